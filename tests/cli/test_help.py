@@ -190,8 +190,8 @@ LINES = [
     "vc update --indivisible x --revision 12345678901234567890",
     "vc tree",
     "vc tree x",
-    "node add --count 3",
-    "node add n --label a=b",
+    "node add --count 3 --resources {}",
+    "node add n --label a=b --resources {}",
     "list jobs --detail",
     "events --since 3",
     "status --watch 0.5",
@@ -207,6 +207,7 @@ def test_quick_and_typer_read_the_same(line: str) -> None:
 
 
 REFUSED = [
+    "node add --count 3",
     "job submit",
     "job list --nope",
     "job list --limit x",

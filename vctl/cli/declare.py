@@ -102,8 +102,11 @@ READERS: dict[str, Callable[[str, str], object]] = {
     "duration": _duration,
     "positive duration": _positive_duration,
     "begin": _begin,
+    "cluster id": lambda text, _: spec.ids.full_cluster_id(text),
     "cluster spec": _document("a cluster spec"),
+    "labels": _document("a map of labels"),
     "resources": _document("a map of resources"),
+    "templates": _document("a map of templates"),
     "label selector": _document("a label selector"),
 }
 """What turns the text of an option into its value, by the name in its declaration."""
@@ -127,14 +130,22 @@ def command(
 
 
 def shows(
-    operation: Operation[P, R], show: "Callable[[R], Answer]", *examples: str, common: Sequence[Param]
+    operation: Operation[P, R],
+    show: "Callable[[R], Answer]",
+    *examples: str,
+    common: Sequence[Param],
+    path: str = "",
 ) -> None:
-    """Declare the command of a verb: its options are the parameters of the verb, ``show`` draws the reply."""
+    """Declare the command of a verb: its options are the parameters of the verb, ``show`` draws the reply.
+
+    ``path``: the words of the command, where they are not the name of the verb.
+    """
 
     def run(call: Any, **values: Any) -> "Answer":
         return show(call.backend.call(operation, **values))
 
-    COMMANDS[operation.name] = Command(operation.name, run, examples, common, operation.run)
+    path = path or operation.name
+    COMMANDS[path] = Command(path, run, examples, common, operation.run)
 
 
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -158,7 +159,5 @@ def _chosen(found: list[F], filters: Filters, limit: int | None) -> list[F]:
 
 
 def _summary(kind: str, by: str, found: Sequence[Mapping[str, Any]]) -> Summary:
-    counts: dict[str, int] = {}
-    for one in found:
-        counts[str(one[by])] = counts.get(str(one[by]), 0) + 1
-    return {"kind": kind, "by": by, "counts": counts, "total": len(found)}
+    counts = Counter(str(item[by]) for item in found)
+    return {"kind": kind, "by": by, "counts": dict(counts), "total": len(found)}

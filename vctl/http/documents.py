@@ -114,13 +114,3 @@ MANAGEMENT_ERRORS: dict[int | str, dict[str, Any]] = {
 def good(model: Any, description: str = "Done.") -> dict[int | str, dict[str, Any]]:
     """The documentation of a good answer."""
     return {200: {"model": model, "description": description}}
-
-
-def listing(kind: str, items: list[Any], total: int | None = None) -> dict[str, Any]:
-    """Many objects in the list envelope."""
-    return {
-        "api_version": "vctl/v1",
-        "kind": kind,
-        "items": items,
-        "total": len(items) if total is None else total,
-    }

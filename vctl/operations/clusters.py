@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from vctl import ops
+from vctl import ops, spec
 from vctl.operations.declare import Arg, Filters, Here, Opt, Written, document_of, operation
 
 if TYPE_CHECKING:
@@ -12,37 +12,45 @@ if TYPE_CHECKING:
     from vctl.spec.reports import TreeDiff
     from vctl.spec.tree_file import TreeCluster
 
-Id = Annotated[str, Arg("ID", help="Id of the virtual cluster.", complete="clusters")]
+Id = Annotated[str, Arg("ID", reads="cluster id", help="Id of the virtual cluster.", complete="clusters")]
 NewId = Annotated[str, Arg("ID", help="Id of the new virtual cluster.")]
-REPLICAS = Opt(
-    "--replica-sets", metavar="JSON|@FILE|-", help='Whole nodes by template, final counts: {"8c16g": 2}.'
-)
-SPEC = Opt(
-    "--spec",
-    metavar="JSON|@FILE|-",
-    help="Resource spec instead of whole nodes: minimum, maximum, fixed nodes.",
-)
-BORROW = Opt("--borrow-limit", metavar="JSON", help="Limit of borrowing above its minimum; {} for no limit.")
-LEND = Opt("--lending-limit", metavar="JSON", help="Limit of lending from its unused minimum; {} for none.")
-DIVISIBLE = Opt(
-    "--divisible", off="--indivisible", help="Holds child clusters, one per job (else jobs share it)."
-)
-SAME = Opt("--divisible", off="--indivisible", help="Must equal the current value.")
-REVISION = Opt(
-    "--revision",
-    pattern=r"^[0-9]{1,30}$",
-    help="Refuse unless this is the current revision (default: latest).",
-)
+Members = Annotated[
+    Sequence[str], Arg("NODE", longest=100_000, help="Ids of nodes of this cluster.", complete="nodes")
+]
 Document = Mapping[str, Any] | None
+Replicas = Annotated[
+    Document,
+    Opt(
+        "--replica-sets", metavar="JSON|@FILE|-", reads="templates",
+        help='Whole nodes by template, final counts: {"8c16g": 2}.',
+    ),
+]  # fmt: skip
+Spec = Annotated[
+    Mapping[str, Any] | Written | None,
+    Opt(
+        "--spec", metavar="JSON|@FILE|-", reads="cluster spec",
+        help="Resource spec instead of whole nodes: minimum, maximum, fixed nodes.",
+    ),
+]  # fmt: skip
+Borrow = Annotated[
+    Document,
+    Opt(
+        "--borrow-limit", metavar="JSON", reads="resources",
+        help="Limit of borrowing above its minimum; {} for no limit.",
+    ),
+]  # fmt: skip
+Lend = Annotated[
+    Document,
+    Opt(
+        "--lending-limit", metavar="JSON", reads="resources",
+        help="Limit of lending from its unused minimum; {} for none.",
+    ),
+]  # fmt: skip
 Message = Annotated[
     str | None,
     Opt("--message", metavar="TEXT", longest=100_000, help="The reason, shown with the jobs that wait."),
 ]
 Queue = Annotated[Document, Opt(help="How its queue is served.")]
-Spec = Annotated[Mapping[str, Any] | Written | None, SPEC]
-Replicas = Annotated[Mapping[str, Any] | None, REPLICAS]
-Borrow = Annotated[Document, BORROW]
-Lend = Annotated[Document, LEND]
 
 
 @operation("vc create", "POST /clusters")
@@ -50,7 +58,12 @@ def create(
     here: Here,
     cluster_id: NewId,
     *,
-    divisible: Annotated[bool, DIVISIBLE] = False,
+    divisible: Annotated[
+        bool,
+        Opt(
+            "--divisible", off="--indivisible", help="Holds child clusters, one per job (else jobs share it)."
+        ),
+    ] = False,
     replica_sets: Replicas = None,
     spec: Spec = None,
     parent: Annotated[
@@ -65,8 +78,8 @@ def create(
         here.store,
         cluster_id,
         divisible=divisible,
-        spec=_spec(here, spec),
-        replica_sets=_counts(cluster_id, replica_sets),
+        spec=_spec(here, spec, replica_sets),
+        replica_sets=replica_sets,
         parent_id=parent,
         borrow_limit=here.amounts(borrow_limit, "borrow_limit"),
         lending_limit=here.amounts(lending_limit, "lending_limit"),
@@ -102,21 +115,33 @@ def update(
     here: Here,
     cluster_id: Id,
     *,
-    divisible: Annotated[bool | None, SAME] = None,
+    divisible: Annotated[
+        bool | None, Opt("--divisible", off="--indivisible", help="Must equal the current value.")
+    ] = None,
     replica_sets: Replicas = None,
     spec: Spec = None,
-    revision: Annotated[int | str | None, REVISION] = None,
+    revision: Annotated[
+        int | str | None,
+        Opt(
+            "--revision",
+            pattern=r"^[0-9]{1,30}$",
+            help="Refuse unless this is the current revision (default: latest).",
+        ),
+    ] = None,
     borrow_limit: Borrow = None,
     lending_limit: Lend = None,
     queue: Queue = None,
 ) -> "ClusterForm":
-    """Change the resources of a virtual cluster: the whole change or none of it."""
+    """Change the resources of a virtual cluster: the whole change or none of it.
+
+    The queue settings can be changed too; of the primary cluster only they can.
+    """
     return ops.clusters.update(
         here.store,
         cluster_id,
         divisible=divisible,
-        spec=_spec(here, spec),
-        replica_sets=_counts(cluster_id, replica_sets),
+        spec=_spec(here, spec, replica_sets),
+        replica_sets=replica_sets,
         revision=None if revision is None else int(revision),
         borrow_limit=here.amounts(borrow_limit, "borrow_limit"),
         lending_limit=here.amounts(lending_limit, "lending_limit"),
@@ -140,9 +165,7 @@ def delete(
 def remove_nodes(
     here: Here,
     cluster_id: Id,
-    node_ids: Annotated[
-        Sequence[str], Arg("NODE", longest=100_000, help="Ids of nodes of this cluster.", complete="nodes")
-    ],
+    node_ids: Members,
 ) -> "ClusterForm":
     """Give idle nodes of a virtual cluster back to its parent, all or none."""
     return ops.clusters.remove_nodes(here.store, cluster_id, node_ids)
@@ -163,18 +186,16 @@ def resume(here: Here, cluster_id: Id) -> "ClusterForm":
     return ops.clusters.resume(here.store, cluster_id)
 
 
-def _spec(here: Here, given: Mapping[str, Any] | Written | None) -> "ClusterSpec | None":
-    from vctl.spec.cluster_spec import parse_cluster_spec
-
-    if given is None:
+def _spec(
+    here: Here, document: Mapping[str, Any] | Written | None, replica_sets: Document
+) -> "ClusterSpec | None":
+    if document is None:
         return None
-    return parse_cluster_spec(document_of(given), units=here.units, camel_case=True, logical=True)
-
-
-def _counts(cluster_id: str, given: Mapping[str, Any] | None) -> dict[str, int] | None:
-    from vctl.spec.cluster_spec import parse_replica_sets
-
-    return None if given is None else parse_replica_sets(given, "replica_sets", cluster_id=cluster_id)
+    if replica_sets is not None:
+        raise spec.fields.refuse("spec", "it cannot be combined with replica_sets", "keep one of the two")
+    return spec.cluster_spec.parse_cluster_spec(
+        document_of(document), units=here.units, camel_case=True, logical=True
+    )
 
 
 # ---- trees in files ----
@@ -229,6 +250,4 @@ def apply(
 
 
 def _tree(here: Here, clusters: Sequence[Mapping[str, Any]]) -> "list[TreeCluster]":
-    from vctl.spec.tree_file import parse_tree
-
-    return parse_tree({"clusters": clusters}, units=here.units)
+    return spec.tree_file.parse_tree({"clusters": clusters}, units=here.units)

@@ -300,7 +300,7 @@ def list_jobs(
 
 @operation("job get", "GET /jobs/{job}")
 def get_job(here: Here, ref: Job) -> "JobForm":
-    """One job, by submission id, number, unique prefix or ``last``."""
+    """Show one job: its state, the reason it waits, the resources it holds."""
     return ops.jobs.get_job(here.store, str(ref))
 
 

@@ -11,14 +11,13 @@ if TYPE_CHECKING:
 
 Node = Annotated[str, Arg("NODE", help="Node id, or a unique prefix of it.", complete="nodes")]
 Reason = Annotated[str | None, Opt("--reason", longest=100_000, help="The reason, shown with the node.")]
-TOTALS = Opt("--resources", metavar="JSON|@FILE|-", help='Totals, such as {"CPU": 8, "memory": "16GiB"}.')
-Count = Annotated[int, Opt("--count", least=-1, most=10**9, help="How many equal nodes (1).")]
-Template = Annotated[
-    str | None, Opt("--template", metavar="ID", longest=253, help="Its type (default: such as 8c16g).")
+TOTALS = Opt(
+    "--resources", metavar="JSON|@FILE|-", reads="resources",
+    help='Totals, such as {"CPU": 8, "memory": "16GiB"}.',
+)  # fmt: skip
+Labels = Annotated[
+    Mapping[str, str] | None, Opt("--labels", metavar="JSON", reads="labels", help="Labels as a JSON map.")
 ]
-LABELS = Opt("--labels", metavar="JSON", help="Labels as a JSON map.")
-Labels = Annotated[Mapping[str, str] | None, LABELS]
-NewNode = Annotated[str | None, Arg("NODE", help="Id of the node (default: from the template).")]
 Timeout = Annotated[
     float | None,
     Opt(
@@ -37,9 +36,11 @@ def add(
     here: Here,
     *,
     resources: Annotated[Mapping[str, Any], TOTALS],
-    node_id: NewNode = None,
-    count: Count = 1,
-    template: Template = None,
+    node_id: Annotated[str | None, Arg("NODE", help="Id of the node (default: from the template).")] = None,
+    count: Annotated[int, Opt("--count", least=-1, most=10**9, help="How many equal nodes (1).")] = 1,
+    template: Annotated[
+        str | None, Opt("--template", metavar="ID", longest=253, help="Its type (default: such as 8c16g).")
+    ] = None,
     labels: Labels = None,
     source: Annotated[str, Opt(choices=("simulated", "local"), help="Its origin.")] = "simulated",
 ) -> "list[NodeForm]":

@@ -6,14 +6,29 @@ from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops, spec
 from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, asks, operation
-from vctl.operations.jobs import NONE, Directory, Document, Environment, Grace, Title, Variables, Words
+from vctl.operations.jobs import NONE, Directory, Document, Environment, Title, Variables, Words
 
 if TYPE_CHECKING:
     from vctl.spec.documents import ObjectForm, TaskForm
     from vctl.spec.reports import Why
     from vctl.spec.task_request import TaskRequest
 
-Task = Annotated[str | int, Arg("TASK", help="Task id, number, or last.", complete="tasks")]
+Task = Annotated[str | int, Arg("TASK", help="Task id, its number, or last.", complete="tasks")]
+Grace = Annotated[
+    float | None,
+    Opt(
+        "--grace", metavar="TIME", reads="duration", least=0, most=1e10,
+        help="Time between SIGTERM and SIGKILL (default: the grace period of its job).",
+    ),
+]  # fmt: skip
+OneJob = Annotated[
+    str | None,
+    Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in)."),
+]
+InCluster = Annotated[
+    str | None,
+    Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only tasks in this cluster and below."),
+]
 OfJob = Annotated[str | None, Opt(help="Job whose tasks or objects are meant.")]
 _INSIDE = ("VCTL_SUBMISSION_ID", "VCTL_NODE_ID", "VCTL_CLUSTER_ID")
 
@@ -63,10 +78,7 @@ def request(
         int, Opt("--max-retries", least=-1, most=10**9, help="Number of retries after a failure (0).")
     ] = 0,
     name: Title = "",
-    job: Annotated[
-        str | None,
-        Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in)."),
-    ] = None,
+    job: OneJob = None,
     detach: Annotated[bool, Opt("--detach", help="Let the task outlive its job.")] = False,
     env: Variables = NONE,
     environment: Environment = None,
@@ -112,7 +124,7 @@ def list_tasks(
     all: Annotated[bool, Opt(help="Include finished tasks.")] = True,  # noqa: A002  # the name on the wire
     limit: Limit = None,
     job: OfJob = None,
-    cluster: Annotated[str | None, Opt(help="Only tasks in this cluster and below.")] = None,
+    cluster: InCluster = None,
 ) -> "tuple[list[TaskForm], int]":
     """Tasks, oldest first."""
     return ops.tasks.list_tasks(here.store, all=all, filters=filters, limit=limit, job=job, cluster=cluster)
@@ -120,7 +132,7 @@ def list_tasks(
 
 @operation("task get", "GET /tasks/{task}")
 def get_task(here: Here, ref: Task) -> "TaskForm":
-    """One task, by its id, its number or ``last``."""
+    """Show one task: its state, the reason it waits, its node."""
     return ops.tasks.get_task(here.store, str(ref))
 
 

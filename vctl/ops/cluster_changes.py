@@ -16,10 +16,10 @@ from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, VNodesChanged
 from vctl.engine.rules.leases import granted
+from vctl.engine.rules.nodes import leases_settled
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
 from vctl.ops import feasible
 from vctl.ops.cluster_views import blockers_of, cluster_row, in_use
-from vctl.ops.growth import settle_leases
 from vctl.scheduler.elasticity import Grow, flexible_parts
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange
@@ -28,7 +28,7 @@ from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.reshape import InUse, reshape
 from vctl.spec.ids import job_cluster_id
 from vctl.store import clusters as table
-from vctl.store import jobs, preemptions, rows
+from vctl.store import jobs, leases, preemptions, rows
 from vctl.store.partial import load_for_exchange
 from vctl.store.store import Row, Store
 
@@ -52,11 +52,6 @@ class Wanted:
     spec: ClusterSpec | None = None
     borrow_limit: Amounts | None = None
     lending_limit: Amounts | None = None
-
-
-def of_counts(spec: ClusterSpec | None, replica_sets: Mapping[str, int] | None) -> ClusterSpec | None:
-    """The spec that is meant by one or the other."""
-    return spec if replica_sets is None else replace(NOTHING, replica_sets=dict(replica_sets))
 
 
 def of_whole_nodes(spec: ClusterSpec) -> bool:
@@ -251,7 +246,14 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     for lease in granted(ledger, growth, store.clock(), store.next_lease):
         store.emit(lease)
     if not of_whole_nodes(cluster.spec):
-        settle_leases(store, ledger, cluster.cluster_id, store.emit)
+        settle_leases(store, ledger, cluster.cluster_id)
+
+
+def settle_leases(store: Store, ledger: Ledger, cluster_id: str) -> None:
+    """Change the leases of a cluster after its minimum or its virtual nodes changed; inside a transaction."""
+    present, flexible = leases.of_borrower(store, cluster_id), leases.flexible_entry(store, cluster_id)
+    for change in leases_settled(ledger, cluster_id, present, flexible, store.clock(), store.next_lease):
+        store.emit(change)
 
 
 def _difference(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,13 @@ from vctl.ops import forms
 from vctl.ops.capacity import totals_of
 from vctl.ops.forms import parse_filters
 from vctl.spec.ids import full_cluster_id
-from vctl.store import clusters, job_views, nodes, rows, settings, tasks
 from vctl.store import clusters as table
+from vctl.store import job_views, nodes, rows, settings, tasks
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.ops.capacity import Capacity
-    from vctl.spec.documents import ClusterAmounts, ClusterForm, ClusterLimits, ClusterTree, ListedCluster
+    from vctl.spec.documents import ClusterContents, ClusterForm, ClusterSettings, ClusterTree, ListedCluster
 
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
 
@@ -81,6 +82,13 @@ def nearest_id(cluster_id: str, known: Iterable[Row]) -> str:
     return f"did you mean {guess}?" if guess else "see `vctl vc list`"
 
 
+def existing(store: Store, cluster_id: str | None) -> str:
+    """The id behind an alias, of a cluster that exists; the primary when none is given. Raises NotFound."""
+    if (wanted := resolve(cluster_id)) != PRIMARY:
+        cluster_row(store, wanted)
+    return wanted
+
+
 def get_cluster(store: Store, cluster_id: str) -> ClusterForm:
     """One cluster, the primary included."""
     with store.snapshot():
@@ -109,10 +117,8 @@ def tree(store: Store, cluster_id: str | None = None) -> ClusterTree:
     from vctl.ops.capacity import capacities
 
     with store.snapshot():
-        wanted = resolve(cluster_id)
-        if wanted != PRIMARY:
-            cluster_row(store, wanted)
-        return _tree(store, wanted, capacities(store), job_views.counts_by_cluster(store))
+        top = existing(store, cluster_id)
+        return _tree(store, top, capacities(store), job_views.counts_by_cluster(store))
 
 
 def _tree(
@@ -125,12 +131,7 @@ def _tree(
 
 
 def _primary_form(store: Store) -> ClusterForm:
-    from vctl.spec.queue_settings import queue_document
-
-    instances = {
-        row["node_id"]: {"hostname": row["hostname"], "template_id": row["template_id"]}
-        for row in nodes.owned_by_primary(store)
-    }
+    instances = _instances(nodes.owned_by_primary(store))
     return {
         "cluster_id": PRIMARY,
         "parent_id": None,
@@ -138,30 +139,20 @@ def _primary_form(store: Store) -> ClusterForm:
         "divisible": True,
         "revision": 0,
         "spec": {},
-        "replica_sets": _count_templates(instances),
+        "replica_sets": dict(Counter(node["template_id"] for node in instances.values())),
         "node_instances": instances,
-        **_resources(store, PRIMARY, None),
-        "children": [row["cluster_id"] for row in table.children(store, PRIMARY)],
-        "jobs": _jobs_of(store, PRIMARY),
+        **_contents(store, PRIMARY, None),
         "state": "ACTIVE",
-        "message": None,
-        "borrow_limit": None,
-        "lending_limit": {},
-        "queue": queue_document(settings.queue_of(store, PRIMARY)),
+        **_settings(store, PRIMARY, {}),
     }
 
 
 def cluster_form(store: Store, row: Row) -> ClusterForm:
     """A cluster in its documented form."""
     from vctl.spec.cluster_spec import spec_to_document
-    from vctl.spec.queue_settings import queue_document
 
     cluster_id, spec = row["cluster_id"], rows.spec(row["spec"])
-    instances: dict[str, Any] = {}
-    for node_id in table.node_ids_of(store, cluster_id):
-        node = nodes.get(store, node_id)
-        if node is not None:
-            instances[node_id] = {"hostname": node["hostname"], "template_id": node["template_id"]}
+    found = (nodes.get(store, node_id) for node_id in table.node_ids_of(store, cluster_id))
     return {
         "cluster_id": cluster_id,
         "parent_id": row["parent_id"],
@@ -170,41 +161,33 @@ def cluster_form(store: Store, row: Row) -> ClusterForm:
         "revision": row["revision"],
         "spec": spec_to_document(spec),
         "replica_sets": dict(spec.replica_sets),
-        "node_instances": instances,
-        **_resources(store, cluster_id, spec),
-        "children": [child["cluster_id"] for child in table.children(store, cluster_id)],
-        "jobs": _jobs_of(store, cluster_id),
+        "node_instances": _instances(node for node in found if node is not None),
+        **_contents(store, cluster_id, spec),
         "state": row["state"],
-        **_settings(settings.of(row["settings"])),
+        **_settings(store, cluster_id, settings.of(row["settings"])),
+    }
+
+
+def _instances(found: Iterable[Row]) -> dict[str, dict[str, str]]:
+    return {
+        node["node_id"]: {"hostname": node["hostname"], "template_id": node["template_id"]} for node in found
+    }
+
+
+def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> ClusterSettings:
+    from vctl.spec.queue_settings import queue_document
+
+    borrow = stored.get(settings.BORROW)
+    return {
+        "message": stored.get(settings.STOPPED, {}).get("message"),
+        "borrow_limit": None if borrow is None else forms.amounts(borrow),
+        "lending_limit": forms.amounts(stored.get(settings.LENDING, {})),
         "queue": queue_document(settings.queue_of(store, cluster_id)),
     }
 
 
-def _settings(given: Mapping[str, Any]) -> ClusterLimits:
-    """The limits, and why the cluster is stopped."""
-    borrow = given.get(settings.BORROW)
-    return {
-        "message": given.get(settings.STOPPED, {}).get("message"),
-        "borrow_limit": None if borrow is None else forms.amounts(borrow),
-        "lending_limit": forms.amounts(given.get(settings.LENDING, {})),
-    }
-
-
-def _count_templates(instances: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for instance in instances.values():
-        counts[instance["template_id"]] = counts.get(instance["template_id"], 0) + 1
-    return counts
-
-
-def _jobs_of(store: Store, cluster_id: str) -> list[str]:
-    where = "(j.parent_cluster_id = ? OR j.cluster_id = ?) AND j.status IN ('PENDING', 'RUNNING')"
-    return [
-        row["submission_id"] for row in reversed(job_views.matching(store, where, [cluster_id, cluster_id]))
-    ]
-
-
-def _resources(store: Store, cluster_id: str, spec: ClusterSpec | None) -> ClusterAmounts:
+def _contents(store: Store, cluster_id: str, spec: ClusterSpec | None) -> ClusterContents:
+    """The resources, the children and the jobs of a cluster; ``spec`` is None for the primary."""
     total, available = totals_of(store, cluster_id)
     maximum: dict[str, float] | None = None
     if spec is not None and not (spec.flexible and spec.flexible_max is None):
@@ -214,6 +197,8 @@ def _resources(store: Store, cluster_id: str, spec: ClusterSpec | None) -> Clust
         "total_resources": forms.amounts(total),
         "available_resources": forms.amounts(available),
         "max_resources": maximum,
+        "children": [child["cluster_id"] for child in table.children(store, cluster_id)],
+        "jobs": [row["submission_id"] for row in reversed(unfinished_jobs(store, cluster_id))],
     }
 
 
@@ -230,7 +215,7 @@ def blockers_of(store: Store, cluster_id: str) -> list[str]:
     """What keeps a cluster from being removed, by name: clusters and jobs in it, tasks that outlived their job."""
     unfinished = unfinished_jobs(store, cluster_id)
     of_jobs = {row["job_id"] for row in unfinished}
-    children = [row for row in clusters.children(store, cluster_id) if row["job_id"] not in of_jobs]
+    children = [row for row in table.children(store, cluster_id) if row["job_id"] not in of_jobs]
     alone = [
         row
         for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [cluster_id])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from vctl import ops
 from vctl.core.clusters import ACTIVE, JOB, LOGICAL, PRIMARY, REMOVING, STOPPED, SUB, Cluster, ClusterSpec
 from vctl.core.nodes import DEAD
 from vctl.core.resources import Amounts
-from vctl.engine.changes import ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
+from vctl.engine.changes import Change, ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms, nodes, rights
@@ -28,7 +28,6 @@ from vctl.ops.cluster_views import (
     tree,
     unfinished_jobs,
 )
-from vctl.ops.growth import Emit
 from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resolve_cluster_id
 from vctl.store import clusters as table
 from vctl.store import rows, settings, tasks
@@ -57,7 +56,7 @@ def create(
     *,
     divisible: bool = False,
     spec: ClusterSpec | None = None,
-    replica_sets: Mapping[str, int] | None = None,
+    replica_sets: Mapping[str, object] | None = None,
     parent_id: str | None = None,
     borrow_limit: Amounts | None = None,
     lending_limit: Amounts | None = None,
@@ -66,9 +65,8 @@ def create(
     """Make a logical cluster of whole nodes (``replica_sets``) or of slices (``spec``) below a divisible one."""
     check_new_cluster_id(cluster_id)
     settled = _queue_changes(queue)
-    _check_counts(cluster_id, replica_sets)
     parent = resolve(parent_id)
-    wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
+    wanted = Wanted(divisible, _contents(cluster_id, spec, replica_sets), borrow_limit, lending_limit)
     rights.check_cluster(store, parent)
     nodes.join(store)
     with store.transaction():
@@ -83,7 +81,7 @@ def update(
     *,
     divisible: bool | None = None,
     spec: ClusterSpec | None = None,
-    replica_sets: Mapping[str, int] | None = None,
+    replica_sets: Mapping[str, object] | None = None,
     revision: int | None = None,
     borrow_limit: Amounts | None = None,
     lending_limit: Amounts | None = None,
@@ -95,8 +93,7 @@ def update(
     if settled and all(value is None for value in given):
         return _update_queue(store, cluster_id, settled)
     _check_changed_id(cluster_id, "created or updated")
-    _check_counts(cluster_id, replica_sets)
-    wanted = Wanted(divisible, changes.of_counts(spec, replica_sets), borrow_limit, lending_limit)
+    wanted = Wanted(divisible, _contents(cluster_id, spec, replica_sets), borrow_limit, lending_limit)
     rights.check_cluster(store, cluster_id)
     nodes.join(store)
     if JOB_MARK in cluster_id:
@@ -170,7 +167,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
     return {**get_cluster(store, cluster_id), "blockers": blockers}
 
 
-def sweep_removing(store: Store, emit: Emit) -> list[str]:
+def sweep_removing(store: Store, emit: Callable[[Change], None]) -> list[str]:
     """Remove clusters that are to go and have become empty, children first; inside a transaction."""
     removed = []
     for row in reversed(table.parents_first(table.removing_rows(store))):
@@ -194,18 +191,16 @@ def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> No
         sweep_removing(store, store.emit)
 
 
-def _check_counts(cluster_id: str, replica_sets: Mapping[str, int] | None) -> None:
-    for template, count in (replica_sets or {}).items():
-        if count < 0:
-            raise BadSpec(
-                f"Invalid request, replicas({count}) must >= 0, virtual_cluster_id: {cluster_id}",
-                fix="write 0 or more",
-            )
-        if not template:
-            raise BadSpec(
-                f"Invalid request, template_id is empty, virtual_cluster_id: {cluster_id}",
-                fix="name a template from `vctl node list`",
-            )
+def _contents(
+    cluster_id: str, spec: ClusterSpec | None, replica_sets: Mapping[str, object] | None
+) -> ClusterSpec | None:
+    """The spec of a cluster, or the whole nodes that were given instead of it; None to leave it as it is."""
+    if replica_sets is None:
+        return spec
+    from vctl.spec.cluster_spec import parse_replica_sets
+
+    counts = parse_replica_sets(replica_sets, "replica_sets", cluster_id=cluster_id)
+    return replace(changes.NOTHING, replica_sets=counts)
 
 
 def _check_changed_id(cluster_id: str, action: str) -> None:

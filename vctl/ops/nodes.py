@@ -15,7 +15,7 @@ from vctl import spec
 from vctl.core import labels as lb
 from vctl.core import nodes as nd
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE
+from vctl.core.clusters import FLEXIBLE, PRIMARY
 from vctl.core.nodes import MADE_BY, MADE_BY_COMMAND, Node
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocation, Amounts, whole_node
 from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
@@ -49,20 +49,27 @@ def join(store: Store) -> None:
         ensure_local(store)
 
 
-class _Undo(Exception):
-    """Takes back what was only assumed."""
+class _TakenBack(Exception):
+    """Ends a transaction whose changes are not kept."""
+
+
+@contextmanager
+def taken_back(store: Store) -> Iterator[None]:
+    """A transaction whose changes can be seen inside, and are taken back at its end."""
+    with suppress(_TakenBack), store.together():
+        yield
+        raise _TakenBack
 
 
 @contextmanager
 def as_if_joined(store: Store) -> Iterator[None]:
-    """In an empty state directory: what is seen inside is what a submit would see. Nothing stays."""
+    """Let an empty state directory look as it would after a submit: with this machine as a node. Nothing stays."""
     if not store.local_node or table.exist(store):
         yield
         return
-    with suppress(_Undo), store.together():
+    with taken_back(store):
         ensure_local(store)
         yield
-        raise _Undo
 
 
 def ensure_local(store: Store, *, wanted: bool = True) -> None:
@@ -146,7 +153,7 @@ def add(
     name = spec.text.check_line(template, "--template") if template else template_of(resources)
     total = whole_node(resources, units)
     with store.transaction():
-        ids = [node_id or _next_id(store, name)] if count == 1 else _numbered(store, node_id or name, count)
+        ids = [node_id] if node_id and count == 1 else _numbered(store, node_id or name, count)
         for fresh in ids:
             if not NODE_ID.match(fresh):
                 raise BadSpec(f"NODE: {fresh!r} is not a node id", fix="use 1 to 128 of A-Z a-z 0-9 . _ -")
@@ -164,10 +171,6 @@ def template_of(resources: Amounts) -> str:
     memory = resources.get(MEMORY, 0) // SCALE // (1 << 30)
     gpus = resources.get(GPU, 0) // SCALE
     return f"{cpus:g}c" + (f"{memory}g" if memory else "") + (f"{gpus}gpu" if gpus else "")
-
-
-def _next_id(store: Store, stem: str) -> str:
-    return _numbered(store, stem, 1)[0]
 
 
 def _numbered(store: Store, stem: str, count: int) -> list[str]:
@@ -192,18 +195,14 @@ def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[NodeForm]:
 
 
 def _free(store: Store) -> dict[str, dict[str, int]]:
-    from vctl.core.clusters import PRIMARY
     from vctl.store import clusters
 
     free = {row["node_id"]: rows.loads(row["amounts"]) for row in table.all_rows(store)}
-    for held in clusters.child_allocations(store, PRIMARY):
-        if held["parent_vnode_id"] in free:
-            free[held["parent_vnode_id"]] = rs.subtract(
-                free[held["parent_vnode_id"]], rows.loads(held["amounts"])
-            )
-    for held in clusters.run_allocations(store, PRIMARY):
-        if held["vnode_id"] in free:
-            free[held["vnode_id"]] = rs.subtract(free[held["vnode_id"]], rows.loads(held["amounts"]))
+    held = [(row["parent_vnode_id"], row["amounts"]) for row in clusters.child_allocations(store, PRIMARY)]
+    held += [(row["vnode_id"], row["amounts"]) for row in clusters.run_allocations(store, PRIMARY)]
+    for node_id, amounts in held:
+        if node_id in free:
+            free[node_id] = rs.subtract(free[node_id], rows.loads(amounts))
     # a node that shrank below its use has nothing free
     return {
         node_id: {name: max(amount, 0) for name, amount in amounts.items()}
@@ -330,12 +329,14 @@ def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
     if resized:
         store.emit(VNodesChanged(placed=resized, node_id=node_id))
     if grown := sorted({vnode.cluster_id for vnode in resized if vnode.kind == FLEXIBLE}):
-        from vctl.ops.growth import settle_leases  # here: who lists nodes need not load the scheduler
+        from vctl.ops.cluster_changes import (
+            settle_leases,
+        )  # here: a list of nodes need not load the scheduler
         from vctl.store.clusters import load_ledger
 
         ledger = load_ledger(store)
         for cluster_id in grown:
-            settle_leases(store, ledger, cluster_id, store.emit)
+            settle_leases(store, ledger, cluster_id)
 
 
 def remove(store: Store, node_id: str) -> NodeForm:

@@ -32,14 +32,7 @@ def obstacles(situation: Situation, job: PendingJob) -> list[NodeObstacle]:
                 best[verdict.node_id] = verdict, cluster_id
     holders = _Holders(situation)
     return [
-        {
-            "node_id": node_id,
-            "verdict": verdict.verdict,
-            "need": forms.amounts(verdict.need),
-            "have": forms.amounts({name: max(amount, 0) for name, amount in verdict.have.items()}),
-            "holders": holders.on(cluster_id, node_id),
-            "note": verdict.note or _of_growth(verdict, cluster_id, job.parent_id),
-        }
+        _obstacle(verdict, holders.on(cluster_id, node_id), _of_growth(verdict, cluster_id, job.parent_id))
         for node_id, (verdict, cluster_id) in sorted(best.items())
     ]
 
@@ -48,17 +41,20 @@ def obstacles_of_task(situation: Situation, task: PendingTask) -> list[NodeObsta
     """The verdict on every virtual node of the task's cluster, by rank."""
     holders = _Holders(situation)
     return [
-        {
-            "node_id": verdict.node_id,
-            "vnode_id": vnode_id,
-            "verdict": verdict.verdict,
-            "need": forms.amounts(verdict.need),
-            "have": forms.amounts({name: max(amount, 0) for name, amount in verdict.have.items()}),
-            "holders": holders.on(task.cluster_id, verdict.node_id),
-            "note": verdict.note or None,
-        }
+        {**_obstacle(verdict, holders.on(task.cluster_id, verdict.node_id)), "vnode_id": vnode_id}
         for vnode_id, verdict in explain_task(situation.ledger, task)
     ]
+
+
+def _obstacle(verdict: NodeVerdict, holders: list[Holder], note: str | None = None) -> NodeObstacle:
+    return {
+        "node_id": verdict.node_id,
+        "verdict": verdict.verdict,
+        "need": forms.amounts(verdict.need),
+        "have": forms.amounts({name: max(amount, 0) for name, amount in verdict.have.items()}),
+        "holders": holders,
+        "note": verdict.note or note,
+    }
 
 
 def _of_growth(verdict: NodeVerdict, cluster_id: str, parent_id: str) -> str | None:

@@ -6,6 +6,7 @@ on how many jobs wait or are over.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from vctl.core.jobs import PENDING
 from vctl.core.jobs import RUNNING as RUNNING_STATE
 from vctl.ops import forms, scope
 from vctl.ops.capacity import Capacity, capacities
-from vctl.ops.cluster_views import cluster_row, resolve
+from vctl.ops.cluster_views import cluster_row, existing
 from vctl.ops.positions import is_plain, position
 from vctl.ops.reasons import Reasons
 from vctl.ops.views import scheduler
@@ -37,9 +38,7 @@ FAILURES_NS = 24 * 3600 * 10**9
 def status(store: Store, cluster_id: str | None = None) -> Status:
     """What a cluster has, what runs and waits in it, and what failed in it within a day; by default the primary."""
     with store.snapshot():
-        top = resolve(cluster_id)
-        if top != PRIMARY:
-            cluster_row(store, top)
+        top = existing(store, cluster_id)
         sums = capacities(store)
         jobs = job_views.counts_by_cluster(store)
         lines = _lines(store, top, sums, jobs)
@@ -71,10 +70,7 @@ def _nodes(store: Store, top: str) -> dict[str, int]:
     """How many machines are in each state; of those on which a cluster has something."""
     if top == PRIMARY:
         return node_table.states(store)
-    found: dict[str, int] = {}
-    for state in clusters.node_states(store, top).values():
-        found[state] = found.get(state, 0) + 1
-    return found
+    return dict(Counter(clusters.node_states(store, top).values()))
 
 
 def _sums(jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]) -> dict[str, int]:

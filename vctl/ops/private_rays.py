@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vctl.core.clusters import JOB
 from vctl.core.resources import Amounts
+from vctl.ops import nodes
 from vctl.ops.forms import amounts
 from vctl.runtime import private_ray, ray_parent
 from vctl.store import clusters, rows
@@ -20,10 +21,6 @@ FOLDER, SUFFIX = "gangs", ".ray"
 MARGIN_S = 5.0
 """What a keeper gets beside the time for which raylets may drain."""
 _LOOK_S = 0.02
-
-
-class _TakenBack(Exception):
-    """A change was only tried."""
 
 
 def drain_first(store: Store, cluster_id: str, change: Callable[[], object]) -> None:
@@ -39,14 +36,9 @@ def drain_first(store: Store, cluster_id: str, change: Callable[[], object]) -> 
 def _losses(store: Store, cluster_id: str, change: Callable[[], object]) -> dict[str, Amounts]:
     """The virtual nodes that have less after a change, with what they have then; the change is taken back."""
     before = _held(store, cluster_id)
-    after: dict[str, Amounts] = {}
-    try:
-        with store.transaction():
-            change()
-            after = _held(store, cluster_id)
-            raise _TakenBack
-    except _TakenBack:
-        pass
+    with nodes.taken_back(store):
+        change()
+        after = _held(store, cluster_id)
     return {
         vnode_id: after.get(vnode_id, {})
         for vnode_id, had in before.items()
@@ -63,8 +55,8 @@ def _ask(store: Store, path: Path, less: Mapping[str, Amounts]) -> None:
     try:
         folder = Path(json.loads(path.read_text())["folder"] or path)  # none where Ray is on other machines
         name, until = secrets.token_hex(8), time.time() + private_ray.DRAIN_S + MARGIN_S
-        nodes = {vnode_id: amounts(has) for vnode_id, has in less.items()}
-        ray_parent.put(f"{path}{ray_parent.LEAVING}", {"id": name, "until": until, "nodes": nodes})
+        left = {vnode_id: amounts(has) for vnode_id, has in less.items()}
+        ray_parent.put(f"{path}{ray_parent.LEAVING}", {"id": name, "until": until, "nodes": left})
         store.wake()
     except (OSError, ValueError, KeyError):
         return  # it has not started yet, or it is over

@@ -43,20 +43,13 @@ if TYPE_CHECKING:
     from vctl.spec.reports import TreeDiff
 
 
-class _DryRun(Exception):
-    """Rolls back what a plan has done."""
-
-
 def plan(store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False) -> TreeDiff:
     """What ``apply`` would change, and what stands in its way. Changes nothing."""
-    try:
-        with nodes.as_if_joined(store), store.together():
-            diff = diff_of(store, wanted, prune=prune)
-            if diff.changes:
-                _Work(store, diff, go_on=True).carry_out()
-            raise _DryRun
-    except _DryRun:
-        return form_of(diff)
+    with nodes.as_if_joined(store), nodes.taken_back(store):
+        diff = diff_of(store, wanted, prune=prune)
+        if diff.changes:
+            _Work(store, diff, go_on=True).carry_out()
+    return form_of(diff)
 
 
 def apply(

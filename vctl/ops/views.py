@@ -13,7 +13,7 @@ from vctl.core.nodes import ALIVE, LOST
 from vctl.errors import NotFound
 from vctl.ops import forms, scope
 from vctl.ops.capacity import Slot, slots_of, totals_of
-from vctl.ops.cluster_views import cluster_row, get_cluster, resolve
+from vctl.ops.cluster_views import existing, get_cluster, resolve
 from vctl.ops.forms import fields_of, parse_filters
 from vctl.store import clusters, feed, job_views, locks
 from vctl.store.database import command_name
@@ -34,29 +34,22 @@ if TYPE_CHECKING:
 FRESH_NS = int(3 * HEARTBEAT_EVERY_S * 1e9)
 
 
-def _existing(store: Store, cluster_id: str | None) -> str:
-    wanted = resolve(cluster_id)
-    if wanted != PRIMARY:
-        cluster_row(store, wanted)
-    return wanted
-
-
 def cluster_resources(store: Store, cluster_id: str | None = None) -> dict[str, float]:
     """Total of a cluster."""
     with store.snapshot():
-        return forms.amounts(totals_of(store, _existing(store, cluster_id))[0])
+        return forms.amounts(totals_of(store, existing(store, cluster_id))[0])
 
 
 def available_resources(store: Store, cluster_id: str | None = None) -> dict[str, float]:
     """What is free in a cluster."""
     with store.snapshot():
-        return forms.amounts(totals_of(store, _existing(store, cluster_id))[1])
+        return forms.amounts(totals_of(store, existing(store, cluster_id))[1])
 
 
 def nodes(store: Store, cluster_id: str | None = None) -> list[NodeOfCluster]:
     """The virtual nodes of a cluster; those of the primary are the physical nodes it still owns."""
     with store.snapshot():
-        wanted = _existing(store, cluster_id)
+        wanted = existing(store, cluster_id)
         return [_node(slot, wanted) for _, slot in sorted(slots_of(store, wanted).items())]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -114,17 +113,12 @@ def _number(store: Store, ref: str | int) -> int:
 
 
 def _answer(form: JobForm) -> WhyJob:
-    words = form["message"]
-    if form["status"] == jb.RUNNING:
-        words = f"it has been running since {form['started_at']}"
-    elif form["status"] in jb.FINAL:
-        words = f"it ended at {form['ended_at']}" + (f": {words}" if words else "")
     return {
         "job_id": form["job_id"],
         "submission_id": form["submission_id"],
         "status": form["status"],
         "state_reason": form["state_reason"],
-        "message": words,
+        "message": _words(form["status"], form["message"], form["started_at"], form["ended_at"]),
         "queue_position": form["queue_position"],
         **nothing_found(),
     }
@@ -207,19 +201,16 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     refuses, in the same words.
     """
     around = os.environ if environment is None else environment
-    found: list[tuple[Row, Shown, str | None, Shortage, int | None, list[Ahead]]] = []
     with nodes.as_if_joined(store):
         wanted = submitting.prepare(store, request, around)
-        with suppress(_TakenBack), store.together():
+        with nodes.taken_back(store):
             row = job_views.get(store, _number(store, submitting.write(store, request, wanted, around)))
             assert row is not None
             reasons = Reasons(store)
             before = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
             shown, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
-            found.append((row, shown, gate, reasons.shortage(row), position(store, row), before))
-            raise _TakenBack
+            short, place = reasons.shortage(row), position(store, row)
         situation = situations.load(store)
-    row, shown, gate, short, place, before = found[0]
     if row["status"] != jb.PENDING:
         return _forecast(row, "never starts", shown)
     job = rows.pending(row)
@@ -259,10 +250,6 @@ def _forecast(row: Row, verdict: str, shown: Shown) -> DryRun:
     }
 
 
-class _TakenBack(Exception):
-    """Nothing of a dry run stays."""
-
-
 MOST_AHEAD = 100
 """So many of those ahead are listed; ``queue_position`` counts them all."""
 CUT = "the search for changes reached its budget; some changes were not tested"
@@ -277,7 +264,9 @@ def why_task(store: Store, row: Row) -> WhyTask:
             "job_id": row["job_id"],
             "status": row["state"],
             "state_reason": reason,
-            "message": _words(row, message),
+            "message": _words(
+                row["state"], message, forms.timestamp(row["started_at"]), forms.timestamp(row["ended_at"])
+            ),
             "queue_position": None,
             **nothing_found(),
         }
@@ -319,11 +308,11 @@ def nothing_found() -> Found:
     }
 
 
-def _words(row: Row, message: str | None) -> str | None:
-    if row["state"] == tk.RUNNING:
-        return f"it has been running since {forms.timestamp(row['started_at'])}"
-    if row["state"] in tk.FINAL:
-        return f"it ended at {forms.timestamp(row['ended_at'])}" + (f": {message}" if message else "")
+def _words(state: str, message: str | None, started_at: str | None, ended_at: str | None) -> str | None:
+    if state == jb.RUNNING:
+        return f"it has been running since {started_at}"
+    if state in jb.FINAL | tk.FINAL:
+        return f"it ended at {ended_at}" + (f": {message}" if message else "")
     return message
 
 

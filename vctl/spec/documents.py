@@ -106,7 +106,26 @@ class ObjectForm(TypedDict):
     path: str
 
 
-class ClusterForm(TypedDict):
+class ClusterContents(TypedDict):
+    """The resources of a virtual cluster, and the clusters and jobs in it."""
+
+    total_resources: Amounts
+    available_resources: Amounts
+    max_resources: Amounts | None
+    children: list[str]
+    jobs: list[str]
+
+
+class ClusterSettings(TypedDict):
+    """The settings of a virtual cluster, and the message of the user who stopped it."""
+
+    message: str | None
+    borrow_limit: Amounts | None
+    lending_limit: Amounts
+    queue: Mapping[str, Any]
+
+
+class ClusterForm(ClusterContents, ClusterSettings):
     """A virtual cluster."""
 
     cluster_id: str
@@ -117,32 +136,7 @@ class ClusterForm(TypedDict):
     spec: dict[str, Any]
     replica_sets: dict[str, int]
     node_instances: dict[str, dict[str, str]]
-    total_resources: Amounts
-    available_resources: Amounts
-    max_resources: Amounts | None
-    children: list[str]
-    jobs: list[str]
     state: str
-    message: str | None
-    borrow_limit: Amounts | None
-    lending_limit: Amounts
-    queue: Mapping[str, Any]
-
-
-class ClusterAmounts(TypedDict):
-    """The resources of a virtual cluster."""
-
-    total_resources: Amounts
-    available_resources: Amounts
-    max_resources: Amounts | None
-
-
-class ClusterLimits(TypedDict):
-    """The limits of a virtual cluster, and why it is stopped."""
-
-    message: str | None
-    borrow_limit: Amounts | None
-    lending_limit: Amounts
 
 
 class RemovedCluster(ClusterForm):
@@ -159,12 +153,8 @@ class ClusterUse(TypedDict):
     used: Amounts
 
 
-class ListedCluster(ClusterForm):
+class ListedCluster(ClusterForm, ClusterUse):
     """A virtual cluster with the resources that the clusters below it hold, and those that jobs use."""
-
-    total: Amounts
-    reserved: Amounts
-    used: Amounts
 
 
 class ClusterTree(ListedCluster):

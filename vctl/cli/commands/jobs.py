@@ -42,11 +42,14 @@ def list_(
     return listing("JobList", items, total, "submission_id", cli.columns.JOBS, none)
 
 
-@command("job status", "vctl job status last", "vctl job status job-5f2c -o json", common=READS)
-def status(call: Call, job: jobs.JobRef) -> Answer:
-    """Show one job: its state, the reason it waits, the resources it holds."""
-    data = jobs.get_job(call.backend, job)
-    return single(data, data["submission_id"])
+def _single(job: Data) -> Answer:
+    return single(job, job["submission_id"])
+
+
+shows(
+    jobs.get_job, _single,
+    "vctl job status last", "vctl job status job-5f2c -o json", common=READS, path="job status",
+)  # fmt: skip
 
 
 @command("job logs", "vctl job logs last", "vctl job logs --follow job-5f2c", common=CHANGES)

@@ -9,15 +9,14 @@ from vctl.cli.common import CHANGES, LISTS, READS, SINCE, STATE
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, done, listing, single
 from vctl.core.clusters import PRIMARY
+from vctl.errors import BadSpec
 from vctl.operations import nodes
-from vctl.operations.declare import Opt
+from vctl.operations.declare import Given, Opt, Together
 
 if TYPE_CHECKING:
     from vctl.spec.documents import NodeForm
 
-Text = Annotated[str | None, nodes.TOTALS]
 Label = Annotated[list[str] | None, Opt("--label", metavar="K=V", help="A label; repeatable.")]
-LabelText = Annotated[str | None, nodes.LABELS]
 
 
 @command(
@@ -28,32 +27,15 @@ LabelText = Annotated[str | None, nodes.LABELS]
 )
 def add(
     call: Call,
-    node_id: nodes.NewNode = None,
-    count: nodes.Count = 1,
-    template: nodes.Template = None,
-    resources: Text = None,
+    wanted: Annotated[Given, Together.of(nodes.add)],
     label: Label = None,
-    labels: LabelText = None,
     simulated: Annotated[
         bool, Opt("--simulated", help="A declared node; its jobs run as processes of this machine.")
     ] = False,
 ) -> Answer:
     """Declare one node, or many equal ones."""
-    from vctl.errors import BadSpec
-
-    if resources is None:
-        raise BadSpec(
-            "--resources is missing", fix='write for example --resources \'{"CPU": 8, "memory": "16GiB"}\''
-        )
-    made = nodes.add(
-        call.backend,
-        node_id=node_id,
-        count=count,
-        template=template,
-        resources=_document(resources),
-        labels=_labels(label, labels) or {},
-        source="simulated" if simulated else "local",
-    )
+    source = "simulated" if simulated else "local"
+    made = nodes.add(call.backend, **_with_labels(wanted, label), source=source)
     answer = listing("NodeList", made, len(made), "node_id", cli.columns.NODES, "")
     last = f" to {made[-1]['node_id']}" if len(made) > 1 else ""
     counted = "node" if len(made) == 1 else f"{len(made)} nodes"
@@ -61,22 +43,13 @@ def add(
     return answer
 
 
-def _document(text: str) -> Any:
-    return spec.source.read_document(text, "a map of resources", "--resources")
-
-
-def _labels(pairs: list[str] | None, document: str | None) -> dict[str, str] | None:
-    if pairs is None and document is None:
-        return None
-    found: dict[str, str] = {}
-    if document is not None:
-        found.update(
-            spec.selectors.parse_labels(
-                spec.source.read_document(document, "a map of labels", "--labels"), "--labels"
-            )
-        )
-    found.update(spec.options.parse_label_pairs(pairs or ()))
-    return found
+def _with_labels(wanted: Given, pairs: list[str] | None) -> dict[str, Any]:
+    """The given options; the labels of ``--label`` go over those of ``--labels``."""
+    values = dict(wanted or {})
+    if pairs is not None:
+        labels = spec.selectors.parse_labels(values.get("labels", {}), "--labels")
+        values["labels"] = labels | spec.options.parse_label_pairs(pairs)
+    return values
 
 
 @command(
@@ -119,17 +92,12 @@ shows(nodes.undrain, _changed, "vctl node undrain 8c16g-00", common=CHANGES)
     "vctl node update 8c16g-00 --label rack=r2",
     common=CHANGES,
 )
-def update(
-    call: Call, node: nodes.Node, resources: Text = None, label: Label = None, labels: LabelText = None
-) -> Answer:
+def update(call: Call, wanted: Annotated[Given, Together.of(nodes.update)], label: Label = None) -> Answer:
     """Change the resources or the labels of a node."""
-    from vctl.errors import BadSpec
-
-    if resources is None and label is None and labels is None:
+    values = _with_labels(wanted, label)
+    if values.keys() == {"node_id"}:
         raise BadSpec("nothing to change", fix="give --resources, --label or --labels")
-    totals = None if resources is None else _document(resources)
-    data = nodes.update(call.backend, node, resources=totals, labels=_labels(label, labels))
-    return _said(data, "updated")
+    return _said(nodes.update(call.backend, **values), "updated")
 
 
 shows(nodes.remove, lambda node: _said(node, "removed"), "vctl node remove 8c16g-00", common=CHANGES)

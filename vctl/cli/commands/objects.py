@@ -3,6 +3,7 @@
 A list shows what is in one cluster and below it: the one that is named or that the command runs in, else everything.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
@@ -174,15 +175,12 @@ def get(
 def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     """Count the objects of one kind."""
     kind = KINDS[res]
-    counts: dict[str, int] = {}
     call.unlimited()
     here = place(call, cluster)
     if here == PRIMARY and res in ("jobs", "events"):  # there may be very many
         counts = operations.views.summary(call.backend, res)
     else:
-        for item in kind.many(call, here)[0]:
-            word = str(item[kind.counted])
-            counts[word] = counts.get(word, 0) + 1
+        counts = dict(Counter(str(item[kind.counted]) for item in kind.many(call, here)[0]))
     total = sum(counts.values())
     data = {"kind": res, "by": kind.counted, "counts": counts, "total": total}
     rows = [(word, str(count)) for word, count in sorted(counts.items())]

@@ -5,21 +5,13 @@ from typing import Annotated
 from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Timeout, WithProgress
-from vctl.cli.declare import command
+from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, each, listing, single
 from vctl.operations import tasks
 from vctl.operations.declare import Arg, Given, Opt, Together
 
 TaskRef = Annotated[str, Arg("TASK", help="Task id, its number, or last.", complete="tasks")]
 TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or last.", complete="tasks")]
-Job = Annotated[
-    str | None, Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in).")
-]
-
-TasksIn = Annotated[
-    str | None,
-    Opt("-c", "--cluster", metavar="ID", complete="clusters", help="Only tasks in this cluster and below."),
-]
 
 
 @command(
@@ -77,8 +69,8 @@ def put(call: Call, name: Annotated[str, Arg("NAME", help="The name of the objec
 def list_(
     call: Call,
     all_: Annotated[bool, Opt("-a", "--all", help="Include finished ones (JSON always has them).")] = False,
-    job: Job = None,
-    cluster: TasksIn = None,
+    job: tasks.OneJob = None,
+    cluster: tasks.InCluster = None,
 ) -> Answer:
     """List tasks, oldest first: inside a job the tasks of that job, else all."""
     over_too = call.over_too("tasks", asked=all_)
@@ -90,11 +82,14 @@ def list_(
     return listing("TaskList", items, total, "task_id", cli.columns.TASKS, none)
 
 
-@command("task status", "vctl task status last", "vctl task status task-7 -o json", common=READS)
-def status(call: Call, task: TaskRef) -> Answer:
-    """Show one task: its state, the reason it waits, its node."""
-    data = tasks.get_task(call.backend, task)
-    return single(data, data["task_id"])
+def _single(task: Data) -> Answer:
+    return single(task, task["task_id"])
+
+
+shows(
+    tasks.get_task, _single,
+    "vctl task status last", "vctl task status task-7 -o json", common=READS, path="task status",
+)  # fmt: skip
 
 
 @command("task logs", "vctl task logs last", "vctl task logs --follow task-7", common=CHANGES)
@@ -112,19 +107,7 @@ def logs(
 
 
 @command("task cancel", "vctl task cancel task-7", "vctl task cancel 7 8 --grace 10s", common=CHANGES)
-def cancel(
-    call: Call,
-    tasks_: TaskRefs,
-    grace_s: Annotated[
-        float | None,
-        Opt(
-            "--grace",
-            metavar="TIME",
-            reads="duration",
-            help="Time between SIGTERM and SIGKILL (default: the grace period of its job).",
-        ),
-    ] = None,
-) -> Answer:
+def cancel(call: Call, tasks_: TaskRefs, grace_s: tasks.Grace = None) -> Answer:
     """Cancel tasks: SIGTERM to every process, and SIGKILL after the grace period."""
     ids = [tasks.get_task(call.backend, ref)["task_id"] for ref in tasks_]  # a mistake cancels none of them
     cancelled = [tasks.cancel(call.backend, task_id, grace_s=grace_s) for task_id in ids]
