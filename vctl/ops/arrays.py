@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 LAST = "last"
 Pairs = tuple[tuple[str, str], ...]
-"""Condition and id of what is waited for."""
+"""Pairs of a condition and the id of the job or array that is awaited."""
 
 
 def submitted(
     store: Store, wanted: ArrayRange, template: PendingJob, details: Details, after: Pairs, launch: Launch
 ) -> ArraySubmitted:
-    """The change that queues all members. ``template``: the first one, under the id of the array."""
+    """The change that queues all members. ``template`` is the first member, under the id of the array."""
     indices, array_id = wanted.indices, template.submission_id
     if taken := table.taken(store, array_id).intersection(f"{array_id}_{index}" for index in indices):
         name = min(taken)
@@ -56,7 +56,7 @@ def _shown(wanted: ArrayRange) -> str:
 
 
 def named(store: Store, ref: str | int) -> Row | None:
-    """The array that a word names: its id, a unique prefix of it, or ``last`` when that was submitted last."""
+    """The array with this id or unique prefix; for ``last`` the newest submission, if it is an array; else None."""
     if isinstance(ref, int) or not ref:
         return None
     if ref == LAST:
@@ -107,7 +107,7 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
 
 
 def list_(store: Store, *, all: bool, within: tuple[str, Sequence[object]]) -> list[ArrayForm]:  # noqa: A002  # the option's name
-    """Arrays, newest first; without ``all`` only those of which a member is not over.
+    """Arrays, newest first; without ``all`` only arrays with a member that is not over.
 
     ``within``: an SQL condition on their jobs ``j`` and its values.
     """
@@ -116,7 +116,7 @@ def list_(store: Store, *, all: bool, within: tuple[str, Sequence[object]]) -> l
 
 
 def progress(array: Mapping[str, Any]) -> str:
-    """How far an array is, in one line, from its form."""
+    """The progress of an array as one line, from its JSON form."""
     about = array["array"]
     parts = [f"{array['submission_id']}: {about['done']} of {about['count']} done"]
     for state, word in ((jb.RUNNING, "running"), (jb.FAILED, "failed"), (jb.STOPPED, "stopped")):
@@ -132,13 +132,13 @@ def _status(counts: Mapping[str, int]) -> str:
 
 
 def code(store: Store, array: Row) -> int:
-    """The first bad exit code by index, 0 when all went well."""
+    """The exit code of the first member, by index, that did not succeed; 0 when all members did."""
     bad = table.example(store, array, "'FAILED', 'STOPPED'")
     return 0 if bad is None else forms.exit_code(jobs.get(store, bad))
 
 
 def state(store: Store, array: Row) -> str:
-    """RUNNING while a member waits or runs, else how it went."""
+    """RUNNING while a member waits or runs, else the final state of the array."""
     return jb.RUNNING if table.is_unfinished(store, array) else _status(table.counts(store, array))
 
 
@@ -148,7 +148,7 @@ def known(store: Store, array_id: str) -> bool:
 
 
 def delete(store: Store, array_id: str) -> list[str]:
-    """Forget all members, which are over; their ids."""
+    """Forget an array whose members are all over; returns the ids of the members."""
     array = table.get(store, array_id)
     assert array is not None
     members = table.members(store, array)
@@ -158,13 +158,13 @@ def delete(store: Store, array_id: str) -> list[str]:
 
 
 def forget_empty(store: Store) -> None:
-    """Forget arrays of which the last member was forgotten."""
+    """Forget arrays that have no members any more."""
     if array_ids := table.emptied(store):
         store.emit(ArraysEmptied(tuple(array_ids)))
 
 
 def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None) -> None:
-    """End all members, in the caller's transaction: those that wait at once, those that run are asked to end."""
+    """Stop all members, inside a transaction: waiting members end at once, running members are asked to end."""
     store.emit(JobsStopped(
         store.clock(), array["array_id"], array["first_job_id"], array["last_job_id"],
         table.waiting_spans(store, array), tuple(awaited_members(store, array)), jb.STOPPED_BY_USER,
@@ -177,7 +177,7 @@ def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None
 def stop_asked(
     store: Store, row: Row, *, grace_s: float | None, message: str | None, silent: bool = False
 ) -> StopAsked:
-    """The request to end a running job, beside those that there were before."""
+    """The request to end a running job; the time and the reason of an earlier request stay."""
     return StopAsked(
         row["stop_requested_at"] or store.clock(), row["job_id"], row["submission_id"],
         row["stop_reason"] or jb.STOPPED_BY_USER, row["stop_grace_s"] if grace_s is None else grace_s,

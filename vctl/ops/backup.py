@@ -26,22 +26,22 @@ def backup(store: Store, path: Path) -> forms.Form:
     try:
         copies.copy_to(store.db, path)
         sound = copies.is_sound(path)
-    except BaseException:  # the disk is full, or interrupted: half a copy is none
+    except BaseException:  # the disk is full, or the user interrupted: half a copy is of no use
         copies.remove(path)
         raise
     if not sound:
         copies.remove(path)
         raise Damaged(
-            "the tables of the state directory are damaged, and a copy of them would be too",
+            "the tables of the state directory are damaged, and a copy would be damaged too",
             fix="find the damage with `vctl doctor`; put an older backup in place with `vctl restore FILE`",
         )
     return {"path": str(path), "bytes": path.stat().st_size}
 
 
 def restore(home: Path, path: Path) -> forms.Form:
-    """Put the rows of a copy in place of the tables; what was there is kept as ``cluster.db.before-restore``.
+    """Replace the tables by the rows of a copy; the old tables are kept as ``cluster.db.before-restore``.
 
-    Nothing else of the file is taken over. One that has other tables, triggers or views than a backup is refused.
+    A file that has other tables, triggers or views than a backup is refused; only rows are copied.
     """
     if not path.is_file():
         raise NotFound(f"there is no file {path}", fix="name a file made by `vctl backup`")
@@ -53,9 +53,9 @@ def restore(home: Path, path: Path) -> forms.Form:
         raise Conflict("a scheduler is running here", fix="vctl daemon --stop, then restore")
     try:
         kept = copies.replace_with(home, path, version)
-        database.disown(home)  # what they say has begun is not begun again
+        database.disown(home)  # runs that the copy records as started are not started again
         with suppress(FileNotFoundError):
-            os.truncate(home / database.CHANGES, 0)  # other tables, another end of the journal
+            os.truncate(home / database.CHANGES, 0)  # the journal of the copy ends elsewhere
     finally:
         lock.release()
     return {"restored": str(path), "kept": None if kept is None else str(kept)}

@@ -1,4 +1,4 @@
-"""Sums of clusters: what each has, what of it is free, and numbers that add up along the tree."""
+"""The resources of clusters, summed: total, reserved, used and free amounts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Capacity:
-    """The three sums of one cluster."""
+    """The total, reserved and used resources of one cluster."""
 
     total: Sums = field(default_factory=dict)
     reserved: Sums = field(default_factory=dict)
     used: Sums = field(default_factory=dict)
 
     def form(self) -> ClusterUse:
-        """The documented form; every resource that the cluster has is in each of them."""
+        """The documented JSON form; each of the three maps names every resource of the cluster."""
         none = dict.fromkeys(self.total, 0)
         return {
             "total": forms.amounts({**none, **self.total}),
@@ -36,30 +36,30 @@ class Capacity:
 
 
 def capacities(store: Store) -> dict[str, Capacity]:
-    """Every cluster's sums, in one pass over what exists; queues do not matter."""
-    lives: dict[str, bool] = {}
-    found: dict[str, Capacity] = {PRIMARY: Capacity()}
+    """The sums of every cluster, in one pass over the tables; the cost does not depend on the queues."""
+    is_alive: dict[str, bool] = {}
+    sums: dict[str, Capacity] = {PRIMARY: Capacity()}
     for node in nodes.all_rows(store):
-        lives[node["node_id"]] = node["state"] != DEAD
-        if lives[node["node_id"]]:
-            _add(found[PRIMARY].total, loads(node["amounts"]))
+        is_alive[node["node_id"]] = node["state"] != DEAD
+        if is_alive[node["node_id"]]:
+            _add(sums[PRIMARY].total, loads(node["amounts"]))
     rows = clusters.parents_first(clusters.all_rows(store))
     for row in rows:
-        found[row["cluster_id"]] = Capacity()
+        sums[row["cluster_id"]] = Capacity()
     for vnode in clusters.all_vnode_rows(store):
-        if lives.get(vnode["node_id"]) and vnode["cluster_id"] in found:
-            _add(found[vnode["cluster_id"]].total, loads(vnode["amounts"]))
+        if is_alive.get(vnode["node_id"]) and vnode["cluster_id"] in sums:
+            _add(sums[vnode["cluster_id"]].total, loads(vnode["amounts"]))
     for row in reversed(rows):  # children first
-        own, parent = found[row["cluster_id"]], found.get(row["parent_id"], Capacity())
+        capacity, parent = sums[row["cluster_id"]], sums.get(row["parent_id"], Capacity())
         if row["kind"] == LOGICAL:
             for run in clusters.run_allocations(store, row["cluster_id"]):
-                if lives.get(run["node_id"]):
-                    _add(own.used, loads(run["amounts"]))
+                if is_alive.get(run["node_id"]):
+                    _add(capacity.used, loads(run["amounts"]))
         else:
-            own.used = dict(own.total)
-        _add(parent.reserved, own.total)
-        _add(parent.used, own.used)
-    return found
+            capacity.used = dict(capacity.total)
+        _add(parent.reserved, capacity.total)
+        _add(parent.used, capacity.used)
+    return sums
 
 
 def _add(sums: Sums, amounts: Mapping[str, int]) -> None:
@@ -72,7 +72,7 @@ Sums = dict[str, int]
 
 @dataclass(slots=True)
 class Slot:
-    """One virtual node of a cluster as readers see it: what it has and what of it is free."""
+    """One virtual node of a cluster for commands that read: its total and its free resources."""
 
     row: Row
     state: str
@@ -81,7 +81,7 @@ class Slot:
 
 
 def slots_of(store: Store, cluster_id: str) -> dict[str, Slot]:
-    """The virtual nodes of a cluster by id. Whole nodes that a logical child owns have left the view."""
+    """The virtual nodes of a cluster by id, without the whole nodes that a logical child owns."""
     slots: dict[str, Slot] = {}
     if cluster_id == PRIMARY:
         for row in nodes.all_rows(store):
@@ -110,7 +110,7 @@ def _take(free: Sums, amounts: str) -> None:
 
 
 def totals_of(store: Store, cluster_id: str) -> tuple[Sums, Sums]:
-    """Sums over the virtual nodes of a cluster: (total on nodes that live, free on nodes that take work)."""
+    """Sums over the virtual nodes of a cluster: (total on living nodes, free on nodes that accept work)."""
     total: Sums = {}
     free: Sums = {}
     for slot in slots_of(store, cluster_id).values():

@@ -1,6 +1,6 @@
-"""Making, changing and removing one logical cluster inside a transaction: the checks in their documented order.
+"""Create, update and delete one logical cluster inside a transaction, with the checks in the documented order.
 
-Who changes many clusters in one transaction hands the same ledger to every call; it follows each of them.
+A caller that changes several clusters in one transaction passes the same ledger to every call.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _SHORT = (
 )
 NOTHING = ClusterSpec(flexible=False)
 MOST_NAMED = 5
-"""So many winners of preemptions are named in a refusal."""
+"""The number of jobs that a refusal names, for which a preemption reserves resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a cluster is to be; None leaves a field as it is (at creation: indivisible, nothing, no limit).
+    """The wanted state of a cluster; None leaves a field as it is (at creation: indivisible, nothing, no limit).
 
-    A limit of ``{}`` is no limit of borrowing, and nothing to lend.
+    A borrow limit of ``{}`` means no limit; a lending limit of ``{}`` means that nothing is lent.
     """
 
     divisible: bool | None = None
@@ -55,7 +55,7 @@ class Wanted:
 
 
 def of_whole_nodes(spec: ClusterSpec) -> bool:
-    """Whether a cluster consists of whole nodes (or of nothing yet), and not of slices."""
+    """Whether a cluster consists of whole nodes (or of nothing yet), not of slices of nodes."""
     return not spec.flexible and not spec.groups
 
 
@@ -68,7 +68,7 @@ def create(
     owner: str | None,
     ledger: Ledger | None = None,
 ) -> Cluster:
-    """Add a cluster and give it what it wants: a logical one, or inside a job's cluster a sub-cluster of the job.
+    """Add a cluster with its resources: a logical cluster, or a sub-cluster inside the cluster of a job.
 
     The id of a sub-cluster is qualified by its parent's, so that two jobs may use the same names.
     """
@@ -99,7 +99,7 @@ def update(
     ledger: Ledger | None = None,
     has: ClusterSpec | None = None,
 ) -> Cluster:
-    """Bring a cluster to a wanted state. ``has`` is what it was shrunk to in the same transaction."""
+    """Bring a cluster to a wanted state. ``has`` is the spec that an earlier step of the transaction shrank it to."""
     old = changeable(store, cluster_id)
     check_update(old, wanted, revision)
     spec = old.spec if wanted.spec is None else common_first(old.spec, wanted.spec)
@@ -120,7 +120,7 @@ def update(
 
 
 def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> None:
-    """Remove a cluster that nothing uses."""
+    """Delete an unused cluster."""
     if blockers := blockers_of(store, cluster_id):
         raise in_use(cluster_id, blockers)
     store.emit(table.removal(store, cluster_id))
@@ -129,12 +129,12 @@ def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> No
 
 
 def changeable(store: Store, cluster_id: str) -> Cluster:
-    """A cluster by its id, of any kind but the primary: logical ones are updated, those of jobs are resized."""
+    """A cluster that can be updated, by its id: of any kind but the primary. Raises NotFound."""
     return rows.cluster(cluster_row(store, cluster_id))
 
 
 def _check_parent(store: Store, parent_id: str) -> Row | None:
-    """The row of a cluster that may hold others; None for the primary."""
+    """The row of a cluster that may become a parent; None for the primary."""
     if parent_id == PRIMARY:
         return None
     row = cluster_row(store, parent_id)
@@ -151,7 +151,7 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
 
 
 def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> None:
-    """Refuse a stale revision, another kind, another form."""
+    """Refuse a stale revision, a change of ``divisible``, and a change between whole nodes and slices."""
     if revision is not None and revision != old.revision:
         raise Conflict(
             f"The revision ({revision}) is expired, the latest revision of the virtual cluster {old.cluster_id} is"
@@ -172,7 +172,7 @@ def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> N
 
 
 def _check_form(old: Cluster, spec: ClusterSpec) -> None:
-    """A cluster of whole nodes stays one, and so does a cluster of slices."""
+    """Refuse a change from whole nodes to slices, or back."""
     if of_whole_nodes(spec) and not of_whole_nodes(old.spec):
         raise Conflict(
             f"{old.cluster_id} was made from a resource spec and cannot change to replica sets",
@@ -186,13 +186,13 @@ def _check_form(old: Cluster, spec: ClusterSpec) -> None:
 
 
 def common_first(old: ClusterSpec, new: ClusterSpec) -> ClusterSpec:
-    """The new spec with the groups that stay in front: their virtual nodes keep their ranks, new ones come after."""
+    """The new spec with unchanged groups first, so that their virtual nodes keep their ranks."""
     kept, fresh = common_groups(old, new)
     return replace(new, groups=kept + fresh)
 
 
 def common_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """The groups that both specs have, in the old order, and those that only the new one has."""
+    """The groups of both specs, in the old order, and the groups of only the new spec."""
     fresh, kept = list(new.groups), []
     for group in old.groups:
         if group in fresh:
@@ -202,9 +202,10 @@ def common_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...]
 
 
 def _ledger(store: Store, cluster: Cluster, old: ClusterSpec, ledger: Ledger | None) -> Ledger:
-    """The tree with the cluster as it is to be; a part of it when whole nodes change hands, or slices only go.
+    """A ledger that contains the cluster in its new state; only a part of the tree where that is enough.
 
-    All of it when something is kept for the winner of a preemption: that may lie in any cluster.
+    A part is enough where whole nodes move or slices are given back, unless a preemption reserves resources, which may
+    be in any cluster.
     """
     if ledger is None and not preemptions.nomination_rows(store):
         is_whole = of_whole_nodes(cluster.spec)
@@ -218,16 +219,16 @@ def _ledger(store: Store, cluster: Cluster, old: ClusterSpec, ledger: Ledger | N
 
 
 def _needs_more(ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> bool:
-    """Whether a cluster of slices is to have something that it has not got."""
+    """Whether the new spec of a cluster of slices needs resources beyond those that the cluster has."""
     has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, cluster.cluster_id))
     _, fresh = common_groups(old, cluster.spec)
     return bool(fresh) or any(amount > has.get(n, 0) for n, amount in cluster.spec.flexible_min.items())
 
 
 def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> None:
-    """Change the cluster's virtual nodes to what its spec wants and write the difference; raise to change nothing.
+    """Change the virtual nodes of a cluster to match its spec, and emit the difference. Raises to change nothing.
 
-    What is kept for the winners of preemptions is not free for it, as in a round of the scheduler.
+    Resources that are reserved by preemptions are not free for the cluster, as in a round of the scheduler.
     """
     before = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
     nominations = preemptions.nominations(store)
@@ -259,7 +260,7 @@ def settle_leases(store: Store, ledger: Ledger, cluster_id: str) -> None:
 def _difference(
     ledger: Ledger, cluster_id: str, before: Mapping[str, VNode], growth: Sequence[Grow]
 ) -> VNodesChanged:
-    """What has changed: first what the cluster gives back, then what grew for it, then what it has more."""
+    """The changed virtual nodes in a legal order: shrunk ones first, then grown parents, then new and larger ones."""
     own = [ledger.vnodes[v] for v in ledger.members[cluster_id]]
     removed = tuple(vnode_id for vnode_id in before if vnode_id not in ledger.vnodes)
     shrunk: list[VNode] = []
@@ -267,7 +268,7 @@ def _difference(
     for vnode in own:
         old = before.get(vnode.vnode_id)
         if old != vnode:
-            # one that moves comes after what grew, which may be its new place
+            # a virtual node that moves comes after the grown ones, as one of them may be its new parent
             in_place = old is not None and old.parent_id == vnode.parent_id
             less = in_place and old is not None and within(vnode.allocation.amounts, old.allocation.amounts)
             (shrunk if less else more).append(vnode)
@@ -278,7 +279,7 @@ def _difference(
 def _change(
     ledger: Ledger, cluster: Cluster, old: ClusterSpec, growth: list[Grow]
 ) -> Shortage | Unplaced | InUse | None:
-    """Give the cluster in the ledger the virtual nodes that its spec wants; with a refusal the ledger is of no use."""
+    """Change the virtual nodes of the cluster in the ledger; after a refusal the ledger must be dropped."""
     if not of_whole_nodes(cluster.spec):
         return reshape(ledger, cluster.cluster_id, old, cluster.spec, growth)
     assert cluster.parent_id is not None
@@ -292,7 +293,7 @@ def _change(
 def _kept_for(
     store: Store, cluster: Cluster, old: ClusterSpec, nominations: Sequence[Nomination]
 ) -> list[str]:
-    """The jobs for which that is kept without which the change is refused: each alone, else all together."""
+    """The jobs whose reserved resources the change lacks: jobs that block it alone, else all together."""
     ledger = table.load_ledger(store)
     ledger.put_cluster(cluster)
 
@@ -344,7 +345,7 @@ def _short(answer: Shortage, kept_for: Sequence[str]) -> Conflict:
 
 
 def _reserved(cluster: Cluster, answer: Unplaced | InUse, kept_for: Sequence[str]) -> Conflict:
-    """It would do, were there no winner of a preemption."""
+    """The refusal of a change for which only resources are missing that preemptions reserve."""
     winners = listed(kept_for, MOST_NAMED)
     problem = (
         f"virtual node {answer.vnode.vnode_id} on {answer.vnode.node_id} is reserved for {winners}"
@@ -367,14 +368,14 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
             f"virtual node {answer.vnode.vnode_id} on {answer.vnode.node_id} is in use and cannot be taken away",
             fix="stop what uses it, or keep its group in the spec",
         )
-    # a parent that may grow is no limit, what is above it is
+    # a parent that may grow is no limit; the clusters above it are
     feasible.check_maximum(
         store,
         cluster.parent_id,
         feasible.asked(cluster.spec, {}),
         f"cluster {cluster.cluster_id} can never have these resources",
     )
-    feasible.add_possible(store, ledger)  # which is given up with the transaction
+    feasible.add_possible(store, ledger)  # the ledger is dropped with the transaction
     never = ever(ledger, cluster.parent_id, cluster.spec, {})
     details = {"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE}
     if never is not None:

@@ -1,4 +1,4 @@
-"""Looking at clusters: their documented form, lists and the tree."""
+"""Clusters for reading: their documented JSON form, lists and the tree."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster_row(store: Store, cluster_id: str, kind: str = "virtual") -> Row:
 
 
 def logical_row(store: Store, cluster_id: str) -> Row:
-    """The row of a cluster that was made by name, in the words of ant-ray's management API."""
+    """The row of a logical cluster; the errors have the words of ant-ray's management API."""
     row = cluster_row(store, cluster_id, "logical")
     if row["kind"] != LOGICAL:
         raise BadSpec(
@@ -53,7 +53,7 @@ def logical_row(store: Store, cluster_id: str) -> Row:
 
 
 def removable_row(store: Store, cluster_id: str) -> Row:
-    """The row of a cluster of any kind but the primary, in the words of ant-ray's management API."""
+    """The row of a cluster of any kind but the primary; the errors have the words of ant-ray's management API."""
     parent_id, mark, _ = cluster_id.rpartition("##")
     if not mark:
         return logical_row(store, cluster_id)
@@ -75,7 +75,7 @@ def removable_row(store: Store, cluster_id: str) -> Row:
 
 
 def nearest_id(cluster_id: str, known: Iterable[Row]) -> str:
-    """A fix for an id that is not known: the nearest one, if one is near."""
+    """The fix for an unknown cluster id: the nearest known id, if there is a similar one."""
     from vctl.spec.fields import nearest
 
     guess = nearest(cluster_id, [PRIMARY_ALIAS, *(row["cluster_id"] for row in known)])
@@ -100,7 +100,7 @@ def get_cluster(store: Store, cluster_id: str) -> ClusterForm:
 def list_clusters(
     store: Store, *, filters: Sequence[str] = (), all_kinds: bool = True
 ) -> list[ListedCluster]:
-    """Clusters, parents first; with ``all_kinds`` the primary and those of jobs too."""
+    """Clusters, parents first; ``all_kinds`` adds the primary and the clusters of jobs."""
     from vctl.ops.capacity import capacities
 
     wanted = parse_filters(filters, FILTER_KEYS)
@@ -203,7 +203,7 @@ def _contents(store: Store, cluster_id: str, spec: ClusterSpec | None) -> Cluste
 
 
 def in_use(cluster_id: str, blockers: list[str]) -> Conflict:
-    """The refusal to remove a cluster, naming what uses it."""
+    """The refusal to delete a cluster; ``blockers`` are its users, by name."""
     return Conflict(
         f"The virtual cluster {cluster_id} can not be removed as it is still in use.",
         fix=f"in use by {', '.join(blockers[:5])}; --drain waits for them, --force stops them",
@@ -212,7 +212,7 @@ def in_use(cluster_id: str, blockers: list[str]) -> Conflict:
 
 
 def blockers_of(store: Store, cluster_id: str) -> list[str]:
-    """What keeps a cluster from being removed, by name: clusters and jobs in it, tasks that outlived their job."""
+    """The users of a cluster, by name: clusters and jobs in it, and tasks that outlived their jobs."""
     unfinished = unfinished_jobs(store, cluster_id)
     of_jobs = {row["job_id"] for row in unfinished}
     children = [row for row in table.children(store, cluster_id) if row["job_id"] not in of_jobs]
@@ -229,6 +229,6 @@ def blockers_of(store: Store, cluster_id: str) -> list[str]:
 
 
 def unfinished_jobs(store: Store, cluster_id: str) -> list[Row]:
-    """Jobs that were sent to a cluster, or that it was made for, and that have not ended."""
+    """Unfinished jobs that were submitted to a cluster, and the unfinished job whose cluster it is."""
     where = "(j.parent_cluster_id = ?1 OR j.cluster_id = ?1) AND j.status IN ('PENDING', 'RUNNING')"
     return job_views.matching(store, where, [cluster_id])

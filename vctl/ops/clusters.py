@@ -1,4 +1,4 @@
-"""Logical clusters: create, update, delete, each in one transaction. The checks and their words are documented."""
+"""Logical clusters: create, update, delete, each in one transaction. Order and words of the checks are documented."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def create(
     lending_limit: Amounts | None = None,
     queue: Mapping[str, object] | None = None,
 ) -> ClusterForm:
-    """Make a logical cluster of whole nodes (``replica_sets``) or of slices (``spec``) below a divisible one."""
+    """Create a logical cluster of whole nodes (``replica_sets``) or of slices (``spec``) in a divisible parent."""
     check_new_cluster_id(cluster_id)
     settled = _queue_changes(queue)
     parent = resolve(parent_id)
@@ -87,7 +87,7 @@ def update(
     lending_limit: Amounts | None = None,
     queue: Mapping[str, object] | None = None,
 ) -> ClusterForm:
-    """Bring a cluster to a wanted state: all of it or nothing. ``revision`` None takes the latest."""
+    """Bring a cluster to a wanted state, completely or not at all. ``revision`` None means the current revision."""
     settled = _queue_changes(queue)
     given = (divisible, spec, replica_sets, revision, borrow_limit, lending_limit)
     if settled and all(value is None for value in given):
@@ -109,7 +109,7 @@ def update(
 
 
 def _update_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> ClusterForm:
-    """Change how a queue is served and nothing else: also the primary's, and without a new revision."""
+    """Change only the queue settings of a cluster, which may be the primary. The revision stays."""
     cluster_id = resolve(cluster_id)
     rights.check_cluster(store, cluster_id)
     with store.transaction():
@@ -138,10 +138,10 @@ def _set_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> 
 
 
 def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = False) -> RemovedCluster:
-    """Remove an unused cluster.
+    """Delete an unused cluster.
 
-    ``drain``: refuse new jobs, let queued and running ones end, remove it when it is empty; the cluster of a job goes
-    with its job. ``force``: stop the blockers.
+    ``drain``: refuse new jobs, let queued and running jobs end, and delete the cluster when it is empty; the cluster
+    of a job is deleted with its job. ``force``: stop the blockers.
     """
     cluster_id = full_cluster_id(cluster_id)
     _check_changed_id(cluster_id, "removed")
@@ -155,7 +155,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
             return {**form, "state": "REMOVED", "blockers": []}
         if not (drain or force):
             raise in_use(cluster_id, blockers)
-        if row["kind"] != JOB:  # what its job still starts belongs to the end that it comes to
+        if row["kind"] != JOB:  # the job of a job cluster may still start tasks until it ends
             for below in [cluster_id, *table.subtree(store, cluster_id)]:
                 child = table.get(store, below)
                 if child is not None and row["kind"] in (SUB, child["kind"]):
@@ -168,7 +168,7 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
 
 
 def sweep_removing(store: Store, emit: Callable[[Change], None]) -> list[str]:
-    """Remove clusters that are to go and have become empty, children first; inside a transaction."""
+    """Delete the clusters in state REMOVING that are empty, children first; inside a transaction. Returns their ids."""
     removed = []
     for row in reversed(table.parents_first(table.removing_rows(store))):
         if row["state"] == REMOVING and not blockers_of(store, row["cluster_id"]):
@@ -178,12 +178,15 @@ def sweep_removing(store: Store, emit: Callable[[Change], None]) -> list[str]:
 
 
 def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> None:
-    """``attached_too``: there is no job to stop whose tasks would end with it."""
-    everything = [cluster_id, *table.subtree(store, cluster_id)]
-    for below in everything:
+    """Stop all jobs and tasks in a cluster and below it.
+
+    ``attached_too``: also tasks that are not detached; else they end with their jobs.
+    """
+    clusters_inside = [cluster_id, *table.subtree(store, cluster_id)]
+    for below in clusters_inside:
         for row in unfinished_jobs(store, below):
             ops.jobs.stop(store, int(row["job_id"]))
-    for below in everything:  # what is detached outlives its job
+    for below in clusters_inside:  # detached tasks outlive their jobs
         for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [below]):
             if attached_too or row["detached"]:
                 ops.tasks.cancel(store, str(row["task_id"]))
@@ -204,7 +207,7 @@ def _contents(
 
 
 def _check_changed_id(cluster_id: str, action: str) -> None:
-    """The id of a cluster that exists; those of jobs and sub-clusters have ## in them."""
+    """Refuse an id that no cluster can have; ids of job clusters and sub-clusters contain ##."""
     if JOB_MARK in cluster_id:
         resolve_cluster_id(cluster_id, "virtual cluster id")
     else:
@@ -215,7 +218,7 @@ LONGEST_MESSAGE = 1000
 
 
 def stop(store: Store, cluster_id: str, *, message: str | None = None) -> ClusterForm:
-    """Admit no more jobs to a cluster; again, to say another message."""
+    """Stop admitting jobs to a cluster; of a stopped cluster this changes the message."""
     if message is not None and (len(message) > LONGEST_MESSAGE or not message.isprintable()):
         raise BadSpec(
             "--message: it is too long, or has control characters",
@@ -229,7 +232,7 @@ def stop(store: Store, cluster_id: str, *, message: str | None = None) -> Cluste
 
 
 def resume(store: Store, cluster_id: str) -> ClusterForm:
-    """Admit jobs again: those that waited are decided at once."""
+    """Admit jobs to a cluster again; its waiting jobs are considered at once."""
     with store.transaction():
         cluster = _admitting(store, cluster_id, "resumed")
         if cluster.state != ACTIVE:
@@ -238,7 +241,7 @@ def resume(store: Store, cluster_id: str) -> ClusterForm:
 
 
 def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
-    """A cluster that was made by name and is to stay."""
+    """A logical cluster that is not being removed."""
     if resolve(cluster_id) == PRIMARY:
         raise BadSpec(
             f"Invalid request, {PRIMARY} can not be {action}.",
@@ -261,7 +264,7 @@ def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
 
 
 def instances(store: Store, *, job_clusters: bool = False) -> list[forms.Form]:
-    """Every logical cluster (and those of jobs when asked) with its nodes; two queries, however many there are."""
+    """Every logical cluster with its nodes, and with ``job_clusters`` the clusters of jobs; takes two queries."""
     with store.snapshot():
         clusters = table.all_rows(store) if job_clusters else table.logical_rows(store)
         nodes_of: dict[str, dict[str, Any]] = {row["cluster_id"]: {} for row in clusters}
@@ -283,9 +286,9 @@ def _form(row: Row, nodes: dict[str, Any]) -> forms.Form:
 
 
 def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> ClusterForm:
-    """Give named nodes of a logical cluster back to its parent: all of them or none, when one is busy or not its.
+    """Give named nodes of a logical cluster back to its parent: all, or none if one is in use or not in the cluster.
 
-    The nodes of a cluster change without its revision: it counts what users asked for.
+    The revision stays: it counts changes of the wanted state only.
     """
     from vctl.spec.ids import check_new_cluster_id
 
@@ -327,7 +330,7 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> Clus
 
 
 def _idle_members(store: Store, cluster_id: str, wanted: Sequence[str]) -> dict[str, str]:
-    """Of the nodes named, those that the cluster has whole and that nobody uses: node id -> template."""
+    """The unused whole nodes of the cluster among ``wanted``: node id -> template."""
     from vctl.scheduler.membership import is_undivided
 
     ledger = load_for_exchange(store, rows.cluster(cluster_row(store, cluster_id)), {})

@@ -1,7 +1,7 @@
-"""Jobs that wait for others: what a condition says about a job or an array at a submit.
+"""Dependencies of a new job: whether its conditions on other jobs and arrays are met, open or impossible.
 
-Only what is still open has a row in ``dependencies``; a job is in the queue once none of its own is left. An awaited
-id exists when a job is submitted, so nothing ever waits for itself. What follows when others end: a rule
+Only open conditions have a row in ``dependencies``; a job enters the queue when it has none. An awaited id exists when
+a job is submitted, so no job waits for itself. The end of an awaited job is handled by a rule
 (``vctl/engine/rules/gates.py``).
 """
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def over(store: Store, name: str) -> AwaitedOver:
-    """What ended of a job or an array, and who waits for it."""
+    """The ended jobs of a job id or an array, and the jobs that wait for it."""
     return AwaitedOver(name, *table.endings(store, name), table.waiting_for(store, name))
 
 
 def unmet(store: Store, after: Iterable[Dependency]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    """Conditions of a new job that have not come true, and the ids of those that can no longer."""
+    """The conditions of a new job that are not met, and the awaited ids of those that can no longer be met."""
     wanted = sorted({(one.condition, one.job) for one in after})
     verdicts = {pair: judged(pair[0], over(store, pair[1])) for pair in wanted}
     kept = tuple(pair for pair, verdict in verdicts.items() if verdict != MET)
@@ -34,7 +34,7 @@ def unmet(store: Store, after: Iterable[Dependency]) -> tuple[tuple[tuple[str, s
 
 
 def settle(store: Store, names: Iterable[str]) -> None:
-    """Jobs that wait for the impossible end at once, without a scheduler."""
+    """End the jobs whose dependency can no longer be met; needs no scheduler."""
     for one in [over(store, name) for name in names]:
         for job_id, condition in one.waiting:
             row = jobs.get(store, job_id)

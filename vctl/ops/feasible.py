@@ -1,4 +1,4 @@
-"""Whether a job could ever run where it is sent, with every node empty and every cluster grown as far as it may."""
+"""Whether a job could ever run in its cluster, with every node empty and every cluster grown to its maximum."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
 
 TEMPLATES = "provider_templates"
-"""Where the scheduler tells which nodes its provider could make."""
+"""The key under which the scheduler stores the nodes that its provider could make."""
 MOST_POSSIBLE = 1000
 
 
 def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
-    """What must be free before a job starts, summed; whole nodes by template count once they are placed."""
+    """The sum of the resources that a job needs to start; whole nodes by template are not counted before placement."""
     fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
     return rs.add(fixed, rs.maximum(spec.flexible_min, {} if fixed else entry))
 
 
 def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> None:
-    """Refuse what could never run. Where nodes of the primary count, a few of each kind answer most questions."""
+    """Refuse a job that could never run. Where nodes of the primary count, a few of each kind are tried first."""
     from vctl.scheduler.feasibility import ever
 
     check_maximum(store, parent_id, asked(spec, entry))
@@ -51,7 +51,7 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
         above = None if judge == parent_id else ever(ledger, judge, spec, entry)
         where, never = (
             (parent_id, never) if above is None else (judge, above)
-        )  # its nodes, else limits on the way
+        )  # name the nodes of the limiting cluster, else the limits of a cluster on the way
         raise Infeasible(
             f"the job can never run: it exceeds the capacity of {cluster_text(where)}: {never.capacity}",
             fix="ask for less, or add a node with `vctl node add`",
@@ -78,7 +78,7 @@ def _growing(store: Store, parent_id: str) -> list[Cluster]:
 
 
 def _with_nothing(cluster: Cluster) -> Cluster:
-    """A cluster as if its minimum lay elsewhere, and only the rest of its maximum could be had here."""
+    """A cluster without its minimum, which lies on other nodes; its maximum is reduced by the minimum."""
     spec, most = cluster.spec, cluster.spec.flexible_max
     if most is not None:
         most = {name: amount - spec.flexible_min.get(name, 0) for name, amount in most.items()}
@@ -86,7 +86,7 @@ def _with_nothing(cluster: Cluster) -> Cluster:
 
 
 def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the job can never run") -> None:
-    """No cluster on the way up may have to grow beyond its maximum."""
+    """Refuse a need for which a cluster from the parent up would have to exceed its maximum."""
     while parent_id != PRIMARY:
         row = clusters.get(store, parent_id)
         if row is None:
@@ -108,13 +108,13 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
 
 
 def templates(store: Store) -> Sequence[Mapping[str, Any]]:
-    """Which nodes a provider could make: as a scheduler has told, else as the one would that is to be started."""
+    """The nodes that a provider could make: as stored by the scheduler, else from the settings of this process."""
     announced: list[dict[str, Any]] | None = store.recall(TEMPLATES)
     return announced or store.could_make(announced)
 
 
 def add_possible(store: Store, ledger: Ledger) -> None:
-    """The nodes that the provider could make at most."""
+    """Add all nodes that the provider could make to a ledger."""
     for kind in templates(store):
         total = rs.whole_node(kind["resources"], frozenset(kind.get("units", rs.DEFAULT_UNITS)))
         for number in range(min(kind["most"], MOST_POSSIBLE)):

@@ -1,4 +1,4 @@
-"""The documented JSON form of every object: what ``-o json``, HTTP and the Python client all show."""
+"""The documented JSON form of every object, as ``-o json``, HTTP and the Python client show it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def timestamp(ns: int | None) -> str | None:
 
 
 def moment(text: str) -> int | None:
-    """A timestamp of this form in nanoseconds since the epoch; None for any other text."""
+    """A timestamp as nanoseconds since the epoch; None for a text that is no timestamp with a time zone."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -43,7 +43,7 @@ def moment(text: str) -> int | None:
 
 
 def amounts(value: Amounts) -> dict[str, float]:
-    """A resource map as numbers in whole units; keys stay when 0."""
+    """A resource map as numbers in whole units; names with the amount 0 stay."""
     return {name: amount / SCALE for name, amount in sorted(value.items())}
 
 
@@ -62,7 +62,7 @@ def job(store: Store, row: Row, position: int | None, shown: tuple[str | None, s
 
 
 class Jobs:
-    """Forms of jobs as of one moment. Those that are alike share what nobody changes: the maps of their resources."""
+    """JSON forms of jobs as of one moment. Jobs with equal resources share one map, which nobody changes."""
 
     def __init__(self, store: Store) -> None:
         self._now = store.clock()
@@ -73,7 +73,7 @@ class Jobs:
     def form(
         self, columns: Sequence[Any], position: int | None, shown: tuple[str | None, str | None]
     ) -> JobForm:
-        """A job of the columns ``JOB``: a name for each of them costs time with ten thousand jobs."""
+        """The form of a job from the values of the columns ``JOB``; rows with names would be slower for long lists."""
         (
             job_id, submission_id, name, code, cluster_id, priority, entrypoint, submitted, started, ended, resources,
             node_ids, time_limit_s, metadata, array_id, array_index, status, parent_id, attempt, user,
@@ -115,7 +115,7 @@ class Jobs:
 
 
 def exit_code(found: Row | Mapping[str, Any] | None) -> int:
-    """What a command that waited for a job or task exits with: its own code where there is one; 1 if forgotten."""
+    """The exit code of a command that waited for a job or task, which was its own if it ran; 1 if it was deleted."""
     if found is None:
         return 1
     if found["exit_code"] is not None:
@@ -129,14 +129,14 @@ def exit_code(found: Row | Mapping[str, Any] | None) -> int:
 
 
 def failure_of(task: Mapping[str, Any]) -> str | None:
-    """One line on what the output of a task does not tell: why it never started, or what else was wrong with it."""
+    """One line about a failed task whose output does not tell why it failed; None for any other task."""
     if task["state"] != FAILED or task["state_reason"] == NON_ZERO_EXIT:
         return None
     return f"Task {task['task_id']} FAILED: {task['state_reason']}: {task['message']}"
 
 
 def node(row: Row, available: Amounts | None = None) -> NodeForm:
-    """A physical node as ``vctl node list`` shows it: every one, whoever owns it."""
+    """A physical node in its JSON form."""
     return {
         "node_id": row["node_id"],
         "hostname": row["hostname"],
@@ -170,9 +170,9 @@ def event(row: Row) -> EventForm:
 
 
 def matches(form: Mapping[str, Any], filters: list[tuple[str, str, str]]) -> bool:
-    """Whether an object passes all filters ``(key, mark, value)``; words compare without case.
+    """Whether an object passes all filters ``(key, mark, value)``; upper and lower case are equal.
 
-    A state may be one of several: ``status=FAILED,STOPPED``.
+    A filter by state may name several states: ``status=FAILED,STOPPED``.
     """
     return all(_passes(key, form.get(key), mark, wanted.lower()) for key, mark, wanted in filters)
 
@@ -199,7 +199,7 @@ MARKS = ("=", "!=", ">=")
 
 
 def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
-    """Read filters; an unknown key is refused with the nearest one."""
+    """Read filters; the refusal of an unknown key names the nearest known key."""
     found: list[Filter] = []
     for text in given:
         key, mark, value = text.partition("=")
@@ -219,14 +219,14 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
 
 
 def fields_of(form: str) -> list[str]:
-    """The fields of a documented form: a mistyped key is refused also where there is nothing to compare it with."""
+    """The fields of a documented form, by which filters on an empty list are checked too."""
     from vctl.spec import documents
 
     return list(getattr(documents, form).__annotations__)
 
 
 def choose(items: Sequence[F], filters: Sequence[str], form: str = "") -> list[F]:
-    """The items that pass; any field they have is a key. ``form`` tells the fields also of no items."""
+    """The items that pass the filters; every field is a key. ``form`` names the form whose fields an empty list has."""
     if not filters:
         return list(items)
     keys = fields_of(form) if form else list(items[0]) if items else [key_of(text) for text in filters]
@@ -235,5 +235,5 @@ def choose(items: Sequence[F], filters: Sequence[str], form: str = "") -> list[F
 
 
 def key_of(text: str) -> str:
-    """The field that a filter asks for."""
+    """The field that a filter compares."""
     return text.partition("=")[0].rstrip("!>").strip()

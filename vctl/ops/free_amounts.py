@@ -1,6 +1,6 @@
-"""What is free in a cluster now, virtual node by virtual node, from the tables: equal ones share one entry.
+"""The free resources of a cluster for each virtual node, from the tables; equal virtual nodes share one entry.
 
-What is kept for jobs that preempt others counts as not free.
+Resources that are reserved by preemptions count as not free.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FreeAmounts:
         self._parsed: dict[_Held, Allocation] = {}
         self.nominations = preemptions.nominations(store)
         self._reserved_in: dict[str, set[int]] = {}
-        """Cluster -> jobs for which something of its virtual nodes is kept; complete once its slots were read."""
+        """Cluster -> jobs with reserved resources on its virtual nodes; complete after ``slots`` of that cluster."""
 
     def cluster(self, cluster_id: str) -> Cluster | None:
         """A cluster's row; None for the primary and for one that is gone."""
@@ -44,7 +44,7 @@ class FreeAmounts:
         return self._clusters[cluster_id]
 
     def slots(self, cluster_id: str, job_id: int = 0) -> Slots:
-        """The virtual nodes of a cluster that take work; what is kept for that job counts as free."""
+        """The virtual nodes of a cluster that accept work; resources that are reserved for that job count as free."""
         winner = job_id if any(one.job_id == job_id for one in self.nominations) else 0
         key = (cluster_id, winner)
         if key not in self._slots:
@@ -52,7 +52,7 @@ class FreeAmounts:
         return self._slots[key]
 
     def above(self, cluster_id: str, job_id: int = 0) -> list[Above]:
-        """The clusters from which one can grow, nearest first, up to the first that cannot grow itself."""
+        """The clusters above one that can grow, nearest first, up to the first cluster that cannot grow itself."""
         found: list[Above] = []
         cluster = self.cluster(cluster_id)
         while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
@@ -73,7 +73,7 @@ class FreeAmounts:
         return found
 
     def reserved_for(self, cluster_id: str, job_id: int) -> list[str]:
-        """Jobs for which something of a cluster is kept."""
+        """Jobs with reserved resources in a cluster, or above it where it can grow."""
         found: set[int] = set()
         for one in (cluster_id, *self._upward(cluster_id)):
             self.slots(one, job_id)
@@ -87,7 +87,7 @@ class FreeAmounts:
             cluster = self.cluster(cluster.parent_id)
 
     def _left(self, cluster: Cluster) -> dict[str, int]:
-        """How much more its maximum and its borrow limit leave it take; a name missing is not limited."""
+        """The resources that a cluster can still gain; a name without a limit is missing."""
         limits: list[dict[str, int]] = []
         if cluster.spec.flexible_max is not None:
             limits.append(dict(cluster.spec.flexible_max))

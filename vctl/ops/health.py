@@ -1,4 +1,4 @@
-"""``vctl doctor``: is the state sound, is the machine as we think, and what limits apply."""
+"""``vctl doctor``: faults of the state, and notes about this machine and its limits."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")
 
 
 def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagnosis:
-    """Findings (something is wrong) and notes (worth knowing). ``repair`` mends what is safe first.
+    """Findings, which are faults, and notes, which are not. ``repair`` makes the safe repairs first.
 
-    The rules of the tree are always checked; ``prove`` also looks at all rows of what is over, and adds the figures
-    of what was checked as a certificate.
+    The rules of the tree are always checked; ``prove`` also checks the rows of finished objects, and adds the number of
+    checked rows of each table.
     """
-    if damaged := raw.integrity(store):  # nothing else can be relied upon then
+    if damaged := raw.integrity(store):  # other checks of damaged tables mean nothing
         fix = (
             "stop the daemon, then put a backup in place with `vctl restore FILE`; what is there now is kept"
         )
@@ -72,7 +72,7 @@ def _set_unshown_aside(store: Store) -> list[str]:
 
 
 def unreadable(store: Store) -> Damaged | None:
-    """The table or row that cannot be read; a verb asks when it has failed for no reason that it knows."""
+    """The error that names an unreadable table or row; None when all can be read. For failures of unknown cause."""
     if table := copies.odd_table(store.db):
         return Damaged(
             f"the tables of the state directory are damaged: table {table} has other columns than vctl made",
@@ -88,7 +88,7 @@ def unreadable(store: Store) -> Damaged | None:
 
 
 def _unreadable_rows(store: Store, *, all_rows: bool) -> list[str]:
-    """The rows that the next scheduler, or a repair, will set aside; with ``all_rows`` also those of what is over."""
+    """The rows that the next scheduler, or a repair, sets aside; with ``all_rows`` also rows of finished objects."""
     with store.snapshot():
         changes = [*replaying.examine(store).changes, *(replaying.unshown(store) if all_rows else ())]
     named = {
@@ -122,7 +122,7 @@ def _database(store: Store) -> list[str]:
 
 
 def _orphans(store: Store) -> list[str]:
-    """Files of runs that no row knows and whose supervisor still lives."""
+    """Live runs that belong to no job in the tables."""
     from vctl.runtime.protocol import RunState, runtime_of
 
     runtime = runtime_of(store.home)

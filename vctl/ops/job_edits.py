@@ -1,4 +1,4 @@
-"""Changing a job that is not over: hold it, release it, edit what may still change."""
+"""Change a job that is not over: hold it, release it, edit its priority, name or time limit."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 EDITABLE = {jb.PENDING: ("priority", "name", "time_limit_s"), jb.RUNNING: ("time_limit_s",)}
-"""What may be changed of a job in a state; of one that is over, nothing."""
+"""The editable fields of a job by its status; a finished job has none."""
 OPTIONS = {"priority": "--priority", "name": "--name", "time_limit_s": "--time-limit"}
 
 
 def hold(store: Store, ref: str | int) -> JobForm:
-    """Keep a pending job from starting until it is released; of an array all members that wait."""
+    """Keep a pending job, or the pending members of an array, from starting until it is released."""
     return _put_on_hold(store, ref, held=True)
 
 
 def release(store: Store, ref: str | int) -> JobForm:
-    """Let a held job go back to its place in the queue; nothing happens when it is not held."""
+    """Let a held job go back to its place in the queue; a job that is not held stays as it is."""
     return _put_on_hold(store, ref, held=False)
 
 
@@ -64,7 +64,7 @@ def edit(store: Store, ref: str | int, changes: Mapping[str, object]) -> JobForm
             found = [row for row in found if row["status"] not in jb.FINAL] or found[:1]
         values = {name: (value or None) if name == "name" else value for name, value in changes.items()}
         for row in found:
-            refuse_what_is_fixed(row, changes)
+            refuse_fixed_fields(row, changes)
         spans = spans_of(row["job_id"] for row in found)
         store.emit(JobsEdited(_members(array, found[0]), spans, values))
     return get_job(store, ref)
@@ -77,7 +77,7 @@ def _members(array: Row | None, row: Row) -> Members:
 
 
 def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
-    """The job that a word names, or the array and its members."""
+    """The array of this id and its members; else None and the one job of this id."""
     array = arrays.named(store, ref)
     if array is not None:
         rights.check_array(store, array)
@@ -89,7 +89,7 @@ def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
 
 
 def check(changes: Mapping[str, object]) -> None:
-    """Refuse values that no job can have."""
+    """Refuse an empty edit and values that no job can have."""
     from vctl.spec.launch import check_name, check_range, check_seconds
 
     if not changes:
@@ -109,8 +109,8 @@ def check(changes: Mapping[str, object]) -> None:
             )
 
 
-def refuse_what_is_fixed(row: Row, changes: Mapping[str, object]) -> None:
-    """Raises Conflict, naming what may be changed in the job's state."""
+def refuse_fixed_fields(row: Row, changes: Mapping[str, object]) -> None:
+    """Raise Conflict for a field that cannot be edited in the present status of the job."""
     allowed = EDITABLE.get(row["status"], ())
     fixed = [OPTIONS[name] for name in changes if name not in allowed]
     if not fixed:

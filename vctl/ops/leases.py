@@ -1,4 +1,4 @@
-"""What clusters have borrowed, and what is wanted that nobody can give."""
+"""Leases of clusters, and the demand: requests that wait for resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MOST_NAMES = 10
-"""How many of those who ask for one shape are named."""
+"""The number of jobs or tasks that a line of demand names."""
 
 _Key = tuple[str, str, object]
 
@@ -41,7 +41,7 @@ def list_leases(store: Store) -> list[LeaseForm]:
 
 
 def demand(store: Store) -> list[DemandForm]:
-    """Request shapes that wait, with how many of each, by cluster: jobs as a whole gang, tasks one by one."""
+    """Waiting requests, equal ones of a cluster counted together: whole gangs of jobs, and single tasks."""
     found: dict[_Key, DemandForm] = {}
     with store.snapshot():
         reasons = Reasons(store)

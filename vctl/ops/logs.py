@@ -1,4 +1,4 @@
-"""Log files: where the output of a job is, reading it as it is now, removing it."""
+"""Log files of jobs and tasks: their paths, reading and removing them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def log_of(home: Path, submission_id: str) -> Path:
 
 
 def open_log(path: Path) -> int | None:
-    """A descriptor to read a log with; None when there is none. Never what a link points to."""
+    """A descriptor for reading a log; None when there is no log. Links are not followed."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -37,19 +37,19 @@ def open_log(path: Path) -> int | None:
 
 
 def pieces(fd: int, offset: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """(Where it ends, bytes) of each block of a log, without what was given back of its beginning."""
+    """(End position, bytes) of each block of a log; a beginning that was cut off is skipped."""
     while (at := max(offset, _beginning(fd))) < end:
         block = os.pread(fd, min(LOG_BLOCK, end - at), at)
         if not block:
             return
         if _beginning(fd) > at:
-            continue  # it was given back while it was read
+            continue  # the block was cut off while it was read
         offset = at + len(block)
         yield offset, block
 
 
 def read_log(path: Path, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
-    """A log as it is now, block by block; nothing when the job has written nothing."""
+    """The present content of a log, block by block; nothing when there is no log."""
     if (fd := open_log(path)) is None:
         return
     try:
@@ -63,7 +63,7 @@ def read_log(path: Path, *, offset: int = 0, tail: int | None = None) -> Iterato
 
 
 def new_pieces(path: Path, offset: int) -> Iterator[tuple[int, bytes]]:
-    """(Where it ends, bytes) of each block that a log has beyond a position; from its beginning when it was cut."""
+    """(End position, bytes) of each block of a log after a position; from the beginning when the log was truncated."""
     if (fd := open_log(path)) is None:
         return
     try:
@@ -74,7 +74,7 @@ def new_pieces(path: Path, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _start_of_tail(fd: int, offset: int, end: int, lines: int) -> int:
-    """Where the last lines begin, however long they are: looked for from the end."""
+    """The position at which the last lines of a log begin; searched from the end of the log."""
     if lines <= 0:
         return end
     first, position, found = max(offset, _beginning(fd)), end, 0
@@ -91,7 +91,7 @@ def _start_of_tail(fd: int, offset: int, end: int, lines: int) -> int:
 
 
 def _beginning(fd: int) -> int:
-    """Where a log begins: of one that has grown too large the first blocks are given back."""
+    """The position of the first kept byte: the first blocks of a log that grew too large are cut off."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except OSError:
@@ -99,7 +99,7 @@ def _beginning(fd: int) -> int:
 
 
 def forget_log(home: Path, name: str) -> None:
-    """Remove a log, and what an earlier version rotated out of it. The caller holds the lock of writers."""
+    """Remove a log, and its rotated part from an earlier version of vctl. The caller holds the lock of writers."""
     path = log_path(os.fspath(home), name)
     for one in (path, f"{path}.1"):
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -107,7 +107,7 @@ def forget_log(home: Path, name: str) -> None:
 
 
 def write_out(data: bytes) -> None:
-    """All of it to standard output, unbuffered."""
+    """Write all bytes to standard output, without a buffer."""
     view = memoryview(data)
     while view:
         view = view[os.write(1, view) :]

@@ -1,4 +1,4 @@
-"""Physical nodes: registering this machine, declaring simulated ones, and taking nodes in and out of service."""
+"""Physical nodes: register this machine, declare simulated nodes, and take nodes in and out of service."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def author() -> str:
 
 
 def join(store: Store) -> None:
-    """Make this machine a node for a command that submits or places something, where the settings allow it."""
+    """Register this machine as a node, for a command that needs nodes, unless the settings forbid it."""
     if store.local_node:
         ensure_local(store)
 
@@ -73,11 +73,11 @@ def as_if_joined(store: Store) -> Iterator[None]:
 
 
 def ensure_local(store: Store, *, wanted: bool = True) -> None:
-    """Register this machine, once a boot; the node of an earlier boot is dead. ``wanted`` is the configuration's.
+    """Register this machine, once for each boot; the node of an earlier boot becomes dead. ``wanted`` is the setting.
 
-    It joins only while there is no other node and no scheduler has worked on a Ray cluster; once it is there it
-    stays, and comes back after a restart of the machine. One that was declared dead stays so until it is removed or
-    the machine restarts.
+    It is registered only while there is no other node and no scheduler has worked on a Ray cluster. A registered
+    machine stays, also after a restart. A node that was declared dead stays dead until it is removed or the machine
+    restarts.
     """
     known = table.local(store)
     wanted = wanted and not table.only_others(store)
@@ -136,7 +136,7 @@ def add(
     source: str = nd.SIMULATED,
     units: frozenset[str] = DEFAULT_UNITS,
 ) -> list[NodeForm]:
-    """Declare one or many equal nodes. With ``count`` the ids are ``<node id or template>-<number>``."""
+    """Declare one or several equal nodes. With ``count`` the ids are ``<node id or template>-<number>``."""
     if source != nd.SIMULATED:
         raise BadSpec(
             "only simulated nodes are added by hand", fix="add --simulated; this machine registers itself"
@@ -186,7 +186,7 @@ def _numbered(store: Store, stem: str, count: int) -> list[str]:
 
 
 def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[NodeForm]:
-    """Every physical node, whoever owns it, with what is free on it."""
+    """Every physical node of any cluster, with its free resources."""
     wanted = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname", "created_at"))
     with store.snapshot():
         free = _free(store)
@@ -203,7 +203,7 @@ def _free(store: Store) -> dict[str, dict[str, int]]:
     for node_id, amounts in held:
         if node_id in free:
             free[node_id] = rs.subtract(free[node_id], rows.loads(amounts))
-    # a node that shrank below its use has nothing free
+    # a node that shrank below its use has no free resources
     return {
         node_id: {name: max(amount, 0) for name, amount in amounts.items()}
         for node_id, amounts in free.items()
@@ -254,21 +254,21 @@ def _possible(events: Iterable[str]) -> str:
 
 
 def settle_drained(store: Store, node_id: str) -> None:
-    """A draining node on which nothing is left is drained; inside a transaction."""
+    """Move a draining node that is not used any more to DRAINED; inside a transaction."""
     row = table.get(store, node_id)
     if row is not None and row["state"] == nd.DRAINING and not is_used(store, node_id):
         table.move(store, node_id, "empty", reason=row["reason"], author=row["author"])
 
 
 def is_used(store: Store, node_id: str) -> bool:
-    """Whether anything lies on a node."""
+    """Whether a cluster or a run uses a node."""
     from vctl.store import clusters
 
     return clusters.node_is_used(store, node_id)
 
 
 def drain(store: Store, node_id: str, *, reason: str | None = None) -> NodeForm:
-    """No new work on a node; what runs there goes on."""
+    """Give a node no new work; its running work goes on."""
     return _move(store, node_id, "drain", reason)
 
 
@@ -278,7 +278,7 @@ def undrain(store: Store, node_id: str) -> NodeForm:
 
 
 def kill(store: Store, node_id: str, *, reason: str | None = None) -> NodeForm:
-    """Declare a node dead: its work has failed."""
+    """Declare a node dead; its work fails."""
     return _move(store, node_id, "die", reason or "declared dead")
 
 
@@ -290,7 +290,7 @@ def update(
     labels: Mapping[str, str] | None = None,
     units: frozenset[str] = DEFAULT_UNITS,
 ) -> NodeForm:
-    """Change a node's totals or labels at run time. Totals named replace the old ones, others stay."""
+    """Change the totals or the labels of a node. Only the named totals are replaced."""
     with store.transaction():
         row = _row(store, node_id)
         node = rows.node(row)
@@ -324,7 +324,7 @@ def update(
 
 
 def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
-    """Who has the node whole has all of it; what a cluster that grew around it gains by that is borrowed."""
+    """Resize the virtual nodes that are the whole node; what a flexible one gains above its minimum is a lease."""
     resized = tuple(replace(vnode, allocation=total) for vnode in upkeep.whole_of(store, node_id))
     if resized:
         store.emit(VNodesChanged(placed=resized, node_id=node_id))
@@ -340,7 +340,7 @@ def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
 
 
 def remove(store: Store, node_id: str) -> NodeForm:
-    """Forget a node on which nothing lies."""
+    """Remove an unused node."""
     form = get_node(store, node_id)
     with store.transaction():
         row = _row(store, node_id)
@@ -357,7 +357,7 @@ def remove(store: Store, node_id: str) -> NodeForm:
                 details={"objects": kept},
             )
         if row["state"] == nd.RELEASING:
-            provider.drop(store, row["node_id"])  # given up: nobody ends its machine any more
+            provider.drop(store, row["node_id"])  # the provider is not asked any more to end the machine
         elif rows.loads(row["labels"]).get(MADE_BY) == MADE_BY_COMMAND:
             from vctl.engine.rules.machines import ending  # here: who lists nodes need not load the scheduler
 
@@ -369,12 +369,12 @@ def remove(store: Store, node_id: str) -> NodeForm:
 
 
 def new_request_id() -> str:
-    """The id of one more request to a node provider."""
+    """A new id for a request to a node provider."""
     return os.urandom(8).hex()
 
 
 def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> NodeForm:
-    """A sign of life; with a timeout the node opts into the lease and dies when it falls silent that long."""
+    """Record a heartbeat. With a timeout, the node is dead from now on after that time without a heartbeat."""
     with store.transaction():
         row = _row(store, node_id)
         if row["state"] == nd.DEAD:

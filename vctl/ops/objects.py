@@ -1,7 +1,7 @@
-"""Objects: named files that tasks leave on nodes for other tasks of their job. Put one, and judge who waits.
+"""Objects: named files that tasks leave on nodes for other tasks of their job.
 
-A name stands for one object of a job. Whoever has promised it last, a task or the entrypoint, decides what becomes of
-tasks that wait for it: they go on waiting while it works, and fail with it.
+A name identifies one object of a job. The task or the entrypoint that is to make an object is its maker. Tasks that
+wait for the object wait while its last maker works, and fail when the maker fails.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class StoredObjects:
         return [rows.task(row) for row in table.expecting(self.store, self.job_id, names)]
 
     def there(self, names: Collection[str]) -> Collection[str]:
-        """Which of these objects there are."""
+        """The names of these objects that exist."""
         return table.there(self.store, self.job_id, names)
 
     def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
-        """Who makes, or was to make, these objects."""
+        """The makers of these objects, by name."""
         return table.makers(self.store, self.job_id, names)
 
     def takes_tasks(self) -> bool:
@@ -56,23 +56,23 @@ class StoredObjects:
 
 
 def settle(store: Store, job_id: int, names: Iterable[str]) -> None:
-    """Something happened to the objects of these names: move the tasks that wait for them. Inside a transaction."""
+    """Move the tasks that wait for these objects, after a change of an object or its maker; inside a transaction."""
     for change in rule.settle(StoredObjects(store, job_id), names, store.clock()):
         store.emit(change)
 
 
 def accept(store: Store, task: Task) -> None:
-    """A new task uses and leaves objects: it may wait, or be over at once. Inside a transaction."""
+    """Check the objects of a new task, which may wait or fail at once because of them; inside a transaction."""
     if task.inputs:
         change = rule.what_follows(StoredObjects(store, task.job_id), task, store.clock())
         if change is not None:
             store.emit(change)
     if task.outputs:
-        settle(store, task.job_id, task.outputs)  # others may wait for it already
+        settle(store, task.job_id, task.outputs)  # other tasks may wait for it already
 
 
 def check_new(store: Store, job_id: int, names: Collection[str]) -> None:
-    """Raise Conflict when there is an object of such a name already, or a task makes it."""
+    """Raise Conflict when an object with one of these names exists, or a task makes it."""
     there, makers = table.there(store, job_id, names), table.makers(store, job_id, names)
     for name in names:
         maker = makers.get(name)
@@ -89,15 +89,15 @@ def check_new(store: Store, job_id: int, names: Collection[str]) -> None:
 
 
 def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None) -> ObjectForm:
-    """Make what lies in ``$VCTL_OBJECT_DIR`` under a name an object; for processes of a running job.
+    """Make a file or directory in ``$VCTL_OBJECT_DIR`` an object; for processes of a running job.
 
-    Raises BadSpec outside a job, NotFound when nothing lies there, Conflict when there is such an object.
+    Raises BadSpec outside a job, NotFound when there is no such file, Conflict when the object exists.
     """
     from vctl.spec.task_request import check_object_name
 
     check_object_name(name, "NAME")
-    around = os.environ if environment is None else environment
-    submission_id, node_id = around.get("VCTL_SUBMISSION_ID"), around.get("VCTL_NODE_ID")
+    environ = os.environ if environment is None else environment
+    submission_id, node_id = environ.get("VCTL_SUBMISSION_ID"), environ.get("VCTL_NODE_ID")
     if not submission_id or not node_id:
         raise BadSpec(
             "objects can be put only inside a job, and this process is not in one (VCTL_SUBMISSION_ID"
@@ -118,7 +118,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
                 error.problem, fix=f"write a file or a directory to $VCTL_OBJECT_DIR/{name} first"
             ) from None
         check_new(store, job["job_id"], [name])
-        cluster_id = around.get("VCTL_CLUSTER_ID") or job["cluster_id"]
+        cluster_id = environ.get("VCTL_CLUSTER_ID") or job["cluster_id"]
         if cluster_id != job["cluster_id"] and cluster_id not in clusters.subtree(store, job["cluster_id"]):
             cluster_id = job["cluster_id"]
         files.seal(place, name)
@@ -135,12 +135,12 @@ def _known_node(store: Store, node_id: str) -> str:
 
 
 def left_over(store: Store) -> list[tuple[int, int, str]]:
-    """(job, attempt, node) of directories of objects that nobody needs any more."""
+    """(job, attempt, node) of the directories of objects that no job needs any more."""
     return [one for one in files.folders(store.home) if not table.is_wanted(store, *one[:2])]
 
 
 def remove_left_over(store: Store) -> list[str]:
-    """Remove them; what was done."""
+    """Remove these directories; returns a sentence about each."""
     done = []
     for job_id, attempt, node_id in left_over(store):
         files.remove(store.home, job_id, attempt, node_id)
@@ -151,7 +151,7 @@ def remove_left_over(store: Store) -> list[str]:
 
 
 def without_files(store: Store) -> list[str]:
-    """Objects that lie nowhere: a copy may not have been brought yet, so one of several places is enough."""
+    """Findings about objects without files. One copy of several is enough: others may still be on their way."""
     return [
         f"object {one['object_id']} is not on {' or '.join(one['node_ids'])}, where it should be"
         for one in list_objects(store)[0]
@@ -165,7 +165,7 @@ def without_files(store: Store) -> list[str]:
 def list_objects(
     store: Store, *, filters: Sequence[str] = (), limit: int | None = None, job: str | None = None
 ) -> tuple[list[ObjectForm], int]:
-    """Objects, by job and name, and how many there are without the limit; of one job when asked."""
+    """Objects, by job and name, and their number without the limit; ``job`` chooses one job."""
     where, values = "1", []
     if job is not None:
         where, values = "o.job_id = ?", [job_ops.resolve(store, job)]
@@ -175,7 +175,7 @@ def list_objects(
 
 
 def get_object(store: Store, ref: str, *, job: str | None = None) -> ObjectForm:
-    """One object, by ``JOB/NAME``, or by its name where that is enough. ``job`` is looked at first."""
+    """One object, by ``JOB/NAME`` or by a unique name. An object of ``job`` precedes those of other jobs."""
     owner, slash, name = ref.rpartition("/")
     with store.snapshot():
         if slash:
@@ -195,7 +195,7 @@ def get_object(store: Store, ref: str, *, job: str | None = None) -> ObjectForm:
 
 
 def _forms(store: Store, copies: Sequence[Row]) -> list[ObjectForm]:
-    """Copies put together to objects; the first copy of each is where it was made."""
+    """The JSON forms of objects from the rows of their copies; the first copy of each is where it was made."""
     found: dict[tuple[int, str], ObjectForm] = {}
     for row in copies:
         one = found.get((row["job_id"], row["name"]))
@@ -229,6 +229,6 @@ def used_bytes(store: Store, cluster_id: str) -> int:
     return sum(
         row["size"]
         for row in sizes
-        # what a sub-cluster left stays with the job when that cluster is gone; ids carry those of their parents
+        # objects of a deleted sub-cluster stay; the id of a cluster begins with the id of its parent
         if any(row["cluster_id"] == one or row["cluster_id"].startswith(one + JOB_MARK) for one in below)
     )

@@ -1,4 +1,4 @@
-"""Node by node: what a waiting job needs there, what is free, and who holds the rest."""
+"""For each node: the need of a waiting job, the free resources, and the holders of the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
 
 
 def obstacles(situation: Situation, job: PendingJob) -> list[NodeObstacle]:
-    """The verdict on every node where the job might get a place, its parent's growth included, by node id."""
+    """The verdict on every node on which the job could be placed, also by growth of its parent, by node id."""
     ledger = situation.ledger
     best: dict[str, tuple[NodeVerdict, str]] = {}
     for cluster_id in _candidates(ledger, job.parent_id):
@@ -64,7 +64,7 @@ def _of_growth(verdict: NodeVerdict, cluster_id: str, parent_id: str) -> str | N
 
 
 def _candidates(ledger: Ledger, parent_id: str) -> Iterator[str]:
-    """The parent, and where its growth would come from, up to the first cluster that cannot grow."""
+    """The parent and the clusters above it from which it can grow."""
     while parent_id in ledger.clusters:
         yield parent_id
         cluster = ledger.clusters[parent_id]
@@ -74,7 +74,7 @@ def _candidates(ledger: Ledger, parent_id: str) -> Iterator[str]:
 
 
 class _Holders:
-    """Who holds something in the virtual nodes of a cluster: its children, and processes of its own."""
+    """The holders of resources in the virtual nodes of a cluster: its children, and its own runs."""
 
     def __init__(self, situation: Situation) -> None:
         self.ledger = situation.ledger
@@ -88,7 +88,7 @@ class _Holders:
             self._runs.setdefault(vnode_id, []).append(run_id)
 
     def on(self, cluster_id: str, node_id: str) -> list[Holder]:
-        """Those on one node with what they hold, the largest first."""
+        """The holders on one node with their resources, the largest first."""
         held: dict[tuple[str, str], dict[str, int]] = {}
         for vnode_id in self._slots_on(cluster_id).get(node_id, ()):
             for who, amounts in self._in(vnode_id):

@@ -1,7 +1,7 @@
 """``vctl status``: nodes, resources, the tree, what runs, the head of the queue, what failed lately, the scheduler.
 
-Inside a job, or for one cluster, all of it is about that cluster and what is below it. What it costs does not depend
-on how many jobs wait or are over.
+It can be limited to one cluster and the clusters below it. The cost does not depend on the number of waiting and
+finished jobs.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ FAILURES_NS = 24 * 3600 * 10**9
 
 
 def status(store: Store, cluster_id: str | None = None) -> Status:
-    """What a cluster has, what runs and waits in it, and what failed in it within a day; by default the primary."""
+    """The resources, running jobs, waiting jobs and failures of the last day of a cluster; by default the primary."""
     with store.snapshot():
         top = existing(store, cluster_id)
         sums = capacities(store)
         jobs = job_views.counts_by_cluster(store)
         lines = _lines(store, top, sums, jobs)
         within = scope.of_jobs(store, top)
-        own_job = JOB_MARK in top
-        counts = _counts(store, within) if own_job else _sums(jobs, lines)
+        is_of_a_job = JOB_MARK in top
+        counts = _counts(store, within) if is_of_a_job else _sums(jobs, lines)
         running = job_views.running(store, RUNNING, *within)
-        head = _head_within(store, within) if own_job else _head(store, jobs, lines)
+        head = _head_within(store, within) if is_of_a_job else _head(store, jobs, lines)
         own = sums[top].form()
         return {
             "cluster_id": top,
@@ -67,14 +67,14 @@ def status(store: Store, cluster_id: str | None = None) -> Status:
 
 
 def _nodes(store: Store, top: str) -> dict[str, int]:
-    """How many machines are in each state; of those on which a cluster has something."""
+    """The number of physical nodes in each state; below the primary, of those on which the cluster has a part."""
     if top == PRIMARY:
         return node_table.states(store)
     return dict(Counter(clusters.node_states(store, top).values()))
 
 
 def _sums(jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]) -> dict[str, int]:
-    """How many jobs wait and run in the clusters that are shown, from the kept counts."""
+    """The number of waiting and running jobs in the shown clusters, from the stored counts."""
     own = [jobs.get(line["cluster_id"], {}) for line in lines]
     return {word: sum(counts.get(word, 0) for counts in own) for word in ("pending", "running")}
 
@@ -90,7 +90,7 @@ def _counts(store: Store, within: scope.Condition) -> dict[str, int]:
 def _lines(
     store: Store, top: str, sums: Mapping[str, Capacity], jobs: Mapping[str, Mapping[str, int]]
 ) -> list[ClusterLine]:
-    """The cluster and the logical ones below it, in the order of a tree; jobs are counted where they were sent."""
+    """The cluster and the logical clusters below it, in the order of a tree; jobs count in their parent cluster."""
     below: dict[str, list[Row | None]] = {}
     for child in clusters.logical_rows(store):
         below.setdefault(child["parent_id"], []).append(child)
@@ -138,7 +138,7 @@ def _running(store: Store, row: Row) -> RunningLine:
 def _head(
     store: Store, jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]
 ) -> list[WaitingLine]:
-    """The first of the queues of some clusters by priority, each with its place in its own."""
+    """The first waiting jobs of several clusters by priority, each with its position in its own queue."""
     first: list[tuple[Row, int | None]] = []
     for cluster_id in (line["cluster_id"] for line in lines):
         if jobs.get(cluster_id, {}).get("pending"):

@@ -1,8 +1,8 @@
-"""Places in the queue by the order in force; derived when asked, never stored.
+"""Queue positions of waiting jobs; derived for each question, never stored.
 
-By default SQL counts along an index. Where a cluster's queue is served otherwise, its jobs are sorted by the very
-function the scheduler uses. For ``fair`` users take turns by what they hold now and would get next; for ``makespan``
-the plan is made again.
+In the default order SQL counts along an index. In other orders the jobs of a cluster are sorted by the same function
+that the scheduler uses. In order ``fair`` users take turns, by what they hold now and would get next; in order
+``makespan`` the plan of the scheduler is made again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from vctl.store import job_views, queues, rows, settings
 from vctl.store.store import Row, Store
 
 FEW = 500
-"""Above that many, one pass over all queues is cheaper than one question each."""
+"""Above this number of jobs, one pass over all queues is cheaper than one query for each job."""
 _NO_SPEC = ClusterSpec()
 
 
 def position(store: Store, row: Row) -> int | None:
-    """The place of one job in its queue, 1 is next; None when it does not wait."""
+    """The position of one job in its queue, from 1; None when it does not wait."""
     if row["status"] != jb.PENDING:
         return None
     policy = settings.queue_of(store, row["parent_cluster_id"])
@@ -36,7 +36,7 @@ def position(store: Store, row: Row) -> int | None:
 
 
 def positions(store: Store, waiting: Sequence[tuple[int, str, int]]) -> dict[int, int]:
-    """The places of some jobs that wait: of each its number, its cluster and its priority."""
+    """The queue positions of waiting jobs, each given as (number, cluster, priority)."""
     clusters = {cluster_id for _, cluster_id, _ in waiting}
     special = {
         cluster_id: policy
@@ -57,7 +57,7 @@ def positions(store: Store, waiting: Sequence[tuple[int, str, int]]) -> dict[int
 
 
 def ahead(store: Store, row: Row, limit: int) -> list[Row]:
-    """Rows of ``job_views`` of the first of those that are before a job in its queue, the next one first."""
+    """The first rows of ``job_views`` of the jobs ahead of a job in its queue, in queue order."""
     parent_id = row["parent_cluster_id"]
     policy = settings.queue_of(store, parent_id)
     if is_plain(policy):
@@ -69,7 +69,7 @@ def ahead(store: Store, row: Row, limit: int) -> list[Row]:
 
 
 def is_plain(policy: QueuePolicy) -> bool:
-    """Whether an index knows the places: priority, then arrival."""
+    """Whether the order of a queue is that of an index: priority, then arrival."""
     return policy.order == PRIORITY and policy.ageing_ns is None
 
 
@@ -84,7 +84,7 @@ def _places(store: Store, cluster_id: str, policy: QueuePolicy) -> dict[int, int
 
 
 def _as_planned(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
-    """Make the plan that the scheduler makes; who is not in the queue yet comes last."""
+    """The jobs in the order of the scheduler's plan; jobs that are not in the queue yet come last."""
     from vctl.ops import situations  # here: whoever lists jobs need not load the whole scheduler
     from vctl.scheduler.foresight import in_plan
     from vctl.scheduler.whatif import running_of
@@ -104,7 +104,7 @@ def _job_of(row: Row) -> PendingJob:
 
 
 def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
-    """Serve the user with the least share again and again, each time with the next of their jobs."""
+    """The jobs in the order of fair share: again and again the next job of the user with the least share."""
     total, _ = totals_of(store, cluster_id)
     lines: dict[str, list[Row]] = {}
     for row in reversed(waiting):

@@ -1,4 +1,4 @@
-"""Before a job's cluster gets smaller: its private Ray drains the raylets of what goes, for a bounded time."""
+"""Before the cluster of a job shrinks: its private Ray drains the raylets of the lost resources, for a limited time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from vctl.store import clusters, rows
 from vctl.store.store import Store
 
 FOLDER, SUFFIX = "gangs", ".ray"
-"""The files that show their virtual nodes to the keepers of Rays, and what their names end with."""
+"""The directory and the suffix of the files that tell the keeper of a private Ray its virtual nodes."""
 MARGIN_S = 5.0
-"""What a keeper gets beside the time for which raylets may drain."""
+"""Seconds that a keeper gets in addition to the time in which raylets may drain."""
 _LOOK_S = 0.02
 
 
 def drain_first(store: Store, cluster_id: str, change: Callable[[], object]) -> None:
-    """Have the raylets drained that a change of a cluster takes resources from. Raises what the change raises."""
+    """Drain the raylets that lose resources by a change of a cluster. Raises the errors of the change."""
     row = clusters.get(store, cluster_id)
     if row is None or row["kind"] != JOB:
         return
@@ -34,7 +34,7 @@ def drain_first(store: Store, cluster_id: str, change: Callable[[], object]) -> 
 
 
 def _losses(store: Store, cluster_id: str, change: Callable[[], object]) -> dict[str, Amounts]:
-    """The virtual nodes that have less after a change, with what they have then; the change is taken back."""
+    """The virtual nodes that lose resources by a change, with their resources after it; the change is taken back."""
     before = _held(store, cluster_id)
     with nodes.taken_back(store):
         change()
@@ -51,7 +51,7 @@ def _held(store: Store, cluster_id: str) -> dict[str, Amounts]:
 
 
 def _ask(store: Store, path: Path, less: Mapping[str, Amounts]) -> None:
-    """Ask the keeper of a Ray, and wait until it has answered, its time is over, or it is gone."""
+    """Ask the keeper of a Ray to drain, and wait until it has answered, the time is over, or Ray has ended."""
     try:
         folder = Path(json.loads(path.read_text())["folder"] or path)  # none where Ray is on other machines
         name, until = secrets.token_hex(8), time.time() + private_ray.DRAIN_S + MARGIN_S
@@ -59,7 +59,7 @@ def _ask(store: Store, path: Path, less: Mapping[str, Amounts]) -> None:
         ray_parent.put(f"{path}{ray_parent.LEAVING}", {"id": name, "until": until, "nodes": left})
         store.wake()
     except (OSError, ValueError, KeyError):
-        return  # it has not started yet, or it is over
+        return  # Ray has not started yet, or has ended
     while time.time() < until and folder.exists():
         try:
             if json.loads(Path(f"{path}{ray_parent.LEFT}").read_text())["id"] == name:

@@ -1,6 +1,6 @@
-"""The conservation rules, recomputed from the raw tables by code that shares nothing with the scheduler.
+"""The conservation rules, checked on the raw tables by code that shares nothing with the scheduler.
 
-Every rule is stated once, over plain rows: what it finds is a sentence that names the rows.
+Every rule is stated once, over plain rows; a violation is a sentence that names the rows.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ KEYS = {
 
 
 def prove(store: Store, *, all_rows: bool = True) -> list[str]:
-    """Everything that breaks a rule of the tree; empty when all rules hold.
+    """The violations of the rules of the tree; empty when all rules hold.
 
-    Without ``all_rows``, rows of what is over and cannot break a rule any more are not looked at.
+    Without ``all_rows``, rows of finished objects that cannot break a rule any more are not checked.
     """
     with store.snapshot():
         read = table_rows if all_rows else live_rows
@@ -50,7 +50,7 @@ def prove(store: Store, *, all_rows: bool = True) -> list[str]:
 
 
 class _Facts:
-    """Rows as plain dictionaries; what cannot be read is a finding."""
+    """Rows as plain dictionaries; an unreadable value is a problem."""
 
     def __init__(self, tables: dict[str, list[Any]]) -> None:
         self.problems: list[str] = []
@@ -74,7 +74,7 @@ class _Facts:
         return self.by_id["vnodes"].get(slot_id) or self.by_id["nodes"].get(slot_id)
 
     def may_be_overdrawn(self, slot: dict[str, Any]) -> bool:
-        """A node that shrank, or a whole one of a cluster: what lies there may stay, more than there is now."""
+        """Whether a slot may hold more than its total: on a node that shrank, its contents stay."""
         node = self.by_id["nodes"].get(slot["node_id"])
         return bool(node and node["shrunk"] and slot.get("whole", True))
 
@@ -124,7 +124,7 @@ def _flexible(facts: _Facts) -> Iterator[str]:
 
 
 def _holders(facts: _Facts) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """slot id -> what lies in it: child virtual nodes, and processes of its own cluster."""
+    """slot id -> its holders: child virtual nodes, and runs of its own cluster."""
     inside: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
     for vnode_id, vnode in facts.by_id["vnodes"].items():
         inside[vnode["parent_vnode_id"]].append((f"virtual node {vnode_id}", vnode))

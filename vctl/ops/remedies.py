@@ -1,4 +1,4 @@
-"""What would help, in words and as the command that does it."""
+"""Changes that would start a waiting job or task, as a sentence and as a command."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def remedy(change: Change, row: Row, launch: Row) -> Remedy:
-    """A change that was tried and starts the job of ``row``."""
+    """The JSON form of a tested change that starts the job of ``row``."""
     words, line = _say(change, row, launch)
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
 
 
 def remedy_for_task(change: Change, row: Row, launch: Row) -> Remedy:
-    """A change that was tried and starts the task of ``row``."""
+    """The JSON form of a tested change that starts the task of ``row``."""
     match change.kind:
         case kinds.CANCEL:
             words = f"cancel {change.subject}, which holds resources that it needs"

@@ -1,4 +1,4 @@
-"""The command that asks for a job again, with other numbers in its request."""
+"""The command that submits a job or task again with a changed request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OPTION_OF = {CPU: "num-cpus", GPU: "num-gpus", MEMORY: "memory"}
 
 
 def resubmit(row: Row, launch: Row, job: PendingJob) -> str:
-    """``vctl job submit …`` for the job of ``row`` as ``job`` asks for it; the old one is stopped first.
+    """``vctl job submit …`` for the job of ``row`` with the request of ``job``; it stops the old job first.
 
-    The environment is that of whoever runs it, as at every submit.
+    The environment is that of the caller, as at every submit.
     """
     words = ["vctl", "job", "submit"]
     if job.parent_id != PRIMARY:
@@ -47,7 +47,7 @@ def resubmit(row: Row, launch: Row, job: PendingJob) -> str:
 
 
 def run_again(row: Row, launch: Row, task: PendingTask) -> str:
-    """``vctl task run …`` for the task of ``row`` as ``task`` asks for it; the old one is cancelled first."""
+    """``vctl task run …`` for the task of ``row`` with the request of ``task``; it cancels the old task first."""
     words = ["vctl", "task", "run", "--job", str(row["job_id"])]
     request = {CPU: 0, **task.request}
     words += ["--num-cpus", exact(CPU, request.pop(CPU)), *_sizes("--", request)]
@@ -93,7 +93,7 @@ def _spec_words(job: PendingJob) -> list[str]:
 
 
 def _short(spec: ClusterSpec) -> list[str] | None:
-    """``--num-cpus …`` where that says it all: one group of equal nodes with nothing but CPUs, GPUs and memory."""
+    """``--num-cpus …`` for one group of equal nodes with only CPUs, GPUs and memory; None for any other spec."""
     if spec.flexible or spec.replica_sets or len(spec.groups) != 1:
         return None
     group = spec.groups[0]

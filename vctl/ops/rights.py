@@ -1,7 +1,7 @@
-"""Who may change what. A process of a job changes its own cluster and what it submitted; others change everything.
+"""Rights: a process of a job changes only its own cluster and its own jobs; other processes change everything.
 
-A verb that changes what belongs to all declares that (``service``); one that changes an object asks here with its row.
-So the command line, HTTP and Python agree.
+A verb that changes shared objects declares that (``service``); a verb that changes one object checks its row here. So
+the command line, HTTP and Python agree.
 """
 
 from __future__ import annotations
@@ -21,77 +21,77 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 OWN, ALL = JOB_SCOPES
-"""What a job may change: its cluster and what it submitted, or everything."""
+"""The rights of a job: its cluster and the jobs that it submitted, or everything."""
 
 
 def calling_job(store: Store) -> Row | None:
-    """The job that the caller is a process of; None outside, and for a job of another state directory."""
+    """The job of the calling process; None outside of jobs, and in a job of another state directory."""
     caller = store.caller
     row = None if caller is None else jobs.get(store, caller.job_id)
     return row if row is not None and caller and row["submission_id"] == caller.submission_id else None
 
 
 def _confined(store: Store) -> Row | None:
-    """The calling job, where it may not change everything."""
+    """The calling job if its rights are limited, else None."""
     row = calling_job(store)
     return None if row is None or loads(row["rules"]).get("job_scope") == ALL else row
 
 
 def granted_scope(store: Store, wanted: str) -> str:
-    """What a new job may change: never more than the job that submits it."""
+    """The rights of a new job: at most those of the job that submits it."""
     return OWN if _confined(store) is not None else wanted
 
 
 def check_job(store: Store, row: Row) -> None:
-    """May the caller change this job, its tasks and its objects?"""
-    me = _confined(store)
-    if me is None or jobs.is_own(store, row["job_id"], me["job_id"]):
+    """Raise NotPermitted unless the caller may change this job, its tasks and its objects."""
+    job = _confined(store)
+    if job is None or jobs.is_own(store, row["job_id"], job["job_id"]):
         return
-    if me["shares_parent"] and row["parent_cluster_id"] == me["parent_cluster_id"]:
+    if job["shares_parent"] and row["parent_cluster_id"] == job["parent_cluster_id"]:
         return  # both are in one indivisible cluster
-    raise _refused(me, f"job {row['submission_id']}", str(row["user"]))
+    raise _refused(job, f"job {row['submission_id']}", str(row["user"]))
 
 
 def check_number(store: Store, job_id: int) -> None:
-    """The same, of a job that is named by its number."""
+    """The same check for the number of a job."""
     if (row := jobs.get(store, job_id)) is not None:
         check_job(store, row)
 
 
 def check_array(store: Store, array: Row) -> None:
-    """The same of an array: its members were submitted together."""
+    """The same check for an array, whose members were submitted together."""
     check_number(store, array["first_job_id"])
 
 
 def check_target(store: Store, parent_id: str) -> None:
-    """May the caller submit to this cluster?"""
-    me = _confined(store)
-    if me is not None and parent_id != me["parent_cluster_id"]:
-        raise _refused(me, f"cluster {parent_id}, and submits to {me['parent_cluster_id']} only", None)
+    """Raise NotPermitted unless the caller may submit to this cluster."""
+    job = _confined(store)
+    if job is not None and parent_id != job["parent_cluster_id"]:
+        raise _refused(job, f"cluster {parent_id}, and submits to {job['parent_cluster_id']} only", None)
 
 
 def check_cluster(store: Store, cluster_id: str) -> None:
-    """May the caller change this cluster, or make clusters in it?"""
-    me = _confined(store)
-    if me is None:
+    """Raise NotPermitted unless the caller may change this cluster, or create clusters in it."""
+    job = _confined(store)
+    if job is None:
         return
     _, mark, rest = cluster_id.partition(JOB_MARK)
     owner = jobs.number_of(store, rest.partition(JOB_MARK)[0]) if mark else None
-    if owner is not None and jobs.is_own(store, owner, me["job_id"]):
+    if owner is not None and jobs.is_own(store, owner, job["job_id"]):
         return
     row = clusters.get(store, cluster_id)
-    raise _refused(me, f"cluster {cluster_id}", None if row is None else row["owner"])
+    raise _refused(job, f"cluster {cluster_id}", None if row is None else row["owner"])
 
 
 def check_service(store: Store, what: str) -> None:
-    """May the caller change what belongs to all: nodes, the state itself?"""
-    me = _confined(store)
-    if me is not None:
-        raise _refused(me, what, None)
+    """Raise NotPermitted unless the caller may change shared objects: nodes, the state as a whole."""
+    job = _confined(store)
+    if job is not None:
+        raise _refused(job, what, None)
 
 
 def check_service_at(home: Path, what: str) -> None:
-    """The same for a state directory that is not open; one that cannot be read forbids nothing."""
+    """The same check for a state directory that is not open; a damaged state permits everything."""
     if (caller := Caller.of(os.environ)) is None or not database_path(home).exists():
         return
     with suppress(Damaged), Store.open(home, create=False) as store:
@@ -99,11 +99,11 @@ def check_service_at(home: Path, what: str) -> None:
         check_service(store, what)
 
 
-def _refused(me: Row, what: str, owner: str | None) -> NotPermitted:
-    name = me["submission_id"]
+def _refused(job: Row, what: str, owner: str | None) -> NotPermitted:
+    name = job["submission_id"]
     who = f"{owner} may" if owner else "its users may"
     return NotPermitted(
         f"job {name} may not change {what}: it is outside of its cluster",
         fix=f"{who}, outside of the job; so may jobs that are submitted with job_scope = all (VCTL_JOB_SCOPE=all)",
-        details={"job": name, "cluster_id": me["cluster_id"] or PRIMARY},
+        details={"job": name, "cluster_id": job["cluster_id"] or PRIMARY},
     )
