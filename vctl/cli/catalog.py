@@ -34,7 +34,7 @@ WORDS = {
     "cluster-resources": ("Show the total resources of a virtual cluster.", "views"),
     "available-resources": ("Show the free resources of a virtual cluster.", "views"),
     "nodes": ("List the virtual nodes of a virtual cluster.", "views"),
-    "current-cluster": ("Show the virtual cluster that this command runs in.", "views"),
+    "current-cluster": ("Show the current virtual cluster.", "views"),
     "current-node": ("Show the virtual node that this command runs on.", "views"),
     "list": ("List objects of one kind.", "objects"),
     "get": ("Show one object.", "objects"),

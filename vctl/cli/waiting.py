@@ -51,11 +51,9 @@ def follow(
     name, array = str(form[KEYS[kind]]), "array" in form
     _warn_of_itself(call, name)
     with _waiting(call) as waiter:
-        watch = _Watch(
-            waiter, kind, name, _line(progress or array), None if array else waiter.output(kind, name)
-        )
+        line, output = _line(progress or array), None if array else waiter.output(kind, name)
         try:
-            watch.until_over()
+            _until_over(waiter, kind, name, line, output)
         except KeyboardInterrupt:
             if not stop_on_interrupt:
                 one, verb = kind[:-1], "stop" if kind == JOBS else "cancel"
@@ -64,7 +62,7 @@ def follow(
                 )
                 return INTERRUPTED
             operations.jobs.stop(call.backend, name)
-            watch.until_over()
+            _until_over(waiter, kind, name, line, output)
         ended = waiter.form(kind, name)
     if ended is not None:
         _tell_end(call, ended)
@@ -125,7 +123,7 @@ def wait_for(
         for index, name in enumerate(names):
             line.about = f" ({index} of {len(names)} are over)" if len(names) > 1 else ""
             try:
-                _Watch(waiter, kind, name, line, None).until_over(give_up)
+                _until_over(waiter, kind, name, line, None, give_up)
             except TimedOut:
                 raise TimedOut(f"not done after {timeout_s:g} s", fix="wait longer with --timeout") from None
             except KeyboardInterrupt:
@@ -157,45 +155,37 @@ def _warn_of_itself(call: Call, name: str) -> None:
         call.note(waiter.waits_for_itself(name))
 
 
-class _Watch:
-    """One job or task that is waited for, with the line about it and, when it is shown, its output."""
-
-    def __init__(self, waiter: Waiter, kind: str, name: str, line: Progress, output: Output | None) -> None:
-        self.waiter = waiter
-        self.kind = kind
-        self.name = name
-        self.line = line
-        self.output = output
-
-    def until_over(self, give_up: float | None = None) -> None:
-        """Until it is over, and all of its output is shown. Raises TimedOut."""
-        try:
-            self._until_over(give_up)
-        except BaseException:
-            self.line.end()
-            raise
-
-    def _until_over(self, give_up: float | None) -> None:
-        final = jb.FINAL if self.kind == JOBS else FINAL_TASK
+def _until_over(
+    waiter: Waiter,
+    kind: str,
+    name: str,
+    line: Progress,
+    output: Output | None,
+    give_up: float | None = None,
+) -> None:
+    """Wait until a job or task is over and its output is shown. Raises TimedOut at the time ``give_up``."""
+    final = jb.FINAL if kind == JOBS else FINAL_TASK
+    try:
         while True:
-            # first the state, then the output: what was written before the end is shown
-            state = self.waiter.state(self.kind, self.name)
+            # first the state, then the output: all output that precedes the end is shown
+            state = waiter.state(kind, name)
             over = state is None or state in final
-            self.line.see(
-                state, lambda: self.waiter.form(self.kind, self.name), over=over, follows=self.output
-            )
-            if self.output is not None:
-                self.output.copy(to_the_end=not over and self.line.settled)
+            line.see(state, lambda: waiter.form(kind, name), over=over, follows=output)
+            if output is not None:
+                output.copy(to_the_end=not over and line.settled)
             if over:
                 return
-            left_s = self.waiter.longest_s
-            if self.line.active:
-                left_s = min(left_s, self.line.EVERY_S)
+            left_s = waiter.longest_s
+            if line.active:
+                left_s = min(left_s, line.EVERY_S)
             if give_up is not None:
                 left_s = min(left_s, give_up - time.monotonic())
                 if left_s <= 0:
                     raise TimedOut("")
-            self.waiter.rest(self.kind, self.name, left_s)
+            waiter.rest(kind, name, left_s)
+    except BaseException:
+        line.end()
+        raise
 
 
 @contextmanager

@@ -46,13 +46,13 @@ def scheduler(here: Here) -> "Scheduler":
 
 @operation("cluster-resources", "GET /cluster-resources")
 def cluster_resources(here: Here, cluster: Cluster = None) -> dict[str, float]:
-    """Total of a cluster."""
+    """Show the total resources of a virtual cluster."""
     return ops.views.cluster_resources(here.store, cluster)
 
 
 @operation("available-resources", "GET /available-resources")
 def available_resources(here: Here, cluster: Cluster = None) -> dict[str, float]:
-    """Free resources of a cluster."""
+    """Show the free resources of a virtual cluster."""
     return ops.views.available_resources(here.store, cluster)
 
 
@@ -64,7 +64,7 @@ def nodes(here: Here, cluster: Cluster = None) -> "list[NodeOfCluster]":
 
 @operation("current-cluster", "GET /current-cluster")
 def current_cluster(here: Here, cluster: Cluster = None) -> "CurrentCluster":
-    """A cluster as a job in it sees it."""
+    """Show the current virtual cluster."""
     return ops.views.current_cluster(here.store, cluster)
 
 

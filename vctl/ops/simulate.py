@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +80,10 @@ def read_trace(name: str, *, per_node: int | None = None) -> Workload:
 def trace_of(lines: Iterator[str], name: str, *, per_node: int | None = None) -> Workload:
     """A trace from its lines."""
     first = next(lines, "")
-    rest = _chain(first, lines)
+    every = chain([first], lines)
     if first.lstrip().startswith("{"):
-        return read_jsonl(rest, name)
-    return read_swf(rest, name, per_node=per_node)
+        return read_jsonl(every, name)
+    return read_swf(every, name, per_node=per_node)
 
 
 @contextmanager
@@ -101,11 +103,6 @@ def _lines(text: io.TextIOWrapper, name: str) -> Iterator[str]:
                 f"{name}:{number}", f"the line is longer than {MOST_IN_A_LINE} characters", "is it a trace?"
             )
         yield line
-
-
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
 
 
 def model(count: int, *, nodes: int, seed: int, load: float) -> Workload:
@@ -264,10 +261,9 @@ def _in_all(ledger: Ledger, of_primary: Amounts) -> dict[str, int]:
 def _document(
     variant: Variant, ledger: Ledger, cluster_id: str | None, judged: Figures, base: Figures, played: Sequence[Played]
 ) -> dict[str, object]:  # fmt: skip
-    counts: dict[tuple[str, str], int] = {}
-    for one in played:
-        if one.start_ns is None and one.reason is not None:
-            counts[one.reason, one.message] = counts.get((one.reason, one.message), 0) + 1
+    counts = Counter(
+        (job.reason, job.message) for job in played if job.start_ns is None and job.reason is not None
+    )
     promised = [one for one in played if one.reserved_ns is not None and one.start_ns is not None]
     nodes = [node for node in ledger.nodes.values() if node.schedulable]
     return {
@@ -281,7 +277,7 @@ def _document(
         "started_after_reserved": sum(one.start_ns > one.reserved_ns for one in promised),  # type: ignore[operator]
         "never": [
             {"reason": reason, "message": message, "jobs": count}
-            for (reason, message), count in sorted(counts.items(), key=lambda item: -item[1])
+            for (reason, message), count in counts.most_common()
         ],
     }
 

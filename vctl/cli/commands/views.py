@@ -1,5 +1,6 @@
 """What a cluster has and does: the introspection commands, and vctl status."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from vctl import cli, spec
@@ -9,7 +10,7 @@ from vctl.cli.declare import command
 from vctl.cli.output import Answer, amounts, listing, single
 from vctl.errors import BadSpec
 from vctl.operations import views
-from vctl.operations.declare import Arg, Opt
+from vctl.operations.declare import Arg, Operation, Opt, R
 from vctl.spec.text import MOST
 
 Cluster = Annotated[str | None, cluster_option("Cluster")]
@@ -35,26 +36,32 @@ def status(call: Call, cluster: Cluster = None) -> Answer:
     return answer
 
 
-@command(
-    "cluster-resources",
+def _shows_cluster(
+    operation: Operation[[str | None], R], show: Callable[[R], Answer], *examples: str
+) -> None:
+    """Declare the command of a verb that shows one cluster; by default the cluster in which the command runs."""
+
+    def run(call: Call, cluster: Cluster = None) -> Answer:
+        return show(operation(call.backend, call.cluster(cluster)))
+
+    run.__doc__ = operation.run.__doc__
+    command(operation.name, *examples, common=READS)(run)
+
+
+_shows_cluster(
+    views.cluster_resources,
+    amounts,
     "vctl cluster-resources",
     "vctl cluster-resources --cluster team-a -o json",
-    common=READS,
 )
-def cluster_resources(call: Call, cluster: Cluster = None) -> Answer:
-    """Show the total resources of a virtual cluster."""
-    return amounts(views.cluster_resources(call.backend, call.cluster(cluster)))
-
-
-@command(
-    "available-resources",
-    "vctl available-resources",
-    "vctl available-resources --cluster team-a --watch",
-    common=READS,
-)
-def available_resources(call: Call, cluster: Cluster = None) -> Answer:
-    """Show the free resources of a virtual cluster."""
-    return amounts(views.available_resources(call.backend, call.cluster(cluster)))
+_shows_cluster(
+    views.available_resources, amounts,
+    "vctl available-resources", "vctl available-resources --cluster team-a --watch",
+)  # fmt: skip
+_shows_cluster(
+    views.current_cluster, lambda cluster: single(cluster, cluster["cluster_id"]),
+    "vctl current-cluster", "vctl current-cluster -o json",
+)  # fmt: skip
 
 
 @command("nodes", "vctl nodes", "vctl nodes --cluster team-a -o json", common=(LIMIT, *READS))
@@ -69,13 +76,6 @@ def nodes(call: Call, cluster: Cluster = None) -> Answer:
         cli.columns.NODES_OF_A_CLUSTER,
         "this cluster has no nodes",
     )
-
-
-@command("current-cluster", "vctl current-cluster", "vctl current-cluster -o json", common=READS)
-def current_cluster(call: Call, cluster: Cluster = None) -> Answer:
-    """Show the virtual cluster that this command runs in."""
-    data = views.current_cluster(call.backend, call.cluster(cluster))
-    return single(data, data["cluster_id"])
 
 
 @command("current-node", "vctl current-node", "vctl current-node 8c16g-00 -o json", common=READS)
