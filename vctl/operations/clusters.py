@@ -230,7 +230,7 @@ def plan(
     clusters: Clusters,
     *,
     prune: Prune = False,
-    expect_revision: Expected = None,  # noqa: ARG001  # one body for plan and apply
+    expect_revision: Expected = None,  # noqa: ARG001  # plan and apply accept the same body
 ) -> "TreeDiff":
     """Show the changes that applying a file would make, and their blockers.
 

@@ -1,4 +1,4 @@
-"""One server as its clients see it: requests, the errors of the other side raised again on this one, and waiting."""
+"""The client side of a server: requests, errors of the server raised as exceptions, and waiting."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Connection:
             )
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -70,11 +70,11 @@ class Connection:
     # ---- requests ----
 
     def ask(self, method: str, path: str, values: Mapping[str, object], *, in_query: bool) -> Any:
-        """Have a verb carried out."""
+        """Send the request of a verb; returns the reply as JSON values."""
         return self._answer(method, path, values if in_query else {}, None if in_query else values)
 
     def get(self, path: str, *, patient: bool = False, **query: object) -> Any:
-        """Read something. ``patient``: a server that restarts is waited for."""
+        """Send a GET request. ``patient``: while the server restarts, try again for ``PATIENCE_S`` seconds."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -85,7 +85,7 @@ class Connection:
             time.sleep(PAUSE_S)
 
     def stream(self, path: str, **query: object) -> Iterator[bytes]:
-        """An answer as it arrives; raises Unreachable when it breaks off."""
+        """The blocks of an answer as they arrive; raises Unreachable when the connection breaks."""
         response = self._send("GET", path, query, None, wait_s=None)
         if response.status >= 400:
             raise self._refusal(response.status, response.read())
@@ -130,7 +130,7 @@ class Connection:
             headers["X-Vctl-Job-Id"] = str(caller.job_id)
             headers["X-Vctl-Submission-Id"] = caller.submission_id
         if method != "GET":
-            self.close()  # on an old connection nobody knows whether a lost request was carried out
+            self.close()  # a request that is lost on an old connection may have been carried out
         reused = self._open is not None
         try:
             connection = self._connection(wait_s)
@@ -138,7 +138,7 @@ class Connection:
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            # a server closes connections that were idle; nothing was done then
+            # a server closes idle connections; it has not carried out the request then
             if reused and isinstance(
                 error, (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
             ):
@@ -189,7 +189,7 @@ class Connection:
         error = _BY_EXIT_CODE.get(code, VctlError)(
             str(fields.get("message", "")), fix=fix, details=fields.get("details") or {}
         )
-        # the class of the other side may be one that we do not know
+        # the server may have a class of errors that this version does not know
         error.code, error.exit_code = str(fields.get("code", error.code)), code
         return error
 
@@ -224,10 +224,10 @@ def _query(values: Mapping[str, object]) -> str:
 
 
 def at(*parts: str) -> str:
-    """A path; what a user wrote may hold any character, and must not change the path."""
+    """A path of quoted parts, as an id of a user may contain any character."""
     if not all(parts):
         raise NotFound("an id is empty", fix="write the id")
-    # a part of dots alone would be taken for a step in the path
+    # a part of dots alone would mean a directory
     return "".join("/" + (quote(part, safe="") if part.strip(".") else "%2E" * len(part)) for part in parts)
 
 
@@ -256,7 +256,7 @@ _ONE = {"jobs": "job", "tasks": "task"}
 
 
 class Waiter:
-    """Waits for something that a server knows."""
+    """Waits for jobs, tasks and clusters of a server."""
 
     longest_s = 20.0
 
@@ -272,27 +272,27 @@ class Waiter:
         self.store.close()
 
     def state(self, kind: str, name: str) -> str | None:
-        """The state of a job, an array or a task; None when it was forgotten."""
+        """The state of a job, an array or a task; None when it was deleted."""
         seen = self._seen.pop((kind, name), None) or self._ask(kind, name, 0)
         form = seen[_ONE[kind]]
         return None if form is None else str(form.get("status") or form["state"])
 
     def form(self, kind: str, name: str) -> Form | None:
-        """The same with all about it."""
+        """The JSON form of a job, an array or a task; None when it was deleted."""
         form: Form | None = self._ask(kind, name, 0)[_ONE[kind]]
         return form
 
     def waits_for_itself(self, name: str) -> str | None:
-        """When a job or a task cannot start before one has ended that submitted it: says so."""
+        """A warning when a job or task cannot start before its submitter has ended; else None."""
         found: str | None = self.store.get(at("jobs", name, "why")).get("waits_for_itself")
         return found
 
     def output(self, kind: str, name: str) -> Output:
-        """What it writes, for stdout."""
+        """The output of a job or task, for stdout."""
         return Output(self.store, kind, name)
 
     def rest(self, kind: str, name: str, most_s: float) -> None:
-        """Until it is over, but not longer."""
+        """Wait until the object is over, at most ``most_s`` seconds."""
         if kind not in _ONE:
             self.store.get(at(kind, name, "wait"), patient=True, timeout_s=max(0.0, most_s))
             return
@@ -309,7 +309,7 @@ class Waiter:
 
 
 class Output:
-    """What a job or task writes, copied to stdout byte for byte; a server that restarts is waited for."""
+    """The output of a job or task, copied to stdout byte for byte, also across a restart of the server."""
 
     def __init__(self, server: Connection, kind: str, name: str) -> None:
         self.server = server
@@ -318,7 +318,7 @@ class Output:
         self._give_up: float | None = None
 
     def copy(self, *, to_the_end: bool) -> None:
-        """Write what is new, and go on until the writer is over if that is asked for."""
+        """Write the new output; with ``to_the_end`` all output until the job or task is over."""
         try:
             blocks: Iterator[bytes] = self.server.stream(self.path, follow=to_the_end, offset=self.shown)
             with closing(blocks):  # type: ignore[type-var]  # a generator has close

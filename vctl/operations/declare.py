@@ -1,8 +1,8 @@
-"""How a verb is declared, once, and the two backends that carry verbs out: a state directory, or a server.
+"""Declarations of verbs, and the two backends that carry verbs out: a state directory, or a server.
 
-A verb is one function whose parameters carry the option, the help and the limits of each. The command line, the HTTP
-routes, the calls of a remote client and the Python API read this declaration. The body of the function imports the code
-that carries it out, so a declaration costs nothing until it is called.
+A verb is one function; each parameter carries its option, help text and limits. The command line, the HTTP routes, the
+calls of a remote client and the Python API read this declaration. The body of the function imports its implementation,
+so a declaration costs nothing until it is called.
 """
 
 import os
@@ -36,19 +36,19 @@ P = ParamSpec("P")
 Q = TypeVar("Q")
 R = TypeVar("R")
 PARAMETERS = "vctl_parameters"
-"""The attribute of a verb's function that names the function with its parameters, where that is another one."""
+"""The attribute that names the function with the parameters of a verb, where these are shared."""
 
 
 class Opt:
     """One parameter: ``cluster: Annotated[str | None, Opt("-c", "--cluster", help="…")] = None``.
 
-    ``off`` names the opposite of a flag, ``bare`` is the value meant when the option stands alone, and
-    ``complete`` says what the shell offers: jobs, clusters, nodes, file or dir. ``reads`` names the reader
-    that turns the text on the command line into the value (``READERS`` in ``vctl/cli/declare.py``).
+    ``off`` names the opposite of a flag, ``bare`` is the value of an option without a value, and ``complete``
+    names the words that the shell offers: jobs, clusters, nodes, file or dir. ``reads`` names the reader that
+    turns the text of the command line into the value (``READERS`` in ``vctl/cli/declare.py``).
 
     A server knows the parameter as ``wire`` and refuses numbers below ``least``, above ``most``, not above ``above``,
-    and texts and lists with more than ``longest`` parts. ``kernel`` says that the value is bytes to the kernel (a path,
-    an argument, a variable), not words to people. ``sent`` makes what a remote client sends of its value.
+    and texts and lists with more than ``longest`` parts. ``kernel``: the value is any bytes (a path, an argument, a
+    variable), not only Unicode text. ``sent`` converts a value to the value that a remote client sends.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Arg(Opt):
 
 
 class Together:
-    """Options that several commands share; the function gets those that were given, as one map by these names.
+    """Options that several commands share; the function gets the given options as one map by name.
 
     ``queue: Annotated[Given, Together(order=Order, weight=Weight)] = None``
     """
@@ -95,14 +95,14 @@ class Together:
 
     @classmethod
     def of(cls, operation: "Operation[..., Any]") -> "Together":
-        """The arguments and options of a verb, for a command that has more of its own."""
+        """The arguments and options of a verb, for a command with further options."""
         found = cls()
         found.params = [param for param in operation.params if param.is_argument or param.info.names]
         return found
 
 
 Given = Mapping[str, Any] | None
-"""What a function gets for options that stand together."""
+"""The map of the given options of a ``Together``."""
 
 
 class Param:
@@ -127,7 +127,7 @@ class Param:
 
     @property
     def absent(self) -> Any:
-        """The value on a command line that does not have it; None where text is read or collected first."""
+        """The value where a command line does not have the parameter; None where a text is read or collected first."""
         return None if self.info.reads or (self.many and not self.is_argument) else self.default
 
     @property
@@ -139,12 +139,12 @@ class Param:
 
     @property
     def spelled(self) -> str:
-        """How messages call it: the longest option name, or the argument's word."""
+        """The name in messages: the longest option name, or the word of the argument."""
         return max(self.info.names, key=len) if self.info.names else self.metavar
 
 
 NOT_GIVEN: Any = type("NotGiven", (), {"__repr__": lambda _: "NOT_GIVEN"})()
-"""The default of a parameter that is left as it is, where None is a value."""
+"""The default of a parameter that may be None and that is left as it is without a value."""
 
 
 @runtime_checkable
@@ -156,12 +156,12 @@ class Written(Protocol):
 
 
 def document_of(given: object) -> object:
-    """A document as JSON has it; whatever else was given is refused where it is read."""
+    """The JSON form of a document; other values stay as they are, and are refused where they are read."""
     return given.as_dict() if isinstance(given, Written) else given
 
 
 class Here:
-    """The state directory on which a verb is carried out, and its settings."""
+    """The state directory on which a verb is carried out, and the settings."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Here:
         self._surroundings = surroundings
 
     def surroundings(self, environment: Mapping[str, str] | None) -> Mapping[str, str]:
-        """The environment of whoever submits: as it was given, else that of this process."""
+        """The environment of the submitter: the given one, else that of this process."""
         if self._surroundings is not None:
             return self._surroundings(environment)
         return os.environ if environment is None else environment
@@ -190,7 +190,7 @@ class Here:
     @overload
     def amounts(self, document: Mapping[str, Any], path: str, *, totals: bool = False) -> dict[str, int]: ...
     def amounts(self, document: object, path: str, *, totals: bool = False) -> dict[str, int] | None:
-        """A resource map as it was given, if one was."""
+        """Read a resource map; None stays None."""
         if document is None:
             return None
         return spec.quantities.parse_resources(document, path, self.units, totals=totals)
@@ -221,7 +221,7 @@ class Operation(Generic[P, R]):
         self.items = items
         """The kind of the envelope around a list; empty where the answer is one document."""
         self.service = service
-        """What it changes that belongs to all, so that a job may not; empty where ``ops`` asks whose the object is."""
+        """The shared objects that it changes, which a job may not; empty where ``ops`` checks the rights."""
         self.help, _, rest = (run.__doc__ or "").strip().partition("\n")
         self.details = " ".join(rest.split())
 
@@ -249,11 +249,11 @@ class Operation(Generic[P, R]):
 
     @property
     def params(self) -> list[Param]:
-        """What it asks for."""
+        """Its parameters."""
         return [param for param in params_of(self.run).values() if isinstance(param, Param)]
 
     def given(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[tuple[Param, object]]:
-        """The parameters with the values of a call as they are sent; a default is left out."""
+        """The parameters of a call with the values to send; defaults are left out."""
         params = self.params
         values = {**dict(zip((param.name for param in params), args, strict=False)), **kwargs}
         for param in params:
@@ -265,7 +265,7 @@ class Operation(Generic[P, R]):
 
     @property
     def is_paged(self) -> bool:
-        """Whether it answers with items and how many there are without a limit."""
+        """Whether it replies with items and their number without a limit."""
         return str(self.run.__annotations__["return"]).startswith("tuple")
 
     def document(self, reply: Any) -> Any:
@@ -276,7 +276,7 @@ class Operation(Generic[P, R]):
         return {"api_version": "vctl/v1", "kind": self.items, "items": found, "total": total}
 
     def reply(self, document: Any) -> R:
-        """The reply that JSON stands for."""
+        """A reply from its JSON form."""
         if self.items:
             document = (document["items"], document["total"]) if self.is_paged else document["items"]
         found: R = document
@@ -297,7 +297,7 @@ def operation(
 def asks(
     request: Callable[Concatenate[Here, P], Q],
 ) -> Callable[[Callable[[Here, Q], R]], Callable[Concatenate[Here, P], R]]:
-    """Give a verb the parameters of a function, and to its body what that function makes of them."""
+    """Give a verb the parameters of a function; the body of the verb gets the result of that function."""
 
     def wrap(run: Callable[[Here, Q], R]) -> Callable[Concatenate[Here, P], R]:
         def asked(here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -311,7 +311,7 @@ def asks(
 
 
 class Holder(Protocol):
-    """An object of the Python API: its verbs are carried out by its backend."""
+    """An object of the Python API with a backend that carries out its verbs."""
 
     @property
     def backend(self) -> Backend:
@@ -334,7 +334,7 @@ class Verb(Generic[P, R]):
 
 
 def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
-    """The parameters of a function after its first, read without ``inspect``, which costs more than an answer."""
+    """The parameters of a function after its first; read without ``inspect``, whose import is slow."""
     run = getattr(run, PARAMETERS, run)
     code: CodeType = run.__code__
     defaults = run.__defaults__ or ()
@@ -360,14 +360,14 @@ Limit = Annotated[int | None, Opt(least=0, most=2**31, help="Maximum number of e
 
 
 class Local:
-    """The tables of a state directory; ``opened`` gives them for one call."""
+    """A state directory; ``opened`` opens it for one call."""
 
     def __init__(self, config: "Config", opened: Callable[[], "AbstractContextManager[Store]"]) -> None:
         self.config = config
         self._opened = opened
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Carry out one verb here."""
+        """Carry out one verb in this process."""
         with self._opened() as store:
             return operation.at(Here(store, self.config), *args, **kwargs)
 
@@ -379,13 +379,13 @@ class Local:
 
 
 class Remote:
-    """A server; ``connected`` gives the connection for one call."""
+    """A server; ``connected`` connects to it for one call."""
 
     def __init__(self, connected: Callable[[], "AbstractContextManager[Connection]"]) -> None:
         self._connected = connected
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Have a server carry out one verb."""
+        """Let the server carry out one verb."""
         given = operation.given(args, kwargs)
         path = operations.connection.at(
             *(str(next(given)[1]) if "{" in part else part for part in operation.path.split("/")[1:])

@@ -49,7 +49,7 @@ Seconds = Annotated[float | None, Opt(least=0, most=1e10, help="Time limit in se
 # ---- what is started ----
 
 OURS = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE", "VCTL_HOME")
-"""How a client reaches the server is nothing for the job."""
+"""The variables with which a client reaches the server; a job does not get them."""
 NONE: Mapping[str, str] = {}
 NODE_FAILED = ("NodeFailed",)
 
@@ -220,7 +220,7 @@ def request(
         str, Opt(choices=("own", "all"), help="What the job may change: what is its own, or all.")
     ] = "own",
 ) -> "tuple[JobRequest, Mapping[str, str]]":  # fmt: skip
-    """What a submit asks for, and the environment of the submitter."""
+    """The request of a submit, and the environment of the submitter."""
     from vctl.spec import options
     from vctl.spec.cluster_spec import parse_cluster_spec
 
@@ -364,7 +364,7 @@ def edit(
 def edited(
     priority: int | None, name: str | None, time_limit: float | str | None, path: str
 ) -> dict[str, Any]:
-    """The changes of an edit, where None leaves a field as it is and the time limit is a text or ``none``."""
+    """The changes of an edit. None leaves a field as it is; the time limit is a duration, or ``none`` for no limit."""
     given = {"priority": priority, "name": name}
     changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
     if time_limit in NO_LIMIT:

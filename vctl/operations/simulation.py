@@ -1,4 +1,4 @@
-"""``vctl simulate``: recorded work is played where the state is, a trace or a model where the command runs."""
+"""``vctl simulate``: recorded jobs are simulated by the backend, a trace or a model by the calling process."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 ENVELOPE = ("api_version", "kind", "total")
 MOST_JOBS = 20_000
-"""Of a model, for a server: others wait for it meanwhile."""
+"""The most jobs of a model that a server simulates, as other requests wait for it."""
 Moment = Annotated[
     float | None, Opt(least=0, most=9e9, help="Of the recorded history, in seconds since the epoch.")
 ]
 
 
 def run(backend: Backend, wanted: "Wanted", progress: "Progress | None" = None) -> dict[str, Any]:
-    """Play work under the settings of the queue of a backend, and under other policies."""
+    """Simulate a workload under the queue settings of a backend, and under other policies."""
     if wanted.trace is None and wanted.model is None:
         found = simulate(
             backend,

@@ -87,7 +87,7 @@ def request(
         float | None, Opt(least=0, most=1e10, help="Time between SIGTERM and SIGKILL (default: that of its job).")
     ] = None,
 ) -> "tuple[TaskRequest, Mapping[str, str]]":  # fmt: skip
-    """What a task asks for, and the environment of whoever starts it."""
+    """The request of a task, and the environment of the process that starts it."""
     from vctl.spec.task_request import TaskRequest, task_amounts
 
     return TaskRequest(
@@ -152,7 +152,7 @@ def cancel(here: Here, ref: Task, *, grace_s: Grace = None) -> "TaskForm":
 def list_objects(
     here: Here, *, filters: Filters = (), limit: Limit = None, job: OfJob = None
 ) -> "tuple[list[ObjectForm], int]":
-    """Objects, by job and name; of one job when asked."""
+    """Objects, by job and name, of all jobs or of one."""
     return ops.objects.list_objects(here.store, filters=filters, limit=limit, job=job)
 
 
@@ -180,5 +180,5 @@ def put(
 
 
 def inside(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that tell which process of which job puts an object."""
+    """The variables that identify the process of a job that puts an object."""
     return {name: environment[name] for name in _INSIDE if name in environment}

@@ -1,4 +1,4 @@
-"""Care of the state: the verbs that look for faults, repair them and delete what is old."""
+"""Verbs that find and repair faults of the state, and that delete old jobs."""
 
 from typing import TYPE_CHECKING, Annotated
 

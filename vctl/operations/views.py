@@ -1,4 +1,4 @@
-"""What a cluster has and does, the history, leases and demand: verbs that only read."""
+"""Verbs that only read: the resources and jobs of a cluster, the history, leases and demand."""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -83,7 +83,7 @@ def current_node(
 
 
 def this_node(given: str | None = None) -> str:
-    """The virtual node that was named, else the one that this process is on."""
+    """The given virtual node, else the virtual node of this process. Raises NotFound outside of jobs."""
     if not (found := given or os.environ.get("VCTL_VNODE_ID")):
         raise NotFound(
             "not inside a job, so there is no current node", fix="run it in a job, or use `vctl nodes`"
@@ -123,5 +123,5 @@ def list_events(
 def summary(
     here: Here, kind: Annotated[str, Arg("RES", choices=("jobs", "events"), help="The objects to count.")]
 ) -> dict[str, int]:
-    """How many jobs there are in each state, or events of each kind."""
+    """The number of jobs in each state, or of events of each kind."""
     return ops.views.summary(here.store, kind)

@@ -1,4 +1,4 @@
-"""The cluster spec: a document of the user to ``ClusterSpec``, naming the exact field when it is refused."""
+"""Reads the cluster spec, a document of the user, into a ``ClusterSpec``; a refusal names the exact field."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _EXAMPLE = '{"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}'
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """How to read this document."""
+    """The settings with which a document is read."""
 
     units: frozenset[str]
     camel_case: bool
@@ -80,10 +80,10 @@ def parse_cluster_spec(
     cluster_id: str | None = None,
     path: str = "",
 ) -> ClusterSpec:
-    """Read what a cluster asks for; None and ``{}`` mean min 0 and max infinite.
+    """Read the spec of a cluster; None and ``{}`` mean minimum 0 and maximum infinite.
 
-    ``logical``: for a cluster made by name, where replica sets stand alone. ``cluster_id`` is named in the
-    sentences about replica sets, as in ant-ray's API. ``path`` is where the spec stands in a larger document.
+    ``logical``: for a logical cluster, where replica sets cannot be combined with resources. ``cluster_id`` appears in
+    the messages about replica sets, as in ant-ray's API. ``path`` is the position of the spec in a larger document.
     """
     if document is None:
         return ClusterSpec()
@@ -119,14 +119,14 @@ def parse_cluster_spec(
 
 
 def _without_nulls(value: object) -> object:
-    """In a minimum or maximum, null means what leaving the name out means."""
+    """A minimum or maximum without the names whose value is null."""
     return {name: v for name, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
 
 def _fields(
     document: Mapping[str, object], path: str, known: tuple[str, ...], rules: _Rules
 ) -> dict[str, tuple[object, str]]:
-    """The known fields that are present and not null: name -> (value, path as the user spelt it)."""
+    """The fields that are present and not null: name -> (value, path in the user's spelling)."""
     spellings = {name: name for name in known}
     if rules.camel_case:
         spellings |= {camel(name): name for name in known}
@@ -206,7 +206,7 @@ def _groups(value: object, path: str, rules: _Rules) -> tuple[Group, ...]:
 
 
 def _group_words(rules: _Rules) -> tuple[str, ...]:
-    """The words that make an object a group and not a bare node."""
+    """The field names by which an object is a group and not a node."""
     words = (NODES, POLICY, "bundles", "strategy", "policy")
     return (*words, camel(POLICY)) if rules.camel_case else words
 
@@ -251,7 +251,7 @@ def _check_length(items: list[object], path: str) -> None:
 
 
 def _check_number(groups: tuple[Group, ...], counts: Mapping[str, int], path: str, *, logical: bool) -> None:
-    """Bound one gang. A logical cluster's counts stay: too many are a shortage, not a bad spec."""
+    """Limit the nodes of a gang. Replica sets of a logical cluster are not limited: too many are a shortage."""
     number = sum(len(group.nodes) for group in groups) + (0 if logical else sum(counts.values()))
     if number > MAX_NODES:
         raise refuse(
@@ -264,7 +264,7 @@ def _check_number(groups: tuple[Group, ...], counts: Mapping[str, int], path: st
 def spec_to_document(spec: ClusterSpec) -> dict[str, object]:
     """The canonical JSON form, which ``parse_cluster_spec`` reads back as an equal spec.
 
-    A flexible minimum, if only ``{}``, shows that there is a flexible part; an infinite maximum is absent.
+    A cluster with a flexible part has a flexible minimum, which may be ``{}``; an infinite maximum is left out.
     """
     document: dict[str, object] = {}
     if spec.flexible:

@@ -1,4 +1,4 @@
-"""The documented JSON forms as types, for those who check theirs. The values are plain dicts, as everywhere else."""
+"""The documented JSON forms as types. The values are plain dicts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class JobForm(TypedDict):
 
 
 class ArrayCounts(TypedDict):
-    """How far an array is."""
+    """The progress of an array."""
 
     indices: str
     count: int
@@ -56,7 +56,7 @@ class ArrayForm(JobForm):
 
 
 class Pruned(TypedDict):
-    """What a prune deleted, or would delete."""
+    """The objects that a prune deleted, or in a dry run would delete."""
 
     jobs: list[str]
     events: int
@@ -90,7 +90,7 @@ class TaskForm(TypedDict):
 
 
 class ObjectForm(TypedDict):
-    """What a task left on nodes for others of its job; ``size`` in bytes."""
+    """An object: a file that a task left on nodes for other tasks of its job; ``size`` in bytes."""
 
     object_id: str
     name: str
@@ -140,13 +140,13 @@ class ClusterForm(ClusterContents, ClusterSettings):
 
 
 class RemovedCluster(ClusterForm):
-    """A virtual cluster that was removed, or that is removed when nothing uses it any more."""
+    """A virtual cluster that was deleted, or that is deleted when its users have ended."""
 
     blockers: list[str]
 
 
 class ClusterUse(TypedDict):
-    """The resources of a cluster: all of them, those that clusters below it hold, and those that jobs use."""
+    """The resources of a cluster: the total, the part of the clusters below it, and the part that jobs use."""
 
     total: Amounts
     reserved: Amounts
@@ -154,7 +154,7 @@ class ClusterUse(TypedDict):
 
 
 class ListedCluster(ClusterForm, ClusterUse):
-    """A virtual cluster with the resources that the clusters below it hold, and those that jobs use."""
+    """A virtual cluster with the resources that the clusters below it hold and that jobs use."""
 
 
 class ClusterTree(ListedCluster):
@@ -199,7 +199,7 @@ class NodeOfCluster(TypedDict):
 
 
 class VNodeForm(TypedDict):
-    """A virtual node with what it holds."""
+    """A virtual node with its resources and their load."""
 
     vnode_id: str
     cluster_id: str
@@ -216,7 +216,7 @@ class VNodeForm(TypedDict):
 
 
 class LeaseForm(TypedDict):
-    """What a cluster borrowed."""
+    """A lease: resources that a cluster borrowed."""
 
     lease_id: int
     borrower_id: str
@@ -230,7 +230,7 @@ class LeaseForm(TypedDict):
 
 
 class DemandForm(TypedDict):
-    """Requests of one shape that wait."""
+    """Equal requests that wait for resources."""
 
     cluster_id: str
     kind: str
@@ -241,7 +241,7 @@ class DemandForm(TypedDict):
 
 
 class EventForm(TypedDict):
-    """One line of history."""
+    """An event of the history."""
 
     seq: int
     at: str
@@ -254,7 +254,7 @@ class EventForm(TypedDict):
 
 
 class Summary(TypedDict):
-    """How many objects of one kind there are, by one of their fields."""
+    """The number of objects of one kind for each value of a field."""
 
     kind: str
     by: str

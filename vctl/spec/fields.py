@@ -1,7 +1,6 @@
-"""How the border says no: which field, what is wrong with it, what to write instead.
+"""Reading untyped documents: each refusal names the field, the problem and the fix.
 
-Reads untyped documents (JSON, YAML, TOML, Python objects) one field at a time. Knows nothing of
-specs or jobs.
+Documents are JSON, YAML, TOML or Python objects, read one field at a time. This module knows nothing of specs or jobs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def child(path: str, key: str) -> str:
 
 
 def show(value: object) -> str:
-    """A short form of any value for a message; never long, never recursive."""
+    """A value as short text for a message."""
     from decimal import Decimal
 
     match value:
@@ -56,7 +55,7 @@ def show(value: object) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that was most likely meant, or None."""
+    """The known name that is most similar to a word; None if no name is similar."""
     names = sorted(known)
     folded = {_folded(name): name for name in names}
     if exact := folded.get(_folded(word)):
@@ -72,7 +71,7 @@ def _folded(word: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A fix for an unknown name: the nearest valid one first, else all of them."""
+    """The fix for an unknown name: the most similar valid name, else all valid names."""
     names = sorted(known)
     guess = nearest(word, names)
     return f"did you mean {guess}?" if guess else f"valid names: {', '.join(names)}"
@@ -96,7 +95,7 @@ def as_list(value: object, path: str, what: str, example: str) -> list[object]:
 
 
 def as_text(value: object, path: str, what: str) -> str:
-    """The value as a string; numbers are not converted, because YAML already lost their spelling."""
+    """The value as a string; numbers are not converted, as a YAML parser has already lost their spelling."""
     if not isinstance(value, str):
         quotes = "put it in quotes" if isinstance(value, (bool, int, float)) else "write a string"
         raise refuse(path, f"{what} must be a string, not {show(value)}", quotes)

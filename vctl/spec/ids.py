@@ -1,6 +1,6 @@
 """Names that users choose: virtual cluster ids and submission ids.
 
-The sentences about clusters are those of ant-ray's management API; scripts search for them.
+The messages about clusters are those of ant-ray's management API, as scripts search for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RULE = "1 to 63 of A-Z a-z 0-9 . _ -, starting with a letter or digit"
 
 
 def check_new_cluster_id(cluster_id: str, *, action: str = "created or updated") -> str:
-    """The id of a logical cluster to create or update (or to delete: ``action="removed"``), if it is one."""
+    """Check the id of a logical cluster that is created or updated, or with ``action="removed"`` deleted."""
     if not cluster_id:
         raise BadSpec("Invalid request, the virtual cluster id is empty.", fix=f"choose an id: {_RULE}")
     if cluster_id in (PRIMARY, PRIMARY_ALIAS):
@@ -39,7 +39,7 @@ def check_new_cluster_id(cluster_id: str, *, action: str = "created or updated")
 
 
 def resolve_cluster_id(cluster_id: str, path: str = "") -> str:
-    """An id that names an existing cluster of any kind: the alias is resolved, the form is checked."""
+    """The full id of a cluster of any kind; aliases are resolved and the form is checked, not the existence."""
     if cluster_id in (PRIMARY, PRIMARY_ALIAS):
         return PRIMARY
     if not cluster_id:
@@ -53,7 +53,7 @@ def resolve_cluster_id(cluster_id: str, path: str = "") -> str:
 
 
 def full_cluster_id(cluster_id: str) -> str:
-    """The id behind what screens show: ``primary##train`` is the cluster of a job in the primary."""
+    """The full id for the alias ``primary``, also as the first part: ``primary##train``."""
     if cluster_id == PRIMARY_ALIAS or cluster_id.startswith(PRIMARY_ALIAS + JOB_MARK):
         return PRIMARY + cluster_id.removeprefix(PRIMARY_ALIAS)
     return cluster_id

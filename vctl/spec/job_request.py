@@ -1,6 +1,6 @@
-"""What one ``job submit`` asks for, whoever submits it: command line, HTTP or Python.
+"""The request of one ``job submit`` from the command line, HTTP or Python.
 
-A ``JobRequest`` that exists is well formed; whether it can run is decided elsewhere.
+Every ``JobRequest`` is well formed; whether the job can run is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from vctl.spec.text import check_document
 
 LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31
 CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
-"""What a retry may answer to."""
+"""The failures that can be retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRay:
-    """What a job has of Ray. ``own``: a Ray cluster of its own, ``plain`` or ``dashboard``.
+    """The Ray of a job. ``own``: the kind of its private Ray cluster, ``plain`` or ``dashboard``; empty for none.
 
-    One that came by Ray's job API has its ``runtime_env``, as it was given, and the directory ``files`` with what was
-    unpacked for it.
+    A job from Ray's job API has its ``runtime_env`` as sent, and the directory ``files`` of its unpacked archives.
     """
 
     own: str = ""
@@ -44,7 +43,7 @@ class JobRay:
     files: str | None = None
 
     def options(self) -> dict[str, object]:
-        """As it is stored with the command of the job."""
+        """The options that are stored with the command of the job."""
         own: dict[str, object] = {"private_ray": self.own} if self.own else {}
         if self.runtime_env is None:
             return own
@@ -53,7 +52,7 @@ class JobRay:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> JobRay:
-        """Read it from there."""
+        """Read it from the stored options."""
         return cls(options.get("private_ray", ""), **options.get("ray", {}))
 
 
@@ -63,13 +62,13 @@ MAX_NODES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """Everything a submit carries. None means: decided by the default rule of the specification.
+    """All parameters of a submit. None means the default of the specification.
 
     ``max_retries`` counts tries after the first, for the causes in ``retry_on``; the wait before the n-th
     retry is ``backoff_s * 2**(n-1)``. ``begin_at`` is in seconds since the epoch. With ``clean_env`` the job
-    gets only ``env``. ``job_scope`` says what the job may change: ``own`` (its cluster and what it submits) or
-    ``all``. ``label`` puts the rank before each line of output. ``attach`` is ``stdin`` or ``terminal``, and the
-    socket of whoever hands that on.
+    gets only ``env``. ``job_scope`` is the rights of the job: ``own`` (its cluster and its own jobs) or ``all``.
+    ``label`` puts the rank before each line of output. ``attach`` is ``stdin``, ``terminal`` or ``hold``, and the
+    socket of the submitting program.
     """
 
     argv: tuple[str, ...]
@@ -140,7 +139,7 @@ class JobRequest:
 
 
 def entry_amounts(request: JobRequest) -> Amounts:
-    """What the entrypoint itself takes: as asked, else nothing beside a gang and one CPU without one."""
+    """The resources of the entrypoint itself: as requested, else none for a job with a gang and one CPU without one."""
     if request.entry is not None:
         return request.entry
     return {} if request.spec is not None and request.spec.has_gang else DEFAULT_ENTRY
@@ -155,7 +154,7 @@ def shortcut_spec(
     units: Iterable[str] = DEFAULT_UNITS,
     beside_spec: bool = False,
 ) -> ClusterSpec | None:
-    """``--num-cpus/--num-gpus/--memory/--nodes``: one group of equal fixed nodes; None when none is given.
+    """``--num-cpus/--num-gpus/--memory/--nodes``: one group of equal fixed nodes; None without these options.
 
     ``beside_spec`` says that ``--virtual-cluster`` was given too, which is refused.
     """
@@ -195,9 +194,9 @@ def entry_request(
     prefix: str = "--entrypoint-",
     path: str | None = None,
 ) -> Amounts | None:
-    """The entrypoint's own request; None (the default rule) when nothing is given, ``{}`` when all is 0.
+    """The request of the entrypoint; None (the default) without any option, ``{}`` when all amounts are 0.
 
-    ``resources_json`` is a text for ``read_document``, or a mapping that was read already.
+    ``resources_json`` is a text for ``read_document``, or an already read mapping.
     """
     if all(value is None for value in (num_cpus, num_gpus, memory, resources_json)):
         return None
@@ -217,7 +216,7 @@ def entry_request(
 def _sizes(
     prefix: str, num_cpus: object, num_gpus: object, memory: object, units: frozenset[str]
 ) -> dict[str, int]:
-    """The three resources that have options of their own, as far as they are given."""
+    """The amounts of CPUs, GPUs and memory that have a value."""
     amounts: dict[str, int] = {}
     cpus, gpus = ("num-cpus", "num-gpus") if prefix.startswith("--") else ("num_cpus", "num_gpus")
     if num_cpus is not None:

@@ -1,4 +1,4 @@
-"""What anything that is started carries: words, directory, name, environment, durations. Shared by jobs and tasks."""
+"""Checks of the command, directory, name, environment and durations of jobs and tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_NAME = 256
 
 
 def check_command(argv: tuple[str, ...], cwd: str | None) -> None:
-    """Refuse words and directories that no process can be started with."""
+    """Refuse commands and directories with which no process can be started."""
     if not argv or not argv[0]:
         raise refuse(
             "entrypoint", "there is no command to run", "write it after --, such as -- python train.py"
@@ -25,7 +25,7 @@ def check_command(argv: tuple[str, ...], cwd: str | None) -> None:
 
 
 def check_name(name: str) -> None:
-    """A name for people; empty for none."""
+    """Check a display name, which may be empty."""
     if len(name) > LONGEST_NAME or not name.isprintable():
         raise refuse(
             "name", f"{show(name)} is not a name", f"use at most {LONGEST_NAME} printable characters"
@@ -33,7 +33,7 @@ def check_name(name: str) -> None:
 
 
 def check_environment(env: Mapping[str, str]) -> None:
-    """Laxer than for ``--env``: a captured environment may hold names that nobody would write."""
+    """Check an environment. Unlike ``--env`` it may have unusual names, as it may be captured from a process."""
     for key, value in env.items():
         if not key or "=" in check_kernel_text(key, "env"):
             raise refuse("env", f"{show(key)} is not a variable name", "write NAME=value")
@@ -41,12 +41,12 @@ def check_environment(env: Mapping[str, str]) -> None:
 
 
 def check_range(value: int, path: str, least: int, most: int) -> None:
-    """A whole number between two bounds."""
+    """Check that a whole number is within two bounds."""
     if not least <= value <= most:
         raise refuse(path, f"{show(value)} is out of range", f"write a number from {least} to {most}")
 
 
 def check_seconds(seconds: float | None, path: str) -> None:
-    """A duration, or None where it may be left out."""
+    """Check a duration; None is valid."""
     if seconds is not None and not 0 <= seconds <= LONGEST_S:
         raise refuse(path, f"{show(seconds)} is not a duration", "write seconds, 0 or more")

@@ -1,4 +1,4 @@
-"""Small values of options: environment, pairs, warning signals, dependencies, arrays, begin times."""
+"""Readers of option values: environment, pairs, warning signals, dependencies, arrays, begin times."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def parse_env(items: Iterable[str], *, inherited: Mapping[str, str] | None = Non
 
 
 def check_env_name(name: str, path: str) -> str:
-    """A name that a process environment can hold."""
+    """Check the name of an environment variable."""
     if not re.match(_ENV_NAME, name):
         raise refuse(
             path, f"{show(name)} is not a variable name", "write NAME=value, the name without spaces"
@@ -74,7 +74,7 @@ def check_env_name(name: str, path: str) -> str:
 
 
 def check_env_value(name: str, value: str, path: str) -> str:
-    """A value that a process environment can hold."""
+    """Check the value of an environment variable."""
     if "\0" in value:
         raise refuse(path, f"the value of {show(name)} contains a NUL byte", "remove it")
     return value
@@ -170,7 +170,7 @@ def parse_dependency(text: str, path: str = "--after") -> Dependency:
         condition, job = "ok", text
     if condition not in CONDITIONS:
         raise refuse(path, f"unknown condition {show(condition)}", did_you_mean(condition, CONDITIONS))
-    # "last" is a fine thing to wait for
+    # a job may wait for the job submitted last
     return Dependency(condition, job if job == "last" else check_submission_id(job, path))
 
 
@@ -193,7 +193,7 @@ def parse_array(text: str, path: str = "--array") -> ArrayRange:
 
 
 def parse_since(text: str, now: float) -> float:
-    """From when on, in epoch seconds: ``1h`` ago, or ISO 8601 (local unless zoned)."""
+    """The begin of a period in epoch seconds: ``1h`` ago, or ISO 8601 (local time unless it names a zone)."""
     word = text.strip()
     if not (re.match(_DATE, word) or word[:1].isalpha()):
         return now - parse_duration(word, "--since")
@@ -201,7 +201,7 @@ def parse_since(text: str, now: float) -> float:
 
 
 def parse_begin(text: str, now: float, path: str = "--begin") -> float:
-    """When a job may start, in epoch seconds: ``now+1h``, ``1h``, or ISO 8601 (local unless zoned)."""
+    """The earliest start of a job in epoch seconds: ``now+1h``, ``1h``, or ISO 8601 (local unless it names a zone)."""
     word = text.strip()
     if word == "now":
         return now

@@ -1,4 +1,4 @@
-"""The ``provider`` setting: which machines a node provider can make, and the commands that make and end them."""
+"""The ``provider`` setting: the machines that a node provider can make, and the commands that start and end them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
-    """What the configuration says: ``boot_s`` until a simulated node is there, ``idle_s`` until an unused one goes,
-    ``timeout_s`` until a command that does not end is killed."""
+    """A node provider: ``boot_s`` until a simulated node joins, ``idle_s`` until an unused node is released,
+    ``timeout_s`` until a command of the provider is killed."""
 
     kind: str = NONE
     templates: tuple[Template, ...] = ()
@@ -31,7 +31,7 @@ class ProviderSpec:
     units: frozenset[str] = DEFAULT_UNITS
 
     def kinds(self) -> list[dict[str, Any]]:
-        """The nodes that it could make at most, as they are kept for those who judge whether a job can ever run."""
+        """The nodes that it can make at most, as stored for the check whether a job can ever run."""
         return [
             {"name": t.name, "resources": dict(t.resources), "labels": dict(t.labels), "most": t.most,
              "units": sorted(self.units)}

@@ -1,6 +1,6 @@
-"""Amounts, sizes and durations: text and numbers from outside become exact integers, or are refused.
+"""Amounts, sizes and durations: text and numbers of users become exact integers, or are refused.
 
-Nothing is rounded behind the user's back and no float is ever compared. Also the way back, for output.
+No amount is rounded silently, and no float is compared. Also formats amounts for output.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SIZES = frozenset({MEMORY, OBJECT_STORE_MEMORY})
 
 MAX_NAMES = 256
 LONGEST_S = 100 * 366 * 86400
-"""A hundred years; anything longer is a slip and would overflow dates."""
+"""A hundred years; a longer time is a mistake and would overflow dates."""
 
-# other people's words for the known resources
+# names of the known resources in other tools
 _ALIASES = {
     "numcpus": CPU,
     "numgpus": GPU,
@@ -76,7 +76,7 @@ def parse_amount(value: object, path: str) -> int:
     if scaled > LARGEST * SCALE:
         raise _too_large(value, path)
     if scaled % SCALE and _scaled(Decimal(repr(scaled / SCALE)), 4) != scaled:
-        # it could be kept here, but the JSON number that we would show for it is another one
+        # it could be stored, but its JSON number would be another number
         raise refuse(
             path, f"{show(value)} has more digits than a JSON number holds", "round it to a whole number"
         )
@@ -84,7 +84,7 @@ def parse_amount(value: object, path: str) -> int:
 
 
 def _decimal(value: object, path: str) -> Decimal:
-    """The exact number written by the user; a float counts as the shortest decimal that names it."""
+    """The exact number that the user wrote; a float counts as its shortest decimal form."""
     if isinstance(value, Decimal):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -143,7 +143,7 @@ def parse_size(value: object, path: str) -> int:
     whole = int(size)
     if size != whole and not prefix:
         raise refuse(path, f"{show(value)} is not a whole number of bytes", "write a unit, such as 1.5GiB")
-    # 0.1GiB is a size people write; the part of a byte in it is given rather than withheld
+    # 0.1GiB is a valid size; it is rounded up to whole bytes
     return whole if size == whole else whole + 1
 
 
@@ -185,7 +185,7 @@ def _duration(value: object, path: str) -> Decimal:
 def parse_resources(
     value: object, path: str, units: Iterable[str] = DEFAULT_UNITS, *, totals: bool = False
 ) -> dict[str, int]:
-    """Read a resource map. ``totals`` says it is what a node has: whole devices, no shares."""
+    """Read a resource map. ``totals``: for the resources of a node, which are whole devices, no shares."""
     document = as_mapping(value, path, "resources", '{"CPU": 1}')
     if len(document) > MAX_NAMES:
         raise refuse(path, f"{len(document)} resources, at most {MAX_NAMES} are accepted", "ask for fewer")
@@ -213,7 +213,7 @@ def _number_only(value: object, path: str) -> int:
 
 
 def check_unit_amount(name: str, amount: int, path: str, *, totals: bool = False) -> None:
-    """Refuse an amount of numbered instances that no set of whole devices and no share of one can be."""
+    """Refuse an amount of numbered instances that is neither whole nor below 1."""
     if totals and amount % SCALE:
         raise refuse(
             path, f"a node has whole {name} instances, not {format_amount(amount)}", "write a whole number"
@@ -228,7 +228,7 @@ def check_unit_amount(name: str, amount: int, path: str, *, totals: bool = False
 
 
 def check_resource_name(name: str, path: str, units: Iterable[str] = DEFAULT_UNITS) -> None:
-    """Accept known and custom names; a custom name that looks like a misspelt known one is refused."""
+    """Accept known and custom names; refuse a custom name that looks like a misspelt known name."""
     known = {*KNOWN, *units}
     if name in known:
         return
@@ -244,7 +244,7 @@ def check_resource_name(name: str, path: str, units: Iterable[str] = DEFAULT_UNI
 
 
 def format_amount(amount: int) -> int | float:
-    """An amount as the JSON number that a person would write: 2, or 0.25."""
+    """An amount as a JSON number: 2, or 0.25."""
     whole, rest = divmod(amount, SCALE)
     return amount / SCALE if rest else whole
 

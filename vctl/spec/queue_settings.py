@@ -1,4 +1,4 @@
-"""How a cluster's queue is served, as people write it: a small map with seconds and words."""
+"""The queue settings of a cluster in their documented form: a map with words, numbers and seconds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _DEFAULTS = {field.name: field.default for field in fields(QueuePolicy)}
 
 
 def parse_queue(document: object, path: str = "queue") -> Changes:
-    """Changes of a queue's settings; what is not named stays, null sets a setting back to its default."""
+    """Read changes of queue settings; a setting that is null gets its default."""
     changes: Changes = {}
     for name, value in as_mapping(document, path, "a map of settings", '{"order": "fifo"}').items():
         if name not in READERS:

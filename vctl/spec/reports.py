@@ -1,4 +1,4 @@
-"""What a look at the state says, as types: why something waits, status, plans, proofs. Plain dicts, too."""
+"""The JSON forms of reports as types: why a job waits, status, plans of clusters, diagnoses. Plain dicts, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vctl.spec.documents import Amounts, ClusterUse, Scheduler
 
 
 class Holder(TypedDict, total=False):
-    """Who holds resources on a node: a job, or else a cluster."""
+    """A holder of resources on a node: a job, or else a cluster."""
 
     submission_id: str
     cluster_id: str
@@ -18,7 +18,7 @@ class Holder(TypedDict, total=False):
 
 
 class NodeObstacle(TypedDict):
-    """What is needed and free on a node; ``vnode_id`` where a task waits for a virtual node."""
+    """The needed and the free resources of a node; ``vnode_id`` where a task waits for a virtual node."""
 
     node_id: str
     vnode_id: NotRequired[str]
@@ -30,7 +30,7 @@ class NodeObstacle(TypedDict):
 
 
 class Ahead(TypedDict, total=False):
-    """One that is ahead in the queue: a job, or a task, of which only the resources are named."""
+    """A job or a task that is ahead in the queue; of a task only the resources are known."""
 
     submission_id: str
     task_id: str
@@ -50,7 +50,7 @@ class Preempted(TypedDict):
 
 
 class Remedy(TypedDict):
-    """A change that was tried and starts what waits."""
+    """A tested change that starts the waiting job or task."""
 
     kind: str
     change: str
@@ -59,7 +59,7 @@ class Remedy(TypedDict):
 
 
 class Found(TypedDict):
-    """What a look around found: who is ahead, each node, who would end, and what would help."""
+    """The causes of a wait: jobs ahead, nodes, jobs that would be preempted, and helpful changes."""
 
     ahead: list[Ahead]
     nodes: list[NodeObstacle]
@@ -108,7 +108,7 @@ class Piece(TypedDict):
 
 
 class Loan(TypedDict):
-    """What a cluster would borrow."""
+    """Resources that a cluster would borrow."""
 
     borrower_id: str
     lender_id: str | None
@@ -117,7 +117,7 @@ class Loan(TypedDict):
 
 
 class DryRun(TypedDict):
-    """What a submit would lead to."""
+    """The outcome of a submit."""
 
     verdict: str
     state_reason: str | None
@@ -156,7 +156,7 @@ class JobLine(TypedDict):
 
 
 class RunningLine(JobLine):
-    """One that runs."""
+    """A running job."""
 
     cluster_id: str
     node_ids: list[str]
@@ -169,7 +169,7 @@ class RunningLine(JobLine):
 
 
 class WaitingLine(JobLine):
-    """One that waits."""
+    """A waiting job."""
 
     priority: int
     state_reason: str | None
@@ -178,7 +178,7 @@ class WaitingLine(JobLine):
 
 
 class FailedLine(JobLine):
-    """One that failed."""
+    """A failed job."""
 
     state_reason: str | None
     message: str | None
@@ -187,7 +187,7 @@ class FailedLine(JobLine):
 
 
 class QueueLines(TypedDict):
-    """How many jobs wait and run, and the first of those that wait."""
+    """The numbers of waiting and running jobs, and the first waiting jobs."""
 
     pending: int
     running: int
@@ -195,7 +195,7 @@ class QueueLines(TypedDict):
 
 
 class Status(TypedDict):
-    """What runs, what waits and what is free."""
+    """The running jobs, the waiting jobs and the free resources."""
 
     cluster_id: str
     nodes: dict[str, int]
@@ -211,7 +211,7 @@ class Status(TypedDict):
 
 
 class TreeChange(TypedDict):
-    """A cluster that is not as a file wants it."""
+    """A cluster that differs from a tree file."""
 
     action: str
     cluster_id: str
@@ -223,7 +223,7 @@ class TreeChange(TypedDict):
 
 
 class TreeDiff(TypedDict):
-    """What differs between the clusters and a file, or was changed to match it."""
+    """The differences between the clusters and a tree file, or the changes that removed them."""
 
     revision: str
     changes: list[TreeChange]
@@ -232,7 +232,7 @@ class TreeDiff(TypedDict):
 
 
 class ReplayStep(TypedDict):
-    """A step of a replay and what it did."""
+    """A step of a replay and its repairs."""
 
     step: int
     title: str
@@ -240,14 +240,14 @@ class ReplayStep(TypedDict):
 
 
 class Replayed(TypedDict):
-    """What a replay did, or would do."""
+    """The repairs of a replay, or in a dry run the repairs that it would make."""
 
     steps: list[ReplayStep]
     changes: int
 
 
 class Diagnosis(TypedDict):
-    """Whether the state is sound; ``checked`` counts the rows that a proof looked at."""
+    """Whether the state is sound; ``checked`` counts the checked rows of each table."""
 
     ok: bool
     findings: list[str]

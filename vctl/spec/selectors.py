@@ -1,4 +1,4 @@
-"""Labels and label selectors as users write them, to core values and back."""
+"""Reads labels and label selectors of users into core values."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _condition(key: str, given: object, path: str) -> Condition:
 
 
 def _values(texts: list[str], path: str) -> tuple[str, ...]:
-    """The values to compare with: at least one, none of them empty, sorted, each once."""
+    """The sorted, distinct values of a condition; refuses no values and empty values."""
     values = sorted({text.strip() for text in texts})
     if not values or "" in values:
         raise refuse(

@@ -1,4 +1,4 @@
-"""A key for what a request needs: equal requests have equal keys, so one answer serves them all."""
+"""A key of the resources that a request needs: equal requests have equal keys and share one verdict."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LONGEST = 256
 def shape_key(spec: ClusterSpec, entry: Amounts) -> str:
     """A canonical string of gang, limits and entrypoint request; readable when short.
 
-    Zeros and the order of names do not count, nor do the labels that nodes will carry: they do not decide
-    where a gang fits. The order of groups and nodes counts, because ranks follow it.
+    Amounts of 0, the order of names and the labels of the new nodes are left out: they do not change the placement. The
+    order of groups and nodes is kept, as ranks follow it.
     """
     parts = []
     if spec.flexible:
@@ -37,7 +37,7 @@ def shape_key(spec: ClusterSpec, entry: Amounts) -> str:
 
 
 def _runs(nodes: Iterable[str]) -> Iterable[str]:
-    """Equal neighbours once, with their number: a thousand equal nodes make a short key."""
+    """Equal neighbours as one text with their number, so that many equal nodes make a short key."""
     for node, same in groupby(nodes):
         yield f"{sum(1 for _ in same)}*{node}"
 

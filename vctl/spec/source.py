@@ -1,7 +1,7 @@
 """Where a document comes from: inline JSON, ``@file``, or ``-`` for standard input.
 
-Numbers stay exact (``Decimal``), and what JSON parsers let pass silently (duplicate keys, NaN) is refused.
-Knows nothing of what the document means.
+Numbers stay exact (``Decimal``). Duplicate keys and NaN, which JSON parsers accept, are refused. This module does not
+know the meaning of a document.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_ITEMS = 1_000_000
 def read_document(ref: str, what: str, path: str) -> object:
     """Read the JSON (or YAML) that an option names; every failure is a BadSpec that starts with ``path``.
 
-    ``what`` says what is expected, such as "a cluster spec". Decimals in the result are ``Decimal``.
+    ``what`` names the expected document, such as "a cluster spec". Decimals in the result are ``Decimal``.
     """
     if ref == "-":
         return parse_text(_read(sys.stdin.buffer, "standard input", path), what, f"{path} (standard input)")
@@ -42,7 +42,7 @@ def read_document(ref: str, what: str, path: str) -> object:
 
 
 def read_file(name: str, what: str, path: str, *, stdin: BinaryIO | None = None) -> object:
-    """Read a file that is one document, or standard input (``-``): YAML, or JSON where it begins with ``{``."""
+    """Read one document from a file, or from standard input (``-``): YAML, or JSON if it begins with ``{``."""
     if name == "-":
         text, where = _read(stdin or sys.stdin.buffer, "standard input", path), f"{path} (standard input)"
     else:
@@ -98,7 +98,7 @@ def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: b
 
 
 class _Refused(Exception):
-    """Something a parser hook does not accept; the caller knows the path."""
+    """A refusal inside a parser; the caller adds the path."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(problem)
@@ -182,7 +182,7 @@ def _load_yaml(text: str, path: str) -> object:
             if key_node.value in own:
                 raise _duplicate(key_node.value)
             own.add(key_node.value)
-        loader.flatten_mapping(node)  # "<<": merged keys come first, own ones replace them
+        loader.flatten_mapping(node)  # "<<": merged keys come first, keys of this map replace them
         return {
             loader.construct_object(k, deep=True): loader.construct_object(v, deep=True)
             for k, v in node.value
@@ -220,7 +220,7 @@ def _too_deep(path: str) -> BadSpec:
 
 
 def plain(value: object) -> Any:
-    """A document with exact numbers as one that ``json.dumps`` accepts, for parts that vctl passes on."""
+    """A document for ``json.dumps``: exact numbers become int or float."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() and abs(value) < 2**53 else float(value)
     if isinstance(value, Mapping):

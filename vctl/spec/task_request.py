@@ -1,6 +1,6 @@
-"""What one ``task run`` asks for, whoever starts it: command line, HTTP or Python.
+"""The request of one ``task run`` from the command line, HTTP or Python.
 
-A ``TaskRequest`` that exists is well formed; whether its job runs and has free resources is decided elsewhere.
+Every ``TaskRequest`` is well formed; whether its job runs and has free resources is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vctl.spec.text import check_line
 DEFAULT_REQUEST: Amounts = {CPU: SCALE}
 SOFT = "soft"
 JOB_VARIABLES = ("VCTL_SUBMISSION_ID", "VCTL_JOB_ID")
-"""Where a process of a job finds which job it belongs to; the first that is set counts."""
+"""The variables that name the job of a process; the first one that is set counts."""
 OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 MOST_OBJECTS = 256
 """Inputs, or outputs, of one task."""
@@ -37,11 +37,11 @@ MOST_OBJECTS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRequest:
-    """Everything a ``task run`` carries. ``job`` None: the one in whose environment it is started.
+    """All parameters of a ``task run``. ``job`` None: the job of the process that starts the task.
 
     ``strategy``: HYBRID, SPREAD, RANDOM, ``NODE:<id>`` or ``NODE:<id>:soft``. ``max_retries`` counts tries
     after the first. ``inputs`` and ``outputs`` are names of objects.
-    ``env`` is added to the environment of whoever starts it; ``cwd`` None: its directory.
+    ``env`` is added to the environment of the process that starts the task; ``cwd`` None: its directory.
     """
 
     argv: tuple[str, ...]
@@ -73,7 +73,7 @@ class TaskRequest:
 
 
 def check_objects(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-    """Names of objects, each once and none on both sides."""
+    """Check the names of objects: each is named once, and none is both input and output."""
     for names, path in ((inputs, "--input"), (outputs, "--output")):
         if len(names) > MOST_OBJECTS:
             raise refuse(

@@ -1,6 +1,6 @@
-"""A file that describes a wanted tree of logical clusters: ``clusters:``, each with its ``children:``.
+"""Tree files, which describe a wanted tree of logical clusters: ``clusters:``, each with ``children:``.
 
-Read into a flat list, parents first, each with the path where it stands in the file; written back by ``document``.
+A file is read into a flat list, parents first, each with its path in the file; ``tree_document`` writes a file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXAMPLE = '{"clusters": [{"id": "team-a", "replica_sets": {"8c16g": 2}}]}'
 
 @dataclass(frozen=True, slots=True)
 class TreeCluster:
-    """One cluster of the file: what is left out has its default, whatever the cluster is now."""
+    """One cluster of the file; omitted fields have their defaults, whatever the present cluster has."""
 
     cluster_id: str
     parent_id: str
@@ -48,13 +48,13 @@ class _Reader:
         self.found: dict[str, TreeCluster] = {}
 
     def level(self, value: object, path: str, parent: TreeCluster | None) -> None:
-        """All clusters of a list, each followed by those inside it."""
+        """Read all clusters of a list, each followed by the clusters inside it."""
         items = as_list(value, path, path.rpartition(".")[2], '[{"id": "team-a"}]')
         for index, item in enumerate(items):
             self.cluster(item, f"{path}[{index}]", parent)
 
     def cluster(self, value: object, path: str, parent: TreeCluster | None) -> None:
-        """One cluster and those inside it."""
+        """Read one cluster and the clusters inside it."""
         given = _known(as_mapping(value, path, "a cluster", '{"id": "team-a"}'), path, FIELDS)
         cluster_id = _id(given, path)
         if cluster_id in self.found:
@@ -107,7 +107,7 @@ def parse_tree(document: object, *, units: Iterable[str] = DEFAULT_UNITS) -> lis
 
 
 def _known(document: Mapping[str, object], path: str, names: tuple[str, ...]) -> dict[str, object]:
-    """The fields that are there and not null."""
+    """The fields that are present and not null; refuses unknown fields."""
     for key in document:
         if key not in names:
             raise refuse(child(path, key), f"unknown field {show(key)}", did_you_mean(key, names))
@@ -136,7 +136,7 @@ def _parent(given: Mapping[str, object], path: str, parent: TreeCluster | None) 
 
 
 def _divisible(given: Mapping[str, object], path: str) -> bool:
-    """As given; a cluster with children is divisible without saying so."""
+    """The value of ``divisible``; a cluster with children is divisible by default."""
     here = child(path, DIVISIBLE)
     value = given.get(DIVISIBLE, bool(given.get(CHILDREN)))
     if not isinstance(value, bool):
@@ -147,7 +147,7 @@ def _divisible(given: Mapping[str, object], path: str) -> bool:
 
 
 def cluster_document(cluster: TreeCluster) -> dict[str, object]:
-    """What a file says of one cluster, its place aside."""
+    """The fields of one cluster in a tree file, without its parent."""
     spec = cluster.spec
     found: dict[str, object] = {ID: cluster.cluster_id, DIVISIBLE: cluster.divisible}
     if spec.flexible or spec.groups:
@@ -166,7 +166,7 @@ def cluster_document(cluster: TreeCluster) -> dict[str, object]:
 
 
 def tree_document(clusters: Iterable[TreeCluster]) -> dict[str, object]:
-    """The file that describes some clusters, given parents first; ``parse_tree`` reads it back."""
+    """The tree file of clusters, which are given parents first; ``parse_tree`` reads it back."""
     top: list[object] = []
     known: dict[str, dict[str, object]] = {}
     for cluster in clusters:
