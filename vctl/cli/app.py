@@ -1,4 +1,4 @@
-"""From the words on the command line to an exit code: find the command, read its arguments, run it, answer.
+"""Runs a command line: find the command, read its arguments, run it, write the answer, return the exit code.
 
 The only place of the command line that catches errors.
 """
@@ -20,9 +20,9 @@ from vctl.operations.declare import Param
 
 
 def run(words: Sequence[str]) -> int:
-    """Answer one command line."""
+    """Run one command line; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # bytes that are no text must not end a command
+        if isinstance(stream, io.TextIOWrapper):  # a command must not fail because of bytes that are not text
             stream.reconfigure(errors="backslashreplace")
     try:
         command, rest = _find(list(words))
@@ -33,7 +33,7 @@ def run(words: Sequence[str]) -> int:
     except VctlError as error:
         return _report(error, as_json=wants_json(words))
     except BrokenPipeError:
-        # whoever read our output has left; not even the interpreter's last flush may complain about it
+        # the reader of the output has ended; the last flush of the interpreter must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
@@ -52,7 +52,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether errors go to stdout as JSON; known before the words are parsed, as they may be wrong."""
+    """Whether errors go to stdout as JSON; decided before the words are parsed, as they may be wrong."""
     chosen = os.environ.get("VCTL_OUTPUT", "")
     names_objects = ["task", "run"] in (list(words[i : i + 2]) for i in range(len(words)))
     for index, word in enumerate(words):
@@ -120,10 +120,10 @@ def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
 
 
 def _check_value(param: Param, value: Any) -> None:
-    """Words are Unicode; paths, arguments and variables may be any bytes; numbers are such as can be stored."""
+    """Refuse texts that are not Unicode, except paths, arguments and variables, and numbers that cannot be stored."""
     if isinstance(value, str) and not (value.isascii() or param.to_kernel or value.startswith("@")):
         spec.text.check_words(value, param.spelled)
-    elif isinstance(value, (int, float)) and not -(2**63) <= value < 2**63:  # also what is no number
+    elif isinstance(value, (int, float)) and not -(2**63) <= value < 2**63:  # NaN too
         raise BadSpec(f"{param.spelled}: {value} is out of range", fix="write a smaller number")
 
 
@@ -165,7 +165,7 @@ def _execute(command: Command, values: dict[str, Any]) -> int:
 
 
 def _in_words_of(command: Command, error: VctlError) -> VctlError:
-    """The error of a verb that names a parameter, with the option in its place: ``--resources.CPU``."""
+    """The error of a verb with the name of the option in place of the parameter: ``--resources.CPU``."""
     path = str(error.details.get("path", ""))
     name = path.partition(".")[0].partition("[")[0]
     named = (one for one in command.params if name in (one.name, one.name.removesuffix("_s")))
@@ -184,7 +184,7 @@ def _answer(call: Call, values: dict[str, Any]) -> int:
         code = answer if isinstance(answer, int) else 0
         if answer is not None and not isinstance(answer, int):
             code = call.write(answer)
-            if "watch" in call.command.common:  # what is read may be old when nothing schedules
+            if "watch" in call.command.common:  # a shown state may be old when no scheduler runs
                 call.warn_if_nothing_schedules()
         sys.stdout.flush()
         if not call.watch_s:

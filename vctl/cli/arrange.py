@@ -1,4 +1,4 @@
-"""``--sort`` and ``--columns`` of lists: by the names of the JSON form, whatever the form of the output."""
+"""``--sort`` and ``--columns`` of lists, by the field names of the JSON form; for every form of output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DESCENDING = "desc"
 
 
 def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int | None) -> None:
-    """Sort the rows of a list, cut it to its limit and choose what is shown; the JSON form keeps all fields.
+    """Sort the rows of a list, apply its limit and choose the shown columns; the JSON form keeps all fields.
 
     Raises BadSpec for a field that the objects do not have.
     """
@@ -42,7 +42,7 @@ def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int
 
 
 def _sorted(rows: Sequence[Data], sort: str, known: Sequence[str]) -> list[int]:
-    """Numbers of the rows in order; equals stay as they were, and what has no value comes last either way."""
+    """The indices of the rows in sorted order; equal rows keep their order, and rows without a value come last."""
     name, _, direction = sort.partition(":")
     if direction not in ("", "asc", DESCENDING):
         raise BadSpec(f"--sort: unknown direction {direction!r}", fix=f"write {name} or {name}:{DESCENDING}")
@@ -60,7 +60,7 @@ def _key(value: Any) -> tuple[int, Any]:
 
 
 def _fields(answer: Answer) -> list[str]:
-    """The fields that the objects of a list have; of an empty one those that its kind is documented to have."""
+    """The fields of the objects of a list; of an empty list the documented fields of its kind."""
     if answer.rows or not isinstance(answer.data, dict):
         return list(dict.fromkeys(field for row in answer.rows for field in row))
     forms, kind = spec.documents, str(answer.data.get("kind"))

@@ -1,4 +1,4 @@
-"""This command's terminal as that of a job: the near side of ``runtime.relay``."""
+"""Connects the terminal of this command to a job: the client side of ``runtime.relay``."""
 
 import contextlib
 import fcntl
@@ -24,7 +24,7 @@ NO_SIZE = b"\0" * 8
 
 
 def converse(call: Call, door: Door, submission_id: str) -> int:
-    """Be the terminal of a job until it is over; its exit code."""
+    """Be the terminal of a job until the job is over; returns its exit code."""
     from vctl.client.handles import Job, Local
     from vctl.core.jobs import FINAL
 
@@ -56,7 +56,7 @@ def converse(call: Call, door: Door, submission_id: str) -> int:
 
 @contextlib.contextmanager
 def _raw() -> Iterator[int]:
-    """The terminal hands on every key while this lasts; gives a descriptor that tells of a new size."""
+    """Put the terminal into raw mode; yields a descriptor that becomes readable when the terminal is resized."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = termios.tcgetattr(0) if os.isatty(0) else None
     heard = signal.signal(signal.SIGWINCH, lambda *_: _wake(writing))
@@ -85,7 +85,7 @@ def _size() -> bytes:
 
 
 def _pump(line: socket.socket, size_changed: int) -> None:
-    """What is typed goes to the job, what it shows comes back, until it hangs up."""
+    """Copy typed input to the job and its output to the terminal, until the job closes the connection."""
     sys.stdout.flush()
     sources = [line.fileno(), size_changed, 0]
     try:
@@ -106,4 +106,4 @@ def _pump(line: socket.socket, size_changed: int) -> None:
                 if not typed:
                     sources.remove(0)
     except (ConnectionResetError, BrokenPipeError):
-        return  # the process of the job was ended
+        return  # the process of the job has ended

@@ -1,4 +1,4 @@
-"""The typer side of a declared command: help pages, and the verdict on what ``declare.read`` gave up on."""
+"""Declared commands for typer: help pages, and the errors of command lines that ``declare.read`` cannot read."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,11 +12,11 @@ from vctl.errors import BadSpec
 from vctl.operations.declare import Param
 
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
-"""click's, or that of the click inside newer typers."""
+"""The usage error of click, or of the click inside newer versions of typer."""
 
 
 class _Named:
-    """Help that names a value by its word alone: newer typers write ``<bool>``, ``<list[str]>`` and ``{JOB}...``."""
+    """Help with plain metavars: newer versions of typer write ``<bool>``, ``<list[str]>`` and ``{JOB}...``."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters, ``--help`` too."""
@@ -43,7 +43,7 @@ class _Group(_Named, typer.core.TyperGroup):
 
 
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
-    """The value of every parameter as typer reads them; None when help was shown. Mistakes are BadSpec."""
+    """The values of all parameters, read by typer; None when help was shown. Raises BadSpec for mistakes."""
     app = _app()
     settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": not command.own_words}
     help = _plain(f"{command.help}\n\n{command.details}".strip())
@@ -84,7 +84,7 @@ def _ask(
         raise _mistake(error, name, examples[0], params) from None
     if isinstance(found, dict):
         return found
-    # not as typer's epilog, which would break the lines: they are there to be copied
+    # not as typer's epilog, which would break the lines that users copy
     typer.echo("\n".join(["Examples:", *(f"  {example}" for example in examples), ""]))
     return None
 
@@ -112,7 +112,7 @@ def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> Ba
 
 
 def _advice(option: str | None, params: Sequence[Param]) -> str | None:
-    """What to write instead of an option that other tools have."""
+    """The option to write in place of an option of another tool."""
     ours = OTHER_OPTIONS.get(option or "")
     if ours is not None and not any(ours in param.info.names for param in params):
         return None
@@ -120,7 +120,7 @@ def _advice(option: str | None, params: Sequence[Param]) -> str | None:
 
 
 def _callback(command: Command) -> Callable[..., dict[str, Any]]:
-    """A function with the signature that typer needs, which hands back what typer read."""
+    """A function with the signature that typer needs; it returns the values that typer read."""
 
     def callback(**values: Any) -> dict[str, Any]:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -134,7 +134,7 @@ def _callback(command: Command) -> Callable[..., dict[str, Any]]:
         )
         for param in command.params
     ]
-    callback.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]  # how typer is told
+    callback.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]  # read by typer
     callback.__annotations__ = {param.name: param.annotation for param in params}
     return callback
 
@@ -157,5 +157,5 @@ def _annotation(param: Param) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Keep rich from reading brackets as markup."""
+    """The text with escaped brackets, which rich would read as markup."""
     return text.replace("[", "\\[")

@@ -1,4 +1,4 @@
-"""One call of a command: its settings, the store it works on, and where its answer goes."""
+"""One call of a command: its settings, its store or server, and its output."""
 
 import os
 import sys
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 TABLE_LIMIT = 100
 LEAST_WATCH_S = 0.1
 _LOCAL = ("daemon", "serve")
-"""Commands that are about this machine, wherever others find the state."""
+"""Commands that always work on this machine, also where VCTL_ADDRESS names a server."""
 
 
 class Call:
-    """What a command function gets beside its arguments. ``shared`` are the values of the common options."""
+    """The first argument of a command function. ``shared`` are the values of the common options."""
 
     def __init__(self, command: Command, shared: dict[str, Any]) -> None:
         self.command = command
@@ -100,7 +100,7 @@ class Call:
 
     @property
     def backend(self) -> "Backend":
-        """What carries verbs out."""
+        """The backend that carries verbs out."""
         if self._backend is None:
             from contextlib import nullcontext
 
@@ -112,13 +112,13 @@ class Call:
 
     @property
     def connection(self) -> "Connection":
-        """The server, on first use."""
+        """The connection to the server, opened on first use."""
         if self._connection is None:
             self._connection = operations.connection.connect(self.config)
         return self._connection
 
     def waiter(self) -> "Waiter":
-        """What waits for jobs, tasks and clusters."""
+        """A waiter for jobs, tasks and clusters."""
         if self.is_remote:
             return operations.connection.Waiter(self.connection, self.config)
         from vctl.daemon import waiting as here
@@ -126,7 +126,7 @@ class Call:
         return here.Waiter(self.store, self.config)
 
     def require_scheduler(self) -> None:
-        """Refuse what is waited for where nobody schedules nor is to be started. A server sees to that itself."""
+        """Refuse changes that need a scheduler where none runs and none may be started. A server checks that itself."""
         self._scheduling().insisted = True
 
     def _scheduling(self) -> "Background":
@@ -141,7 +141,7 @@ class Call:
 
     @property
     def limit(self) -> int | None:
-        """At most so many entries: as asked, else 100 in tables. What is to be sorted is wanted whole."""
+        """The most entries of a list: ``--limit``, else 100 in tables. A list that is sorted is read completely."""
         return None if self.sort else self._most
 
     @property
@@ -160,7 +160,7 @@ class Call:
     ) -> bool:
         """Add ``--state``, ``--user`` and ``--since`` to the filters, by the fields that the objects have for them.
 
-        Returns whether those that are over are wanted, because a state or a time was named.
+        Returns whether finished objects are wanted too, because a state or a time was given.
         """
         given = {
             "state": (state, self._choices[0]),
@@ -195,56 +195,56 @@ class Call:
         return f"{field}>={ops.forms.timestamp(int(parse_since(since, time.time()) * 1e9))}"
 
     def over_too(self, kind: str, *, asked: bool) -> bool:
-        """Whether jobs or tasks that are over are wanted: asked for, or chosen from; data has them always."""
+        """Whether finished jobs or tasks are listed: with ``-a``, with a filter, and always in data."""
         filtered = bool(self.filters)
         chosen = self.choose(**CHOSEN_BY[kind])
         return asked or filtered or chosen or self.output not in ("table", "name")
 
     def unlimited(self) -> None:
-        """Everything is wanted, because it is counted and not shown."""
+        """List all entries, as they are counted and not shown."""
         self._unlimited = True
 
     def first(self, items: "Sequence[Data]") -> "Sequence[Data]":
-        """As many of the items as are wanted."""
+        """The items up to the limit."""
         return items if self.limit is None else items[: self.limit]
 
     def cluster(self, given: str | None) -> str:
-        """The cluster to look at: as given, else the one this process runs in, else the primary."""
+        """The cluster of a command: the given one, else the one in which this process runs, else the primary."""
         here = os.environ.get("VCTL_CLUSTER_ID") if self._job_is_known() else None
         return spec.ids.resolve_cluster_id(given or here or PRIMARY, "--cluster")
 
     @property
     def job_here(self) -> str | None:
-        """The submission id of the job that this process belongs to."""
+        """The submission id of the job of this process."""
         return os.environ.get("VCTL_SUBMISSION_ID") or None if self._job_is_known() else None
 
     def _job_is_known(self) -> bool:
-        """Whether the job of this environment is one of this state directory; a server is taken to be the right one."""
+        """Whether the job of this environment is in this state directory; of a server this is assumed."""
         if self.is_remote or not os.environ.get("VCTL_SUBMISSION_ID"):
             return True
         return ops.rights.calling_job(self.store) is not None
 
     def note(self, text: str | None) -> None:
-        """Tell people something that is not a result."""
+        """Write a text that is not a result to stderr."""
         if text:
             sys.stdout.flush()
             sys.stderr.write(visible(text) + "\n")
             sys.stderr.flush()
 
     def warn_if_nothing_schedules(self) -> None:
-        """Say so when no scheduler has given a sign of life lately, once the state was opened."""
-        if self._live is None:  # which shows it itself
+        """Warn when no scheduler has sent a heartbeat lately; only after the state was opened."""
+        if self._live is None:  # a live view shows the warning itself
             self.note(self._notice())
 
     def _notice(self) -> str | None:
-        """How old the scheduler's last sign of life is; None while it is fresh."""
+        """The warning with the age of the scheduler's last heartbeat; None while it is fresh."""
         if self._store is None and self._connection is None:
             return None
         if self._background is not None and self._background.problem:
             return f"Warning: {self._background.problem}"
         if self.is_remote:
             state = operations.views.scheduler(self.backend)
-        else:  # every command asks this: without the declarations of all views
+        else:  # every command does this: do not import the declarations of all views
             state = ops.views.scheduler(self.store)
         if state["running"] or state["starting"]:
             return None
@@ -255,7 +255,7 @@ class Call:
         return f"No scheduler is running (last seen {ended}). Start one with `vctl daemon`."
 
     def write(self, answer: "Answer") -> int:
-        """Write an answer in the wanted form; returns the exit code it carries."""
+        """Write an answer in the chosen form; returns its exit code."""
         if self.sort or self.columns:
             cli.arrange.arrange(answer, sort=self.sort, columns=self.columns, limit=self._most)
         if not self.for_people:
@@ -272,7 +272,7 @@ class Call:
         return answer.code
 
     def _redraw(self, answer: "Answer") -> None:
-        """Show a watched answer in the place of the one before."""
+        """Show a watched answer in place of the previous one."""
         if self._live is None:
             self._live = cli.live_view.LiveView(
                 self.command.path, self.watch_s or 0, color=self.config.get("color")
@@ -280,7 +280,7 @@ class Call:
         self._live.show(answer, self._notice(), header=self._header)
 
     def pause(self) -> None:
-        """Wait until a watched answer is due again."""
+        """Wait until a watched answer is refreshed."""
         import time
 
         time.sleep(self.watch_s or 0)

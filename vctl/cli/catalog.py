@@ -27,7 +27,7 @@ GROUPS = {
     "lease": ("Show the resources that clusters have borrowed.", "objects"),
     "config": ("Show the settings and where they come from.", "serve"),
 }
-"""Words that are followed by a second word; the last column names one module, or several."""
+"""First words that need a second word -> help and the names of the modules."""
 
 WORDS = {
     "status": ("Show running jobs, waiting jobs and free resources.", "views"),
@@ -62,7 +62,7 @@ SHORT = {
     "shell": "job submit",
     "top": "status",
 }
-"""Short words for commands that people type all day: the same command, with the same options."""
+"""Short words for frequent commands, with the same options."""
 SHELL = "shell"
 SHELL_HELP = "Open a shell with a terminal inside a job of its own."
 SHELL_DETAILS = "Without CMD it is the shell that the variable SHELL names."
@@ -80,7 +80,7 @@ SECTIONS = {
     "Nodes": ("node",),
     "Run the service": ("daemon", "serve", "config", "doctor", "replay", "backup", "restore", "prune"),
 }  # fmt: skip
-"""The first help page in groups; every word that is not hidden stands in one of them."""
+"""The sections of the first help page; each word that is not hidden is in one of them."""
 ELSEWHERE = {
     "srun": "run", "salloc": "shell", "submit": "run", "exec": "task run", "start": "run",
     "sbatch": "run --no-wait", "qsub": "run --no-wait", "bsub": "run --no-wait",
@@ -96,7 +96,7 @@ ELSEWHERE = {
     "tasks": "task list", "objects": "list objects", "up": "daemon", "ssh": "shell", "server": "serve",
     "memory": "list objects",
 }  # fmt: skip
-"""The first word that people type who come from Slurm, PBS, LSF, Ray or kubectl -> the command here."""
+"""First words of Slurm, PBS, LSF, Ray and kubectl -> the command of vctl."""
 OTHER_WORDS = {
     "ls": ("list",),
     "ps": ("list",),
@@ -135,13 +135,13 @@ OTHER_WORDS = {
     "uncordon": ("undrain",),
     "resume": ("undrain", "release"),
 }
-"""The second word that people type who come from elsewhere -> the words here; the first one that exists counts."""
+"""Second words of other tools -> words of vctl; the first one that the group has counts."""
 OTHER_KINDS = {
     "pod": "jobs", "pods": "jobs", "po": "jobs", "deployments": "jobs", "queue": "jobs", "actors": "tasks",
     "namespaces": "clusters", "namespace": "clusters", "ns": "clusters", "vc": "clusters", "vcs": "clusters",
     "partitions": "clusters", "queues": "clusters", "machines": "nodes", "no": "nodes", "placement-groups": "vnodes",
 }  # fmt: skip
-"""Kinds of objects as others call them -> the kind here."""
+"""Kinds of objects of other tools -> the kind of vctl."""
 OTHER_OPTIONS = {
     theirs: ours
     for ours, words in {
@@ -163,7 +163,7 @@ OTHER_OPTIONS = {
     }.items()
     for theirs in words.split()
 }
-"""Options as others call them -> the option here; offered only where the command has it."""
+"""Options of other tools -> the option of vctl; offered only where the command has it."""
 OPTION_ADVICE = {
     "--wait": "leave it out: the command waits; --no-wait returns at once",
     "--address": "set VCTL_ADDRESS=http://HOST:PORT to work on a server",
@@ -249,7 +249,7 @@ def _unknown(before: str, word: str, known: list[str]) -> BadSpec:
     guess = None
     if before == "vctl":
         guess = ELSEWHERE.get(word)
-        if guess is None and f"job {word}" in _job_paths():  # jobs are what most people are after
+        if guess is None and f"job {word}" in _job_paths():  # most users mean a job
             guess = f"job {word}"
     else:
         guess = next((one for one in OTHER_WORDS.get(word, ()) if one in known), None)

@@ -1,6 +1,6 @@
 """The columns of every kind of list, shared by ``vctl KIND list`` and ``vctl list KIND``.
 
-What stands at 80 columns stands everywhere; ``at`` says from which width on there is more.
+Columns without ``at`` are always shown; ``at`` is the width of the terminal from which on a column is shown.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from vctl.cli.table import GIVES, Cell, Column, key, matters
 
 Item = Mapping[str, Any]
 WIDE, WIDER, WIDEST = 100, 130, 160
-"""Widths of a terminal from which more columns stand."""
+"""Widths of a terminal from which on more columns are shown."""
 
 
 def _running_for(job: Item) -> str:
@@ -54,12 +54,12 @@ def _state(field: str) -> Any:
 
 
 def state(heading: str, show: Callable[[Item], Any], *reads: str) -> Column:
-    """A word of a known few, in its colour."""
+    """A column with words of a fixed set, in their colours."""
     return Column(heading, show, whole=True, reads=reads)
 
 
 def cluster(heading: str, field: str) -> Column:
-    """The id of a cluster, which gives way."""
+    """A column with the id of a cluster, which is shortened early."""
     return Column(heading, field, middle=True, rank=GIVES)
 
 
@@ -80,7 +80,7 @@ def _amounts(field: str, at: int = 0) -> list[Column]:
 
 
 def _use(total: str, available: str | None) -> list[Column]:
-    """What is not available of a total; None: what jobs use of it, as in `vctl vc tree`."""
+    """Columns of the used part of a total; without ``available`` the part that jobs use, as in `vctl vc tree`."""
     return [
         Column(heading, _used(name, total, available), right=True)
         for heading, name in (("CPU", "CPU"), ("GPU", "GPU"), ("MEM", "memory"))
@@ -199,7 +199,7 @@ EVENTS = [
 
 
 def _count(value: object) -> object:
-    """Jobs come as a number, or as numbers by state."""
+    """The number of jobs, given as a number, a list, or numbers by state."""
     if isinstance(value, Mapping):
         return sum(value.values()) or ""
     return (len(value) or "") if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The options that commands share, and which kind of command has which."""
+"""The options that commands share, and the groups of them for each kind of command."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -77,7 +77,7 @@ NAMES_OUTPUTS = (SHORT_OUTPUT, COLOR, HOME)
 READS = (OUTPUT, NO_HEADER, WATCH, COLOR, HOME)
 LISTS = (FILTER, SORT, COLUMNS, LIMIT, *READS)
 CHOICES = (USER, STATE, SINCE)
-"""Beside LISTS, as far as a kind of object has a user, a state and a beginning."""
+"""In addition to LISTS, where a kind of object has a user, a state and a begin."""
 CHOSEN_BY: dict[str, dict[str, Any]] = {
     "jobs": {
         "state": "status",
@@ -107,7 +107,7 @@ HERE = "(default: inside a job its cluster, else the primary)."
 
 
 def cluster_option(what: str) -> Opt:
-    """``-c``; ``what`` it stands for."""
+    """The option ``-c``; ``what`` begins its help text."""
     return Opt("-c", "--cluster", metavar="ID", complete="clusters", help=f"{what} {HERE}")
 
 
@@ -115,7 +115,7 @@ InCluster = Annotated[str | None, cluster_option("Only entries in this cluster a
 
 
 def place(call: "Call", given: str | None) -> str:
-    """The cluster to look at; one that is named must be there."""
+    """The cluster of a command. Raises NotFound for an unknown cluster that was given."""
     cluster = call.cluster(given)
     if given is not None:
         operations.clusters.get_cluster(call.backend, cluster)
@@ -123,7 +123,7 @@ def place(call: "Call", given: str | None) -> str:
 
 
 def below(call: "Call", top: str, items: "Sequence[F]", *names: str) -> "list[F]":
-    """Items of which a named field is the cluster or one below it."""
+    """The items with the cluster, or a cluster below it, in one of the named fields."""
     if top == PRIMARY:
         return list(items)
     is_in = ops.scope.below(top, operations.clusters.list_clusters(call.backend, all_kinds=True))

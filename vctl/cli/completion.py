@@ -1,4 +1,4 @@
-"""``vctl __complete WORDS…``: the words that may stand in place of the last one, for the scripts of three shells.
+"""``vctl __complete WORDS…``: the words that may replace the last word, for the scripts of three shells.
 
 It runs at every TAB, so it imports only the module of the command in use, and it never fails. Each line is a word,
 a tab and its description. ``:file`` and ``:dir`` ask the shell for paths; ``:command N`` says that the words after
@@ -28,20 +28,20 @@ VERSION = ("--version", "Print the version.")
 
 
 def offer(words: Sequence[str]) -> int:
-    """Print what may stand in place of the last word."""
+    """Print the words that may replace the last word."""
     try:
         found = [(visible(word), visible(about)) for word, about in candidates(words or [""])]
         sys.stdout.write("".join(f"{word}\t{about}\n" if about else f"{word}\n" for word, about in found))
         sys.stdout.flush()
     except Exception:
-        # a shell has nowhere to show a problem: it would spoil the line that is being typed
+        # a shell cannot show a problem without spoiling the line that the user types
         if os.environ.get("VCTL_DEBUG") == "1":
             raise
     return 0
 
 
 def candidates(words: Sequence[str]) -> Iterable[Offer]:
-    """The words that may stand in place of the last one, each with a description."""
+    """The words that may replace the last word, each with a description."""
     line = _Line()
     *before, current = words
     for word in before:
@@ -67,7 +67,7 @@ def candidates(words: Sequence[str]) -> Iterable[Offer]:
 
 
 class _Line:
-    """What stands in front of the word to complete."""
+    """The words before the word to complete."""
 
     def __init__(self) -> None:
         self.read_words = 0
@@ -109,7 +109,7 @@ class _Line:
             self._choose(word)
 
     def with_value(self, word: str) -> bool:
-        """Whether an option and its value stand in one word."""
+        """Whether a word is an option with its value, such as ``--limit=3``."""
         name, equals, _ = word.partition("=")
         return bool(not self.own_from and word.startswith("--") and equals and self._option(name))
 
@@ -147,7 +147,7 @@ def _values(param: Param, line: _Line) -> Iterable[Offer]:
 
 
 def _live(ids: Callable[["Backend"], list[Offer]], home: str | None) -> list[Offer]:
-    """The ids that exist now, in this state directory or on the server."""
+    """The present ids of the state directory or the server."""
     from contextlib import closing
 
     from vctl.config import load
@@ -256,4 +256,4 @@ end
 complete -c vctl -f -a '(__vctl_complete)'
 """,
 }
-"""What each shell reads; ``completions/`` holds the same, and a test compares them."""
+"""The script of each shell; ``completions/`` has copies, which a test compares."""

@@ -1,7 +1,7 @@
-"""How a command is declared: a function whose signature carries its options, as in typer; or a verb and its picture.
+"""Declarations of commands: a function whose signature carries the options, as in typer, or a verb and its drawing.
 
-The one declaration is read by ``read`` (fast), ``bridge`` (typer: help and usage errors), ``completion`` and
-``reference``. Own small types stand in for typer's, because importing typer costs more than answering.
+A declaration is read by ``read`` (fast), ``bridge`` (typer: help and usage errors), ``completion`` and the generator of
+``docs/cli.md``. It has types of its own, because the import of typer takes longer than most commands.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Command:
-    """One command: its words, its function, what it asks for and its examples."""
+    """One command: its words, its function, its parameters and its examples."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Command:
         self.path = path
         self.run = run
         self.declared = declared or run
-        """The function whose parameters and docstring are those of the command."""
+        """The function whose parameters and docstring the command has."""
         self.examples = tuple(examples)
         self.common = {param.name: param for param in common}
         self.hidden = False
@@ -40,7 +40,7 @@ class Command:
         self.details = " ".join(rest.split())
 
     def called(self, word: str) -> "Command":
-        """The same command under a shorter word; its examples too."""
+        """The same command under a shorter word, also in its examples."""
         twin = copy(self)
         twin.path = word
         twin.examples = tuple(
@@ -50,14 +50,14 @@ class Command:
 
     @property
     def params(self) -> list[Param]:
-        """Its own options and arguments, then those it shares with others."""
+        """Its own options and arguments, then the shared options."""
         own = [
             one.params if isinstance(one, Together) else [one] for one in params_of(self.declared).values()
         ]
         return [*(param for group in own for param in group), *self.common.values()]
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of its own parameters as the function takes them."""
+        """The arguments of the function from the values of the parameters."""
         found: dict[str, Any] = {}
         for name, param in params_of(self.declared).items():
             if isinstance(param, Together):
@@ -69,7 +69,7 @@ class Command:
 
 
 def _read(param: Param, text: Any) -> Any:
-    """The value that the text of an option stands for."""
+    """The value of an option from its text."""
     if not param.info.reads or not isinstance(text, str):
         return text
     return READERS[param.info.reads](text, param.spelled)
@@ -109,7 +109,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
     "templates": _document("a map of templates"),
     "label selector": _document("a label selector"),
 }
-"""What turns the text of an option into its value, by the name in its declaration."""
+"""The readers that turn the text of an option into its value, by their names in declarations."""
 
 COMMANDS: dict[str, Command] = {}
 """Every command of the modules loaded so far, by its words: ``job submit``."""
@@ -149,7 +149,7 @@ def shows(
 
 
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
-    """The value of every parameter, or None when typer should look at it."""
+    """The value of every parameter; None where typer must read the words, because of a mistake or for help."""
     params = command.params
     options = {name: (param, True) for param in params for name in param.info.names}
     options.update({param.info.off: (param, False) for param in params if param.info.off})
@@ -199,7 +199,7 @@ def _take(param: Param, given: str, values: dict[str, Any]) -> bool:
 
 
 def _is_number(given: str, *, whole: bool) -> bool:
-    """A plain decimal; whatever else Python or typer may accept is left to typer."""
+    """Whether a text is a plain decimal number; other forms are left to typer."""
     digits = given.removeprefix("-")
     if not whole:
         digits = digits.replace(".", "", 1)
@@ -207,7 +207,7 @@ def _is_number(given: str, *, whole: bool) -> bool:
 
 
 def _arguments(params: Sequence[Param], loose: list[str], values: dict[str, Any]) -> bool:
-    """Hand the positional words out in order; at most the last argument takes many."""
+    """Assign the positional words to the arguments in order; at most the last argument takes several."""
     for param in params:
         if not param.is_argument:
             continue

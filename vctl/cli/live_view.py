@@ -1,4 +1,4 @@
-"""``--watch`` on a terminal: one answer after the other in the same place, never higher than the terminal is."""
+"""``--watch`` on a terminal: each answer replaces the previous one, and is never higher than the terminal."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LiveView:
-    """The whole terminal, given back as it was when the watching ends."""
+    """A view of the whole terminal, whose former content comes back at the end."""
 
     def __init__(self, command: str, every_s: float, *, color: str) -> None:
         self._title = f"vctl {command}, every {every_s:g} s"
@@ -28,7 +28,7 @@ class LiveView:
         self._live.start()
 
     def show(self, answer: "Answer", notice: str | None, *, header: bool) -> None:
-        """Draw an answer as the terminal is now; says how many rows it leaves out."""
+        """Draw an answer in the present size of the terminal, with the number of rows that do not fit."""
         screen = Screen.on(sys.stdout, color=self._color, header=header)
         assert screen.height is not None
         assert answer.draw is not None
@@ -49,7 +49,7 @@ class LiveView:
         self._live.update(_page([*top, *body, *bottom]), refresh=True)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Restore the former content of the terminal."""
         self._live.stop()
 
 

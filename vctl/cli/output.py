@@ -16,7 +16,7 @@ Draw = Callable[["Screen"], Iterable[str]]
 API_VERSION = "vctl/v1"
 OLDEST_FIRST = ("EventList", "TaskList", "LeaseList")
 OWN_WORDS = ("entrypoint", "name", "metadata")
-"""Fields in which a user's own text stands: shown letter by letter."""
+"""Fields with text of users, in which no id is replaced by an alias."""
 
 
 class Answer:
@@ -38,19 +38,19 @@ class Answer:
         self.names = names
         self.draw = draw
         self.sentences: list[str] = []
-        """What people read instead of a picture: needs no rich."""
+        """The text that is shown instead of a drawing; it needs no rich."""
         self.more = more
         self.code = code
         self.newest_last = False
-        """Where rows do not fit a screen, the first ones are left out."""
+        """Whether the first rows are left out where not all fit on the screen."""
         self.redraw = redraw
-        """The picture of a list when its rows are others."""
+        """Makes the drawing of a list for other rows."""
 
 
 def listing(
     kind: str, items: Sequence[Data], total: int, key: str, columns: Sequence[Column], none: str
 ) -> Answer:
-    """Many objects in the list envelope; ``none`` is what people read when there are none."""
+    """A list of objects in its envelope; ``none`` is the text for an empty list."""
 
     def drawn(rows: Sequence[Data]) -> Draw:
         def draw(screen: "Screen") -> Iterator[str]:
@@ -70,7 +70,7 @@ def listing(
 
 
 def single(data: Data, name: object, draw: Draw | None = None, *, code: int = 0) -> Answer:
-    """One object; without an own picture all its fields are shown."""
+    """One object; without ``draw`` all its fields are shown."""
     return Answer(
         data,
         rows=[data],
@@ -91,7 +91,7 @@ def amounts(data: Mapping[str, float]) -> Answer:
 
 
 def done(data: Data, name: object, sentence: str) -> Answer:
-    """Something was changed; people read a sentence."""
+    """The answer to a change of one object: a sentence, or the object as data."""
     answer = Answer(data, rows=[data], names=[name])
     answer.sentences = [sentence]
     return answer
@@ -100,7 +100,7 @@ def done(data: Data, name: object, sentence: str) -> Answer:
 def each(
     kind: str, key: str, items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 0
 ) -> Answer:
-    """Something was done with one object or with several: itself, or a list."""
+    """The answer to a change of one object or several objects: the object, or a list."""
     if len(items) == 1:
         answer = done(items[0], items[0][key], sentence(items[0]))
     else:
@@ -111,7 +111,7 @@ def each(
 
 
 LONGEST = 20
-"""So many entries of one field are shown to people, else half as many and the number of the others."""
+"""The most entries of a field that are all shown; of a longer field half as many, and the number of the others."""
 
 
 def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:
@@ -127,7 +127,7 @@ def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:
 
 
 def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:
-    """Write data in one of its forms; ``table`` is for people and drawn by ``screen``."""
+    """Write data in one of its forms other than ``table``, which ``screen`` draws."""
     if form == "json":
         stream.write(_json(answer.data, stream, indented=True) + "\n")
     elif form == "jsonl":
@@ -147,7 +147,7 @@ def _is_list(data: Data) -> bool:
 
 
 def _json(value: Any, stream: TextIO, *, indented: bool = False) -> str:
-    """JSON in which no character does anything to a terminal."""
+    """JSON without characters that control a terminal."""
     from json import JSONEncoder
 
     fine = (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
@@ -221,12 +221,12 @@ def _each(values: Sequence[Any], encode: Callable[[Any, str], str], pad: str) ->
 
 
 def _one_line(name: object, stream: TextIO) -> str:
-    """A name or field as it is, but on a terminal shown as text."""
+    """A name or field as it is; on a terminal without control characters."""
     return visible(str(name)) if stream.isatty() else str(name)
 
 
 def _write_csv(rows: Sequence[Data], stream: TextIO, *, header: bool) -> None:
-    """All fields of all rows; what is nested is JSON inside its field."""
+    """Write all fields of all rows; nested values are JSON inside their field."""
     import csv
 
     names = list(dict.fromkeys(name for row in rows for name in row))

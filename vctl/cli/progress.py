@@ -1,7 +1,7 @@
-"""The line about what a command waits for: why, at which place in the queue, then where it runs. On stderr.
+"""The progress line on stderr of a command that waits: reason, queue position, then the nodes of the running job.
 
-On a terminal it is one line that is kept current, gone before output is shown. Elsewhere there is none, unless it
-is asked for: then each change is a line.
+On a terminal one line is kept current, and removed before output is shown. Elsewhere the line appears only on request;
+then each change is a new line.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 Form = Mapping[str, Any]
 
 FIRST_S = 0.3
-"""What is over or has output sooner needs no line."""
+"""Seconds before the first line; a job that ends or writes output earlier gets none."""
 LEAST_REASON = 24
-"""Columns of a reason that say something."""
+"""The least columns for a reason that is worth showing."""
 _RUNNING = (jb.RUNNING, tk.RUNNING)
 
 
@@ -36,14 +36,14 @@ class Progress:
 
     EVERY_S = 0.5
     LINES_EVERY_S = 5.0
-    """The progress of an array where each state of it is a line of its own."""
+    """Seconds between the lines about an array where each change is a new line."""
 
     def __init__(self, stream: TextIO, *, always: bool) -> None:
         self.stream = stream
         self.terminal = stream.isatty()
         self.active = self.terminal or always
         self.settled = not self.active
-        """Whether there is nothing more to tell before the end: output may be followed without looking up."""
+        """Whether no further line is due before the end, so that the output can be followed without checks."""
         self.about = ""
         self._began = self._looked_at = time.monotonic()
         self._shown = ""
@@ -53,7 +53,7 @@ class Progress:
     def see(
         self, state: str | None, look: Callable[[], Form | None], *, over: bool, follows: Output | None
     ) -> None:
-        """Tell of the state that something is in; ``follows``: its output is shown once it runs."""
+        """Show the state of a job or task. ``follows``: its output, which is shown while it runs."""
         if not self.active:
             return
         now = time.monotonic()
@@ -61,7 +61,7 @@ class Progress:
         if not runs and not over:
             self.settled = False
         if runs and follows is not None and follows.shown and not self._shown:
-            self.settled = True  # what it writes tells that it runs
+            self.settled = True  # its output shows that it runs
         if self.settled or (not over and self._is_early(now, runs=runs)):
             return
         self._looked_at = now
@@ -82,7 +82,7 @@ class Progress:
         return now - self._began < FIRST_S or now - self._looked_at < every
 
     def end(self) -> None:
-        """Leave a clean line to whatever comes next."""
+        """Remove the line from the terminal."""
         if self._shown and self.terminal:
             self.stream.write("\r\x1b[2K")
             self.stream.flush()
@@ -112,8 +112,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is said of one job or task. Where it does not fit, the reason is cut; where too little of it would be
-    left, the ends go, the last one first. An id or a command to copy is shown whole or not at all."""
+    """A line about one job or task. Where it does not fit, the reason is cut; where too little of the reason would be
+    left, the ends are left out, the last one first. An id or a command to copy is shown completely or not at all.
+    """
 
     head: str
     reason: str = ""
@@ -121,11 +122,11 @@ class Line:
 
     @property
     def text(self) -> str:
-        """All of it, as something that cannot move the cursor."""
+        """The whole line without control characters."""
         return visible(self.head + self.reason + "".join(self.ends))
 
     def fitted(self, width: int) -> str:
-        """As much as there are columns for; a cut is marked."""
+        """The part of the line that fits; a cut is marked."""
         from rich.cells import cell_len
 
         if cell_len(self.text) <= width:

@@ -1,4 +1,4 @@
-"""Options of ``vctl vc create`` and ``update`` that say how a cluster's queue is served."""
+"""The options of ``vctl vc create`` and ``vctl vc update`` for the queue settings of a cluster."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -47,7 +47,7 @@ OPTIONS = Together(
 
 
 def queue_of(given: Given) -> dict[str, object] | None:
-    """The settings that were given; None when there are none."""
+    """The queue settings from the given options; None without any."""
     return {name: _read(name, value) for name, value in (given or {}).items()} or None
 
 

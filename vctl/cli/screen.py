@@ -1,8 +1,8 @@
-"""What people see: lines, tables, trees and bars, drawn by rich so that they fit the terminal.
+"""The output for people: lines, tables, trees and bars, drawn by rich so that they fit the terminal.
 
-rich is imported when something needs it: a table without colour does not, nor does data (json, yaml, csv, names).
-Without a terminal there is no edge, and nothing is cut. Whatever text comes in is shown by ``visible``; only what was
-drawn here may carry colour.
+rich is imported only when it is needed; a table without colour and data (json, yaml, csv, names) do not need it.
+Without a terminal the width is unlimited and nothing is cut. All text passes ``visible``; only lines that were drawn
+here may contain colours.
 """
 
 import io
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GAP = 2
 BAR = 12
 NO_EDGE = 1_000_000
-"""As wide as any page that goes to a file."""
+"""The width of output that does not go to a terminal."""
 
 Part = str | tuple[str, str]
 """A text, or a text and its colour."""
@@ -37,7 +37,7 @@ class Drawn(str):
 
 
 class Screen:
-    """Where pages go: whether it takes colour and letters beyond ASCII (``fine``), how wide and how high it is."""
+    """The target of output: whether it takes colour and characters beyond ASCII (``fine``), its width and height."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class Screen:
 
     @property
     def mark(self) -> str:
-        """Says that there is more."""
+        """The mark at a cut."""
         return "…" if self.fine else "~"
 
     @cached_property
     def console(self) -> "Console":
-        """rich's console with exactly these properties, whatever the environment says."""
+        """A console of rich with exactly these properties, independent of the environment."""
         from rich.console import Console
 
         return Console(
@@ -117,19 +117,19 @@ class Screen:
         yield from self.text((text, "bold"))
 
     def section(self, title: str, lines: Iterable[str]) -> Iterator[Drawn]:
-        """A heading with what stands below it, made with ``inner``."""
+        """A heading with lines below it, which were made with ``inner``."""
         yield from self.title(title)
         for line in self.finish(lines):
             yield Drawn("  " + line if line else "")
 
     @cached_property
     def inner(self) -> "Screen":
-        """The part of the screen that is left inside a section."""
+        """The screen inside a section, which is narrower."""
         width = None if self.width is None else max(1, self.width - 2)
         return Screen(colour=self.colour, width=width, height=self.height, header=self.header, fine=self.fine)
 
     def finish(self, lines: Iterable[str]) -> Iterator[Drawn]:
-        """Lines as they go to the terminal: what was not drawn here is text."""
+        """Lines for the terminal; a line that was not drawn here is plain text."""
         for line in lines:
             if isinstance(line, Drawn):
                 yield line
@@ -137,7 +137,7 @@ class Screen:
                 yield from self.text(line)
 
     def bar(self, used: float, total: float) -> "ProgressBar":
-        """How much of something is used; red when all of it is."""
+        """A bar of the used part of a total; red when all is used."""
         from rich.progress_bar import ProgressBar
 
         share = min(1.0, used / total) if total else 0.0
@@ -192,7 +192,7 @@ class Screen:
         return _filled("".join(part.text for part in parts), width, drawn=drawn)
 
     def _widths(self, columns: Sequence[Column], natural: Sequence[int]) -> list[int]:
-        """How wide each column is: as its content, then narrower in the order of the ranks until the table fits."""
+        """The width of each column: that of its content, reduced in the order of the ranks until the table fits."""
         headings = [_cells(visible(column.heading)) for column in columns]
         widths = list(map(max, headings, natural))
         if self.width is None:
@@ -214,7 +214,7 @@ class Screen:
         return widths
 
     def pairs(self, rows: Iterable[tuple[str, Cell | str]], *, raw: Sequence[str] = ()) -> Iterator[Drawn]:
-        """``name  value`` lines; long values go on below themselves. Names in ``raw`` have users' own text."""
+        """``name  value`` lines; long values are wrapped in their column. Names in ``raw`` have text of users."""
         from rich.table import Table
         from rich.text import Text
 
@@ -231,7 +231,7 @@ class Screen:
         return self.draw(grid)
 
     def branches(self, names: Sequence[str], depths: Sequence[int]) -> list[str]:
-        """Names in the order of a tree, each behind the lines that say where it hangs."""
+        """Names in the order of a tree, each after the lines that connect it with its parent."""
         from rich.text import Text
         from rich.tree import Tree
 
@@ -297,7 +297,7 @@ class _Content:
 
 
 def _cells(text: str) -> int:
-    """How many columns of the terminal a text takes that is ``visible``."""
+    """The columns of the terminal that a ``visible`` text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -306,14 +306,14 @@ def _cells(text: str) -> int:
 
 
 def _filled(text: str, width: int, *, right: bool = False, drawn: str | None = None) -> str:
-    """What is drawn of a text, with blanks up to the width of its column."""
+    """The drawn form of a text, padded to the width of its column."""
     blanks = " " * (width - _cells(text))
     drawn = text if drawn is None else drawn
     return blanks + drawn if right else drawn + blanks
 
 
 def _narrow(widths: list[int], floors: Sequence[int], able: Sequence[int], capacity: int) -> None:
-    """Take from the widest of some columns, down to their floors, until all of them fit."""
+    """Reduce the widest columns of ``able``, not below their floors, until all columns fit."""
     excess = sum(widths) - capacity
     while excess > 0:
         able = [index for index in able if widths[index] > floors[index]]

@@ -1,4 +1,4 @@
-"""The picture of ``vctl simulate``: one line for each policy, each figure with its change to the first."""
+"""The drawing of ``vctl simulate``: a line for each policy, each figure with its difference to the first policy."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ Show = Callable[[float], str]
 
 
 def draw(screen: "Screen", data: Data) -> Iterator[str]:
-    """The comparison, then what never started and what was left out."""
+    """The comparison, then the jobs that never started, and notes about left out jobs."""
     runs = data["items"]
     sizes = {(run["nodes"], str(run["resources"])) for run in runs}
     where = f" on {runs[0]['nodes']} nodes" if len(sizes) == 1 else ""

@@ -1,4 +1,4 @@
-"""The picture of ``vctl status``: nodes, resources, the tree, what runs, the head of the queue, what failed lately."""
+"""The drawing of ``vctl status``: nodes, resources, the tree, running jobs, the queue head, the last failures."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]
 MOST_CLUSTERS = 20
 PROMPT = 1
-"""The line that a low screen keeps free for what follows."""
+"""The line that a low screen keeps free for the prompt of the shell."""
 LEAST_LINES = 3
-"""Heading and rows of a section that a low screen leaves at least."""
+"""The least lines of a section on a low screen, with the heading of the table."""
 
 
 class Section:
-    """A heading, the lines below it, and what says how many rows are not shown."""
+    """A heading, the lines below it, and the number of rows that are not shown."""
 
     def __init__(self, title: str, lines: Iterable[str], hidden: int = 0, hint: str = "") -> None:
         self.title = title
@@ -30,12 +30,12 @@ class Section:
 
     @property
     def height(self) -> int:
-        """With the empty line above it."""
+        """The lines of the section, with the empty line above it."""
         return 2 + len(self.lines) + (self.hidden > 0)
 
 
 def draw(screen: "Screen", data: Data) -> Iterator[str]:
-    """All sections; those without rows are left out. Where the height counts, long ones are cut and say so."""
+    """All sections with rows. Where the height is limited, long sections are cut and name the number of hidden rows."""
     head = list(_head(screen, data))
     sections = [one for one in _sections(screen.inner, data) if one.lines or one.title.startswith("Queue")]
     if screen.height is not None:
@@ -53,7 +53,7 @@ def _height(sections: list[Section]) -> int:
 
 
 def _fit(sections: list[Section], capacity: int) -> None:
-    """Take rows from the longest section until all of them fit; the empty lines between them go last."""
+    """Remove rows from the longest section until all sections fit; the empty lines between them are removed last."""
     for least in (LEAST_LINES, LEAST_LINES - 1):
         capacity += len(sections) * (least < LEAST_LINES)  # without the empty lines
         while _height(sections) > capacity:

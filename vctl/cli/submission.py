@@ -1,4 +1,4 @@
-"""What ``job submit`` gathers from several options: the environment, the directory, the metadata."""
+"""Values that ``job submit`` collects from several options: the environment, the directory, the metadata."""
 
 from vctl import spec
 from vctl.cli.call import Call
@@ -7,7 +7,7 @@ from vctl.cli.call import Call
 def surroundings(
     call: Call, env: list[str] | None, env_file: str | None, working_dir: str | None, runtime_env: str | None
 ) -> tuple[dict[str, str], str | None]:
-    """The variables and the directory of the job; what is given by its own option is stronger."""
+    """The variables and the directory of the job; single options precede the runtime environment."""
     import os
 
     variables: dict[str, str] = {}
@@ -24,7 +24,7 @@ def surroundings(
 
 
 def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]:
-    """``--runtime-env-json``, as Ray users write it: variables and directory; other fields are left alone and named."""
+    """The variables and the directory of ``--runtime-env-json``; a warning names the ignored other fields."""
     option, known = "--runtime-env-json", ("env_vars", "working_dir")
     example = '{"env_vars": {"A": "1"}}'
     fields = spec.fields.as_mapping(
@@ -45,7 +45,7 @@ def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]
 
 
 def unread_input() -> str | None:
-    """A warning when something is on standard input, which no job reads."""
+    """A warning when standard input has data, which no job reads; else None."""
     import fcntl
     import os
     import stat
@@ -68,7 +68,7 @@ def unread_input() -> str | None:
 
 
 def metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
-    """The pairs and the document as one map; pairs are stronger."""
+    """The pairs and the document as one map; pairs precede the document."""
     found: dict[str, str] = {}
     if document is not None:
         from vctl.spec.fields import as_mapping, as_text, child

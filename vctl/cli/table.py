@@ -1,12 +1,12 @@
-"""What a table is made of: columns and cells. Declarations only; ``screen`` draws them."""
+"""Columns and cells of tables. Declarations only; ``screen`` draws them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 GIVES, NORMAL, KEY, MATTERS = range(4)
-"""The order in which columns become narrower where the terminal is: the column that matters last."""
+"""The ranks of columns, in the order in which they become narrower on a narrow terminal."""
 LEAST = {GIVES: 8, NORMAL: 8, KEY: 13, MATTERS: 21}
-"""How narrow a column gets while another can still give way."""
+"""The least width of a column while columns of other ranks can still become narrower."""
 
 
 class Cell:
@@ -20,7 +20,7 @@ class Cell:
 
 
 class Bar:
-    """A cell that shows how much of something is used; empty where there is nothing of it."""
+    """A cell with a bar of the used part of a total; empty where the total is 0."""
 
     __slots__ = ("total", "used")
 
@@ -30,11 +30,12 @@ class Bar:
 
 
 class Column:
-    """A column of a table: its heading and what it shows of an item.
+    """A column of a table: its heading and the cell for an item.
 
-    ``rank`` says when it gives way, ``middle`` that ids in it are shortened in the middle, ``whole`` that it is never
-    cut (numbers and fixed words), ``at`` from which width of the terminal on it is there. ``reads`` are the fields that
-    ``show`` looks at: where these are equal, so are the cells. A column never comes or goes with what is in it.
+    ``rank`` is its place in the order of becoming narrower, ``middle`` shortens ids in the middle, ``whole`` forbids
+    any cut (numbers and fixed words), ``at`` is the width of the terminal from which on it is shown. ``reads`` are the
+    fields on which the cell depends: equal fields give equal cells. Whether a column is shown never depends on its
+    content.
     """
 
     def __init__(
@@ -59,12 +60,12 @@ class Column:
         self.rank = rank
         self.at = at
         self.raw = raw
-        """The text is a user's own: a cluster id in it is not a name to be shortened."""
+        """Whether the column has text of users, in which no cluster id is replaced by an alias."""
 
     def cells(
         self, items: Sequence[Mapping[str, Any]]
     ) -> tuple[Sequence[Any], dict[Any, "str | Cell | Bar"]]:
-        """For each item a key, and for each key what the items show that have it: what is alike is made once."""
+        """A key for each item, and the cell for each key, so that equal cells are made once."""
         keys: Sequence[Any]
         if isinstance(self.show, str):
             values = [item.get(self.show) for item in items]
@@ -79,7 +80,7 @@ class Column:
 
 
 def _keys(values: list[Any]) -> list[Any]:
-    """Equal keys for equal values: themselves, or where the same number may be another text, which object it is."""
+    """Equal keys for equal values: the values, or where equal numbers can have different texts, their identities."""
     kinds = set(map(type, values)) - {type(None)}
     return values if len(kinds) < 2 and kinds <= {str, int} else list(map(id, values))
 
@@ -96,5 +97,5 @@ def key(heading: str, show: str | Callable[[Mapping[str, Any]], Any]) -> Column:
 
 
 def matters(heading: str, show: str | Callable[[Mapping[str, Any]], Any], *, raw: bool = False) -> Column:
-    """The column for which people read the table: cut last."""
+    """The most important column, which is cut last."""
     return Column(heading, show, rank=MATTERS, raw=raw)

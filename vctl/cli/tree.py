@@ -23,7 +23,7 @@ def flatten(cluster: Branch, depth: int = 0) -> list[dict[str, Any]]:
 
 
 def draw(screen: "Screen", branches: Sequence[Branch]) -> Iterator[str]:
-    """One line for each cluster: its place in the tree, a bar for the scarcest resource, what jobs use of its total."""
+    """A line for each cluster: its position in the tree, a bar of the scarcest resource, and the amounts in use."""
     places = screen.branches(
         [branch["cluster_id"] for branch in branches], [branch["depth"] for branch in branches]
     )

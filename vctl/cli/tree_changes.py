@@ -1,4 +1,4 @@
-"""The difference between the clusters and a tree file, for people."""
+"""The drawing of the differences between the clusters and a tree file."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ IDENTITY = ("id", "parent")
 
 
 def draw(screen: "Screen", diff: Mapping[str, Any], next_command: str | None = None) -> Iterator[str]:
-    """Each change with its fields, what blocks it, a summary, and the command that comes next."""
+    """Each change with its fields and blockers, a summary, and the next command."""
     for change in diff["changes"]:
         mark, colour = MARKS[change["action"]]
         what = f"{mark} {change['action']} {change['cluster_id']}"
@@ -52,7 +52,7 @@ def _summary(counts: Mapping[str, int], *, planned: bool) -> str:
 
 
 def command(file: str, revision: str, *, prune: bool) -> str:
-    """How to apply what was planned and nothing else."""
+    """The command that applies exactly this plan."""
     from shlex import quote
 
     if file == "-":

@@ -1,6 +1,7 @@
-"""Commands that wait: for a job or a task, its output, its end. The same code for a state directory and a server.
+"""Commands that wait for jobs, tasks, their output and their ends; the same code for a state directory and a server.
 
-What differs is behind ``Waiter``: ``vctl.daemon.waiting`` follows the tables, ``vctl.operations.connection`` asks.
+The differences are behind ``Waiter``: ``vctl.daemon.waiting`` watches the tables, ``vctl.operations.connection`` asks a
+server.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def get(call: Call, kind: str, ref: str) -> Form:
 def follow(
     call: Call, kind: str, form: Form, *, progress: bool = False, stop_on_interrupt: bool = False
 ) -> int:
-    """Show its output until it is over; its exit code. An interrupt detaches, or stops a job when asked to."""
+    """Show the output of a job or task to its end; returns its exit code. Ctrl-C detaches, or stops the job."""
     name, array = str(form[KEYS[kind]]), "array" in form
     _warn_of_itself(call, name)
     with _waiting(call) as waiter:
@@ -72,7 +73,7 @@ def follow(
 def followed(
     call: Call, kind: str, form: Form, *, progress: bool, stop_on_interrupt: bool = False
 ) -> Answer | int:
-    """Show its output, or with ``-o`` nothing but the job or task itself once it is over."""
+    """Show the output of a job or task; with ``-o`` only its JSON form at its end."""
     if call.asked_output in (None, "table"):
         return follow(call, kind, form, progress=progress, stop_on_interrupt=stop_on_interrupt)
     name = form[KEYS[kind]]
@@ -83,7 +84,7 @@ def followed(
 def waited(
     call: Call, kind: str, refs: Sequence[str], *, timeout_s: float | None, progress: bool
 ) -> Answer | int:
-    """Wait until all are over; with ``-o`` they are shown then."""
+    """Wait until all jobs or tasks are over; with ``-o`` show them then."""
     names = [str(get(call, kind, ref)[KEYS[kind]]) for ref in refs]
     code = wait_for(call, kind, names, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
@@ -96,7 +97,7 @@ def waited(
 
 
 def print_log(call: Call, kind: str, ref: str, *, follows: bool, tail: int | None, progress: bool) -> int:
-    """Its output as it is now, or to its end; where a job has none because it waits, why."""
+    """Print the present output of a job or task, or follow it; for a waiting job without output tell why it waits."""
     if follows:
         return follow(call, kind, get(call, kind, ref), progress=progress)
     written = False
@@ -113,7 +114,7 @@ def print_log(call: Call, kind: str, ref: str, *, follows: bool, tail: int | Non
 def wait_for(
     call: Call, kind: str, names: Sequence[str], *, timeout_s: float | None, progress: bool = False
 ) -> int:
-    """Until all are over; 0 when all went well, else the first bad exit code in the order given."""
+    """Wait until all jobs or tasks are over; returns the first exit code that is not 0, in the given order, else 0."""
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     codes: list[int] = []
     for name in names:
@@ -133,7 +134,7 @@ def wait_for(
 
 
 def until_removed(call: Call, cluster_id: str) -> bool:
-    """Wait until a cluster is gone; False after an interrupt."""
+    """Wait until a cluster is deleted; False after an interrupt."""
     from vctl.errors import NotFound
 
     with _waiting(call) as waiter:
@@ -148,7 +149,7 @@ def until_removed(call: Call, cluster_id: str) -> bool:
 
 
 def _warn_of_itself(call: Call, name: str) -> None:
-    """Inside a job: say so when what is waited for needs what this job holds."""
+    """Inside a job: warn when the awaited job or task needs resources that this job holds."""
     if not os.environ.get("VCTL_SUBMISSION_ID"):
         return
     with call.waiter() as waiter:
@@ -190,7 +191,7 @@ def _until_over(
 
 @contextmanager
 def _waiting(call: Call) -> Iterator[Waiter]:
-    """SIGTERM is to us what Ctrl-C is; both end the waiting and nothing else."""
+    """A waiter; SIGTERM acts like Ctrl-C, and both end only the waiting."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with call.waiter() as waiter:
@@ -211,7 +212,7 @@ def _line(asked: bool) -> Progress:
 
 
 def _tell_end(call: Call, form: Form) -> None:
-    """What the output of a job or a task does not tell."""
+    """Tell why a job or task failed, where its output does not show that."""
     if "task_id" in form:
         call.note(failure_of(form))
     elif "array" not in form and form["status"] != jb.SUCCEEDED and form["state_reason"] != jb.NON_ZERO_EXIT:
@@ -221,7 +222,7 @@ def _tell_end(call: Call, form: Form) -> None:
 
 
 def _shell_line(entrypoint: str) -> str | None:
-    """The command quoted for ``sh -c``, when its first word is a whole line or a word of the shell's own."""
+    """The command quoted for ``sh -c``, if its first word is a whole line or a builtin of the shell; else None."""
     from shlex import quote, split
 
     words = split(entrypoint)

@@ -1,4 +1,4 @@
-"""The picture of ``vctl why`` and of ``job submit --dry-run``: the reason in one line, then what stands behind it."""
+"""The drawings of ``vctl why`` and of ``job submit --dry-run``: the reason in one line, then the details."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ VERDICT_COLOURS = {"infeasible": "red", "feasible but not available": "yellow", 
 
 
 def draw(screen: "Screen", data: Data) -> Iterator[str]:
-    """Why a job waits; for one that does not, one line."""
+    """Why a job waits; for a job that does not wait, one line."""
     name, reason = data.get("submission_id") or data["task_id"], data["state_reason"]
     if not data["status"].startswith("PENDING"):
         told = f" ({reason})" if reason else ""
@@ -36,7 +36,7 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
 
 
 def draw_dry_run(screen: "Screen", data: Data) -> Iterator[str]:
-    """What a submit would lead to."""
+    """The outcome of a submit."""
     where = data["parent_cluster_id"]
     if data["verdict"] == "starts now":
         yield from screen.text("it ", ("would start now", "green"), f" in {where}")
@@ -111,7 +111,7 @@ def _nodes(screen: "Screen", nodes: Sequence[Data]) -> Iterator[str]:
 
 
 def _alike(nodes: Sequence[Data]) -> list[dict[str, Any]]:
-    """Nodes of which the same is to be said, as one line; those that are nearest to enough first."""
+    """Nodes with equal verdicts as one line; available ones first, infeasible ones last."""
     groups: dict[str, list[Data]] = {}
     for node in nodes:
         what = {key: value for key, value in node.items() if key not in ("node_id", "vnode_id")}

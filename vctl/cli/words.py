@@ -1,4 +1,4 @@
-"""JSON values as people say them: amounts, ages, states."""
+"""JSON values as text for people: amounts, times, states."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -42,14 +42,14 @@ def replicas(counts: Mapping[str, int] | None) -> str:
 
 
 def named(text: str) -> str:
-    """A text as it stands on all screens: the primary goes by its alias (``primary##train``), times are local."""
+    """A text as screens show it: with the alias of the primary (``primary##train``), and times in the local zone."""
     if PRIMARY in text:
         text = _PRIMARY.sub(PRIMARY_ALIAS, text)
     return _MOMENT.sub(lambda found: moment(found[0]), text)
 
 
 def moment(stamp: str | None) -> str:
-    """A timestamp as the clock on the wall shows it: ``2026-11-21 14:03:05``."""
+    """A timestamp in the local time zone: ``2026-11-21 14:03:05``."""
     return f"{datetime.fromisoformat(stamp).astimezone():%Y-%m-%d %H:%M:%S}" if stamp else ""
 
 

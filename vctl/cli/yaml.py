@@ -1,4 +1,4 @@
-"""JSON values as YAML, block style. Writing needs no library; reading, which is hard, is ``spec.source``."""
+"""Writes JSON values as YAML in block style. ``spec.source`` reads YAML, with a library."""
 
 import json
 import re
