@@ -1,1 +1,1 @@
-"""The Python API: a client for every verb, and what a program in a job can ask and hold."""
+"""The Python API: a client for every verb, the runtime context, and virtual clusters as ``with`` blocks."""

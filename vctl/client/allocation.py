@@ -1,7 +1,7 @@
-"""A job without a command of its own: it holds what a program asked for, until the program lets go or is gone.
+"""An allocation: a job without a command, which holds resources for a program until the program releases them or ends.
 
-Its process only waits for the program that submitted it. The program takes over what the environment of a job says, so
-that all that it does from then on happens in the cluster of that job.
+The process of the job only waits for the program. The program takes the variables of the job into its environment, so
+that all its later work happens in the cluster of that job.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.05
 COMMAND = ("allocation",)
-"""Shown as the command of the job; nothing of that name is run."""
+"""The shown command of the job; it is never run."""
 
 
 class Allocation:
-    """What a program holds; made when it is granted."""
+    """The resources that a program holds; the constructor returns when they are granted."""
 
     def __init__(self, place: Place, spec: ClusterSpec, *, name: str | None, timeout_s: float | None) -> None:
         from vctl.client.handles import Local
@@ -70,7 +70,7 @@ class Allocation:
         self.variables = self._hear()
 
     def _granted(self, place: Local, door: Door, timeout_s: float | None) -> socket.socket:
-        """The line to the process of the job, as soon as that runs."""
+        """The connection to the process of the job, as soon as it runs."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         with place.waiting("jobs", self.job.submission_id) as pause:
             while (line := door.opened(LOOK_S)) is None:
@@ -91,13 +91,13 @@ class Allocation:
         return line
 
     def _hear(self) -> Mapping[str, str]:
-        """What the environment of the job says."""
+        """The variables of the environment of the job."""
         with self._line.makefile("rb") as told:
             found: Mapping[str, str] = json.loads(told.readline() or b"{}")
         return found
 
     def close(self, *, orderly: bool = True) -> None:
-        """Give everything back and wait until it is free. Raises Conflict when it was taken away before."""
+        """Release the resources and wait until they are free. Raises Conflict when the job had already ended."""
         with contextlib.suppress(OSError):  # its process may be gone
             self._line.sendall(b"0" if orderly else b"1")
         self._line.close()
@@ -106,7 +106,7 @@ class Allocation:
             form = self.job.info()
         except NotFound:
             return  # it was deleted
-        if orderly and form["status"] != SUCCEEDED:  # it succeeds by our word alone
+        if orderly and form["status"] != SUCCEEDED:  # it succeeds only when the program releases it
             raise Conflict(
                 f"allocation {self.job.submission_id} ended before the program did: {form['status']}, {_why(form)}",
                 fix="work since then may have run without these resources; run it again",
@@ -126,9 +126,10 @@ def init(
     name: str | None = None,
     timeout_s: float | None = None,
 ) -> VirtualCluster:
-    """Hold a virtual cluster from here on, until ``shutdown()`` or the end of the program; waits until it is there.
+    """Hold a virtual cluster until ``shutdown()`` or the end of the program; waits until it is granted.
 
-    Outside a job a job of its own holds it; inside one it is a sub-cluster. A program that is killed gives it back.
+    Outside of jobs an own job holds it; inside a job it is a sub-cluster. It is released also when the program is
+    killed.
     """
     from vctl.client.virtual_cluster import VirtualCluster
 
@@ -144,18 +145,18 @@ def init(
 
 
 def shutdown() -> None:
-    """Give back what ``init()`` holds, if it holds anything; waits for tasks that are not detached."""
+    """Release the virtual cluster of ``init()``, if there is one; waits for tasks that are not detached."""
     if _held:
         _held.pop().__exit__(None, None, None)
 
 
 def _at_exit(pid: int) -> None:
-    if os.getpid() == pid:  # a fork of the program holds nothing
+    if os.getpid() == pid:  # a fork of the program does not release it
         shutdown()
 
 
 def is_outside() -> bool:
-    """Whether this program is in no job, so that only an allocation gives it a cluster of its own."""
+    """Whether this program is in no job, so that it needs an allocation for a cluster of its own."""
     from vctl.core.clusters import PRIMARY
 
     return inside.submission_id() is None or inside.cluster_id() == PRIMARY

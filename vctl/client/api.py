@@ -1,4 +1,4 @@
-"""What ``import vctl`` offers beside the spec classes: a client for every verb, and the functions of where one is."""
+"""The functions and the client of ``import vctl``: a client for every verb, and the state of the caller's cluster."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from vctl.spec import documents, reports
 class Client(State):
     """Every verb of the command line, on a state directory or a server.
 
-    Its lists and amounts are those of one cluster: of the one given, else of the one that the caller is in.
-    Threads may share it; each call opens the state for itself.
+    Its lists and amounts are those of one cluster: the given one, else the cluster of the caller. Threads may share a
+    client; each call opens the state for itself.
     """
 
     def __init__(self, place: Place, cluster: str | None = None) -> None:
@@ -52,24 +52,24 @@ class Client(State):
         job: str | int | None = None,
         filters: Sequence[Filter] = (),
     ) -> list[documents.EventForm]:
-        """History after a number, oldest first; of one job when asked."""
+        """Events after a number, oldest first; ``job`` chooses one job."""
         if job is None:
             return self.list_events(since=since, filters=filters, limit=limit)
         found, _ = views.list_events(self.backend, since=since, limit=limit, job=str(job))
         return found
 
     def current_cluster(self) -> VirtualClusterInfo:
-        """The cluster that this client looks at."""
+        """The cluster of this client."""
         return VirtualClusterInfo(self.backend, self.cluster_id)
 
     # ---- trees of clusters ----
 
     def plan(self, document: Mapping[str, Any], *, prune: bool = False) -> reports.TreeDiff:
-        """What ``apply`` would change."""
+        """The changes that ``apply`` would make."""
         return clusters.plan(self.backend, self._clusters(document), prune=prune)
 
     def apply(self, document: Mapping[str, Any], *, prune: bool = False) -> reports.TreeDiff:
-        """Make the tree of logical clusters what the document says, in one transaction."""
+        """Change the logical clusters to match a document, in one transaction."""
         return clusters.apply(self.backend, self._clusters(document), prune=prune)
 
     export = Verb(clusters.export)
@@ -87,7 +87,7 @@ class Client(State):
     # ---- care of the state ----
 
     def doctor(self, *, prove: bool = False, repair: bool = False) -> reports.Diagnosis:
-        """Is the state sound, and what does the machine offer."""
+        """Check the state and this machine; ``repair`` makes the safe repairs first."""
         return (upkeep.repair if repair else upkeep.doctor)(self.backend, prove=prove)
 
     replay = Verb(upkeep.replay)
@@ -133,11 +133,11 @@ class Client(State):
         return operations.simulation.run(self.backend, wanted)
 
     def prune(self, older_than: float | str, *, dry_run: bool = False) -> documents.Pruned:
-        """Forget jobs that ended longer ago, with their logs."""
+        """Delete jobs that ended longer ago, with their logs."""
         return upkeep.prune(self.backend, seconds_of(older_than, "older_than"), dry_run=dry_run)
 
     def backup(self, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Copy the state to a file while it is in use."""
+        """Write a copy of the state to a file; jobs go on."""
         if not isinstance(self.backend, Local):
             raise NotPermitted(
                 f"{path} cannot be written: the state is at {self.backend!r}",
@@ -148,7 +148,7 @@ class Client(State):
 
 
 def place_of(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Place:
-    """The state that an address names; None: as the settings say, like the command line."""
+    """The backend for an address; None means the settings, as on the command line."""
     from vctl.config import load
 
     env = {**os.environ, **({} if token is None else {"VCTL_TOKEN": token})}
@@ -164,21 +164,22 @@ def place_of(address: str | os.PathLike[str] | None = None, token: str | None = 
 def connect(
     address: str | os.PathLike[str] | None = None, *, cluster: str | None = None, token: str | None = None
 ) -> Client:
-    """A client of a state directory (a path), a server (a URL), or what the settings name.
+    """A client of a state directory (a path), of a server (a URL), or of the one in the settings.
 
-    Without an address it sees what the caller's cluster has; with one it sees all, unless a cluster is given.
+    Without an address its lists are those of the caller's cluster; with an address those of the primary, unless a
+    cluster is given.
     """
     whole = PRIMARY if address is not None else None
     return Client(place_of(address, token), cluster or whole)
 
 
 def get_runtime_context() -> RuntimeContext:
-    """Where this process is."""
+    """The runtime context of this process."""
     return RuntimeContext(place_of())
 
 
 def _of_caller(method: Callable[Concatenate[State, P], R]) -> Callable[P, R]:
-    """What a method of ``State`` says of the cluster that the caller is in."""
+    """A function for a method of ``State``, for the cluster of the caller."""
 
     def ask(*args: P.args, **kwargs: P.kwargs) -> R:
         return method(State(place_of()), *args, **kwargs)

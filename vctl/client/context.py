@@ -1,4 +1,4 @@
-"""The runtime context: what a process of a job can ask about the cluster and the virtual node it is in."""
+"""The runtime context: the job, the cluster and the virtual node of a process."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ class VirtualNodeInfo:
         return self._node_id
 
     def physical_node_id(self) -> str:
-        """The physical node that it is a slice of."""
+        """The physical node of which it is a slice."""
         return self._now()["physical_node_id"]
 
     def node_labels(self) -> dict[str, str]:
-        """Its labels: its own, those of its parents, and those of the system."""
+        """Its labels, with the labels of its parents and of the system."""
         return self._now()["labels"]
 
     def used_resources(self) -> documents.Amounts:
-        """What tasks and child clusters hold of it."""
+        """Its resources that tasks and child clusters hold."""
         return self._now()["used"]
 
     def avail_resources(self) -> documents.Amounts:
-        """What is free of it."""
+        """Its free resources."""
         return self._now()["available"]
 
     available_resources = avail_resources
 
     def total_resources(self) -> documents.Amounts:
-        """All of it."""
+        """Its total resources."""
         return self._now()["total"]
 
     def parent_node(self) -> VirtualNodeInfo | None:
@@ -75,7 +75,7 @@ class VirtualClusterInfo:
         return views.current_cluster(self.backend, self._cluster_id)
 
     def spec(self) -> VirtualCluster:
-        """What was asked for."""
+        """The spec of the cluster."""
         from vctl.client.virtual_cluster import VirtualCluster
 
         return VirtualCluster.from_dict(self._now()["spec"])
@@ -85,15 +85,15 @@ class VirtualClusterInfo:
         return self._cluster_id
 
     def total_resources(self) -> documents.Amounts:
-        """What it has now."""
+        """Its present resources."""
         return self._now()["total_resources"]
 
     def max_resources(self) -> documents.Amounts | None:
-        """How far it may grow; None: there is no limit."""
+        """The resources to which it may grow; None: there is no limit."""
         return self._now()["max_resources"]
 
     def available_resources(self) -> documents.Amounts:
-        """What is free in it."""
+        """Its free resources."""
         return self._now()["available_resources"]
 
     def used_object_store_memory(self) -> float:
@@ -105,31 +105,31 @@ class VirtualClusterInfo:
         return self.state().nodes()
 
     def state(self) -> State:
-        """The state API for this cluster: ``list_tasks()``, ``summarize_tasks()`` and the like."""
+        """The state API of this cluster, such as ``list_tasks()`` and ``summarize_tasks()``."""
         return State(self.backend, self._cluster_id)
 
     def child_clusters(self) -> list[VirtualClusterInfo]:
-        """The clusters that were made in it."""
+        """Its child clusters."""
         return [VirtualClusterInfo(self.backend, child) for child in self._now()["children"]]
 
     def parent_cluster(self) -> VirtualClusterInfo | None:
-        """The cluster that it is a part of; None for the primary."""
+        """Its parent cluster; None for the primary."""
         parent = self._now()["parent"]
         return None if parent is None else VirtualClusterInfo(self.backend, parent)
 
 
 class RuntimeContext:
-    """Where this process is."""
+    """The job, the cluster and the virtual node of this process."""
 
     def __init__(self, place: Place) -> None:
         self.backend = place
 
     def current_cluster(self) -> VirtualClusterInfo:
-        """The virtual cluster that the caller is in: of the innermost ``with`` block, else the job's."""
+        """The virtual cluster of the caller: that of the innermost ``with`` block, else that of the job."""
         return VirtualClusterInfo(self.backend, inside.cluster_id())
 
     def current_node(self) -> VirtualNodeInfo:
-        """The virtual node that this process is on; NotFound outside a job."""
+        """The virtual node of this process. Raises NotFound outside of jobs."""
         found = views.current_node(self.backend, views.this_node())
         return VirtualNodeInfo(self.backend, str(found["node_id"]))
 
@@ -140,34 +140,34 @@ class RuntimeContext:
 
     @property
     def job_id(self) -> int | None:
-        """Number of the job, None outside."""
+        """The number of the job; None outside of jobs."""
         number = os.environ.get("VCTL_JOB_ID")
         return int(number) if number else None
 
     @property
     def submission_id(self) -> str | None:
-        """Id of the job, None outside."""
+        """The submission id of the job; None outside of jobs."""
         return inside.submission_id()
 
     @property
     def task_id(self) -> str | None:
-        """Id of the task, None in the job's own command."""
+        """The id of the task; None in the command of the job."""
         return os.environ.get("VCTL_TASK_ID") or None
 
     @property
     def attempt(self) -> int | None:
-        """Which try of the job or task this is, from 1."""
+        """The number of the attempt of the job or task, from 1; None outside of jobs."""
         number = os.environ.get("VCTL_ATTEMPT")
         return int(number) if number else None
 
     @property
     def physical_node_id(self) -> str | None:
-        """The physical node, None outside a job."""
+        """The physical node of this process; None outside of jobs."""
         return os.environ.get("VCTL_NODE_ID") or None
 
     @property
     def resources(self) -> documents.Amounts:
-        """What this process was given on its node; empty outside a job."""
+        """The resources of this process on its node; empty outside of jobs."""
         import json
 
         found: documents.Amounts = json.loads(os.environ.get("VCTL_RESOURCES") or "{}")

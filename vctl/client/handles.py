@@ -1,4 +1,4 @@
-"""A job and a task as objects to wait for. They keep nothing but an id; every question goes to the state."""
+"""Jobs and tasks as objects. They store only an id; every method reads or changes the state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FOLLOW_EVERY_S = 0.2
 
 
 class _Own(Generic[P, R]):
-    """A verb of one object as a method of it: the object gives the id."""
+    """A verb of one job or task as a method, which passes the id of the object."""
 
     def __init__(self, operation: Operation[Concatenate[str | int, P], R]) -> None:
         self.operation = operation
@@ -42,7 +42,7 @@ class _Own(Generic[P, R]):
 
 
 class Handle(ABC):
-    """What jobs and tasks have in common."""
+    """The common methods of jobs and tasks."""
 
     kind: ClassVar[Kind]
 
@@ -64,7 +64,7 @@ class Handle(ABC):
         """All about it, in the documented form."""
 
     def wait(self, *, timeout_s: float | None = None) -> int:
-        """Until it is over; its exit code. Raises TimedOut."""
+        """Wait until it is over; returns its exit code. Raises TimedOut."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         found = self.info()
         if _is_over(found):
@@ -80,11 +80,11 @@ class Handle(ABC):
         return exit_code(found)
 
     def logs(self, *, tail: int | None = None) -> str:
-        """Its output as it is now; of its lines only the last ones when asked."""
+        """Its present output; ``tail``: only the last lines."""
         return b"".join(self.backend.log(self.kind, self.ref, tail=tail)).decode("utf-8", "replace")
 
     def follow(self) -> Iterator[str]:
-        """Its output as it comes, until it is over."""
+        """Its output in parts as they are written, until it is over."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         offset = 0
         with self.backend.waiting(self.kind, self.ref) as pause:
@@ -120,18 +120,18 @@ class Job(Handle):
         return jobs.get_job(self.backend, self.ref)
 
     def status(self) -> str:
-        """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; why is in ``info()``."""
+        """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; ``info()`` has the reason."""
         return self.info()["status"]
 
     def stop(self, *, grace_s: float | None = None, wait: bool = True) -> JobForm:
-        """End it, and by default wait until all its processes are gone."""
+        """Stop it, and by default wait until all its processes have ended."""
         jobs.stop(self.backend, self.ref, grace_s=grace_s)
         if wait:
             self.wait()
         return self.info()
 
     def rerun(self) -> Job:
-        """Submit it once more, as it was, under a new id."""
+        """Submit the same request again under a new id."""
         return Job(self.backend, jobs.rerun(self.backend, self.ref)["submission_id"])
 
 
@@ -154,7 +154,7 @@ class Task(Handle):
         return self.info()["state"]
 
     def cancel(self, *, grace_s: float | None = None, wait: bool = True) -> TaskForm:
-        """End it, and by default wait until its processes are gone."""
+        """Cancel it, and by default wait until its processes have ended."""
         tasks.cancel(self.backend, self.ref, grace_s=grace_s)
         if wait:
             self.wait()
@@ -167,22 +167,22 @@ def _is_over(form: Mapping[str, Any]) -> bool:
 
 Kind = Literal["jobs", "tasks"]
 Pause = Callable[[float], None]
-"""Sleep until something may have changed, but not longer than that many seconds."""
+"""Sleeps until the state may have changed, at most the given seconds."""
 
 LOOK_EVERY_S = 0.5
 
 
 class Place(Backend, Protocol):
-    """Carries verbs out, and waits."""
+    """A backend that can also wait."""
 
     config: Config
 
     def waiting(self, kind: Kind, ref: str) -> Any:
-        """A context that gives a ``Pause``; somebody schedules while it lasts, at least until that one is over."""
+        """A context that yields a ``Pause``; a scheduler runs at least until the job or task is over."""
 
 
 class Local(declare.Local):
-    """The tables of a state directory. A store is opened for each call, so that threads share nothing."""
+    """A state directory. Each call opens its own store, so that threads share none."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config, self.opened)
@@ -194,7 +194,7 @@ class Local(declare.Local):
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
-        """The state, for one piece of work."""
+        """The opened state, for one operation."""
         from vctl.store.store import Store
 
         with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
@@ -209,7 +209,7 @@ class Local(declare.Local):
 
     @contextmanager
     def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:  # noqa: ARG002  # a server is told what for
-        """Wakes by inotify after every commit."""
+        """A ``Pause`` that inotify ends after every commit."""
         from vctl.runtime.watch import MODIFY, Watch
         from vctl.store.store import Store
 
@@ -239,7 +239,7 @@ class Remote(declare.Remote):
 
     @contextmanager
     def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:
-        """The server tells when the one that is waited for is over, and sees to it that somebody schedules."""
+        """A ``Pause`` that the server ends when the job or task is over; the server starts a scheduler if none runs."""
         with closing(operations.connection.connect(self.config)) as server:
 
             def pause(most_s: float) -> None:

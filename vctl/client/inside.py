@@ -1,6 +1,6 @@
-"""Which job and which cluster this process, thread or coroutine is in: its environment, and ``with`` blocks inside it.
+"""The job and the cluster of this process, thread or coroutine: from the environment and from ``with`` blocks.
 
-In Python a context variable tells; child processes read the environment, which follows the block entered last.
+A context variable has the innermost block; the environment, for child processes, has the block that was entered last.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ class Block:
     path: str
     outer: Block | None
     of_job: Mapping[str, str]
-    """What else a job says, where the block is the cluster of one."""
+    """The other variables of a job, where the block is the cluster of a job."""
 
     def variables(self) -> dict[str, str]:
-        """What a child process must see."""
+        """The variables for a child process in the block."""
         own = dict(zip(CLUSTER_VARIABLES, (self.cluster_id, self.cluster_id, self.path), strict=True))
         return {**self.of_job, **own}
 
 
 def cluster_id() -> str:
-    """The innermost cluster; the primary outside of any job."""
+    """The innermost cluster; the primary outside of jobs."""
     block = _innermost.get()
     return block.cluster_id if block is not None else os.environ.get("VCTL_CLUSTER_ID") or PRIMARY
 
 
 def environment() -> dict[str, str]:
-    """The environment of a task that is started here."""
+    """The environment for a task that this process starts."""
     block = _innermost.get()
     return {**os.environ, **({} if block is None else block.variables())}
 
 
 def submission_id() -> str | None:
-    """The job this process belongs to."""
+    """The submission id of the job of this process; None outside of jobs."""
     return os.environ.get(JOB_VARIABLE) or None
 
 
 def enter(cluster: str, of_job: Mapping[str, str] = _NOTHING) -> Block:
-    """Be in a cluster from now on; ``of_job``: the variables of the job whose cluster it is."""
+    """Enter a cluster; ``of_job`` are the variables of the job whose cluster it is."""
     outer = _innermost.get()
     above = os.environ.get("VCTL_CLUSTER_PATH") or cluster_id() if outer is None else outer.path
     block = Block(cluster, of_job.get("VCTL_CLUSTER_PATH") or f"{above}/{cluster}", outer, of_job)
@@ -71,7 +71,7 @@ def enter(cluster: str, of_job: Mapping[str, str] = _NOTHING) -> Block:
 
 
 def leave(block: Block) -> None:
-    """Be where one was before. Other threads may be in blocks of their own."""
+    """Leave a block. Other threads may be in blocks of their own."""
     _innermost.set(block.outer)
     with _lock:
         _blocks.remove(block)

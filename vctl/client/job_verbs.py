@@ -1,4 +1,4 @@
-"""The verbs of one kind of object each: ``client.jobs``, ``tasks``, ``clusters`` and ``physical_nodes``."""
+"""The verbs by kind of object: ``client.jobs``, ``tasks``, ``clusters`` and ``physical_nodes``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vctl.spec import documents
 from vctl.spec.ids import resolve_cluster_id
 
 Command = str | Sequence[str]
-"""The words, or a line that is split as a shell would; no shell is run."""
+"""The words of a command, or a line that is split as a shell does; no shell is run."""
 Duration = float | str
 """Seconds, or a text such as ``1h30m``."""
 JobForms = list[documents.JobForm]
@@ -69,11 +69,11 @@ class Jobs(Verbs):
         metadata: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> Job:
-        """Queue a command, durably; it starts by itself when all that it must have is free.
+        """Queue a command, durably; the job starts when all its required resources are free.
 
         ``begin_at`` is in seconds since the epoch. ``signal`` is sent before the time limit: ``USR1@60``. ``after``
-        names what must be over first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
-        many jobs; the ``Job`` is all of them.
+        names jobs that must end first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
+        several jobs; the returned ``Job`` stands for all of them.
         """
         form = jobs.submit(
             self.backend,
@@ -120,23 +120,23 @@ class Jobs(Verbs):
         return Job(self.backend, str(jobs.get_job(self.backend, ref)["submission_id"]))
 
     def list(self, *, filters: Filters = (), limit: int | None = None) -> JobForms:
-        """Jobs, newest first, those that are over too."""
+        """Jobs, newest first, with finished jobs."""
         return self._state.list_jobs(filters=filters, limit=limit)
 
     def stop(self, ref: str | int, *, grace_s: float | None = None, wait: bool = True) -> documents.JobForm:
-        """End a job."""
+        """Stop a job."""
         return self.get(ref).stop(grace_s=grace_s, wait=wait)
 
     def delete(self, *refs: str | int) -> JobForms:
-        """Forget jobs that are over: all of them or none."""
+        """Delete finished jobs: all of them or none."""
         return jobs.delete(self.backend, [str(ref) for ref in refs])
 
     def wait(self, *refs: str | int, timeout_s: float | None = None) -> int:
-        """Until all are over; 0 when all went well, else the first bad exit code in the order given."""
+        """Wait until all jobs are over; returns the first exit code that is not 0, in the given order, else 0."""
         return _first_bad([self.get(ref) for ref in refs], timeout_s)
 
     def logs(self, ref: str | int, *, tail: int | None = None) -> str:
-        """The output of a job as it is now."""
+        """The present output of a job."""
         return self.get(ref).logs(tail=tail)
 
     def edit(
@@ -147,7 +147,7 @@ class Jobs(Verbs):
         name: str | None = None,
         time_limit: Duration | None = None,
     ) -> documents.JobForm:
-        """Change a pending job, or the time limit of a running one (``none``: it has none)."""
+        """Change a pending job, or the time limit of a running job (``none``: no limit)."""
         changes = jobs.edited(priority, name, time_limit, "time_limit")
         return jobs.edit(self.backend, ref, **changes)
 
@@ -179,10 +179,10 @@ class Tasks(Verbs):
         inputs: Sequence[str] = (),
         outputs: Sequence[str] = (),
     ) -> Task:
-        """Start a command in the cluster that the caller is in (or in the named job), with resources of its own.
+        """Start a command in the cluster of the caller, or in the named job, with resources of its own.
 
-        It takes one CPU unless CPUs are named. It waits until that is free, and never leaves its cluster. It starts
-        once all ``inputs`` are there, as ``$VCTL_OBJECT_DIR/NAME``, and leaves its ``outputs`` in that directory.
+        It takes one CPU by default. It waits until its resources are free, and never leaves its cluster. It starts when
+        all ``inputs`` exist as ``$VCTL_OBJECT_DIR/NAME``, and writes its ``outputs`` to that directory.
         """
         form = tasks.run(
             self.backend,
@@ -207,7 +207,7 @@ class Tasks(Verbs):
         return Task(self.backend, form["task_id"])
 
     def put(self, name: str) -> documents.ObjectForm:
-        """Make what this program wrote to ``$VCTL_OBJECT_DIR/name`` an object that tasks can have as input."""
+        """Make the file that this program wrote to ``$VCTL_OBJECT_DIR/name`` an object, an input for tasks."""
         return tasks.put(self.backend, name, tasks.inside(inside.environment()))
 
     def get(self, ref: str | int) -> Task:
@@ -217,21 +217,21 @@ class Tasks(Verbs):
     why = Verb(tasks.why)
 
     def list(self, *, filters: Filters = (), limit: int | None = None) -> TaskForms:
-        """Tasks, oldest first, those that are over too."""
+        """Tasks, oldest first, with finished tasks."""
         return self._state.list_tasks(filters=filters, limit=limit)
 
     def cancel(
         self, ref: str | int, *, grace_s: float | None = None, wait: bool = True
     ) -> documents.TaskForm:
-        """End a task."""
+        """Cancel a task."""
         return self.get(ref).cancel(grace_s=grace_s, wait=wait)
 
     def wait(self, *refs: str | int, timeout_s: float | None = None) -> int:
-        """Until all are over; 0 when all finished well, else the first bad exit code in the order given."""
+        """Wait until all tasks are over; returns the first exit code that is not 0, in the given order, else 0."""
         return _first_bad([self.get(ref) for ref in refs], timeout_s)
 
     def logs(self, ref: str | int, *, tail: int | None = None) -> str:
-        """The output of a task as it is now."""
+        """The present output of a task."""
         return self.get(ref).logs(tail=tail)
 
 
@@ -242,7 +242,7 @@ def _first_bad(found: Sequence[Job] | Sequence[Task], timeout_s: float | None) -
 
 
 def words_of(command: Command) -> tuple[str, ...]:
-    """The words of a command. What only a shell understands is refused."""
+    """The words of a command. Refuses operators of a shell."""
     if not isinstance(command, str):
         return tuple(command)
     try:
@@ -281,7 +281,7 @@ class Clusters(Verbs):
     remove_nodes = Verb(clusters.remove_nodes)
 
     def get(self, cluster_id: str | None = None) -> documents.ClusterForm:
-        """One cluster; without an id the one that the caller is in."""
+        """One cluster; without an id the cluster of the caller."""
         return clusters.get_cluster(self.backend, self._named(cluster_id))
 
     def tree(self, cluster_id: str | None = None) -> documents.ClusterTree:
@@ -297,10 +297,10 @@ class Clusters(Verbs):
 
 
 class Nodes(Verbs):
-    """The verbs of ``vctl node``: physical nodes, whoever owns them."""
+    """The verbs of ``vctl node``: physical nodes."""
 
     def list(self, *, filters: Filters = (), limit: int | None = None) -> NodeForms:
-        """Nodes; inside a job those on which it has a part."""
+        """Nodes; inside a job the nodes on which it has resources."""
         return self._state.list_nodes(filters=filters, limit=limit)
 
     add = Verb(nodes.add)

@@ -1,6 +1,6 @@
-"""The cluster spec in Python, with the proposal's names: groups of fixed nodes and what their labels must be.
+"""The cluster spec in Python, with the names of the proposal: groups of fixed nodes, and conditions on labels.
 
-Each of them is a document (``as_dict``) that ``vctl.spec`` reads; what is wrong is refused where it is written.
+Each class has a JSON form (``as_dict``), which ``vctl.spec`` reads and checks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class In:
 
 @dataclass(frozen=True, init=False)
 class NotIn:
-    """The label has none of these values, or is not there."""
+    """The label has none of these values, or does not exist."""
 
     values: tuple[str, ...]
 
@@ -47,7 +47,7 @@ class NotIn:
 
 @dataclass(frozen=True)
 class Exists:
-    """The label is there, whatever its value."""
+    """The label exists, with any value."""
 
     def __str__(self) -> str:
         return "exists()"
@@ -55,14 +55,14 @@ class Exists:
 
 @dataclass(frozen=True)
 class DoesNotExist:
-    """The label is not there."""
+    """The label does not exist."""
 
     def __str__(self) -> str:
         return "!exists()"
 
 
 Condition = str | Sequence[str] | In | NotIn | Exists | DoesNotExist
-"""What a label must be: a text in one of the six forms, a list of values, or one of the classes."""
+"""A condition on a label: a text in one of the six forms, a list of values, or one of the classes."""
 LabelSelector = Mapping[str, Condition]
 
 
@@ -100,7 +100,7 @@ class FixedSizeNodes:
 
 
 Groups = Sequence[FixedSizeNodes | FixedSizeNode | Mapping[str, Any]]
-"""Groups, or bare nodes that are one PACK group."""
+"""Groups, or nodes, which are one PACK group."""
 
 
 def selector_document(selector: LabelSelector) -> dict[str, Any]:
@@ -114,5 +114,5 @@ def selector_document(selector: LabelSelector) -> dict[str, Any]:
 
 
 def document_of(part: FixedSizeNode | FixedSizeNodes | Mapping[str, Any]) -> dict[str, Any]:
-    """A part of a spec as JSON, whichever way it was written."""
+    """The JSON form of a part of a spec, given as an object or as JSON."""
     return part.as_dict() if isinstance(part, (FixedSizeNode, FixedSizeNodes)) else dict(part)

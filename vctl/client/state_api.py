@@ -1,4 +1,4 @@
-"""The state API of one cluster, as ``ray.util.state``: what is in it and below it, and nothing else."""
+"""The state API of one cluster, as ``ray.util.state``: only objects in the cluster and below it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Mapping[str, Any])
 
 
 class State:
-    """What one cluster has and does. Without an id: the one that the caller is in."""
+    """The resources and objects of one cluster; without an id of the cluster of the caller."""
 
     def __init__(self, place: Place, cluster: str | None = None) -> None:
         self.backend = place
@@ -42,7 +42,7 @@ class State:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster that is looked at."""
+        """The cluster whose state is shown."""
         return self._cluster or inside.cluster_id()
 
     # ---- amounts ----
@@ -52,7 +52,7 @@ class State:
         return views.cluster_resources(self.backend, self.cluster_id)
 
     def available_resources(self) -> Amounts:
-        """What is free in it."""
+        """Free resources of the cluster."""
         return views.available_resources(self.backend, self.cluster_id)
 
     def nodes(self) -> list[NodeOfCluster]:
@@ -62,17 +62,17 @@ class State:
     # ---- lists ----
 
     def list_clusters(self, *, filters: Filters = (), limit: int | None = None) -> list[ClusterForm]:
-        """The cluster and those below it, parents first."""
+        """The cluster and the clusters below it, parents first."""
         found = clusters.list_clusters(self.backend)
         below = ops.scope.below(self.cluster_id, found)
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def list_vnodes(self, *, filters: Filters = (), limit: int | None = None) -> list[VNodeForm]:
-        """The virtual nodes of the cluster and of those below it."""
+        """The virtual nodes of the cluster and of the clusters below it."""
         return self._inside(views.vnodes(self.backend), filters, limit)
 
     def list_nodes(self, *, filters: Filters = (), limit: int | None = None) -> list[NodeForm]:
-        """The physical nodes on which the cluster has a part."""
+        """The physical nodes on which the cluster has resources."""
         found = nodes.list_nodes(self.backend)
         if self.cluster_id != PRIMARY:
             own = {one["NodeName"] for one in self.nodes()}
@@ -80,13 +80,13 @@ class State:
         return _chosen(found, filters, limit)
 
     def list_jobs(self, *, filters: Filters = (), limit: int | None = None) -> list[JobForm]:
-        """Jobs that were sent to the cluster, and the one whose cluster it is; newest first."""
+        """Jobs that were submitted to the cluster, and the job whose cluster it is; newest first."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         found, _ = jobs.list_jobs(self.backend, cluster=within)
         return _chosen(found, filters, limit)
 
     def list_tasks(self, *, filters: Filters = (), limit: int | None = None) -> list[TaskForm]:
-        """Tasks in the cluster and below it, those that are over too, oldest first."""
+        """Tasks in the cluster and below it, with finished tasks, oldest first."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         known = [text for text in _texts(filters) if ops.forms.key_of(text) in ops.tasks.FILTER_KEYS]
         found, _ = tasks.list_tasks(self.backend, filters=known, cluster=within)
@@ -97,7 +97,7 @@ class State:
         return self._inside(tasks.list_objects(self.backend)[0], filters, limit)
 
     def list_leases(self, *, filters: Filters = (), limit: int | None = None) -> list[LeaseForm]:
-        """What the cluster and those below it borrowed or lent."""
+        """Leases in which the cluster or a cluster below it borrows or lends."""
         below = self._scope()
         found = views.list_leases(self.backend)
         own = [one for one in found if below(one["borrower_id"]) or below(one["lender_id"])]
@@ -106,28 +106,28 @@ class State:
     def list_events(
         self, *, since: int = 0, filters: Filters = (), limit: int | None = None
     ) -> list[EventForm]:
-        """The history of the cluster and of those below it, oldest first; with a limit the newest of it."""
+        """Events of the cluster and of the clusters below it, oldest first; with a limit the newest ones."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         found, _ = views.list_events(self.backend, since=since, cluster=within)
         chosen = _chosen(found, filters, None)
         return chosen if limit is None else chosen[max(len(chosen) - limit, 0) :]
 
     def list_demand(self, *, filters: Filters = (), limit: int | None = None) -> list[DemandForm]:
-        """What is asked for in the cluster and below it, and not there."""
+        """Waiting requests in the cluster and below it."""
         return self._inside(views.demand(self.backend), filters, limit)
 
     # ---- summaries ----
 
     def summarize_tasks(self) -> Summary:
-        """How many tasks there are in each state."""
+        """The number of tasks in each state."""
         return _summary("tasks", "state", self.list_tasks())
 
     def summarize_objects(self) -> Summary:
-        """How many objects there are on each node."""
+        """The number of objects on each node."""
         return _summary("objects", "node_id", self.list_objects())
 
     def summarize_jobs(self) -> Summary:
-        """How many jobs there are in each state."""
+        """The number of jobs in each state."""
         return _summary("jobs", "status", self.list_jobs())
 
     def _inside(self, found: list[F], filters: Filters, limit: int | None) -> list[F]:
@@ -135,7 +135,7 @@ class State:
         return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
 
     def _scope(self) -> Callable[[str], bool]:
-        """Whether a cluster is the one that is looked at, or below it."""
+        """A function that tells whether a cluster is this one or below it."""
         here = self.cluster_id
         if here == PRIMARY or JOB_MARK in here:
             return ops.scope.below(here, ())
@@ -143,7 +143,7 @@ class State:
 
 
 class Verbs:
-    """The verbs of one kind of object; ``_state`` has the list of the cluster that is looked at."""
+    """The verbs of one kind of object; ``_state`` has the lists of the cluster."""
 
     def __init__(self, place: Place, cluster: str | None) -> None:
         self.backend = place

@@ -1,4 +1,4 @@
-"""``with VirtualCluster(...)``: a sub-cluster of the cluster that the caller is in, for as long as a block lasts."""
+"""``with VirtualCluster(...)``: a sub-cluster of the cluster of the caller, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LONGEST_PAUSE_S = 0.5
 
 
 class VirtualCluster:
-    """A part of the cluster: what it must have at once, and how far it may grow.
+    """A part of the cluster: its required resources, and its maximum.
 
-    As a value it goes with a submit. As a context it is made inside the job that the program runs in; outside of jobs
-    a job of its own holds it. Entering waits for these, at most ``timeout_s`` when given. What is started in the block
-    stays in it. Leaving waits for its tasks that are not detached and gives everything back; after an exception they
-    are cancelled first. ``name`` becomes the last part of its id; one is made up when it is left out.
+    As a value it is the spec of a submit. As a context it becomes a sub-cluster of the job of the program; outside of
+    jobs an own job holds it. Entering waits for its resources, at most ``timeout_s`` seconds. Tasks that are started in
+    the block stay in it. Leaving waits for its tasks that are not detached and releases the cluster; after an exception
+    these tasks are cancelled first. ``name`` becomes the last part of its id; by default the name is random.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class VirtualCluster:
     def from_dict(
         cls, document: Mapping[str, Any], *, name: str | None = None, timeout_s: float | None = None
     ) -> VirtualCluster:
-        """From the JSON form; an unknown field is refused with the nearest one."""
+        """From the JSON form; the refusal of an unknown field names the nearest field."""
         from vctl.spec.cluster_spec import SPEC_FIELDS, parse_cluster_spec
         from vctl.spec.fields import as_mapping
 
         given = as_mapping(document, "", "a cluster spec", '{"flexible_resource_min": {"CPU": 1}}')
         if not given.keys() <= set(SPEC_FIELDS):
-            parse_cluster_spec(given)  # says which field is unknown
+            parse_cluster_spec(given)  # raises the error that names the unknown field
         return cls(**cast(dict[str, Any], given), name=name, timeout_s=timeout_s)
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form: only what was given."""
+        """The JSON form, with the given fields only."""
         document: dict[str, Any] = {}
         if self.flexible_resource_min is not None:
             document["flexible_resource_min"] = dict(self.flexible_resource_min)
@@ -83,11 +83,11 @@ class VirtualCluster:
         return document
 
     def to_json(self) -> str:
-        """The same as text, for ``--virtual-cluster`` and files."""
+        """The JSON form as text, for ``--virtual-cluster`` and files."""
         return json.dumps(self.as_dict())
 
     def parsed(self, units: frozenset[str]) -> ClusterSpec:
-        """As the scheduler reads it; BadSpec names the field that is wrong."""
+        """The ``ClusterSpec``. Raises BadSpec, which names the wrong field."""
         from vctl.spec.cluster_spec import parse_cluster_spec
 
         return parse_cluster_spec(self.as_dict(), units=units)
@@ -95,7 +95,7 @@ class VirtualCluster:
     def __eq__(self, other: object) -> bool:
         return self.as_dict() == other.as_dict() if isinstance(other, VirtualCluster) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # what it is made of may change
+    __hash__ = None  # type: ignore[assignment]  # its contents may change
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
@@ -146,7 +146,7 @@ class VirtualCluster:
                         ) from None
                 if pause is None:
                     pause = stack.enter_context(place.waiting("jobs", job))
-                time.sleep(pause_s)  # many may change things and wait at once
+                time.sleep(pause_s)  # many programs may wait and be woken at once
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
                 pause(LONGEST_PAUSE_S if give_up is None else max(give_up - time.monotonic(), 0))
 
@@ -164,14 +164,14 @@ class VirtualCluster:
         return None if self._inside is None else self._inside.block.cluster_id
 
     def info(self) -> VirtualClusterInfo:
-        """What it has; only while it is entered."""
+        """Its state; only while it is entered."""
         from vctl.client.context import VirtualClusterInfo
 
         entered = self._entered()
         return VirtualClusterInfo(entered.place, entered.block.cluster_id)
 
     def environment(self) -> dict[str, str]:
-        """The environment of a child process that is to be in it, whichever thread starts that."""
+        """The environment for a child process in the cluster, from any thread."""
         return {**os.environ, **self._entered().block.variables()}
 
     def _entered(self) -> _Inside:
@@ -183,7 +183,7 @@ class VirtualCluster:
 
 
 class _Inside:
-    """A cluster that was made and entered, until it is given back; ``held`` where a job of its own holds it."""
+    """An entered cluster until it is released; ``held`` is the allocation where an own job holds it."""
 
     def __init__(self, place: Place, job: str, block: inside.Block, held: Allocation | None = None) -> None:
         self.place = place
@@ -192,7 +192,7 @@ class _Inside:
         self.held = held
 
     def close(self, *, orderly: bool) -> None:
-        """Wait for its tasks, or cancel them; then give it back, with what was made in it."""
+        """Wait for its tasks, or cancel them; then release it with its sub-clusters."""
         try:
             if orderly:
                 self._until_idle()
@@ -200,7 +200,7 @@ class _Inside:
             orderly = False
             raise
         finally:
-            with contextlib.suppress(NotFound):  # the job may be over, and everything gone with it
+            with contextlib.suppress(NotFound):  # the job may be over, with all its clusters
                 if not orderly:
                     self._cancel()
                 if self.held is None:
@@ -209,7 +209,7 @@ class _Inside:
                 self.held.close(orderly=orderly)
 
     def _attached(self) -> list[str]:
-        """Tasks that nobody detached, in it and below it."""
+        """Tasks in it and below it that are not detached."""
         found, _ = operations.tasks.list_tasks(self.place, all=False, job=self.job)
         own = self.block.cluster_id
         return [
@@ -231,7 +231,7 @@ class _Inside:
         self._until_idle()
 
     def _remove(self) -> None:
-        """Clusters with detached tasks go when those are over."""
+        """Delete the clusters; a cluster with detached tasks is deleted when these are over."""
         from vctl.client.state_api import State
 
         for one in reversed(State(self.place, self.block.cluster_id).list_clusters()):

@@ -1,4 +1,4 @@
-"""Bodies of answers that are no success: every one keeps the envelope of its API, whatever went wrong."""
+"""Bodies of error answers: every error has the envelope of its API."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, known
 
 MANAGEMENT = "/virtual_clusters"
 CREATE, REMOVE_NODES, REMOVE = "create or update", "remove nodes from", "remove"
-"""What a request of the management API wanted to do to a virtual cluster, as its failures begin."""
+"""The actions of the management API, as they appear in its messages about failures."""
 _ALWAYS: dict[str, tuple[str, Any]] = {
     CREATE: ("replicaSetsToRecommend", {}),
     REMOVE_NODES: ("nodesWithFailure", []),
 }
-"""What ``data`` of a failure has even when there is nothing to say."""
+"""The field that ``data`` of a failure always has, and its empty value."""
 
 
 class JSONResponse(_JSONResponse):
-    """JSON in UTF-8 whatever is in it: what is no text, or does something to a terminal, is shown escaped."""
+    """JSON in UTF-8; characters that are not text, or that control a terminal, are escaped."""
 
     def render(self, content: Any) -> bytes:
         """The body."""
@@ -37,7 +37,7 @@ class JSONResponse(_JSONResponse):
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """A surrogate inside a JSON string as the text of its escape, which every reader of JSON takes."""
+    """The escape of a surrogate inside a JSON string, which every JSON parser accepts."""
     assert isinstance(error, UnicodeEncodeError)
     found = "".join(
         f"\\\\x{ord(char) - 0xDC00:02x}" if "\udc80" <= char <= "\udcff" else f"\\\\u{ord(char):04x}"
@@ -62,13 +62,13 @@ class TooLarge(BadSpec):
 
 
 class WrongMethod(BadSpec):
-    """The path exists, the method does not."""
+    """The path exists, but not with this method."""
 
     code, http_status = "MethodNotAllowed", 405
 
 
 class WrongHost(NotPermitted):
-    """The request was meant for another host, or a page of another one sent it."""
+    """The request names another host, or a page of another origin sent it."""
 
     code, http_status = "WrongHost", 403
 
@@ -79,7 +79,7 @@ def envelope(*, result: bool, msg: str, data: Mapping[str, Any]) -> dict[str, An
 
 
 def failure(what: str, cluster_id: str, error: VctlError) -> dict[str, Any]:
-    """A refusal of the management API, with what the caller may do instead."""
+    """A refusal of the management API, with its recommendation."""
     data: dict[str, Any] = {"virtualClusterId": cluster_id}
     if what in _ALWAYS:
         name, empty = _ALWAYS[what]
@@ -99,7 +99,7 @@ def body_for(path: str, error: VctlError) -> dict[str, Any]:
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """A body as JSON that any reader takes: whatever is not text becomes its text."""
+    """A body as JSON bytes; values that JSON does not have become strings."""
     return harmless(json.dumps(body, default=str, allow_nan=False)).encode()
 
 
@@ -146,7 +146,7 @@ def answer(
 
 
 def _first_problem(error: RequestValidationError) -> BadSpec:
-    """The first thing wrong with a request, by path. What was sent is not repeated: it may be a secret."""
+    """The first problem of a request, with its path. The sent value is not repeated, as it may be a secret."""
     found = error.errors()[0]
     path = ".".join(_place(found["loc"], found["type"], error.body))
     problem = str(found["msg"])[:300]
@@ -158,7 +158,7 @@ def _first_problem(error: RequestValidationError) -> BadSpec:
 
 
 def _place(loc: Sequence[str | int], kind: str, body: Any) -> list[str]:
-    """The path of a value in what was sent: a location also names the alternatives of a type that were tried."""
+    """The path of a value in the sent body. A location of pydantic also names the tried alternatives of a type."""
     if loc[:1] != ("body",):
         return [str(part) for part in loc[1:] or loc]
     path: list[str] = []

@@ -1,4 +1,4 @@
-"""The application: every route of the server, its OpenAPI, what starts and ends with it."""
+"""The application: every route of the server, its OpenAPI, and the services that start and end with it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from vctl.operations import clusters, jobs, nodes, simulation, tasks, upkeep, vi
 from vctl.store import feed
 
 RAY_VERSION = "2.40.0"
-"""Of the job API that clients may expect here."""
+"""The version of Ray whose job API the server implements."""
 
 DECLARED = (jobs, tasks, clusters, nodes, views, upkeep, simulation)
 """The modules whose verbs have routes."""
 
 
 def create_app(server: Server) -> FastAPI:
-    """Everything that one server answers."""
+    """The application of one server with all its routes."""
     app = FastAPI(
         title="vctl", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None,
         openapi_url=None, redirect_slashes=False, default_response_class=answers.JSONResponse,
@@ -106,7 +106,7 @@ def _add_open_routes(app: FastAPI) -> None:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The published OpenAPI: bad input is answered with 400 here, and a token is asked for where it is."""
+    """The published OpenAPI: bad input is answered with 400, not 422, and routes that need a token say so."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_ABOUT)
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

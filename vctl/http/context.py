@@ -1,4 +1,4 @@
-"""What every request of one server shares: the state directory, the settings, the token, who is to be woken."""
+"""The shared objects of all requests of a server: state directory, settings, token, and the watch for changes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from vctl.store.store import Store
 
 T = TypeVar("T")
 CALLER_HEADERS = ("x-vctl-job-id", "x-vctl-submission-id")
-"""A client inside a job says so; what that job may change is the same as on the machine itself."""
+"""The headers with which a client names its job; the job has the same rights as on the machine itself."""
 OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
-"""Of the server's environment, what a job gets whose submitter sent none."""
+"""The variables of the server for a job whose submitter sent no environment."""
 
 
 class Changes:
-    """Wakes those who wait for news, after every commit of any process."""
+    """Wakes waiting requests after every commit of any process."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._watch: Watch | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ended = False
-        """Whoever waits is to let go: the server ends."""
+        """Whether the server ends, so that waiting requests must return."""
 
     def start(self, path: Path) -> None:
         """Watch the file that every commit touches, from inside the event loop."""
@@ -44,13 +44,13 @@ class Changes:
         self._loop.add_reader(self._watch.fileno(), self._wake)
 
     def end(self) -> None:
-        """Let everybody go; may be called from a signal handler."""
+        """Let all waiting requests return; may be called from a signal handler."""
         self.ended = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._event.set)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._watch is not None and self._loop is not None:
             self._loop.remove_reader(self._watch.fileno())
             self._watch.close()
@@ -63,7 +63,7 @@ class Changes:
         woken.set()
 
     def ticket(self) -> asyncio.Event:
-        """Is set by the next change; take it before looking, so that nothing is missed in between."""
+        """An event that the next change sets. Take it before reading the state, so that no change is missed."""
         return self._event
 
 
@@ -77,7 +77,7 @@ async def within(ticket: asyncio.Event, seconds: float) -> None:
 
 @dataclass
 class Server:
-    """One running server. ``token`` None: nobody needs one (a private socket, or ``--no-token`` on loopback)."""
+    """One running server. ``token`` None: no token is required (a private socket, or ``--no-token`` on loopback)."""
 
     home: Path
     config: Config
@@ -90,7 +90,7 @@ class Server:
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """The state, for one piece of work in one thread."""
+        """The opened state, for one operation in one thread."""
         store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
         store.local_node = self.config.local_node
         try:
@@ -99,7 +99,7 @@ class Server:
             store.close()
 
     async def read(self, look: Callable[[Store], T]) -> T:
-        """Look at the state from the event loop without holding it up."""
+        """Read the state from the event loop without blocking it."""
 
         def work() -> T:
             with self.store() as store:
@@ -108,14 +108,14 @@ class Server:
         return await asyncio.to_thread(work)
 
     def surroundings(self, given: Mapping[str, str] | None) -> Mapping[str, str]:
-        """The environment of a job; commands in it are to see what the server sees."""
+        """The environment of a job, with the settings of the server."""
         if given is None:
             given = {name: os.environ[name] for name in OWN if name in os.environ}
         return {**self.background.settings(), **given}
 
 
 def server_of(request: HTTPConnection) -> Server:
-    """The server that a request came to."""
+    """The server of a request."""
     server = request.app.state.server
     assert isinstance(server, Server)
     return server
@@ -131,7 +131,7 @@ def state(request: HTTPConnection) -> Iterator[Store]:
 
 @contextmanager
 def here(request: HTTPConnection) -> Iterator[Here]:
-    """What verbs are carried out on, for one request."""
+    """The state and the settings for the verb of one request."""
     server = server_of(request)
     with state(request) as store:
         yield Here(store, server.config, server.surroundings)

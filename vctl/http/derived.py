@@ -1,4 +1,4 @@
-"""Routes of declared verbs: what a request may have and what is answered follow from the parameters and the reply."""
+"""Routes of declared verbs: request and answer of a route follow from the parameters and the reply of its verb."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONGEST_WORD = 100_000
 
 
 def _kernel_text(value: object) -> str:
-    """pydantic takes only Unicode for a string; arguments, paths and variables are any bytes."""
+    """Accept a string that is not Unicode, unlike pydantic: arguments, paths and variables are any bytes."""
     if not isinstance(value, str):
         raise ValueError("Input should be a valid string")  # pydantic's way to refuse
     if len(value) > LONGEST_WORD:
@@ -61,7 +61,7 @@ def router_of(module: ModuleType) -> APIRouter:
 
 
 def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
-    """Let a server carry out a verb when it is asked."""
+    """Add the route of a verb."""
     in_path, others = _divided(operation)
 
     def endpoint(request: Request, **given: Any) -> JSONResponse:
@@ -92,7 +92,7 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
 
 
 def _function(name: str) -> str:
-    """``node list`` as the name of a function, of which OpenAPI makes the id of the route."""
+    """The function name for a verb such as ``node list``, from which OpenAPI derives the id of the route."""
     word = name.rpartition(" ")[2].replace("-", "_")
     return "list_" if word == "list" else word
 
@@ -135,7 +135,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _body(operation: Operation[Any, Any], params: Sequence[Param]) -> Any:
-    """The model of a body. No field is ignored: an unknown one is a mistake that somebody wants to hear of."""
+    """The model of a body, which refuses unknown fields."""
     fields: dict[str, Any] = {
         param.wire: (
             Annotated[_field(param), Field(description=param.info.help, **_limits(param, _longest(param)))],
@@ -148,7 +148,7 @@ def _body(operation: Operation[Any, Any], params: Sequence[Param]) -> Any:
 
 
 def _field(param: Param) -> Any:
-    """The type of a field; no text is taken for a number, and no number for a truth."""
+    """The strict type of a field: a text is not read as a number, nor a number as a boolean."""
     if param.info.choices:
         return Literal[param.info.choices]
     kind = param.annotation.__origin__

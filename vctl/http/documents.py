@@ -1,4 +1,4 @@
-"""What answers look like, for the published OpenAPI. Answers are not squeezed through these: fields may be added."""
+"""Models of answers for the published OpenAPI. Answers do not pass through these models, and may have more fields."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Amounts = dict[str, float]
 
 
 class Document(BaseModel):
-    """More fields may come."""
+    """A JSON object, which may have more fields."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class ErrorFields(Document):
-    """What went wrong and how to fix it; ``exit_code`` is that of the command line."""
+    """An error and its fix; ``exit_code`` is that of the command line."""
 
     code: str
     exit_code: int
@@ -34,7 +34,7 @@ class Error(Document):
 
 
 class Managed(Document):
-    """The envelope of the management API, for good and bad news."""
+    """The envelope of the management API, for success and failure."""
 
     result: bool
     msg: str
@@ -112,5 +112,5 @@ MANAGEMENT_ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def good(model: Any, description: str = "Done.") -> dict[int | str, dict[str, Any]]:
-    """The documentation of a good answer."""
+    """The documentation of a successful answer."""
     return {200: {"model": model, "description": description}}

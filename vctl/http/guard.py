@@ -1,4 +1,4 @@
-"""The door: who may ask, from where, and how much. Nothing behind it sees a request that was refused here."""
+"""Checks every request before its route: host, origin, token and size. A refused request reaches no route."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MOST_BYTES = 8 << 20
 LONGEST_PATH = 4096
 READING = ("GET", "HEAD", "OPTIONS")
 OPEN = ("/healthz", "/metrics", "/api/version", "/openapi.json", MANAGEMENT)
-"""What anybody may read: it says nothing of jobs, logs or events."""
+"""Paths that can be read without a token; they contain no jobs, logs or events."""
 UPLOADS = "/api/packages/"
-"""Bodies that are no JSON and may be large: who takes them counts."""
+"""The path of uploads: large bodies that are not JSON, whose route limits the size."""
 
 
 def is_loopback(host: str) -> bool:
@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Checks host, origin, token and size, in this order, and says how long the answer took."""
+    """Checks host, origin, token and size, in this order, and adds the duration to the answer."""
 
     def __init__(self, app: ASGIApp, server: Server) -> None:
         self.app = app
@@ -75,7 +75,7 @@ class Guard:
             await _refuse(scope, timed, error)
             return
         if body is None:
-            return  # whoever asked has hung up, or was too slow: half a request is none
+            return  # the client has closed the connection, or was too slow
         await self.app(_as_json(scope), _again(body, receive), timed)
 
     def _check(self, scope: Scope) -> None:
@@ -89,7 +89,7 @@ class Guard:
 
 
 def _as_json(scope: Scope) -> Scope:
-    """Every body is JSON here, also when curl calls it a form."""
+    """The request with the content type of JSON; curl calls a body a form by default."""
     if not _is_json(scope):
         return scope
     kept = [pair for pair in scope["headers"] if pair[0].lower() != b"content-type"]
@@ -105,7 +105,7 @@ def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _is_open(method: str, path: str) -> bool:
-    """Reading what is open; and what does not exist outside ``/api/v1`` is no secret either."""
+    """Whether a request needs no token: it reads an open path, or an unknown path outside of ``/api/``."""
     return method in READING and (path in OPEN or not path.startswith("/api/"))
 
 
@@ -113,7 +113,7 @@ _HOST = r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?"
 
 
 def _check_host(host: str, origin: str | None) -> None:
-    """Refuse what a page of another site could have sent: its name may point here (DNS rebinding)."""
+    """Refuse requests that a page of another site could have sent, whose name may resolve to here (DNS rebinding)."""
     found = re.fullmatch(_HOST, host)
     if found is None or not is_loopback((found[1] or found[2]).lower()):
         raise WrongHost(
@@ -139,9 +139,9 @@ def _check_token(given: str, token: str) -> None:
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes | None:
-    """The whole body, if it is not too large and, where it is JSON, holds only text that can be stored.
+    """The whole body; None when the client disconnects before its end.
 
-    None: it never came whole.
+    Refuses a body that is too large, and JSON with text that cannot be stored.
     """
     headers = _headers(scope["headers"])
     length = headers.get("content-length")
@@ -172,7 +172,7 @@ def _too_large() -> TooLarge:
 
 
 def _check_text(body: bytes) -> None:
-    """JSON is UTF-8 without NUL. Half a surrogate pair is valid JSON, and nothing that could be stored or shown."""
+    """Refuse JSON that is not UTF-8, has a NUL, or has half a surrogate pair, which is valid JSON but no text."""
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -187,7 +187,7 @@ def _check_text(body: bytes) -> None:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        return  # whoever reads it says what is wrong
+        return  # the route refuses it
     try:
         check_document(document, kernel=KERNEL_FIELDS)
     except BadSpec as error:
@@ -195,7 +195,7 @@ def _check_text(body: bytes) -> None:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """A receive that hands out a body that was read already, then goes on as before."""
+    """A receive function that returns a body that was read already, then the next messages."""
     left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:

@@ -1,4 +1,4 @@
-"""``vctl serve``: where the server listens, which token it asks for, and its life."""
+"""``vctl serve``: the sockets of the server, its token, and its run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_TOKEN = 16
 GRACE_S = 3
 WAITING = 2048
 ACCEPTED = 64
-"""Connections that are taken at a time."""
+"""The connections that are accepted at a time."""
 
 
 def serve(
@@ -35,7 +35,7 @@ def serve(
     no_token: bool,
     say: Callable[[str], None],
 ) -> int:
-    """Answer requests until SIGINT or SIGTERM. Refuses to be reachable by others without a token."""
+    """Answer requests until SIGINT or SIGTERM. Refuses to listen without a token where other users could connect."""
     try:
         import uvicorn
 
@@ -59,7 +59,7 @@ def serve(
         )
     home = config.home()
     prepare_home(home)
-    Store.open(home).close()  # a state that cannot be opened is said now
+    Store.open(home).close()  # fail now if the state cannot be opened
     token = None if no_token or uds is not None else read_token(config, token_file)
     listening = _unix(uds) if uds is not None else _tcp(host, port)
     server = Server(home, config, token, loopback=loopback)
@@ -71,7 +71,7 @@ def serve(
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # until uvicorn listens for them, and when it raises them again
+    ):  # before uvicorn handles them, and when it raises them again
         signal.signal(number, ending.leave)
     where = f"unix:{uds}" if uds is not None else _url(host, listening)
     say(f"vctl serve {os.getpid()} answers at {where}" + ("" if token else ", without a token"))
@@ -85,12 +85,12 @@ def serve(
 
 
 def _websockets() -> Literal["wsproto", "none"]:
-    """How to speak websocket, which only Ray's clients ask for."""
+    """The websocket protocol of uvicorn, if its package is installed; only clients of Ray use it."""
     return "none" if find_spec("wsproto") is None else "wsproto"
 
 
 def read_token(config: Config, token_file: str | None) -> str:
-    """The token of the server: ``VCTL_TOKEN``, else the file named, else its own file, made when there is none."""
+    """The token: ``VCTL_TOKEN``, else that of the named file, else of the file in the state, which is created."""
     if token_file is None and (given := config.env.get("VCTL_TOKEN")):
         return _good(given.strip(), "VCTL_TOKEN")
     named = token_file or config.get("token_file")
@@ -152,7 +152,7 @@ def _tcp(host: str, port: int) -> socket.socket:
 
 
 def _unix(path: str) -> socket.socket:
-    """A socket that only its owner can connect to, from its first moment on."""
+    """A unix socket to which only its owner can connect, from its creation on."""
     place = Path(path)
     if place.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:

@@ -1,4 +1,4 @@
-"""The routes that no declaration gives: waiting for an end, output as it grows, events as they happen."""
+"""The routes without a declared verb: waiting for an end, growing output, and the stream of events."""
 
 from enum import Enum
 from typing import Annotated, Any

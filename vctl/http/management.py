@@ -20,7 +20,7 @@ Id = Annotated[StrictStr, Field(max_length=1024)]
 
 
 class Body(BaseModel):
-    """No field is ignored: an unknown one is a mistake that somebody wants to hear of."""
+    """A body of the management API; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -62,7 +62,7 @@ def create_or_update(request: Request, body: VirtualCluster) -> JSONResponse:
 
 
 def _bring(store: Store, body: VirtualCluster) -> ClusterForm:
-    """Update what exists, create what does not; who loses a race against another creation is told like an update."""
+    """Update a cluster, or create it if it does not exist; after a lost race of creations update it."""
     cluster_id, counts = body.virtualClusterId, body.replicaSets
     divisible = body.divisible in (True, "true")
 

@@ -1,4 +1,4 @@
-"""``/metrics`` in Prometheus' text format, from the tables: nothing is counted twice."""
+"""``/metrics`` in Prometheus' text format, read from the tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sample = tuple[Mapping[str, object], float]
 
 
 def text(store: Store) -> str:
-    """All figures of this moment."""
+    """All present figures."""
     with store.snapshot():
         return "\n".join(line for family in _families(store) for line in family) + "\n"
 

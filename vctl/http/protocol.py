@@ -1,4 +1,4 @@
-"""Where uvicorn's ways are not ours: plain words for what is no HTTP, and streams that outlast the server."""
+"""Changes to uvicorn: time limits, a limit of connections, errors in vctl's form, and the end of streams."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from vctl.http.context import Changes
 from vctl.http.guard import UPLOADS
 
 HEADERS_S = 10.0
-"""How long the line and the headers of a request may take, from the first byte or from the connection on."""
+"""Seconds for the line and the headers of a request, from the connection or from the first byte on."""
 BODY_S = 60.0
-"""How long its body may take."""
+"""Seconds for the body of a request."""
 UPLOAD_S = 900.0
-"""The same for a package, which may be large."""
+"""Seconds for the body of an upload, which may be large."""
 
 
 class Protocol(H11Protocol):
-    """uvicorn's, with time limits on what a request takes to arrive, a limit of connections, and our own answers."""
+    """uvicorn's protocol with time limits for requests, a limit of connections, and errors in vctl's form."""
 
     most = 1000
     """Connections at a time."""
@@ -36,7 +36,7 @@ class Protocol(H11Protocol):
     _upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Somebody connects."""
+        """A client connects."""
         super().connection_made(transport)
         if len(self.connections) > self.most:
             self._hang_up(Crowded("too many connections", fix="try again in a moment"))
@@ -54,7 +54,7 @@ class Protocol(H11Protocol):
         self._watch()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """The connection is a websocket from now on, and no time of ours."""
+        """The connection becomes a websocket, which has no time limit."""
         self._upgraded = True
         super().handle_websocket_upgrade(event)
 
@@ -65,7 +65,7 @@ class Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        """Time what is awaited: a head, a body, or nothing. A part of it that arrives does not extend the time."""
+        """Set the timer for the awaited head or body of a request. A part that arrives does not extend the time."""
         phase: tuple[str, float] | None = None
         if not self.transport.is_closing() and not self._upgraded:
             before: object = self.cycle
@@ -86,11 +86,11 @@ class Protocol(H11Protocol):
         )
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that cannot be read, and hang up."""
+        """Answer a request that cannot be parsed, and close the connection."""
         self._hang_up(BadSpec(msg, fix="send an HTTP/1.1 request"))
 
     def _hang_up(self, error: VctlError) -> None:
-        """Say why, as far as nothing was said yet, and close."""
+        """Answer with an error, unless an answer has begun, and close the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._say(error)
         self.transport.close()
@@ -111,19 +111,19 @@ class Protocol(H11Protocol):
 
 
 def capacity() -> tuple[int, int]:
-    """How many connections, and how many threads with the tables open, the limit of open files allows."""
+    """The numbers of connections and of threads with an open store that the limit of open files allows."""
     spare = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN_FILES
     return max(4, min(1000, spare // 2)), max(1, min(40, spare // 2 // FILES_OF_A_STORE))
 
 
 def limited() -> type[Protocol]:
-    """The protocol with as many connections as that limit allows."""
+    """The protocol with the limit of connections."""
     most, _ = capacity()
     return type("Limited", (Protocol,), {"most": most})
 
 
 class Complaints:
-    """What goes wrong outside of any request; that files run out is said once a second, and asyncio tries again."""
+    """Handles errors outside of requests; a lack of open files is reported once a second, as asyncio tries again."""
 
     def __init__(self) -> None:
         self._said_at = float("-inf")  # asyncio reports that files ran out for each connection that waits
@@ -139,24 +139,24 @@ class Complaints:
 
 
 OWN_FILES = 24
-"""Of the server itself: sockets, pipes, what children need."""
+"""The open files of the server itself: sockets, pipes, files for child processes."""
 FILES_OF_A_STORE = 4
 
 
 class Slow(BadSpec):
-    """A request that does not come to its end."""
+    """A request that does not arrive in time."""
 
     code, http_status = "RequestTimeout", 408
 
 
 class Crowded(Unreachable):
-    """The server has as many connections as it can."""
+    """The server has its most connections."""
 
     code, http_status = "TooManyConnections", 503
 
 
 class Ending(uvicorn.Server):
-    """uvicorn's server, which tells those who wait when it is to end."""
+    """uvicorn's server, which wakes waiting requests when it ends."""
 
     def __init__(self, settings: uvicorn.Config, changes: Changes) -> None:
         super().__init__(settings)
@@ -170,6 +170,6 @@ class Ending(uvicorn.Server):
     def leave(self, *_: object) -> None:
         """The same before the server runs: it ends as soon as it has started.
 
-        An exception would do as well, but for the places where Python drops those that it did not expect.
+        An exception would not do, as Python drops unexpected exceptions in some places.
         """
         self.should_exit = True

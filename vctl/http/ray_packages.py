@@ -47,12 +47,12 @@ async def upload(request: Request, protocol: Protocol, package: Package) -> Resp
             async for block in request.stream():
                 await asyncio.to_thread(coming.write, block)
     except ClientDisconnect:
-        return Response(status_code=400)  # nobody reads it
+        return Response(status_code=400)  # the client has disconnected
     return Response()
 
 
 async def sweep_now_and_then(server: Server) -> None:
-    """Remove what no job needs any more, for as long as the server runs."""
+    """Remove files that no job needs any more, again and again while the server runs."""
     while True:
         try:
             await server.read(ops.packages.sweep)

@@ -1,4 +1,4 @@
-"""Answers that take their time: logs that grow, jobs that end, events as they happen."""
+"""Answers that wait: growing logs, ends of jobs and tasks, and the stream of events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vctl.store.store import Row, Store
 Form = Mapping[str, Any]
 
 LOOK_EVERY_S = 0.1
-"""How often a growing log is looked at; what commits is told at once."""
+"""Seconds between reads of a growing log; commits are noticed at once."""
 SAFETY_S = 1.0
 HEARTBEAT_S = 15.0
 BATCH = 500
@@ -40,7 +40,7 @@ def binary(parts: AsyncIterator[bytes] | Iterator[bytes]) -> StreamingResponse:
 
 
 class Kind(NamedTuple):
-    """Jobs or tasks: how one is read, where its output is, which states are its last."""
+    """Jobs or tasks: how one is read, where its log is, and its final states."""
 
     get: Callable[[Store, Any], Form]
     log_path: Callable[[Store, str], Path]
@@ -48,14 +48,14 @@ class Kind(NamedTuple):
     final: frozenset[str]
 
     def look(self, store: Store, ref: str | int) -> Form | None:
-        """One of them; None when it is forgotten."""
+        """The JSON form of a job or task; None when it was deleted."""
         try:
             return self.get(store, ref)
         except NotFound:
             return None
 
     def is_over(self, form: Form | None) -> bool:
-        """Whether it is over or forgotten."""
+        """Whether a job or task is over or deleted."""
         return form is None or form[self.state] in self.final
 
 
@@ -64,7 +64,7 @@ TASKS = Kind(tasks.get_task, tasks.log_path, "state", tk.FINAL)
 
 
 def _ref(form: Form) -> str | int:
-    """What names it and never another one."""
+    """A reference to this job, array or task, which no later one can have."""
     return (
         str(form["task_id"]) if "task_id" in form else form["submission_id" if "array" in form else "job_id"]
     )
@@ -90,7 +90,7 @@ async def followed(server: Server, kind: Kind, name: str, offset: int = 0) -> As
 async def _follow(
     server: Server, path: Path, offset: int, is_over: Callable[[Store], bool]
 ) -> AsyncIterator[bytes]:
-    """A log to its end, which is when its writer is over and all it wrote was sent; or until the server ends."""
+    """The blocks of a log until its writer is over and all its output was sent, or until the server ends."""
     while not server.changes.ended:
         ticket = server.changes.ticket()
         over = await server.read(is_over)
@@ -102,12 +102,12 @@ async def _follow(
         try:
             await _see_to_it(server)
         except Unreachable:
-            return  # who follows asks how it is, and is told
+            return  # the client asks for the state next, and gets the error
         await within(ticket, LOOK_EVERY_S)
 
 
 async def wait_for(server: Server, kind: Kind, name: str, timeout_s: float) -> tuple[bool, Form | None]:
-    """Whether it is over, and all about it: at its end, or after that many seconds."""
+    """Whether a job or task is over, and its JSON form; at its end, or after the timeout."""
     ref = _ref(await server.read(lambda store: kind.get(store, name)))
     give_up = time.monotonic() + timeout_s
     while True:
@@ -123,7 +123,7 @@ async def wait_for(server: Server, kind: Kind, name: str, timeout_s: float) -> t
 
 
 async def wait_until_gone(server: Server, cluster_id: str, timeout_s: float) -> dict[str, Any]:
-    """``{gone}``: when a cluster is no more, or after that many seconds."""
+    """``{gone}``: whether a cluster is deleted; at its end, or after the timeout."""
     give_up = time.monotonic() + timeout_s
     while True:
         ticket = server.changes.ticket()
@@ -151,7 +151,7 @@ async def events_from(
 async def _events(
     server: Server, after: int, job: int | None, cluster: str | None, concerned: scope.Condition
 ) -> AsyncIterator[str]:
-    """Until somebody hangs up; a comment now and then keeps the connection alive."""
+    """The events until the client disconnects; comments keep the connection alive."""
     yield "retry: 1000\n\n"
     quiet_since = time.monotonic()
     while not server.changes.ended:
@@ -173,9 +173,9 @@ async def _events(
 def _next(
     store: Store, seen: int, cluster: str | None, known: scope.Condition
 ) -> tuple[list[Row], int, scope.Condition]:
-    """The events after a number that concern a cluster and those below it, the number read up to, and who they are.
+    """The next events of a cluster and the clusters below it, the last number that was read, and their condition.
 
-    ``known``: who they were at the look before, as the events of one that is gone come when it is gone.
+    ``known`` is the condition of the previous read, as the last events of a cluster come after its deletion.
     """
     last, now = feed.last(store), known
     with suppress(NotFound):
@@ -188,12 +188,12 @@ def _next(
 
 
 async def _see_to_it(server: Server) -> None:
-    """Somebody waits, so somebody is to schedule. Raises Unreachable where that cannot be."""
+    """Start a scheduler if none runs, as a client waits. Raises Unreachable where none may be started."""
     await asyncio.to_thread(server.background.see_to_it)
 
 
 def _after_sweep(store: Store, cluster_id: str) -> Form | None:
-    """A cluster that is to go, if it is still there: an empty one goes now, whether or not somebody schedules."""
+    """The JSON form of a cluster, None when it is deleted. An empty cluster in state REMOVING is deleted now."""
     try:
         form = ops.cluster_views.get_cluster(store, cluster_id)
         if form["state"] != "REMOVING" or ops.cluster_views.blockers_of(store, cluster_id):
