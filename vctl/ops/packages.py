@@ -1,6 +1,6 @@
 """Archives that clients upload for jobs (a working directory, Python modules): stored, unpacked for a job, removed.
 
-An archive is kept while somebody asks for it; what was unpacked for a job is kept for a day after the end of that job.
+An archive is kept for a day after its last use; the unpacked files of a job are kept for a day after its end.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from vctl.store import jobs as table
 from vctl.store.store import Store
 
 PROTOCOL = "gcs"
-"""As Ray's clients call the store of the server that they submit to."""
+"""The name of the store in the URIs of Ray's clients."""
 MOST_BYTES = 512 << 20
 MOST_UNPACKED, MOST_FILES = 4 << 30, 200_000
 KEEP_S = 24 * 3600.0
 YOUNG_S = 3600.0
-"""A submit that still unpacks is younger than this."""
+"""A directory of a submit that is still unpacking is younger than this."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,180}\.(?:zip|tar\.gz|tgz|tar\.xz)\Z")
 _BLOCK = 1 << 20
 _DAMAGED = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, RuntimeError, NotImplementedError,
     ValueError,
 )  # fmt: skip
-"""What the readers of archives raise about one that is damaged, encrypted or compressed in another way."""
+"""The exceptions of archive readers for damaged, encrypted and unknown archives."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """What was unpacked for one job."""
+    """The unpacked files of one job."""
 
     root: Path
     working_dir: Path | None
@@ -52,7 +52,7 @@ class JobFiles:
 
 
 def stored(home: Path, name: str) -> Path:
-    """Where an archive is or would be. Raises BadSpec for a name that is none."""
+    """The path of an archive, which may not exist. Raises BadSpec for an invalid name."""
     if not _NAME.match(name):
         raise BadSpec(
             f"{name[:200]!r} is not the name of a package",
@@ -62,7 +62,7 @@ def stored(home: Path, name: str) -> Path:
 
 
 def exists(home: Path, name: str) -> bool:
-    """Whether an archive is there; who asks is about to use it, so it stays."""
+    """Whether an archive exists; also renews its age, as the caller is about to use it."""
     try:
         os.utime(stored(home, name))
     except FileNotFoundError:
@@ -71,14 +71,14 @@ def exists(home: Path, name: str) -> bool:
 
 
 class Upload:
-    """An archive on its way in."""
+    """An archive that is being uploaded."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._size = 0
 
     def write(self, block: bytes) -> None:
-        """The next bytes."""
+        """Write the next bytes. Raises BadSpec when the archive is too large."""
         self._size += len(block)
         if self._size > MOST_BYTES:
             raise BadSpec(
@@ -90,7 +90,7 @@ class Upload:
 
 @contextmanager
 def upload(home: Path, name: str) -> Iterator[Upload]:
-    """Store an archive; it appears whole, when the block ends without an error."""
+    """Store an archive; it appears completely at the end of the block, or not at all after an error."""
     place = stored(home, name)
     place.parent.mkdir(mode=0o700, exist_ok=True)
     coming = place.with_name(f".{name}.{secrets.token_hex(4)}")
@@ -126,7 +126,7 @@ def unpacked(home: Path, job: str, working_dir: str | None, modules: Sequence[st
 
 
 def sweep(store: Store) -> None:
-    """Remove archives that nobody asked for in a day, and the files of jobs that ended a day ago or are forgotten."""
+    """Remove archives that were unused for a day, and the files of jobs that ended a day ago or were deleted."""
     now = time.time()
     for place in _older(store.home / "packages", now - KEEP_S):
         place.unlink(missing_ok=True)
@@ -158,7 +158,7 @@ class _Entry(NamedTuple):
 
 
 class _Budget:
-    """How much may still be unpacked for one job."""
+    """The bytes and files that may still be unpacked for one job."""
 
     def __init__(self) -> None:
         self.size, self.files = MOST_UNPACKED, MOST_FILES
@@ -211,7 +211,7 @@ def _tarred(place: Path) -> Iterator[_Entry]:
 
 
 def _write(entry: _Entry, into: Path, budget: _Budget) -> None:
-    """One entry, below ``into`` and nowhere else: there is no link in it, as none is ever made."""
+    """Write one entry below ``into``. It cannot leave that directory, in which there are no links."""
     path = PurePosixPath(entry.name)
     if path.is_absolute() or ".." in path.parts or "\0" in entry.name:
         raise ValueError(f"{entry.name!r} points outside of it")
@@ -237,7 +237,7 @@ def _write(entry: _Entry, into: Path, budget: _Budget) -> None:
 
 
 def _make(place: Path) -> None:
-    """A directory, and those above it, for nobody else."""
+    """Create a directory and its parents with mode 0700."""
     if not place.is_dir():
         _make(place.parent)
         place.mkdir(mode=0o700)

@@ -1,9 +1,9 @@
-"""Why a job waits, true at the moment of the look: derived from the state of one snapshot.
+"""The reasons of waiting jobs and tasks, derived from one snapshot of the state, so that they are true when shown.
 
-The scheduler's last verdict gives the token (``waits``, one row for each shape), gates give theirs, and everything
-with a number is counted now: what the job needs, what is free for it node by node, how many run under a limit. A
-verdict that the numbers contradict is not repeated; then the job waits for the scheduler's next round. What cannot be
-derived (the order of a queue, reservations) is marked with its age. Jobs of one shape are judged once.
+The token comes from the scheduler's last verdict (``waits``, one row for each shape) or from a gate. All numbers are
+counted now: the needed resources, the free resources of each node, the running jobs under a limit. A verdict that the
+numbers contradict is not shown; the job then waits for the next round of the scheduler. A verdict that cannot be
+derived (the order of a queue, reservations) is shown with its age. Jobs of one shape are judged once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Shown = tuple[str | None, str | None]
 UNSEEN = "the scheduler has not evaluated it yet"
 FITS_NOW = "it can start in the next round of the scheduler"
 MOST_SEARCHES = 8
-"""So many shapes of one answer are searched a place for, where counting alone does not tell."""
+"""The most shapes of one answer for which a placement is searched, where counting does not decide."""
 MOST_NAMED = 3
 
 
@@ -49,7 +49,7 @@ class Reasons:
 
     @cached_property
     def capacity(self) -> FreeAmounts:
-        """What is free, read at the first question."""
+        """The free resources, read on first use."""
         return FreeAmounts(self.store)
 
     def of(self, row: Row) -> Shown:
@@ -67,19 +67,19 @@ class Reasons:
         return shown
 
     def gate(self, row: Row) -> str | None:
-        """The reason that keeps a pending job out of the queue; None when it is in it."""
+        """The reason that keeps a pending job out of the queue; None for a job in the queue."""
         reason, _ = gate(self.store, row)
         return reason if is_gate(reason) else None
 
     def fresh(self, row: Row) -> Shown:
-        """The same at the moment of the submit, when no scheduler has looked yet. Counts nothing."""
+        """Token and message directly after the submit, before any round of a scheduler; without counting resources."""
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
         reason, message = gate(self.store, row)
         return (reason, message) if reason is not None else (jb.PENDING_EVALUATION, UNSEEN)
 
     def shortage(self, row: Row) -> Shortage:
-        """What a job needs and what is free for it now."""
+        """The needed and the free resources of a job."""
         key = self._key(row)
         if key not in self._shortages:
             parent_id, winner = str(row["parent_cluster_id"]), int(row["job_id"])
@@ -91,7 +91,7 @@ class Reasons:
 
     @cached_property
     def winners(self) -> set[int]:
-        """Jobs for which something is reserved: what is free for them is not what is free for others."""
+        """Jobs with reserved resources, which are free for them and not for other jobs."""
         return {one.job_id for one in self.capacity.nominations}
 
     def _key(self, row: Row) -> object:
@@ -110,7 +110,7 @@ class Reasons:
         return self._judged[key]
 
     def _judge(self, row: Row) -> tuple[str, str]:
-        """The scheduler's verdict, if what is there now bears it out."""
+        """The scheduler's verdict, if the present resources confirm it."""
         parent_id, verdict = str(row["parent_cluster_id"]), row["judged"]
         parent = self.capacity.cluster(parent_id)
         name = cluster_text(parent_id)
@@ -129,7 +129,7 @@ class Reasons:
         return self._insufficient(row, short) or (jb.PENDING_EVALUATION, f"{FITS_NOW}; {short.text}")
 
     def _insufficient(self, row: Row, short: Shortage) -> tuple[str, str] | None:
-        """None when everything is there by now."""
+        """The lack of resources; None when all needed resources are free by now."""
         kept = self.capacity.reserved_for(str(row["parent_cluster_id"]), int(row["job_id"]))
         beside = f"; not counting resources reserved for {listed(kept, MOST_NAMED)}" if kept else ""
         if short.fits is None and self._has_place(row):
@@ -139,7 +139,7 @@ class Reasons:
         return None if short.fits else (jb.INSUFFICIENT, short.text + beside)
 
     def _limit(self, row: Row, parent_id: str) -> tuple[str, str] | None:
-        """The limit of running jobs that is reached, if one is."""
+        """The reached limit of running jobs; None when no limit is reached."""
         policy = settings.queue_of(self.store, parent_id)
         if parent_id not in self._running:
             self._running[parent_id] = job_views.running_by_user(self.store, parent_id)
@@ -157,14 +157,14 @@ class Reasons:
         return None
 
     def _age(self, row: Row) -> str:
-        """How old a verdict is that was not derived now: as old as the last round of a scheduler at least."""
+        """The age of a stored verdict, at least that of the last round of a scheduler."""
         if self._round_at is None:
             heartbeat = self.store.read_heartbeat()
             self._round_at = 0 if heartbeat is None else int(heartbeat["last_beat_ns"])
         seconds = max(0, self.now - max(int(row["judged_at"]), min(self._round_at, self.now))) / 1e9
         return f"evaluated {seconds:.0f} s ago"
 
-    # ---- where counting does not tell: the scheduler's own search, on a ledger of this snapshot ----
+    # ---- where counting does not decide: the search of the scheduler, on a ledger of this snapshot ----
 
     def _why_never(self, row: Row) -> str | None:
         from vctl.scheduler.feasibility import ever
@@ -207,7 +207,7 @@ class Reasons:
 
 
 def is_gate(reason: str | None) -> bool:
-    """Whether a reason of ``gates`` keeps a job out of the queue; one that was preempted waits in it again."""
+    """Whether a reason of ``gate`` keeps a job out of the queue; a preempted job is in the queue again."""
     return reason not in (None, jb.PREEMPTED)
 
 
@@ -216,17 +216,17 @@ def _run(count: int, whose: str) -> str:
 
 
 NAMED = 5
-"""So many of the jobs that are waited for are named."""
+"""The most awaited jobs that a message names."""
 
 
 def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
-    """Reason and words for what holds a pending job back, (None, None) when nothing does."""
+    """Token and message of the gate that holds a pending job back; (None, None) without a gate."""
     if row["held"]:
         return jb.HELD, "held until `vctl job release`"
     if row["waits_for"]:
         return jb.DEPENDENCY, _awaited(store, row["job_id"])
     if row["state_reason"] == jb.PREEMPTED and not row["closed"]:
-        return jb.PREEMPTED, row["message"]  # why it waits again is told until it runs
+        return jb.PREEMPTED, row["message"]  # the cause is shown until the job runs again
     if row["begin_at"] is not None and row["begin_at"] > store.clock():
         at = timestamp(row["begin_at"])
         if row["attempt"]:
@@ -253,7 +253,7 @@ class TaskReasons:
 
     @cached_property
     def capacity(self) -> FreeAmounts:
-        """What is free, read at the first question."""
+        """The free resources, read on first use."""
         return FreeAmounts(self.store)
 
     def of(self, row: Row) -> Shown:
@@ -293,7 +293,7 @@ class TaskReasons:
         return jb.INSUFFICIENT, short.text
 
     def shortage(self, task: PendingTask) -> Shortage:
-        """What it needs and what is free where it may run."""
+        """The needed resources of a task, and the free resources where it may run."""
         places = self._places(task)
         if task.bound_vnode_id is not None:
             places = [slot for slot in places if slot.slot_id == task.bound_vnode_id] or places
@@ -323,7 +323,7 @@ class TaskReasons:
         return False
 
     def _too_large(self, task: PendingTask, places: list[Slot]) -> str:
-        """What is asked for and the most that one virtual node has, used or not."""
+        """The requested amount, and the largest total of one virtual node."""
         where = pinned_to(task) or cluster_text(task.cluster_id)
         need = amounts_text(task.request)
         for name, amount in sorted(task.request.items()):
@@ -336,7 +336,7 @@ class TaskReasons:
 
 
 def check_node(store: Store, cluster_id: str, strategy: str) -> None:
-    """Refuse a hard ``NODE:<id>`` that names nothing: no virtual node of the cluster and no physical node."""
+    """Refuse a hard ``NODE:<id>`` without a virtual node of the cluster or a physical node of this id."""
     kind, colon, wanted = strategy.partition(":")
     if kind != tk.NODE or not colon or wanted.endswith(SOFT):
         return

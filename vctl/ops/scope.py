@@ -1,4 +1,4 @@
-"""What belongs to a cluster: itself, what is below it, and what once was; and the jobs that its job submitted."""
+"""The objects of a cluster: those of present and former clusters in it, and of the jobs that its job submitted."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _AFTER_MARK = JOB_MARK[:-1] + chr(ord(JOB_MARK[-1]) + 1)
 
 
 def below(top: str, clusters: Iterable[Mapping[str, Any]]) -> Callable[[str], bool]:
-    """Whether a cluster is ``top`` or below it; ``clusters`` are the forms of those there are, parents first."""
+    """A test whether a cluster is ``top`` or below it; ``clusters`` are the forms of all clusters, parents first."""
     if top == PRIMARY:
         return lambda _: True
     known = {top}
     for one in clusters:
         if one["parent_id"] in known:
             known.add(one["cluster_id"])
-    # those of jobs carry the id of what they are in, also when they are gone
+    # the id of a job cluster begins with that of its parent, also after its deletion
     return lambda cluster_id: any(cluster_id == one or cluster_id.startswith(one + JOB_MARK) for one in known)
 
 
 def existing(store: Store, cluster_id: str | None) -> str:
-    """A cluster that is, or was that of a job which is still known. Raises NotFound."""
+    """The full id of a cluster that exists, or that was the cluster of a known job. Raises NotFound."""
     wanted = ops.cluster_views.resolve(cluster_id)
     if wanted != PRIMARY and job_of(store, wanted) is None:
         ops.cluster_views.cluster_row(store, wanted)
@@ -38,13 +38,13 @@ def existing(store: Store, cluster_id: str | None) -> str:
 
 
 def job_of(store: Store, cluster_id: str) -> int | None:
-    """The number of the job whose cluster this is, or is the one it lies in; None for logical clusters."""
+    """The number of the job of a job cluster or sub-cluster; None for logical clusters."""
     _, mark, rest = cluster_id.partition(JOB_MARK)
     return jobs.number_of(store, rest.partition(JOB_MARK)[0]) if mark else None
 
 
 def of_jobs(store: Store, cluster_id: str | None) -> Condition:
-    """The SQL condition on ``jobs j``: those sent to a cluster or below it, its own job, and what that submitted."""
+    """The SQL condition on ``jobs j`` of a cluster: jobs in it and below it, its own job, and the jobs of that job."""
     top = existing(store, cluster_id)
     if top == PRIMARY:
         return "1", []
@@ -61,7 +61,7 @@ def of_tasks(store: Store, cluster_id: str | None) -> Condition:
 
 
 def _within(tops: Iterable[str], *columns: str) -> Condition:
-    """One of the columns names one of the clusters, or one of a job in it: its id carries theirs."""
+    """The SQL condition that a column has the id of one of the clusters, or of a job cluster in one of them."""
     parts: list[str] = []
     values: list[object] = []
     for one in tops:
@@ -83,11 +83,11 @@ def of_events(store: Store, cluster_id: str | None) -> Condition:
 
 
 def _is_sub(cluster_id: str) -> bool:
-    """Whether a cluster lies inside the cluster of a job: no job was sent to it."""
+    """Whether a cluster is a sub-cluster, to which no job is submitted."""
     return cluster_id.count(JOB_MARK) > 1
 
 
 def _logical(store: Store, top: str) -> list[str]:
-    """A cluster and the logical ones below it."""
+    """A cluster and the logical clusters below it."""
     kinds = {row["cluster_id"]: row["kind"] for row in clusters.logical_rows(store)}
     return [top, *(one for one in clusters.subtree(store, top) if kinds.get(one) == LOGICAL)]

@@ -1,7 +1,7 @@
-"""A job or task that waits for itself: it needs what its submitter holds, and the submitter may be waiting for it.
+"""Jobs and tasks that wait for themselves: they need resources of their submitter, which may be waiting for them.
 
-Everything else is taken away on a copy of the state: all jobs and tasks but those that submitted it, one another in
-turn. If it has no place even then, it can only start when one of these has ended.
+A copy of the state is emptied of all jobs and tasks except the chain of submitters. If the job or task has no place
+even then, it can start only after one of its submitters has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_DEEP, MOST_NAMED = 64, 3
 
 
 def job_waits_for_itself(store: Store, row: Row) -> str | None:
-    """For a pending job, when it cannot start before a running job has ended that submitted it."""
+    """A warning for a pending job that cannot start before its running submitter has ended; else None."""
     chain = _submitters(store, row["submitted_by"])
     if row["status"] != jb.PENDING or not chain:
         return None
@@ -43,7 +43,7 @@ def job_waits_for_itself(store: Store, row: Row) -> str | None:
 
 
 def task_waits_for_itself(store: Store, row: Row) -> str | None:
-    """For a waiting task, when it cannot start before what started it has ended: a task, or the command of its job."""
+    """A warning for a waiting task that cannot start before its starter has ended: a task, or the job's command."""
     if row["state"] != tk.PENDING_NODE:
         return None
     owners: list[Row] = []
@@ -63,7 +63,7 @@ def task_waits_for_itself(store: Store, row: Row) -> str | None:
     for run_id in list(ledger.charges):
         ledger.discharge(run_id)
     if not _task_has_place(ledger, task):
-        return None  # it is too large, whoever holds what
+        return None  # it is too large for the empty cluster
     job = jobs.get(store, task.job_id)
     names = [*kept] if kept else [f"the command of {job['submission_id']}" if job is not None else "its job"]
     return _said(task.task_id, names, f"it needs {amounts_text(task.request)}, which is held there")
@@ -79,7 +79,7 @@ def _said(name: str, chain: list[str], why: str) -> str:
 
 
 def _submitters(store: Store, number: int | None) -> list[Row]:
-    """The running jobs that submitted it, one the other, the nearest first."""
+    """The running jobs in the chain of submitters, the nearest first."""
     found: list[Row] = []
     while number is not None and len(found) < MOST_DEEP:
         row = jobs.get(store, number)
@@ -92,7 +92,7 @@ def _submitters(store: Store, number: int | None) -> list[Row]:
 
 
 def _emptied(now: Situation, kept: set[int]) -> Ledger:
-    """The state without all other jobs, and with every node in service that may be again."""
+    """The ledger without all other jobs, and with draining and drained nodes in service."""
     ledger = now.ledger
     for holder in now.running:
         if holder.job_id not in kept and (holder.cluster_id is None or holder.cluster_id in ledger.clusters):

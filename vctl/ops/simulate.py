@@ -41,7 +41,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One run: settings that differ from the machine's own, and how many nodes (None: as they are)."""
+    """One run: queue settings that replace the present ones, and the number of nodes (None: the present number)."""
 
     name: str
     changes: Mapping[str, object] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be compared. ``machine`` makes a fresh ledger for a number of nodes; the first variant is the base."""
+    """A comparison. ``machine`` makes a new ledger for a number of nodes; the first variant is the base."""
 
     workload: Workload
     machine: Callable[[int | None], Ledger]
@@ -96,7 +96,7 @@ def _opened(name: str) -> Iterator[Iterator[str]]:
 
 
 def _lines(text: io.TextIOWrapper, name: str) -> Iterator[str]:
-    """The lines of a file; one without end is not read into memory."""
+    """The lines of a file; refuses a line that is too long to be one of a trace."""
     for number, line in enumerate(iter(lambda: text.readline(MOST_IN_A_LINE), ""), 1):
         if len(line) == MOST_IN_A_LINE:
             raise refuse(
@@ -123,7 +123,7 @@ def model(count: int, *, nodes: int, seed: int, load: float) -> Workload:
 
 
 def chosen(workload: Workload, cluster_id: str | None, limit_factor: float | None) -> Workload:
-    """The jobs that count: all, or those of one cluster; with time limits where they have none."""
+    """The simulated jobs: all, or those of one cluster; with added time limits if a factor is given."""
     arrivals = workload.arrivals
     if cluster_id is not None:
         arrivals = tuple(one for one in arrivals if one.job.parent_id == cluster_id)
@@ -132,11 +132,11 @@ def chosen(workload: Workload, cluster_id: str | None, limit_factor: float | Non
     return replace(workload, arrivals=arrivals)
 
 
-# ---- what it is played on ----
+# ---- the machine ----
 
 
 def parse_policy(text: str) -> Variant:
-    """``fair/backfill`` or ``fifo/backfill,backfill_depth=3,half_life_s=1h``: settings that are different."""
+    """Read a policy such as ``fair/backfill`` or ``fifo/backfill,backfill_depth=3,half_life_s=1h``."""
     head, *settings = text.split(",")
     order, slash, discipline = head.partition("/")
     document: dict[str, object] = {"order": order}
@@ -156,9 +156,9 @@ def parse_policy(text: str) -> Variant:
 def trace_machine(
     workload: Workload, each: Amounts | None, settings: Mapping[str, object] | None = None
 ) -> Callable[[int | None], Ledger]:
-    """Equal nodes, as many as are asked for or as the trace was recorded on, under these settings of the queue.
+    """A machine of equal nodes with these queue settings; by default with the number of nodes of the trace.
 
-    Each cluster that the trace names is a part of the primary that has nothing of its own and borrows what is free.
+    Each cluster that the trace names becomes a cluster in the primary without a minimum, which borrows free resources.
     """
 
     def make(count: int | None) -> Ledger:
@@ -175,7 +175,7 @@ def trace_machine(
 
 
 def state_machine(base: Ledger, template: str | None) -> Callable[[int | None], Ledger]:
-    """The cluster of the state directory, with as many nodes as are asked for."""
+    """The cluster of the state directory, with a changed number of nodes."""
 
     def make(count: int | None) -> Ledger:
         ledger = base.copy()
@@ -200,11 +200,11 @@ def _sensible(count: int) -> int:
     return count
 
 
-# ---- playing and judging ----
+# ---- simulation ----
 
 
 def simulate(question: Question, progress: Progress | None = None) -> dict[str, Any]:
-    """Play the workload under each variant; every run says how it differs from the first."""
+    """Simulate the workload under each variant; every run has its differences to the first run."""
     arrivals = question.workload.arrivals
     if not arrivals:
         if question.cluster_id is not None:
@@ -249,7 +249,7 @@ def _reporter(progress: Progress | None, name: str, count: int) -> Callable[[int
 
 
 def _in_all(ledger: Ledger, of_primary: Amounts) -> dict[str, int]:
-    """What all nodes have, those lent to clusters as a whole included."""
+    """The resources of all nodes, with the nodes that clusters own as a whole."""
     found = dict.fromkeys(of_primary, 0)
     for node in ledger.nodes.values():
         if node.schedulable:
@@ -283,7 +283,7 @@ def _document(
 
 
 def _change(now: Mapping[str, object], before: Mapping[str, object]) -> dict[str, object]:
-    """Every figure less that of the first run."""
+    """The difference of every figure to that of the first run."""
     found: dict[str, object] = {}
     for name, value in now.items():
         was = before[name]
@@ -296,11 +296,11 @@ def _change(now: Mapping[str, object], before: Mapping[str, object]) -> dict[str
     return found
 
 
-# ---- writing one down ----
+# ---- writing a trace ----
 
 
 def write_jsonl(workload: Workload, path: Path) -> None:
-    """The jobs of a workload that all ask for equal pieces, one a line, as ``--trace`` reads them."""
+    """Write the jobs of a workload, whose nodes are equal within a job, as lines that ``--trace`` reads."""
     with path.open("w", encoding="utf-8") as file:
         for one in workload.arrivals:
             group = one.job.spec.groups[0]

@@ -1,4 +1,4 @@
-"""What ``vctl simulate`` asks, whoever asks: the work, the machine, and the policies to compare. Changes nothing."""
+"""The question of ``vctl simulate``: the workload, the machine and the policies. Changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vctl.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Work of the Lublin-Feitelson model."""
+    """A workload of the Lublin-Feitelson model."""
 
     jobs: int = 1000
     seed: int = 1
@@ -40,7 +40,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A question: a trace, or a model, or else the recorded history between two moments; how it is to be played."""
+    """A question: a trace, a model, or else the recorded history between two times; and the settings of the runs."""
 
     trace: Workload | None = None
     model: Model | None = None
@@ -61,12 +61,12 @@ class Wanted:
 
 
 def processors_of(each: Amounts | None) -> int | None:
-    """How many processors of a trace are one node, where its resources are given."""
+    """The number of processors of a node with these resources; None without resources."""
     return None if each is None else max(1, each.get(CPU, 0) // SCALE)
 
 
 def made(wanted: Wanted) -> Workload:
-    """The jobs of a trace or a model that count."""
+    """The simulated jobs of a trace or a model."""
     work = wanted.trace
     if work is None:
         asked = wanted.model or Model()
@@ -77,9 +77,9 @@ def made(wanted: Wanted) -> Workload:
 
 
 def at(home: Path, wanted: Wanted, progress: playing.Progress | None = None) -> dict[str, Any]:
-    """Play the work under the present settings and under each policy; every run says how it differs from the first.
+    """Simulate the workload under the present settings and under each policy; with the differences to the first run.
 
-    ``home``: the state directory, which need not be there for a trace or a model.
+    ``home``: the state directory, which need not exist for a trace or a model.
     """
     if wanted.trace is not None or wanted.model is not None:
         return made_up(wanted, queue_now(home), progress)
@@ -96,14 +96,14 @@ def at(home: Path, wanted: Wanted, progress: playing.Progress | None = None) -> 
 def made_up(
     wanted: Wanted, settings: Mapping[str, object], progress: playing.Progress | None = None
 ) -> dict[str, Any]:
-    """A trace or a model on a machine of equal nodes, whose queue is served with these settings at present."""
+    """Simulate a trace or a model on a machine of equal nodes; ``settings`` are the present queue settings."""
     work = made(wanted)
     machine = playing.trace_machine(work, wanted.node_resources, settings)
     return playing.simulate(playing.Question(work, machine, _variants(wanted), wanted.cluster), progress)
 
 
 def _variants(wanted: Wanted) -> list[playing.Variant]:
-    """The current settings first, then every policy, each on every machine."""
+    """The current settings, then every policy, on each number of nodes."""
     recorded_work = wanted.trace is None and wanted.model is None
     machines: list[int | None] = [*([None] if recorded_work or not wanted.nodes else []), *wanted.nodes]
     many = len(machines) > 1
@@ -124,7 +124,7 @@ def load(home: Path, since_ns: int | None, until_ns: int | None) -> tuple[Worklo
 
 
 def queue_now(home: Path) -> dict[str, object]:
-    """How the primary of a state directory is served; nothing where there is none."""
+    """The queue settings of the primary of a state directory; empty where there is no state."""
     if not database_path(home).exists():
         return {}
     with Store.open(home, create=False) as store:
@@ -133,7 +133,7 @@ def queue_now(home: Path) -> dict[str, object]:
 
 
 def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Workload:
-    """Jobs as they were asked for, each with the time that it really ran."""
+    """The recorded jobs with their requests and their real run times."""
     arrivals: list[Arrival] = []
     inside = 0
     for row in job_views.ended_rows(store, since_ns, until_ns):
@@ -152,7 +152,7 @@ def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Worklo
 
 
 def machine(store: Store) -> Ledger:
-    """Nodes and named clusters as they are now, with nothing running and nothing borrowed."""
+    """The present nodes and logical clusters, without running jobs and without leases."""
     ledger = clusters.load_ledger(store)
     for run_id in list(ledger.charges):
         ledger.discharge(run_id)

@@ -1,4 +1,4 @@
-"""The state to try things on, read from the tables: ledger, queue, running jobs, waiting tasks. Changes nothing."""
+"""The situation for trials, read from the tables: ledger, queue, running jobs, waiting tasks. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def load(store: Store) -> Situation:
-    """Everything that a round of the scheduler looks at, as of now; inside a snapshot."""
+    """The present input of a round of the scheduler; inside a snapshot."""
     run_ids: dict[int, list[str]] = {}
     for row in sorted(runs.live_rows(store), key=lambda row: row["task_id"] is not None):
         run_ids.setdefault(row["job_id"], []).append(row["run_id"])  # the job's own process first
@@ -56,14 +56,14 @@ def load(store: Store) -> Situation:
 
 
 def ledger(store: Store) -> Ledger:
-    """The tree with what is free in it."""
+    """The ledger of the whole tree."""
     found = clusters.load_ledger(store)
     found.may_gain_nodes = bool(templates(store))
     return found
 
 
 def kinds_of_nodes(situation: Situation) -> dict[str, Node]:
-    """One new node of every template that there is, its id as ``vctl node add`` would choose it."""
+    """One new node of every known template, with the id that ``vctl node add`` would choose."""
     found: dict[str, Node] = {}
     known = situation.ledger.nodes
     for node in sorted(known.values(), key=lambda node: (node.state in LOST, node.node_id)):
@@ -80,7 +80,7 @@ def kinds_of_nodes(situation: Situation) -> dict[str, Node]:
 
 
 def preempted(situation: Situation, victims: Sequence[Victim]) -> list[Preempted]:
-    """Running jobs that would end for a job: how long they ran, and that times their part of the cluster."""
+    """The JSON forms of jobs that would be preempted: their lost run time, also weighted by their share."""
     return [
         {
             "submission_id": one.job.submission_id,
@@ -93,12 +93,12 @@ def preempted(situation: Situation, victims: Sequence[Victim]) -> list[Preempted
 
 
 def node_ids(start: Start) -> list[str]:
-    """The physical nodes that it would use."""
+    """The physical nodes of a start."""
     return sorted({vnode.node_id for vnode in start.vnodes}) or [start.node_id]
 
 
 def pieces(start: Start) -> list[Piece]:
-    """Its virtual nodes, or its place in the cluster that it shares."""
+    """The virtual nodes of a start, or its place in a shared cluster."""
     return [
         {
             "rank": vnode.rank,
@@ -122,7 +122,7 @@ def pieces(start: Start) -> list[Piece]:
 
 
 def borrowed(ledger: Ledger, start: Start) -> list[Loan]:
-    """What clusters above would take beyond their minimum for it, and the lenders."""
+    """The resources that clusters would borrow for a start, and the lenders."""
     found: list[Loan] = []
     done = []
     for step in start.growth:

@@ -40,7 +40,7 @@ FILTER_KEYS = (
 _COLUMNS = ("task_id", "state", "job_id")
 _OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", "VCTL_VNODE_ID", "VCTL_NODE_ID",
                "VCTL_OBJECT_DIR", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
-"""What the environment says about the process that starts the task, not about the task."""
+"""The variables about the process that starts a task; the task does not get them."""
 
 
 def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | None = None) -> TaskForm:
@@ -96,7 +96,7 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
 
 
 def _cluster(store: Store, job: Row, inside: str | None) -> str:
-    """The cluster the task runs in: that of the caller (it may be a sub-cluster), else the job's."""
+    """The cluster of a new task: that of the caller, which may be a sub-cluster, else that of the job."""
     own = str(job["cluster_id"])
     if inside and inside != own and inside in clusters.subtree(store, own):
         return inside
@@ -156,7 +156,7 @@ def list_tasks(
     job: str | None = None,
     cluster: str | None = None,
 ) -> tuple[list[TaskForm], int]:
-    """Tasks, oldest first, the newest when limited, and how many there are; without ``all`` only those not over."""
+    """Tasks, oldest first (with a limit the newest), and their number; without ``all`` only unfinished tasks."""
     wanted = parse_filters(filters, FILTER_KEYS)
     within, values = scope.of_tasks(store, cluster)
     where = [within]
@@ -183,7 +183,7 @@ def list_tasks(
 
 
 def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
-    """End a task: at once when it waits; a running one is asked for, and a scheduler carries it out."""
+    """Cancel a task: a waiting task at once; of a running task the scheduler ends the processes."""
     with store.transaction():
         row = _row(store, ref)
         rights.check_number(store, row["job_id"])
@@ -201,5 +201,5 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
 
 
 def log_path(store: Store, ref: str) -> Path:
-    """Where a task's output is."""
+    """The log file of a task."""
     return logs.log_of(store.home, str(_row(store, ref)["task_id"]))

@@ -1,4 +1,4 @@
-"""The difference between the logical clusters there are and those that a tree file wants."""
+"""The differences between the logical clusters and a tree file."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ CREATE, UPDATE, DELETE = "create", "update", "delete"
 
 @dataclass(slots=True)
 class Change:
-    """One cluster that is not as the file wants it. ``after`` is None for one to delete, ``before`` for a new one."""
+    """A cluster that differs from the file. ``after`` is None for a deletion, ``before`` for a creation."""
 
     before: TreeCluster | None
     after: TreeCluster | None
     blockers: list[str] = field(default_factory=list)
     shrunk: ClusterSpec | None = None
-    """What an update was shrunk to before anything grew."""
+    """The spec to which an update was shrunk before the growth of other clusters."""
 
     @property
     def cluster(self) -> TreeCluster:
-        """The cluster as it is to be, or as it was."""
+        """The wanted cluster, or the present cluster of a deletion."""
         found = self.after or self.before
         assert found is not None
         return found
 
     @property
     def action(self) -> str:
-        """What happens to the cluster."""
+        """The action: create, update or delete."""
         if self.before is None:
             return CREATE
         return UPDATE if self.after else DELETE
@@ -51,7 +51,7 @@ class Change:
 
 @dataclass(slots=True)
 class Diff:
-    """What is to be changed, parents first, and what is as it should be."""
+    """The changes, parents first, and the ids of the unchanged clusters."""
 
     revision: str
     changes: list[Change]
@@ -59,19 +59,19 @@ class Diff:
 
 
 def revision(present: dict[str, Cluster]) -> str:
-    """Changes with every creation, update and removal of a logical cluster, and with nothing else."""
+    """A digest that changes with every creation, update and deletion of a logical cluster, and only then."""
     text = "".join(f"{name} {present[name].revision}\n" for name in sorted(present))
     return sha256(text.encode()).hexdigest()[:16]
 
 
 def present_clusters(store: Store) -> dict[str, Cluster]:
-    """The logical clusters there are by id, parents first."""
+    """The logical clusters by id, parents first."""
     found = table.parents_first(table.logical_rows(store))
     return {row["cluster_id"]: rows.cluster(row) for row in found}
 
 
 def logical_row(store: Store, cluster_id: str) -> Row:
-    """The row of a cluster that a file may name: those of jobs come and go with their jobs."""
+    """The row of a logical cluster; a file may not name clusters of jobs."""
     row = cluster_row(store, cluster_id)
     if row["kind"] != LOGICAL:
         raise BadSpec(
@@ -82,7 +82,7 @@ def logical_row(store: Store, cluster_id: str) -> Row:
 
 
 def described(cluster: Cluster, path: str = "") -> TreeCluster:
-    """A cluster as a file would say it."""
+    """A cluster in the form of a tree file."""
     assert cluster.parent_id is not None
     return TreeCluster(
         cluster.cluster_id, cluster.parent_id, cluster.divisible, cluster.spec, cluster.borrow_limit or None,
@@ -91,7 +91,7 @@ def described(cluster: Cluster, path: str = "") -> TreeCluster:
 
 
 def diff_of(store: Store, wanted: Sequence[TreeCluster], *, prune: bool) -> Diff:
-    """What must change. Refuses what no change can bring about. ``prune`` removes what the file does not name."""
+    """The necessary changes. Refuses impossible ones. ``prune`` deletes the clusters that the file does not name."""
     present = present_clusters(store)
     named = {cluster.cluster_id for cluster in wanted}
     found = Diff(revision(present), [], [])
@@ -111,7 +111,7 @@ def diff_of(store: Store, wanted: Sequence[TreeCluster], *, prune: bool) -> Diff
 
 
 def _check_place(store: Store, cluster: TreeCluster, present: dict[str, Cluster], named: set[str]) -> None:
-    """Refuse what no change of size can bring about: another parent, a parent that is not there."""
+    """Refuse another parent, an unknown parent, and a cluster that is being removed."""
     with at(cluster):
         if cluster.parent_id not in {PRIMARY, *named}:
             logical_row(store, cluster.parent_id)
@@ -132,7 +132,7 @@ def _same(left: TreeCluster, right: TreeCluster) -> bool:
 
 
 def _comparable(cluster: TreeCluster) -> TreeCluster:
-    """Without what makes no difference: names with 0, the order of groups, the place in the file."""
+    """A cluster without irrelevant details: amounts of 0, the order of groups, the path in the file."""
     spec = cluster.spec
     plain = replace(
         spec,
@@ -150,7 +150,7 @@ def _canonical(group: Group) -> str:
 
 
 def _surplus(present: dict[str, Cluster], wanted: Sequence[TreeCluster]) -> list[str]:
-    """Clusters that the file does not name, below those it begins with, parents first; what holds a named one stays."""
+    """Clusters below the top ones of the file that it does not name, parents first; parents of named ones stay."""
     named = {cluster.cluster_id for cluster in wanted}
     tops = {cluster.parent_id for cluster in wanted} - named or {PRIMARY}
     kept = set(named)
@@ -171,7 +171,7 @@ def _surplus(present: dict[str, Cluster], wanted: Sequence[TreeCluster]) -> list
 
 @contextmanager
 def at(cluster: TreeCluster) -> Iterator[None]:
-    """Let an error name the place in the file, unless it does so already."""
+    """Add the path in the file to an error without a path."""
     try:
         yield
     except VctlError as error:
@@ -183,7 +183,7 @@ def at(cluster: TreeCluster) -> Iterator[None]:
 
 
 def form_of(diff: Diff) -> TreeDiff:
-    """The documented JSON form of a plan and of what was applied."""
+    """The documented JSON form of a plan and of an apply."""
     actions = [change.action for change in diff.changes]
     return {
         "revision": diff.revision,

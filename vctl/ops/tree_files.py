@@ -1,6 +1,6 @@
-"""A whole tree of logical clusters from one file: what would change, all of it at once, and the file of what there is.
+"""Tree files: the plan of the changes for a file, its application in one transaction, and the export of a file.
 
-The plan carries everything out and takes it back again, so it knows what stands in the way.
+The plan makes all changes and takes them back, so it knows the blockers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def plan(store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False) -> TreeDiff:
-    """What ``apply`` would change, and what stands in its way. Changes nothing."""
+    """The changes that ``apply`` would make, and their blockers. Changes nothing."""
     with nodes.as_if_joined(store), nodes.taken_back(store):
         diff = diff_of(store, wanted, prune=prune)
         if diff.changes:
@@ -55,7 +55,7 @@ def plan(store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False) ->
 def apply(
     store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False, expect_revision: str | None = None
 ) -> TreeDiff:
-    """Make the tree what the file wants, in one transaction: all of it or nothing."""
+    """Change the clusters to match the file, in one transaction: all changes or none."""
     nodes.join(store)
     with store.transaction():
         diff = diff_of(store, wanted, prune=prune)
@@ -72,7 +72,7 @@ def apply(
 
 
 def export(store: Store, cluster_id: str | None = None) -> dict[str, object]:
-    """The file of the logical clusters there are, or of one with all inside it; a plan of it is empty."""
+    """The tree file of all logical clusters, or of one cluster with its sub-tree; the plan of it is empty."""
     with store.snapshot():
         present = present_clusters(store)
         wanted = resolve(cluster_id)
@@ -85,7 +85,7 @@ def export(store: Store, cluster_id: str | None = None) -> dict[str, object]:
 
 
 class _Work:
-    """Brings about a difference inside a transaction. With ``go_on`` what fails is noted and left as it was."""
+    """Makes the changes of a diff inside a transaction. With ``go_on`` a change that fails becomes a blocker."""
 
     def __init__(self, store: Store, diff: Diff, *, go_on: bool = False) -> None:
         self.store = store
@@ -95,7 +95,7 @@ class _Work:
         self.author = ops.nodes.author()
 
     def carry_out(self) -> None:
-        """Free first, take then: removals and shrinks from the leaves up, growth and creations from the root down."""
+        """First delete and shrink clusters from the leaves up, then grow and create clusters from the root down."""
         for change in reversed(self.changes):
             if change.action == DELETE:
                 with self.step(change):
@@ -114,12 +114,12 @@ class _Work:
                 self.grow(change, change.after)
 
     def missing(self) -> set[str]:
-        """Clusters that could not be made."""
+        """The ids of clusters whose creation failed."""
         return {c.cluster.cluster_id for c in self.changes if c.action == CREATE and c.blockers}
 
     @contextmanager
     def step(self, change: Change) -> Iterator[None]:
-        """One part of a change: it fails whole, with its place in the file."""
+        """One step of a change, which is undone after an error; the error names the path in the file."""
         if not self.go_on:
             with at(change.cluster):
                 yield
@@ -132,7 +132,7 @@ class _Work:
             self.ledger = table.load_ledger(self.store)
 
     def shrink(self, change: Change) -> None:
-        """Give back what the wanted state has no more, and take nothing yet."""
+        """Give back resources that the wanted state does not have, and take none yet."""
         old = changes.changeable(self.store, change.cluster.cluster_id)
         assert change.after is not None
         changes.check_update(old, _wanted(change.after))
@@ -142,7 +142,7 @@ class _Work:
         changes.fulfil(self.store, self.ledger, shrunk, old.spec)
 
     def grow(self, change: Change, after: TreeCluster) -> None:
-        """Bring a cluster to its wanted state, or make it."""
+        """Bring a cluster to its wanted state, or create it."""
         if change.action == CREATE:
             changes.create(
                 self.store, after.cluster_id, _wanted(after), parent_id=after.parent_id, owner=self.author,
@@ -161,7 +161,7 @@ def _wanted(cluster: TreeCluster) -> Wanted:
 
 
 def _common(ledger: Ledger, old: Cluster, new: ClusterSpec) -> ClusterSpec:
-    """What a cluster has and is to keep."""
+    """The spec of the resources that a cluster has and keeps."""
     members = [ledger.vnodes[vnode_id] for vnode_id in ledger.members[old.cluster_id]]
     if changes.of_whole_nodes(new):
         counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Introspection of one cluster, as Ray's ``cluster_resources()`` and ``nodes()``; the scheduler's sign of life."""
+"""Introspection of one cluster, as Ray's ``cluster_resources()`` and ``nodes()``; events; the scheduler's heartbeat."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def cluster_resources(store: Store, cluster_id: str | None = None) -> dict[str, 
 
 
 def available_resources(store: Store, cluster_id: str | None = None) -> dict[str, float]:
-    """What is free in a cluster."""
+    """Free resources of a cluster."""
     with store.snapshot():
         return forms.amounts(totals_of(store, existing(store, cluster_id))[1])
 
 
 def nodes(store: Store, cluster_id: str | None = None) -> list[NodeOfCluster]:
-    """The virtual nodes of a cluster; those of the primary are the physical nodes it still owns."""
+    """The virtual nodes of a cluster; of the primary the physical nodes that no logical cluster owns."""
     with store.snapshot():
         wanted = existing(store, cluster_id)
         return [_node(slot, wanted) for _, slot in sorted(slots_of(store, wanted).items())]
@@ -73,7 +73,7 @@ def _node(slot: Slot, cluster_id: str) -> NodeOfCluster:
 
 
 def current_cluster(store: Store, cluster_id: str | None = None) -> CurrentCluster:
-    """The cluster this process is in (or the one asked for), as the proposal's ``VirtualClusterInfo``."""
+    """A cluster in the form of the proposal's ``VirtualClusterInfo``."""
     with store.snapshot():
         form = get_cluster(store, resolve(cluster_id))
         return {
@@ -91,7 +91,7 @@ def current_cluster(store: Store, cluster_id: str | None = None) -> CurrentClust
 
 
 def current_node(store: Store, vnode_id: str | None) -> CurrentNode:
-    """The virtual node this process is on, as the proposal's ``VirtualNodeInfo``."""
+    """A virtual node in the form of the proposal's ``VirtualNodeInfo``."""
     if not vnode_id:
         raise NotFound(
             "not inside a job, so there is no current node", fix="run it in a job, or use `vctl nodes`"
@@ -116,7 +116,7 @@ def current_node(store: Store, vnode_id: str | None) -> CurrentNode:
 
 
 def vnodes(store: Store) -> list[VNodeForm]:
-    """Every virtual node of every cluster but the primary; ``load`` is the demand of tasks that wait for it alone."""
+    """Every virtual node of every cluster but the primary; ``load`` is the demand of tasks that are bound to it."""
     from vctl.store import tasks
 
     load: dict[str, dict[str, int]] = {}
@@ -150,7 +150,7 @@ def list_events(
     cluster: str | None = None,
     filters: Sequence[str] = (),
 ) -> tuple[list[EventForm], int]:
-    """History, oldest first, and how much there is: with a limit the newest, or after ``since`` the next ones."""
+    """Events, oldest first, and their number; with a limit the newest, or after ``since`` the next ones."""
     where: list[str] = ["seq > ?"]
     values: list[object] = [since]
     if job is not None:
@@ -188,12 +188,12 @@ def list_events(
 
 
 def summary(store: Store, kind: str) -> dict[str, int]:
-    """How many jobs there are in each state, or events of each kind."""
+    """The number of jobs in each state, or of events of each kind."""
     return job_views.counts_by_status(store) if kind == "jobs" else feed.counts(store)
 
 
 def scheduler(store: Store) -> Scheduler:
-    """Whether a scheduler is at work, its last sign of life, and what its last round cost."""
+    """Whether a scheduler is running, its last heartbeat, and the duration of its last round."""
     heartbeat = store.read_heartbeat()
     starting = locks.scheduler_is_starting(store.home)
     if heartbeat is None:

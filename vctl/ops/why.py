@@ -1,4 +1,4 @@
-"""Why a job waits and what would start it now; and what a submit would lead to. Both only read."""
+"""Why a job or a task waits, with the changes that would start it now; and the outcome of a submit. Both only read."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 STARTS_NOW = "nothing blocks it: the scheduler starts it in its next round"
 NAMED = 5
-"""So many of those who would end are named in the message; the list has them all."""
+"""The most preempted jobs that the message names; the list has all of them."""
 
 
 def why(store: Store, ref: str | int) -> Why:
-    """Why a job or a task waits: the reason, who is ahead, what each node says, and what would start it now."""
+    """Why a job or a task waits: the reason, the jobs ahead, the nodes, and the changes that would start it now."""
     if isinstance(ref, str) and (task := tasks.get(store, ref)) is not None and not _is_job(store, ref):
         return why_task(store, task)
     with store.snapshot():
@@ -89,7 +89,7 @@ def why(store: Store, ref: str | int) -> Why:
 
 
 def waits_for_itself(store: Store, ref: str | int) -> str | None:
-    """When a job or a task cannot start before one has ended that submitted it: says so."""
+    """A warning when a job or task cannot start before its submitter has ended; else None."""
     with store.snapshot():
         if isinstance(ref, str) and (task := tasks.get(store, ref)) is not None and not _is_job(store, ref):
             return self_waiting.task_waits_for_itself(store, task)
@@ -102,7 +102,7 @@ def _is_job(store: Store, ref: str) -> bool:
 
 
 def _number(store: Store, ref: str | int) -> int:
-    """The job that is meant; of an array the first member that waits, else the first that runs."""
+    """The number of a job; for an array of the first waiting member, else of the first running member."""
     array = arrays.named(store, ref)
     if array is not None:
         for statuses in ("'PENDING'", "'RUNNING'"):
@@ -125,7 +125,7 @@ def _answer(form: JobForm) -> WhyJob:
 
 
 def _reason(situation: Situation, job: PendingJob, outcome: Outcome, shown: Shown, short: Shortage) -> Shown:
-    """What keeps it waiting: what every other screen says, and what the scheduler would do before and for it."""
+    """The reason of other screens, with the jobs that would start first and the jobs that would be preempted."""
     reason, message = shown
     if outcome.start is not None:
         return reason, STARTS_NOW
@@ -138,7 +138,7 @@ def _reason(situation: Situation, job: PendingJob, outcome: Outcome, shown: Show
 
 
 def _now(situation: Situation, job: PendingJob, outcome: Outcome, short: Shortage) -> tuple[str, str]:
-    """What a scheduler would say in its next round."""
+    """The verdict of a scheduler in its next round."""
     wait = outcome.wait
     if wait is None:
         said = f"more jobs are ahead of it than start at once; {short.text}"
@@ -148,13 +148,13 @@ def _now(situation: Situation, job: PendingJob, outcome: Outcome, short: Shortag
 
 
 def _ends(outcome: Outcome) -> str:
-    """The jobs that the scheduler would end for it."""
+    """The end of a message that names the jobs to be preempted."""
     names = [one.job.submission_id for one in outcome.preempts]
     return f"; would preempt: {listed(names, NAMED)}" if names else ""
 
 
 def _after(situation: Situation, job: PendingJob, outcome: Outcome) -> str:
-    """The free amounts are those of this moment; others may start first, and take some of them."""
+    """The end of a message that counts the jobs that would start first and take free resources."""
     ahead_ids = {one.job_id for one in ahead_of(situation, job)}
     before = len(ahead_ids.intersection(outcome.others))
     rest = len(outcome.others) - before
@@ -167,7 +167,7 @@ def _after(situation: Situation, job: PendingJob, outcome: Outcome) -> str:
 
 
 def _leaving(store: Store, situation: Situation, winner_id: int) -> list[Preempted]:
-    """The same of those who end for it already."""
+    """The jobs that are being preempted for a job."""
     victims = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
     found = [one.row for one in situation.running if one.row is not None and one.job_id in victims]
     total = [situation.ledger.total(one.parent_id) for one in found]
@@ -184,7 +184,7 @@ def _leaving(store: Store, situation: Situation, winner_id: int) -> list[Preempt
 
 
 def _queued(reasons: Reasons, row: Row) -> Ahead:
-    """One of those who are ahead in the queue."""
+    """The JSON form of a job that is ahead in the queue."""
     return {
         "submission_id": row["submission_id"],
         "user": row["user"],
@@ -195,10 +195,10 @@ def _queued(reasons: Reasons, row: Row) -> Ahead:
 
 
 def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> DryRun:
-    """What a submit would lead to, changing nothing: it starts now and where, or waits and why.
+    """The outcome of a submit: the job would start now, and where, or would wait, and why. Changes nothing.
 
-    The submit itself, up to its commit: its rows are written, looked at, and taken back. So it refuses what a submit
-    refuses, in the same words.
+    The submit itself is carried out up to its commit and taken back, so this refuses the same requests with the same
+    messages.
     """
     around = os.environ if environment is None else environment
     with nodes.as_if_joined(store):
@@ -251,7 +251,7 @@ def _forecast(row: Row, verdict: str, shown: Shown) -> DryRun:
 
 
 MOST_AHEAD = 100
-"""So many of those ahead are listed; ``queue_position`` counts them all."""
+"""The most jobs ahead that are listed; ``queue_position`` counts all of them."""
 CUT = "the search for changes reached its budget; some changes were not tested"
 
 
@@ -295,7 +295,7 @@ def why_task(store: Store, row: Row) -> WhyTask:
 
 
 def nothing_found() -> Found:
-    """The fields of an answer that only a search fills."""
+    """The empty fields of an answer that a search fills."""
     return {
         "ahead": [],
         "nodes": [],
