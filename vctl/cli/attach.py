@@ -30,7 +30,7 @@ def converse(call: Call, door: Door, submission_id: str) -> int:
 
     place = Local(call.config)
     job = Job(place, submission_id)
-    waited, said = 0.0, False
+    waited, has_said_so = 0.0, False
     try:
         with place.waiting("jobs", submission_id) as pause:
             while (line := door.opened(LOOK_S)) is None:
@@ -43,8 +43,8 @@ def converse(call: Call, door: Door, submission_id: str) -> int:
                 if form["status"] == "PENDING":
                     pause(LOOK_S)
                     waited += LOOK_S
-                    if waited > SAY_SO_AFTER_S and not said:
-                        said = True
+                    if waited > SAY_SO_AFTER_S and not has_said_so:
+                        has_said_so = True
                         call.note(f"{submission_id} waits: {form['message']}; Ctrl-C gives up")
     except KeyboardInterrupt:
         job.stop()

@@ -41,11 +41,11 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     if screen.height is not None:
         _fit(sections, screen.height - len(head) - PROMPT)
     yield from head
-    airy = screen.height is None or _height(sections) + len(head) + PROMPT <= screen.height
+    has_empty_lines = screen.height is None or _height(sections) + len(head) + PROMPT <= screen.height
     for one in sections:
         if one.hidden:
             one.lines += screen.inner.text((f"{screen.mark} {one.hidden} more{one.hint}", "dim"))
-        yield from list(screen.section(one.title, one.lines))[0 if airy else 1 :]
+        yield from list(screen.section(one.title, one.lines))[0 if has_empty_lines else 1 :]
 
 
 def _height(sections: list[Section]) -> int:
@@ -71,11 +71,11 @@ def _head(screen: "Screen", data: Data) -> Iterator[str]:
         parts += [", " if index else ": ", number, (cell.text, cell.colour)]
     yield from screen.text(*parts)
     scheduler = data["scheduler"]
-    told = ("not running", "yellow")
+    scheduler_text = ("not running", "yellow")
     if scheduler["running"]:
         last = scheduler.get("last_round_ms")
-        told = ("running" + (f", last round {last:.3g} ms" if last is not None else ""), "green")
-    yield from screen.text(("Scheduler", "bold"), "  ", told)
+        scheduler_text = ("running" + (f", last round {last:.3g} ms" if last is not None else ""), "green")
+    yield from screen.text(("Scheduler", "bold"), "  ", scheduler_text)
 
 
 def _sections(screen: "Screen", data: Data) -> Iterator[Section]:

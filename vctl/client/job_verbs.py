@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vctl import spec
 from vctl.client import inside
-from vctl.client.handles import Job, Task
+from vctl.client.handles import Handle, Job, Task
 from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
 from vctl.client.state_api import Filters, Verbs
 from vctl.client.virtual_cluster import VirtualCluster
@@ -29,7 +30,29 @@ TaskForms = list[documents.TaskForm]
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
 
 
-class Jobs(Verbs):
+class Started(Verbs, ABC):
+    """The verbs that jobs and tasks share."""
+
+    @abstractmethod
+    def get(self, ref: str | int) -> Handle:
+        """A job or task by any of its names."""
+
+    def wait(self, *refs: str | int, timeout_s: float | None = None) -> int:
+        """Wait until all are over; returns the first exit code that is not 0, in the given order, else 0."""
+        give_up = None if timeout_s is None else time.monotonic() + timeout_s
+        handles = [self.get(ref) for ref in refs]
+        codes = [
+            handle.wait(timeout_s=None if give_up is None else give_up - time.monotonic())
+            for handle in handles
+        ]
+        return next((code for code in codes if code), 0)
+
+    def logs(self, ref: str | int, *, tail: int | None = None) -> str:
+        """The present output; ``tail``: only the last lines."""
+        return self.get(ref).logs(tail=tail)
+
+
+class Jobs(Started):
     """The verbs of ``vctl job``."""
 
     def submit(
@@ -131,14 +154,6 @@ class Jobs(Verbs):
         """Delete finished jobs: all of them or none."""
         return jobs.delete(self.backend, [str(ref) for ref in refs])
 
-    def wait(self, *refs: str | int, timeout_s: float | None = None) -> int:
-        """Wait until all jobs are over; returns the first exit code that is not 0, in the given order, else 0."""
-        return _first_bad([self.get(ref) for ref in refs], timeout_s)
-
-    def logs(self, ref: str | int, *, tail: int | None = None) -> str:
-        """The present output of a job."""
-        return self.get(ref).logs(tail=tail)
-
     def edit(
         self,
         ref: str | int,
@@ -156,7 +171,7 @@ class Jobs(Verbs):
     release = Verb(jobs.release)
 
 
-class Tasks(Verbs):
+class Tasks(Started):
     """The verbs of ``vctl task``."""
 
     def run(
@@ -225,20 +240,6 @@ class Tasks(Verbs):
     ) -> documents.TaskForm:
         """Cancel a task."""
         return self.get(ref).cancel(grace_s=grace_s, wait=wait)
-
-    def wait(self, *refs: str | int, timeout_s: float | None = None) -> int:
-        """Wait until all tasks are over; returns the first exit code that is not 0, in the given order, else 0."""
-        return _first_bad([self.get(ref) for ref in refs], timeout_s)
-
-    def logs(self, ref: str | int, *, tail: int | None = None) -> str:
-        """The present output of a task."""
-        return self.get(ref).logs(tail=tail)
-
-
-def _first_bad(found: Sequence[Job] | Sequence[Task], timeout_s: float | None) -> int:
-    give_up = None if timeout_s is None else time.monotonic() + timeout_s
-    codes = [one.wait(timeout_s=None if give_up is None else give_up - time.monotonic()) for one in found]
-    return next((code for code in codes if code), 0)
 
 
 def words_of(command: Command) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""The background scheduler: started by whoever needs one when none runs, ended when there is nothing to do.
+"""The background scheduler: commands that need a scheduler start it when none runs; it ends when it is idle.
 
-Nothing is lost between the two. A change that needs a scheduler looks for one inside its transaction, before the
-commit; a background scheduler decides to leave inside a transaction, too. So either it sees the change, or the
-change sees that it has left.
+No change is missed in between. A change that needs a scheduler checks for one inside its transaction, before the
+commit; a background scheduler decides to end inside a transaction, too. So either the scheduler sees the change, or
+the change sees that the scheduler has ended.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ if TYPE_CHECKING:
 LOG = "daemon.log"
 LOG_MAX_BYTES = 1 << 20
 OLDER = "older"
-"""Kind of a scheduler of a version that did not say what it is."""
+"""The kind of a scheduler of an older version, which did not record its kind."""
 SCHEDULERS = (locks.FOREGROUND, locks.BACKGROUND, OLDER)
 STOP_S, KILL_S = 10.0, 5.0
-"""A scheduler that does not leave within the first time is killed: nothing is lost by that."""
+"""Seconds until a scheduler that does not end is killed, and seconds to wait after that. Nothing is lost by a kill."""
 _SETTINGS = (
     "local_node", "unit_resources", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration",
     "reclaim_grace", "ray", "provider", "provider_timeout", "log_max_bytes", "idle_exit", "autostart", "kill_grace",
     "lock_timeout",
 )  # fmt: skip
-"""What a scheduler is set to by the one who starts it; everything else is about commands."""
+"""The settings that a starter passes to the scheduler; the others concern commands."""
 _KEPT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
     "XDG_CONFIG_HOME",
 )  # fmt: skip
-"""Of the starter's environment; jobs have that of their own submitters."""
+"""The variables that a starter passes to the scheduler; jobs have the environments of their submitters."""
 BEGAN, ENDED = " schedules ", " ends; running jobs go on"
-"""How its log tells that it got to work, and that it left in good order."""
+"""Texts in its log that show a successful start and a regular end."""
 _MOST_STARTS, _MINUTE_S = 4, 60.0
-"""One command starts not more than so many in a minute."""
+"""The most starts by one command within a minute."""
 _PAUSE_S = 0.02
 
 
 class Background:
-    """Sees to it that a scheduler is at work on one state directory."""
+    """Starts a scheduler for one state directory when one is needed."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.home = config.home().absolute()
         self.wanted = bool(config.get("autostart"))
         self.problem = ""
-        """Why none could be started."""
+        """The reason why a start failed; empty without a failure."""
         self.insisted = False
-        """Whether a change that needs a scheduler is refused where there can be none, as somebody will wait for it."""
+        """Whether a change that needs a scheduler is refused where none can run, as the command will wait."""
         self._starts: list[tuple[float, int]] = []
-        """When this process started one, and where its lines in the log begin."""
+        """The times at which this process started a scheduler, with the positions of their output in the log."""
 
     def attend(self, store: Store) -> Store:
-        """From now on changes by this store that need a scheduler start one."""
+        """Let changes of this store that need a scheduler start one."""
         store.before_commit = self._needed
         store.could_make = self._templates
         return store
 
     def _templates(self, announced: object) -> list[dict[str, Any]]:
-        """The nodes that a scheduler could have made that is started from here."""
+        """The nodes that the provider in the settings of this process could make."""
         if not self.config.get("provider") or (
             announced is not None and locks.scheduler_is_running(self.home)
         ):
@@ -90,13 +90,11 @@ class Background:
             return
         try:
             self.start()
-        except (
-            Unreachable
-        ) as error:  # what was asked for is queued all the same, and the next command tries again
+        except Unreachable as error:  # the request is queued anyway, and the next command tries again
             self.problem = error.problem
 
     def start(self) -> None:
-        """Start one, unless another process does or it is there already; returns before it is at work."""
+        """Start a scheduler, unless one runs or another process starts one; returns before it works."""
         lock = locks.StartLock.take(self.home)
         if lock is None:
             return
@@ -128,16 +126,16 @@ class Background:
             lock.release()
 
     def settings(self) -> dict[str, str]:
-        """What a scheduler that is started from here is set to, as variables."""
+        """The settings for a scheduler that this process starts, as variables."""
         return self.config.handed_on(_SETTINGS)
 
     def require(self) -> None:
-        """Refuse to wait when nobody schedules and nobody is to be started."""
+        """Raise Unreachable when no scheduler runs and none may be started."""
         if not self.wanted and not is_at_work(self.home):
             raise none_at_work()
 
     def see_to_it(self) -> bool:
-        """For those who wait, now and then: whether a scheduler is at work. None is started again and again."""
+        """Whether a scheduler works; starts one if none runs. Called repeatedly while waiting; starts are limited."""
         if locks.scheduler_is_running(self.home):
             return True
         if locks.scheduler_is_starting(self.home):
@@ -149,7 +147,7 @@ class Background:
         return False
 
     def _look_into_its_end(self) -> None:
-        """The one that we have started is gone: it may have been ended, or it cannot live here."""
+        """Raise Unreachable if the schedulers that this process started fail; a regular end is no failure."""
         now = time.monotonic()
         self._starts = [one for one in self._starts if now - one[0] < _MINUTE_S]
         if not self._starts:
@@ -169,7 +167,7 @@ class Background:
 
 
 def none_at_work() -> Unreachable:
-    """Nobody schedules, and nobody is to be started."""
+    """The error where no scheduler runs and none may be started."""
     return Unreachable(
         "no scheduler is running, and `autostart` is off",
         fix="start one with `vctl daemon`, or set autostart to true",
@@ -177,12 +175,12 @@ def none_at_work() -> Unreachable:
 
 
 def is_at_work(home: Path) -> bool:
-    """Whether a scheduler runs or is about to."""
+    """Whether a scheduler runs or is starting."""
     return locks.scheduler_is_running(home) or locks.scheduler_is_starting(home)
 
 
 def wait_for_start(background: Background, *, within_s: float = 30.0) -> locks.Holder:
-    """Start one and wait until it is at work."""
+    """Start a scheduler and wait until it works."""
     give_up = time.monotonic() + within_s
     while not background.see_to_it():
         if time.monotonic() > give_up:
@@ -196,7 +194,7 @@ def wait_for_start(background: Background, *, within_s: float = 30.0) -> locks.H
 
 
 def pinned(holder: locks.Holder, home: Path) -> int | None:
-    """A handle of the process that schedules, and of none that gets its pid later; None when it has ended."""
+    """A pidfd of the process of a scheduler; None when it has ended."""
     try:
         handle = os.pidfd_open(holder.pid)
     except (ProcessLookupError, ValueError):  # no pid: it has not said yet who it is
@@ -208,14 +206,14 @@ def pinned(holder: locks.Holder, home: Path) -> int | None:
 
 
 def signal_process(handle: int, signo: int) -> None:
-    """Signal a process, a suspended one too."""
+    """Send a signal to a process, and resume it if it is suspended."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(handle, signo)
         signal.pidfd_send_signal(handle, signal.SIGCONT)
 
 
 def stop(home: Path) -> locks.Holder | None:
-    """End the scheduler of a state directory and wait until it is gone; who it was, None when there was none."""
+    """Stop the scheduler of a state directory and wait for its end; returns its holder record, None without one."""
     check_service_at(home, "the scheduler")
     found = _once_started(home)
     if found is None or (handle := pinned(found, home)) is None:
@@ -236,7 +234,7 @@ def stop(home: Path) -> locks.Holder | None:
 
 
 def _once_started(home: Path) -> locks.Holder | None:
-    """Who schedules; one that is starting gets the time for it."""
+    """The running scheduler; waits for one that is starting."""
     give_up = time.monotonic() + STOP_S
     while (
         (found := settled(home)) is None and locks.scheduler_is_starting(home) and time.monotonic() < give_up
@@ -246,7 +244,7 @@ def _once_started(home: Path) -> locks.Holder | None:
 
 
 def settled(home: Path) -> locks.Holder | None:
-    """Who schedules, once it has said who it is, which it does at once."""
+    """The running scheduler, once it has written its record, which it does directly after taking the lock."""
     for _ in range(10):
         found = locks.holder(home)
         if found is None or found.pid:
@@ -256,7 +254,7 @@ def settled(home: Path) -> locks.Holder | None:
 
 
 def status(home: Path) -> dict[str, Any]:
-    """Which scheduler is at work: ``{running, kind, pid, since}``."""
+    """The running scheduler: ``{running, kind, pid, since}``."""
     found = _once_started(home)
     if found is None:
         return {"running": False, "kind": None, "pid": None, "since": None}
@@ -269,24 +267,24 @@ def status(home: Path) -> dict[str, Any]:
 
 
 def inherited_start(home: Path) -> locks.StartLock | None:
-    """What a starter has handed over to this process; None when it was started by hand."""
+    """The lock that a starter passed to this process; None when a user started it."""
     from vctl.runtime.detached import HANDED_OVER
 
     return locks.StartLock.inherited(home, HANDED_OVER)
 
 
-def small_environment(around: Mapping[str, str]) -> dict[str, str]:
-    """A small one, in which this package is found again."""
-    kept = {name: around[name] for name in _KEPT if name in around}
+def small_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a scheduler: few variables, and the path of this package."""
+    kept = {name: environ[name] for name in _KEPT if name in environ}
     root = os.fspath(Path(__file__).absolute().parents[2])
-    places = [place for place in around.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(place)]
+    places = [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(place)]
     if root not in places and not root.endswith(("site-packages", "dist-packages")):
         places.append(root)
     return {**kept, "PYTHONPATH": os.pathsep.join(places)} if places else kept
 
 
 def _rotate(log: Path) -> int:
-    """Keep the log short, and say where new lines will begin."""
+    """Rotate a log that is too long; returns the position of new lines."""
     try:
         size = log.stat().st_size
     except FileNotFoundError:
@@ -298,7 +296,7 @@ def _rotate(log: Path) -> int:
 
 
 def _said(log: Path, offset: int) -> list[str]:
-    """The last lines of a log after a place in it."""
+    """The last lines of a log after a position."""
     try:
         with log.open("rb") as file:
             file.seek(max(offset, log.stat().st_size - 4096))

@@ -1,4 +1,4 @@
-"""Jobs that were submitted: look, stop, delete."""
+"""Submitted jobs: show, list, stop, delete and prune them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 UNREAD_NS = 60 * 10**9
 SLICE_S = 0.01
-"""How long a prune writes without a pause."""
+"""Seconds for which a prune writes without a pause."""
 PAUSE_S = 0.01
-"""How long it then pauses at least: others wait for the right to write by looking again and again."""
+"""The least pause in seconds: other writers wait for the lock by trying again and again."""
 LAST = "last"
 COLUMNS = (*forms.JOB, "state_reason", "message", "held", "waits_for", "closed", "begin_at", "shape")
-"""What a list of jobs is made of; from the status on it is what their reasons depend on."""
+"""The columns of a list of jobs; the reason of a job depends on the columns from the status on."""
 _STATUS, _PARENT, _REASON = map(COLUMNS.index, ("status", "parent_cluster_id", "state_reason"))
 _PRIORITY = COLUMNS.index("priority")
 FILTER_KEYS = (
@@ -40,7 +40,7 @@ FILTER_KEYS = (
 
 
 def resolve(store: Store, ref: str | int) -> int:
-    """The number of the job that a submission id, number, unique prefix or ``last`` names; an int is the number."""
+    """The number of a job from its submission id, number, unique prefix, or ``last``. Raises NotFound."""
     if isinstance(ref, int):
         if table.get(store, ref) is None:
             raise _no_job(str(ref))
@@ -78,7 +78,7 @@ def get_job(store: Store, ref: str | int) -> JobForm:
 
 
 def just_submitted(store: Store, submission_id: str) -> JobForm:
-    """The same for one that no scheduler can have looked at: what it needs and what is free is not counted."""
+    """The form of a new job, which no scheduler has considered: needed and free resources are not counted."""
     return _form(store, submission_id, submitted=True)
 
 
@@ -189,7 +189,7 @@ def _narrowed(wanted: Sequence[Filter]) -> tuple[list[str], list[object]]:
 
 
 def log_path(store: Store, ref: str) -> Path:
-    """Where a job's output is."""
+    """The log file of a job."""
     job_id = resolve(store, ref)
     row = table.get(store, job_id)
     assert row is not None
@@ -199,9 +199,9 @@ def log_path(store: Store, ref: str) -> Path:
 def stop(
     store: Store, ref: str | int, *, grace_s: float | None = None, message: str | None = None
 ) -> JobForm:
-    """End a job: at once when it is pending; a running one is asked to end, and a scheduler carries it out.
+    """Stop a job: a pending job at once; the processes of a running job are ended by the scheduler.
 
-    ``message``: the user's words on it; the reason is always StoppedByUser.
+    ``message`` is a text of the user; the reason is always StoppedByUser.
     """
     with store.transaction():
         if (array := arrays.named(store, ref)) is not None:
@@ -223,7 +223,7 @@ def stop(
 
 
 def delete(store: Store, *refs: str | int) -> list[JobForm]:
-    """Forget jobs that are over, with their logs: all of them or none."""
+    """Delete finished jobs with their logs: all of them or none."""
     with store.transaction():
         deleted = [get_job(store, ref) for ref in refs]
         gone: list[str] = []
@@ -246,7 +246,7 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
 
 
 def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
-    """The tasks of a job. A detached one may outlive it: its process and what it holds must not be forgotten then."""
+    """The ids of the tasks of a finished job. Raises Conflict while a detached task of the job is not over."""
     array = arrays.named(store, form["submission_id"]) if "array" in form else None
     reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
     left = tasks.unfinished_among(store, *reach)
@@ -260,10 +260,10 @@ def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
 
 
 def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned:
-    """Forget jobs that ended longer ago, with their logs, history of that age, and files moved aside before it.
+    """Delete jobs that ended longer ago, their logs, events of that age, and files that were moved aside before it.
 
-    In slices, each a transaction of its own with a pause behind it, so that others can write in between. Whatever
-    stops it, some of the jobs are forgotten and the others are whole.
+    Works in slices, each an own transaction with a pause after it, so that others can write. If it is interrupted, some
+    jobs are deleted and the others are complete.
     """
     from vctl.runtime import place, trees
 
@@ -272,7 +272,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     events = 0
     if not dry_run:
         _in_slices(len(old), lambda first, end: _forget(store, old[first:end]))
-        unread = store.clock() - UNREAD_NS  # a scheduler may still have to read the newest ones
+        unread = store.clock() - UNREAD_NS  # a scheduler may not have read the newest events
         lowest, highest = feed.span_before(store, min(before, unread))
         events = max(0, highest + 1 - lowest)
         _in_slices(events, lambda _, end: feed.delete_until(store, lowest + end - 1))
@@ -299,7 +299,7 @@ def _forget(store: Store, old: Sequence[tuple[int, str]]) -> None:
 
 
 def _forget_logs(store: Store, names: Iterable[str]) -> None:
-    """Remove the logs of forgotten jobs and tasks. A new job may have such a name by now: it keeps its log."""
+    """Remove the logs of deleted jobs and tasks, except of ids that a new job has by now."""
     with store.transaction():
         for name in names:
             if not has_log(store, name):
@@ -307,12 +307,12 @@ def _forget_logs(store: Store, names: Iterable[str]) -> None:
 
 
 def has_log(store: Store, name: str) -> bool:
-    """Whether there is a job or a task of this name."""
+    """Whether a job or a task has this id."""
     return table.number_of(store, name) is not None or tasks.get(store, name) is not None
 
 
 def _in_slices(count: int, do: Callable[[int, int], None]) -> None:
-    """Do something with all of so many: with as many at a time as take ``SLICE_S``, then let others write."""
+    """Call ``do(first, end)`` for slices of ``count`` items that take ``SLICE_S`` each, with pauses between them."""
     done, size = 0, 50
     while done < count:
         began = time.monotonic()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def remedy(change: Change, row: Row, launch: Row) -> Remedy:
     """The JSON form of a tested change that starts the job of ``row``."""
-    words, line = _say(change, row, launch)
+    words, line = _words_and_command(change, row, launch)
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
 
 
@@ -38,11 +38,11 @@ def remedy_for_task(change: Change, row: Row, launch: Row) -> Remedy:
             if change.kind == kinds.ANYWHERE:
                 words = f"let it run on another node than {change.subject}"
         case _:
-            words, line = _say(change, row, launch)
+            words, line = _words_and_command(change, row, launch)
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
 
 
-def _say(change: Change, row: Row, launch: Row) -> tuple[str, str | None]:
+def _words_and_command(change: Change, row: Row, launch: Row) -> tuple[str, str | None]:
     match change.kind:
         case kinds.RELEASE:
             return "release it", command(["job", "release", str(row["submission_id"])])

@@ -34,12 +34,12 @@ def job_waits_for_itself(store: Store, row: Row) -> str | None:
     most = settings.queue_of(store, row["parent_cluster_id"]).max_running_jobs
     beside = sum(one["parent_cluster_id"] == row["parent_cluster_id"] for one in chain)
     if most is not None and beside >= most:
-        return _said(str(row["submission_id"]), names, f"at most {most} may run at a time")
+        return _warning(str(row["submission_id"]), names, f"at most {most} may run at a time")
     now = situations.load(store)
     ledger = _emptied(now, {int(one["job_id"]) for one in chain})
     if _has_place(ledger, rows.pending(row)):
         return None
-    return _said(str(row["submission_id"]), names, "it needs resources that are held there")
+    return _warning(str(row["submission_id"]), names, "it needs resources that are held there")
 
 
 def task_waits_for_itself(store: Store, row: Row) -> str | None:
@@ -66,10 +66,10 @@ def task_waits_for_itself(store: Store, row: Row) -> str | None:
         return None  # it is too large for the empty cluster
     job = jobs.get(store, task.job_id)
     names = [*kept] if kept else [f"the command of {job['submission_id']}" if job is not None else "its job"]
-    return _said(task.task_id, names, f"it needs {amounts_text(task.request)}, which is held there")
+    return _warning(task.task_id, names, f"it needs {amounts_text(task.request)}, which is held there")
 
 
-def _said(name: str, chain: list[str], why: str) -> str:
+def _warning(name: str, chain: list[str], why: str) -> str:
     first = chain[0]
     any_of = f"{first} or {listed(chain[1:], MOST_NAMED)}" if len(chain) > 1 else first
     return (

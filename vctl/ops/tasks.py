@@ -51,8 +51,8 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
     """
     from vctl.spec.task_request import job_of
 
-    around = os.environ if environment is None else environment
-    ref = job_of(request, around)
+    environ = os.environ if environment is None else environment
+    ref = job_of(request, environ)
     with store.transaction():
         job_id = job_ops.resolve(store, ref)
         job = jobs.get(store, job_id)
@@ -63,18 +63,18 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
                 f"job {job['submission_id']} is {job['status']} and takes no tasks",
                 fix="start tasks while the job runs",
             )
-        inside = around.get("VCTL_SUBMISSION_ID") == job["submission_id"]
+        inside = environ.get("VCTL_SUBMISSION_ID") == job["submission_id"]
         number = table.next_number(store)
         while jobs.number_of(store, f"task-{number}") is not None:
             number += 1
         task_id = f"task-{number}"
         logs.forget_log(store.home, task_id)  # numbers come again after a restore
-        owner_id = (around.get("VCTL_TASK_ID") if inside else None) or job["submission_id"]
+        owner_id = (environ.get("VCTL_TASK_ID") if inside else None) or job["submission_id"]
         task = Task(
-            task_id, number, job_id, _cluster(store, job, around.get("VCTL_CLUSTER_ID") if inside else None), owner_id,
+            task_id, number, job_id, _cluster(store, job, environ.get("VCTL_CLUSTER_ID") if inside else None), owner_id,
             {name: amount for name, amount in request.request.items() if amount},
             job["grace_s"] if request.grace_s is None else request.grace_s, request.selector, request.strategy,
-            around.get("VCTL_VNODE_ID") if inside else None, request.inputs, request.outputs, request.max_retries,
+            environ.get("VCTL_VNODE_ID") if inside else None, request.inputs, request.outputs, request.max_retries,
             request.detach, request.detach or table.is_detached(store, owner_id), request.name or None,
             tk.PENDING_ARGS if request.inputs else tk.PENDING_NODE,
         )  # fmt: skip
@@ -83,7 +83,7 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
             from vctl.ops import objects
 
             objects.check_new(store, job_id, task.outputs)
-        captured = {**around, **request.env}
+        captured = {**environ, **request.env}
         env = {name: value for name, value in captured.items() if name not in _OF_THE_RUN}
         cwd = spec.text.stored_path(request.cwd or os.getcwd())
         launch = Launch(argv=rows.dumps(list(request.argv)), env=rows.dumps(env), cwd=cwd)

@@ -200,11 +200,11 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     The submit itself is carried out up to its commit and taken back, so this refuses the same requests with the same
     messages.
     """
-    around = os.environ if environment is None else environment
+    environ = os.environ if environment is None else environment
     with nodes.as_if_joined(store):
-        wanted = submitting.prepare(store, request, around)
+        wanted = submitting.prepare(store, request, environ)
         with nodes.taken_back(store):
-            row = job_views.get(store, _number(store, submitting.write(store, request, wanted, around)))
+            row = job_views.get(store, _number(store, submitting.write(store, request, wanted, environ)))
             assert row is not None
             reasons = Reasons(store)
             before = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]

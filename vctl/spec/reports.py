@@ -71,26 +71,26 @@ class Found(TypedDict):
     cut: str | None
 
 
-class WhyJob(Found):
-    """Why a job waits."""
+class Wait(Found):
+    """The state and the reason of a waiting job or task, and the causes of the wait."""
 
     job_id: int
-    submission_id: str
     status: str
     state_reason: str | None
     message: str | None
     queue_position: int | None
 
 
-class WhyTask(Found):
+class WhyJob(Wait):
+    """Why a job waits."""
+
+    submission_id: str
+
+
+class WhyTask(Wait):
     """Why a task waits."""
 
     task_id: str
-    job_id: int
-    status: str
-    state_reason: str | None
-    message: str | None
-    queue_position: int | None
 
 
 Why = WhyJob | WhyTask

@@ -1,6 +1,6 @@
 """``vctl vc plan|apply|export``: the whole tree of logical clusters in one file."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import cli, spec
 from vctl.cli.call import Call
@@ -9,6 +9,9 @@ from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, single
 from vctl.operations import clusters
 from vctl.operations.declare import Opt
+
+if TYPE_CHECKING:
+    from vctl.spec.reports import TreeDiff
 
 File = Annotated[
     str, Opt("-f", "--file", metavar="FILE|-", complete="file", help="The wanted clusters, as YAML or JSON.")
@@ -27,10 +30,7 @@ def plan(call: Call, file: File, prune: clusters.Prune = False) -> Answer:
     Changes nothing. With -o json, changes is empty when the clusters are as the file wants them.
     """
     data = clusters.plan(call.backend, _clusters(call, file), prune=prune)
-    guarded = cli.tree_changes.command(file, data["revision"], prune=prune)
-    answer = single(data, "plan", lambda screen: cli.tree_changes.draw(screen, data, next_command=guarded))
-    answer.rows, answer.names = data["changes"], [change["cluster_id"] for change in data["changes"]]
-    return answer
+    return _changes(data, "plan", cli.tree_changes.command(file, data["revision"], prune=prune))
 
 
 @command(
@@ -43,8 +43,14 @@ def apply(
     call: Call, file: File, prune: clusters.Prune = False, expect_revision: clusters.Expected = None
 ) -> Answer:
     """Change the clusters to match a file: all changes or none."""
-    data = clusters.apply(call.backend, _clusters(call, file), prune=prune, expect_revision=expect_revision)
-    answer = single(data, "apply", lambda screen: cli.tree_changes.draw(screen, data))
+    wanted = _clusters(call, file)
+    return _changes(
+        clusters.apply(call.backend, wanted, prune=prune, expect_revision=expect_revision), "apply"
+    )
+
+
+def _changes(data: "TreeDiff", name: str, next_command: str | None = None) -> Answer:
+    answer = single(data, name, lambda screen: cli.tree_changes.draw(screen, data, next_command))
     answer.rows, answer.names = data["changes"], [change["cluster_id"] for change in data["changes"]]
     return answer
 

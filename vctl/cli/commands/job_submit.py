@@ -27,7 +27,7 @@ StopOnInterrupt = Annotated[
 )
 def submit(
     call: Call,
-    asked: Annotated[Given, Together.of(jobs.submit)],
+    options: Annotated[Given, Together.of(jobs.submit)],
     env: Annotated[
         list[str] | None,
         Opt("--env", metavar="K=V", kernel=True, help="Set a variable for the job; repeatable."),
@@ -77,7 +77,7 @@ def submit(
     The job waits until everything it asks for is free at the same time, however long that takes. Its output
     is shown and its exit code is returned. Ctrl-C detaches: the job goes on.
     """
-    wanted = dict(asked or {})
+    wanted = dict(options or {})
     variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, runtime_env_json)
     wanted |= {
         "env": variables,

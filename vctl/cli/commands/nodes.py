@@ -75,10 +75,10 @@ shows(nodes.get_node, _single, "vctl node get 8c16g-00", common=READS)
 
 
 def _changed(node: "NodeForm") -> Answer:
-    return _said(node, f"is {node['state']}")
+    return _changed_sentence(node, f"is {node['state']}")
 
 
-def _said(node: "NodeForm", word: str) -> Answer:
+def _changed_sentence(node: "NodeForm", word: str) -> Answer:
     return done(node, node["node_id"], f"node {node['node_id']} {word}")
 
 
@@ -97,9 +97,11 @@ def update(call: Call, wanted: Annotated[Given, Together.of(nodes.update)], labe
     values = _with_labels(wanted, label)
     if values.keys() == {"node_id"}:
         raise BadSpec("nothing to change", fix="give --resources, --label or --labels")
-    return _said(nodes.update(call.backend, **values), "updated")
+    return _changed_sentence(nodes.update(call.backend, **values), "updated")
 
 
-shows(nodes.remove, lambda node: _said(node, "removed"), "vctl node remove 8c16g-00", common=CHANGES)
+shows(
+    nodes.remove, lambda node: _changed_sentence(node, "removed"), "vctl node remove 8c16g-00", common=CHANGES
+)
 shows(nodes.kill, _changed, "vctl node kill 8c16g-00 --reason 'power supply'", common=CHANGES)
 shows(nodes.heartbeat, _changed, "vctl node heartbeat 8c16g-00 --timeout 30s", common=CHANGES)

@@ -26,7 +26,7 @@ TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or la
 )
 def run(
     call: Call,
-    asked: Annotated[Given, Together.of(tasks.run)],
+    options: Annotated[Given, Together.of(tasks.run)],
     no_wait: Annotated[bool, Opt("--no-wait", help="Print the task id and return.")] = False,
     progress: WithProgress = False,
 ) -> Answer | int:
@@ -41,7 +41,7 @@ def run(
     """
     if not no_wait:
         call.require_scheduler()
-    task = tasks.run(call.backend, **(asked or {}))
+    task = tasks.run(call.backend, **(options or {}))
     call.note(cli.submission.unread_input())
     if no_wait:
         call.warn_if_nothing_schedules()

@@ -64,9 +64,9 @@ def daemon(
     if stop:
         ended = ops.background.stop(call.home)
         if ended is None:
-            return _said({"stopped": False, "kind": None, "pid": None}, "no scheduler is running")
+            return _sentence({"stopped": False, "kind": None, "pid": None}, "no scheduler is running")
         stopped = {"stopped": True, "kind": ended.kind, "pid": ended.pid}
-        return _said(stopped, f"{ended.kind} scheduler {ended.pid} stopped; running jobs go on")
+        return _sentence(stopped, f"{ended.kind} scheduler {ended.pid} stopped; running jobs go on")
     config = call.config.with_flags({"ray": ray})
     if not background:
         from vctl.daemon.loop import run_daemon
@@ -85,12 +85,12 @@ def _status(found: Data) -> Answer:
     sentence = "No scheduler is running. Start one with `vctl daemon`."
     if found["running"]:
         sentence = f"{found['kind']} scheduler, pid {found['pid']}, since {found['since']}"
-    answer = _said(found, sentence)
+    answer = _sentence(found, sentence)
     answer.code = 0 if found["running"] else Unreachable.exit_code
     return answer
 
 
-def _said(data: Data, sentence: str) -> Answer:
+def _sentence(data: Data, sentence: str) -> Answer:
     return done(data, data["pid"] or "", sentence)
 
 
