@@ -82,6 +82,30 @@ def test_a_job_that_starts_at_once_costs_one_transaction(world: World) -> None:
     assert not [one for one in statements if " waits" in one.partition("WHERE")[0]]
 
 
+@pytest.mark.parametrize(("others_write", "reads"), [(False, 1), (True, 2)])
+def test_a_turn_that_writes_observes_the_tables_once(world: World, others_write: bool, reads: int) -> None:
+    """They are read before the transaction, and inside of it only when others have written meanwhile."""
+    scheduler = world.start()
+    ask(world, "a")
+    world.turn()
+    (run_id,) = world.processes.running()
+    world.processes.end(run_id, 0)
+    scheduler.observer.processes_at = 0
+    observe = scheduler.observer.tables
+    observed_runs: list[bool] = []
+
+    def tables(state: Any, at: Any) -> Any:
+        observed_runs.append(run_id in state.runs)
+        found = observe(state, at)
+        if others_write and len(observed_runs) == 1:
+            ask(world, "b")
+        return found
+
+    scheduler.observer.tables = tables  # type: ignore[method-assign]
+    scheduler.turn()
+    assert observed_runs.count(True) == reads, "while the end of the run was not written"
+
+
 def test_reasons_outlive_a_scheduler_and_go_with_their_job(world: World) -> None:
     """The next scheduler writes none of them anew, and removes those of which no job is left."""
     ask(world, "a")

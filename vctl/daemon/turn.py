@@ -65,13 +65,14 @@ class Turn:
         """Observe, decide, carry out; True when there may be more to do at once."""
         now, is_written, was_judged = self.now(), True, self._is_judged(state)
         stimuli, self._found = [*self._found, *self.observer.look(state, now)], []
+        tables = self.observer.tables(state, now)
         plan, started = Plan(), 0
-        if self._follows(state, stimuli, now):
-            plan, started = self._decide(state, stimuli, now, None)
+        if self._follows(state, [*stimuli, *tables], now):
+            plan, started = self._decide(state, stimuli, tables, now, None)
         elif not (plan := self._search(state)).is_empty:
-            plan, started = self._decide(state, stimuli, now, plan)
+            plan, started = self._decide(state, stimuli, tables, now, plan)
         elif self._is_judged(state) and self._follows(state, wanted := self._machines(state, now), now):
-            plan, started = self._decide(state, wanted, now, None)
+            plan, started = self._decide(state, wanted, tables, now, None)
         else:
             is_written = False
         self._found = self.carrier.carry_out(state, now, stimuli)
@@ -86,25 +87,33 @@ class Turn:
 
     def _follows(self, state: FollowedState, stimuli: Sequence[Stimulus], now: Now) -> bool:
         """Whether anything is to be written; if not, there is no transaction."""
-        told = [*stimuli, *self.observer.tables(state, now)]
-        found = follows(state, told, now, supply_of(self.store, state), self.memo)
+        found = follows(state, stimuli, now, supply_of(self.store, state), self.memo)
         if not found:
             looked_at(state)
             state.changed.ended.clear()
         return found
 
     def _decide(
-        self, state: FollowedState, stimuli: Sequence[Stimulus], now: Now, plan: Plan | None
+        self,
+        state: FollowedState,
+        stimuli: Sequence[Stimulus],
+        tables: Sequence[Stimulus],
+        now: Now,
+        plan: Plan | None,
     ) -> tuple[Plan, int]:
         """Make all changes that follow in one transaction: those of the rules, and the starts of a plan, if need be
-        searched inside: so what has ended and what starts in its place cost one commit."""
+        searched inside: so what has ended and what starts in its place cost one commit.
+
+        ``tables``: the stimuli read from the tables before the transaction. They are read again if others wrote since.
+        """
         began = self.now().uptime
         with self.store.transaction():  # checks the head
             is_foreign = state.follow(self.store)  # from here on nobody else changes anything
             if plan is None or is_foreign:
                 state.end_trial()
-                told = [*stimuli, *self.observer.starts.take(), *self.observer.tables(state, now)]
-                self._apply_rules(state, told, now)
+                if is_foreign:
+                    tables = self.observer.tables(state, now)
+                self._apply_rules(state, [*stimuli, *self.observer.starts.take(), *tables], now)
                 while told := self.observer.awaited(state):  # what has ended now
                     self._apply_rules(state, told, now)
             plan = plan or self._search(state, again=True)
