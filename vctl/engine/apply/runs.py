@@ -17,12 +17,6 @@ def add_run(state: SchedulerState, run: Run) -> None:
     state.add_run(run)
 
 
-@applies(ch.RunAssigned)
-def _run_assigned(state: SchedulerState, change: ch.RunAssigned) -> None:
-    if (run := state.runs.get(change.run_id)) is not None:
-        state.runs[change.run_id] = replace(run, supervisor=change.supervisor)
-
-
 @applies(ch.RunSeen)
 def _run_seen(state: SchedulerState, change: ch.RunSeen) -> None:
     if (run := state.runs.get(change.run_id)) is not None:

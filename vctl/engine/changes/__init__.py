@@ -43,7 +43,7 @@ from vctl.engine.changes.preemptions import (
     PreemptionOver,
 )
 from vctl.engine.changes.repair import ClusterRepaired, RowSetAside, RunStripped
-from vctl.engine.changes.runs import Process, RunAssigned, RunEnded, RunSeen, RunStopping, RunWarned
+from vctl.engine.changes.runs import Process, RunEnded, RunSeen, RunStopping, RunWarned
 from vctl.engine.changes.submits import (
     ArrayForgotten,
     ArraysEmptied,
@@ -73,7 +73,7 @@ Change = (
     # gates and edits
     | JobsHeld | JobsEdited | MembersAdmitted | BeginTimesPassed | DependencyMet
     # runs
-    | RunAssigned | RunSeen | RunStopping | RunWarned | RunEnded | RunAssignedAhead | RunTakenBack
+    | RunSeen | RunStopping | RunWarned | RunEnded | RunAssignedAhead | RunTakenBack
     # tasks and objects
     | TaskSubmitted | TaskReady | TaskAwaits | TaskBound | TaskStarted | TaskRetried | TaskStopAsked | TaskEnded
     | ObjectCreated | ObjectLost | ObjectsDropped

@@ -16,16 +16,6 @@ class Process:
 
 
 @change
-class RunAssigned:
-    """A run of a version that assigned none to a number is carried out by this one."""
-
-    run_id: str
-    supervisor: int
-
-    public_event = internal("run", "run_id")
-
-
-@change
 class RunSeen:
     """A process was seen to run; or (None) its run may have been started, and is not started again."""
 

@@ -13,7 +13,6 @@ from vctl.engine.changes import (
     JobEnded,
     JobStarted,
     MembersAdmitted,
-    RunAssigned,
     RunAssignedAhead,
     RunEnded,
     RunSeen,
@@ -30,7 +29,7 @@ _MOST_CLASSES = 8
 _MOST_TOGETHER = 32
 """So many are assigned ahead at most where several run, unless more run: then one follows each."""
 _EXPECTED = (
-    JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
+    JobStarted, JobEnded, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
 )  # fmt: skip
 """What runs that end and follow each other bring. After any other change somebody else may be next."""
 
