@@ -75,7 +75,7 @@ def test_a_spoiled_job_stops_nobody_else(tmp_path: Path, sql: str, restarted: bo
         life.turn()
         with life.store.transaction():
             life.store.db.execute(sql)
-            life.store.event("job.edited", "job", "waits", job_id=2)
+            life.store.event("job.edited", "job", "waits")
         if restarted:
             life.die()
             life.start()

@@ -276,7 +276,11 @@ class Simulation(World):
         scheduler.watch = Watch()  # type: ignore[assignment]
         scheduler.observer.measuring = Measuring()  # type: ignore[assignment]
         self.scheduler = scheduler
-        scheduler.start()
+        try:
+            scheduler.start()
+        except BaseException:
+            self._leave(scheduler)
+            raise
         return scheduler
 
     def die(self) -> None:
@@ -284,6 +288,12 @@ class Simulation(World):
         if self.scheduler is not None:
             scheduler, self.scheduler, self.daemon = self.scheduler, None, None
             self._bury(scheduler)
+
+    def _leave(self, scheduler: Scheduler) -> None:
+        """A scheduler is gone, be it the one that rules or one that was overtaken while it was suspended."""
+        if scheduler is self.scheduler:
+            self.scheduler = self.daemon = None
+        self._bury(scheduler)
 
     def _bury(self, scheduler: Scheduler) -> None:
         scheduler.runtime.close()
@@ -295,23 +305,18 @@ class Simulation(World):
     def turn(self) -> None:
         """The scheduler takes a turn, or one is started."""
         self.in_turn, self.woken = True, False
-        scheduler = None
+        scheduler = self.scheduler
         try:
-            if self.scheduler is None:
-                self.start()
-            scheduler = self.scheduler
-            assert scheduler is not None
+            if scheduler is None:
+                scheduler = self.start()
             scheduler.turn()
             sleep_s = scheduler.sleep_s()
         except (Killed, Fenced, VctlError) as error:
             self.note(f"daemon ends: {type(error).__name__} {error}")
-            mine = scheduler or self.scheduler
             if isinstance(error, VctlError) and not isinstance(error, Fenced) and scheduler is not None:
                 raise Violation(f"a turn ended with {error!r}") from error
-            if mine is not None:
-                if mine is self.scheduler:
-                    self.scheduler = self.daemon = None
-                self._bury(mine)
+            if scheduler is not None:
+                self._leave(scheduler)
             self.daemon_due = self.elapsed_s + (0.1 if self.calm else self.dice.choice([0.0, 0.5, 5.0, 30.0]))
             self.in_turn = False
             if self.scheduler is not None:  # the one that has taken over

@@ -277,7 +277,7 @@ def test_the_feed(store: Store) -> None:
     assert feed.last(store) == 0
     for number in range(5):
         with store.transaction():
-            store.event("job.x", "job", f"j{number}", job_id=number, data={"n": number})
+            store.event("job.x", "job", f"j{number}", data={"n": number})
     assert [row["object_id"] for row in feed.after(store, 2)] == ["j2", "j3", "j4"]
     assert [row["object_id"] for row in feed.after(store, 2, 1)] == ["j2"]
     assert [row["object_id"] for row in feed.matching(store, "1", [], 2)] == ["j3", "j4"]

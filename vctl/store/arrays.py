@@ -8,6 +8,11 @@ from vctl.core.spans import Spans, spans_of
 from vctl.store.store import Row, Store
 
 
+def _span(array: Row) -> tuple[int, int]:
+    """The first and the last job of an array."""
+    return array["first_job_id"], array["last_job_id"]
+
+
 def get(store: Store, array_id: str) -> Row | None:
     """One array."""
     return store.row("SELECT * FROM arrays WHERE array_id = ?", array_id)
@@ -29,13 +34,8 @@ def like(store: Store, prefix: str) -> list[Row]:
 
 def strangers_like(store: Store, prefix: str, array_id: str) -> bool:
     """Whether another job than the members of an array has an id with this prefix."""
-    return (
-        store.value(
-            "SELECT 1 FROM jobs WHERE submission_id >= ? AND submission_id < ? AND array_id IS NOT ? LIMIT 1",
-            prefix, prefix + "\U0010ffff", array_id,
-        )
-        is not None
-    )  # fmt: skip
+    other = "SELECT 1 FROM jobs WHERE submission_id >= ? AND submission_id < ? AND array_id IS NOT ? LIMIT 1"
+    return store.row(other, prefix, prefix + "\U0010ffff", array_id) is not None
 
 
 def matching(store: Store, where: str, values: Iterable[object]) -> list[Row]:
@@ -54,60 +54,45 @@ def all_rows(store: Store) -> list[Row]:
 
 def members(store: Store, array: Row) -> list[Row]:
     """The jobs of an array that are still known, by index."""
-    return store.rows(
-        "SELECT * FROM jobs WHERE job_id BETWEEN ? AND ? ORDER BY job_id",
-        array["first_job_id"],
-        array["last_job_id"],
-    )
+    return store.rows("SELECT * FROM jobs WHERE job_id BETWEEN ? AND ? ORDER BY job_id", *_span(array))
 
 
 def taken(store: Store, array_id: str) -> set[str]:
     """Ids of jobs that look like members of an array."""
     prefix = array_id + "_"
-    found = store.rows(
-        "SELECT submission_id FROM jobs WHERE submission_id >= ? AND submission_id < ?",
-        prefix,
-        prefix + "\U0010ffff",
-    )
-    return {row[0] for row in found}
+    alike = "SELECT submission_id FROM jobs WHERE submission_id >= ? AND submission_id < ?"
+    return set(store.column(alike, prefix, prefix + "\U0010ffff"))
 
 
 def counts(store: Store, array: Row) -> dict[str, int]:
     """How many members are in each state."""
-    found = store.rows(
-        "SELECT status, count(*) FROM jobs WHERE job_id BETWEEN ? AND ? GROUP BY 1 ORDER BY 1",
-        array["first_job_id"], array["last_job_id"],
-    )  # fmt: skip
-    return {row[0]: row[1] for row in found}
+    return store.mapping(
+        "SELECT status, count(*) FROM jobs WHERE job_id BETWEEN ? AND ? GROUP BY 1 ORDER BY 1", *_span(array)
+    )
 
 
 def span(store: Store, array: Row) -> Row:
     """When the first member started and the last one ended."""
     found = store.row(
         "SELECT min(started_at) AS started_at, max(ended_at) AS ended_at FROM jobs WHERE job_id BETWEEN ? AND ?",
-        array["first_job_id"], array["last_job_id"],
-    )  # fmt: skip
+        *_span(array),
+    )
     assert found is not None
     return found
 
 
 def is_unfinished(store: Store, array: Row) -> bool:
     """Whether a member waits or runs."""
-    return (
-        store.value(
-            "SELECT 1 FROM jobs WHERE job_id BETWEEN ? AND ? AND status IN ('PENDING', 'RUNNING') LIMIT 1",
-            array["first_job_id"], array["last_job_id"],
-        )
-        is not None
-    )  # fmt: skip
+    member = "SELECT 1 FROM jobs WHERE job_id BETWEEN ? AND ? AND status IN ('PENDING', 'RUNNING') LIMIT 1"
+    return store.row(member, *_span(array)) is not None
 
 
 def example(store: Store, array: Row, statuses: str) -> int | None:
     """The first member by index in one of some states; ``statuses`` is a list for SQL."""
     found: int | None = store.value(
         f"SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ? AND status IN ({statuses}) ORDER BY job_id LIMIT 1",
-        array["first_job_id"], array["last_job_id"],
-    )  # fmt: skip
+        *_span(array),
+    )
     return found
 
 
@@ -115,26 +100,22 @@ def running(store: Store, array: Row) -> list[Row]:
     """The members that run."""
     return store.rows(
         "SELECT * FROM jobs WHERE job_id BETWEEN ? AND ? AND status = 'RUNNING' ORDER BY job_id",
-        array["first_job_id"], array["last_job_id"],
-    )  # fmt: skip
+        *_span(array),
+    )
 
 
 def waiting_spans(store: Store, array: Row) -> Spans:
     """The members that wait."""
-    found = store.rows(
-        "SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ? AND status = 'PENDING' ORDER BY 1",
-        array["first_job_id"], array["last_job_id"],
-    )  # fmt: skip
-    return spans_of(row[0] for row in found)
+    waiting = "SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ? AND status = 'PENDING' ORDER BY 1"
+    return spans_of(store.column(waiting, *_span(array)))
 
 
 def emptied(store: Store) -> list[str]:
     """Arrays of which no member is left."""
-    found = store.rows(
+    return store.column(
         "SELECT array_id FROM arrays WHERE NOT EXISTS"
         " (SELECT 1 FROM jobs WHERE job_id BETWEEN first_job_id AND last_job_id) ORDER BY 1"
     )
-    return [row[0] for row in found]
 
 
 def limited(store: Store) -> list[Row]:

@@ -35,7 +35,7 @@ def logical_rows(store: Store) -> list[Row]:
 
 def counts(store: Store) -> dict[str, int]:
     """How many clusters there are of each kind, the primary aside."""
-    return {row[0]: row[1] for row in store.rows("SELECT kind, count(*) FROM clusters GROUP BY 1 ORDER BY 1")}
+    return store.mapping("SELECT kind, count(*) FROM clusters GROUP BY 1 ORDER BY 1")
 
 
 def members(store: Store) -> list[Row]:
@@ -48,13 +48,10 @@ def members(store: Store) -> list[Row]:
 
 def node_states(store: Store, cluster_id: str) -> dict[str, str]:
     """State of every physical node on which a cluster has something."""
-    return {
-        row[0]: row[1]
-        for row in store.rows(
-            "SELECT DISTINCT v.node_id, n.state FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ?",
-            cluster_id,
-        )
-    }
+    return store.mapping(
+        "SELECT DISTINCT v.node_id, n.state FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ?",
+        cluster_id,
+    )
 
 
 def removing_rows(store: Store) -> list[Row]:
@@ -121,36 +118,25 @@ def schedulable_slots(store: Store, cluster_id: str) -> list[Row]:
 
 def ids_like(store: Store, prefix: str) -> list[str]:
     """Cluster ids that start with a prefix."""
-    return [
-        row[0]
-        for row in store.rows(
-            "SELECT cluster_id FROM clusters WHERE substr(cluster_id, 1, ?) = ?", len(prefix), prefix
-        )
-    ]
+    return store.column(
+        "SELECT cluster_id FROM clusters WHERE substr(cluster_id, 1, ?) = ?", len(prefix), prefix
+    )
 
 
 def node_ids_of(store: Store, cluster_id: str) -> list[str]:
     """Physical nodes on which a cluster has something."""
-    return [
-        row[0]
-        for row in store.rows(
-            "SELECT DISTINCT node_id FROM vnodes WHERE cluster_id = ? ORDER BY 1", cluster_id
-        )
-    ]
+    return store.column("SELECT DISTINCT node_id FROM vnodes WHERE cluster_id = ? ORDER BY 1", cluster_id)
 
 
 def subtree(store: Store, cluster_id: str) -> list[str]:
     """Ids of all clusters below one, parents first."""
-    return [
-        row[0]
-        for row in store.rows(
-            "WITH RECURSIVE below (cluster_id, depth) AS ("
-            " SELECT cluster_id, 1 FROM clusters WHERE parent_id = ?"
-            " UNION ALL SELECT c.cluster_id, depth + 1 FROM clusters c JOIN below b ON c.parent_id = b.cluster_id)"
-            " SELECT cluster_id FROM below ORDER BY depth, cluster_id",
-            cluster_id,
-        )
-    ]
+    return store.column(
+        "WITH RECURSIVE below (cluster_id, depth) AS ("
+        " SELECT cluster_id, 1 FROM clusters WHERE parent_id = ?"
+        " UNION ALL SELECT c.cluster_id, depth + 1 FROM clusters c JOIN below b ON c.parent_id = b.cluster_id)"
+        " SELECT cluster_id FROM below ORDER BY depth, cluster_id",
+        cluster_id,
+    )
 
 
 def parents_first(found: list[Row]) -> list[Row]:

@@ -26,17 +26,17 @@ def waiting_for(store: Store, awaited: str) -> tuple[tuple[int, str], ...]:
 
 def awaited_names(store: Store) -> list[str]:
     """All that somebody waits for."""
-    return [row[0] for row in store.rows("SELECT DISTINCT awaited FROM dependencies ORDER BY 1")]
+    return store.column("SELECT DISTINCT awaited FROM dependencies ORDER BY 1")
 
 
 def awaited_members(store: Store, array: Row) -> list[str]:
     """The members of an array that somebody waits for."""
-    found = store.rows(
+    return store.column(
         "SELECT DISTINCT d.awaited FROM dependencies d JOIN jobs j ON j.submission_id = d.awaited"
         " WHERE j.job_id BETWEEN ? AND ? ORDER BY 1",
-        array["first_job_id"], array["last_job_id"],
-    )  # fmt: skip
-    return [row[0] for row in found]
+        array["first_job_id"],
+        array["last_job_id"],
+    )
 
 
 def any_waits(store: Store, names: Iterable[str]) -> list[str]:

@@ -68,10 +68,7 @@ def count_after(store: Store, seq: int) -> int:
 
 def counts(store: Store) -> dict[str, int]:
     """How many events there are of each kind."""
-    return {
-        row[0]: row[1]
-        for row in store.rows("SELECT kind, count(*) FROM events WHERE kind <> '' GROUP BY 1 ORDER BY 1")
-    }
+    return store.mapping("SELECT kind, count(*) FROM events WHERE kind <> '' GROUP BY 1 ORDER BY 1")
 
 
 def span_before(store: Store, before_ns: int) -> tuple[int, int]:

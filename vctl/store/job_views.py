@@ -114,22 +114,14 @@ def recent_failures(store: Store, limit: int, since: int, where: str, values: It
 
 def counts_by_status(store: Store) -> dict[str, int]:
     """How many jobs are in each state."""
-    return {
-        row[0]: row[1]
-        for row in store.rows(
-            "SELECT status, sum(count) FROM job_counts WHERE count <> 0 GROUP BY 1 ORDER BY 1"
-        )
-    }
+    return store.mapping("SELECT status, sum(count) FROM job_counts WHERE count <> 0 GROUP BY 1 ORDER BY 1")
 
 
 def pending_by_reason(store: Store) -> dict[str, int]:
     """How many jobs wait for each reason."""
-    return {
-        row[0]: row[1]
-        for row in store.rows(
-            "SELECT state_reason, count(*) FROM v_jobs WHERE status = 'PENDING' GROUP BY 1 ORDER BY 1"
-        )
-    }
+    return store.mapping(
+        "SELECT state_reason, count(*) FROM v_jobs WHERE status = 'PENDING' GROUP BY 1 ORDER BY 1"
+    )
 
 
 def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:

@@ -32,26 +32,22 @@ def launch(store: Store, job_id: int) -> Row | None:
 
 def files_in_use(store: Store, since: int) -> set[str]:
     """The directories with files of jobs that are not over, or ended after a moment."""
-    return {
-        row[0]
-        for row in store.rows(
+    return set(
+        store.column(
             "SELECT json_extract(l.options, '$.ray.files') FROM job_launches l JOIN jobs j USING (job_id)"
             " WHERE (j.ended_at IS NULL OR j.ended_at > ?) AND l.options LIKE '%\"files\"%'",
             since,
         )
-    }
+    )
 
 
 def runtime_envs(store: Store, job_id: int | None = None) -> dict[int, str]:
     """The runtime environments, as JSON, of the jobs that came by Ray's job API, or of one."""
-    return {
-        row[0]: row[1]
-        for row in store.rows(
-            "SELECT job_id, json_extract(options, '$.ray.runtime_env') FROM job_launches"
-            f" WHERE options LIKE '%\"ray\"%' AND {'1' if job_id is None else 'job_id = ?'}",
-            *([] if job_id is None else [job_id]),
-        )
-    }
+    return store.mapping(
+        "SELECT job_id, json_extract(options, '$.ray.runtime_env') FROM job_launches"
+        f" WHERE options LIKE '%\"ray\"%' AND {'1' if job_id is None else 'job_id = ?'}",
+        *([] if job_id is None else [job_id]),
+    )
 
 
 def number_of(store: Store, submission_id: str) -> int | None:

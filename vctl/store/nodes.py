@@ -46,12 +46,7 @@ def get(store: Store, node_id: str) -> Row | None:
 
 def ids_like(store: Store, prefix: str) -> list[str]:
     """Node ids that start with a prefix."""
-    return [
-        row[0]
-        for row in store.rows(
-            "SELECT node_id FROM nodes WHERE substr(node_id, 1, ?) = ?", len(prefix), prefix
-        )
-    ]
+    return store.column("SELECT node_id FROM nodes WHERE substr(node_id, 1, ?) = ?", len(prefix), prefix)
 
 
 def local(store: Store) -> list[Row]:
@@ -93,10 +88,7 @@ def samples(store: Store, per_class: int) -> list[Row]:
 
 def states(store: Store) -> dict[str, int]:
     """How many nodes are in each state."""
-    return {
-        row[0]: row[1]
-        for row in store.rows("SELECT state, count(*) FROM nodes GROUP BY state ORDER BY state")
-    }
+    return store.mapping("SELECT state, count(*) FROM nodes GROUP BY state ORDER BY state")
 
 
 def numbers_in_use(store: Store, node_id: str) -> dict[str, set[int]]:

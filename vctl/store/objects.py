@@ -46,13 +46,13 @@ def _maker(row: Row) -> Maker:
 
 def there(store: Store, job_id: int, names: Collection[str]) -> set[str]:
     """Which of these objects there are."""
-    return {
-        row[0]
-        for row in store.rows(
+    return set(
+        store.column(
             "SELECT DISTINCT name FROM objects WHERE job_id = ? AND name IN (SELECT value FROM json_each(?))",
-            job_id, rows.dumps(list(names)),
+            job_id,
+            rows.dumps(list(names)),
         )
-    }  # fmt: skip
+    )
 
 
 def expecting(store: Store, job_id: int, names: Collection[str]) -> list[Row]:
@@ -80,12 +80,9 @@ def copies(store: Store) -> list[Row]:
 
 def with_objects(store: Store) -> list[int]:
     """Jobs that have objects, or tasks that use or leave some."""
-    return [
-        row[0]
-        for row in store.rows(
-            "SELECT job_id FROM objects UNION SELECT job_id FROM promises UNION SELECT job_id FROM task_inputs"
-        )
-    ]
+    return store.column(
+        "SELECT job_id FROM objects UNION SELECT job_id FROM promises UNION SELECT job_id FROM task_inputs"
+    )
 
 
 def is_wanted(store: Store, job_id: int, attempt: int) -> bool:

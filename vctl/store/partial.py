@@ -42,14 +42,11 @@ def load_for_exchange(store: Store, cluster: Cluster, wanted: Mapping[str, int])
 
 def _missing(store: Store, cluster_id: str, wanted: Mapping[str, int]) -> dict[str, int]:
     """How many whole nodes of each template are wanted beyond those that are there."""
-    there = {
-        row[0]: row[1]
-        for row in store.rows(
-            "SELECT n.template_id, count(*) FROM vnodes v JOIN nodes n USING (node_id)"
-            " WHERE v.cluster_id = ? AND v.whole GROUP BY 1",
-            cluster_id,
-        )
-    }
+    there = store.mapping(
+        "SELECT n.template_id, count(*) FROM vnodes v JOIN nodes n USING (node_id)"
+        " WHERE v.cluster_id = ? AND v.whole GROUP BY 1",
+        cluster_id,
+    )
     return {t: count - there.get(t, 0) for t, count in wanted.items() if count > there.get(t, 0)}
 
 
@@ -58,12 +55,12 @@ def _undivided(store: Store, parent_id: str, template: str, most: int) -> list[s
     most = min(most, 1 << 60)
     if parent_id == PRIMARY:
         sql = "SELECT n.node_id FROM nodes n WHERE " + _UNDIVIDED.format(slot="n.node_id")
-        return [row[0] for row in store.rows(sql, template, most)]
+        return store.column(sql, template, most)
     sql = (
         "SELECT v.vnode_id FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ? AND v.whole AND "
         + _UNDIVIDED.format(slot="v.vnode_id")
     )
-    return [row[0] for row in store.rows(sql, parent_id, template, most)]
+    return store.column(sql, parent_id, template, most)
 
 
 def _load_with_ancestors(store: Store, ledger: Ledger, slots: Iterable[str]) -> None:

@@ -27,7 +27,10 @@ HEARTBEAT_EVERY_S = 5.0
 _ANNOUNCED = b"%20d"
 
 
-_HEAD = "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'events'), term, format, revision, capacity FROM head"
+_HEAD = (
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), term, format, revision, capacity"
+    " FROM head"
+)
 
 
 @dataclass(slots=True)
@@ -43,9 +46,6 @@ class Head:
     """The number of the newest lease, once it was asked for."""
     read: tuple[int, int, int] = (0, 0, 0)
     """What of it can change, as it was read."""
-
-    def __post_init__(self) -> None:
-        self.seq = self.seq or 0
 
 
 class Fenced(VctlError):
@@ -132,6 +132,14 @@ class Store:
         """The first column of the first row, or None."""
         found = self.db.execute(sql, values).fetchone()
         return None if found is None else found[0]
+
+    def column(self, sql: str, *values: object) -> list[Any]:
+        """The first column of all rows."""
+        return [row[0] for row in self.rows(sql, *values)]
+
+    def mapping(self, sql: str, *values: object) -> dict[Any, Any]:
+        """The first column of all rows -> the second one."""
+        return {row[0]: row[1] for row in self.rows(sql, *values)}
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -254,13 +262,11 @@ class Store:
 
     def reopen_files(self) -> None:
         """Write to the files beside the tables that are there now: somebody may have removed those before."""
-        for fd in (self._heartbeat_fd, self._changes_fd):
+        for name in ("_heartbeat_fd", "_changes_fd"):
+            fd = getattr(self, name)
             if fd is not None and os.fstat(fd).st_nlink == 0:
                 os.close(fd)
-                if fd == self._heartbeat_fd:
-                    self._heartbeat_fd = None
-                else:
-                    self._changes_fd = None
+                setattr(self, name, None)
 
     def watched(self) -> Path:
         """The file that changes after every commit, made when it is not there yet."""
@@ -269,22 +275,15 @@ class Store:
         return path
 
     def event(
-        self,
-        kind: str,
-        object_: str,
-        object_id: str,
-        *,
-        cluster_id: str | None = None,
-        job_id: int | None = None,
-        data: Mapping[str, object] | None = None,
+        self, kind: str, object_: str, object_id: str, *, data: Mapping[str, object] | None = None
     ) -> None:
-        """Record a change, in the transaction of the change. ``kind`` reads ``job.submitted``."""
+        """Add an entry without a change to the journal, in the transaction that is open. ``kind`` reads ``node.heartbeat``."""
         head = self._head()
         head.seq += 1
         if object_ in ("node", "cluster"):  # what there is has changed: judgements of it end here
             head.capacity = head.seq
         text = dumps(data) if data else "{}"
-        self._unwritten.append(Event(self.clock(), kind, object_, object_id, cluster_id, job_id, text))
+        self._unwritten.append(Event(self.clock(), kind, object_, object_id, None, None, text))
 
     def emit(self, change: Change) -> None:
         """Make a change, in the transaction that is open: it is written with its event."""

@@ -41,15 +41,14 @@ def unfinished(store: Store) -> list[Row]:
 
 def outliving(store: Store) -> set[str]:
     """Those of them that go on when their job ends: detached, or started by such a one."""
-    return {
-        row[0]
-        for row in store.rows(
+    return set(
+        store.column(
             "WITH RECURSIVE up (task_id, owner_id, detached) AS"
             " (SELECT task_id, owner_id, detached FROM tasks WHERE ended_at IS NULL"
             " UNION ALL SELECT up.task_id, t.owner_id, t.detached FROM up JOIN tasks t ON t.task_id = up.owner_id)"
             " SELECT task_id FROM up WHERE detached"
         )
-    }
+    )
 
 
 def bound(store: Store) -> list[Row]:

@@ -24,7 +24,7 @@ def inhabited(store: Store) -> set[str]:
         "SELECT cluster_id FROM tasks WHERE ended_at IS NULL"
         " UNION SELECT cluster_id FROM clusters WHERE kind = 'sub' AND detached"
     )
-    return {row[0] for row in store.rows(sql)}
+    return set(store.column(sql))
 
 
 def whole_of(store: Store, node_id: str) -> list[VNode]:
