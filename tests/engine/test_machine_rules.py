@@ -96,7 +96,6 @@ def test_a_machine_of_a_command_stays_until_it_was_ended() -> None:
 def test_a_machine_stays_while_somebody_uses_it_or_needs_what_lies_on_it() -> None:
     state = state_of(machine("m"), machine("o"))
     run = Run("1.1.0.x", 1, 1, 0, PRIMARY, "m", "m", Allocation({"CPU": 1}))
-    state.ledger.charge(run.run_id, "m", run.allocation)
     state.add_run(run)
     apply(state, ch.ObjectCreated(NOW, 1, "a", "o", PRIMARY, 5))
     assert [node.node_id for node in machines.unused(state, "simulated")] == ["o"]

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.daemon.clock import Clock
-from vctl.engine.apply.runs import with_process
 from vctl.engine.changes import Process
+from vctl.engine.changes.runs import with_process
 from vctl.engine.stimuli import ProcessOver, ProcessSeen
 from vctl.runtime import processes
 from vctl.runtime.protocol import RunState, Runtime, StartRecord

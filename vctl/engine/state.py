@@ -105,8 +105,18 @@ class SchedulerState:
         ):
             (ids.add if belongs else ids.discard)(node.node_id)
 
+    def put_node(self, node: Node) -> None:
+        """A node is like this from now on."""
+        if node.state == DEAD:
+            of_node = [run.run_id for run in self.runs.values() if run.node_id == node.node_id]
+            self.changed.runs.update(dict.fromkeys(of_node))  # their stop gets no grace any more
+        self.ledger.put_node(node)
+        self.sort_node(node)
+        self.changed.nodes.add(node.node_id)
+
     def add_run(self, run: Run) -> None:
-        """A process that is to be started."""
+        """A process is to be started: it holds its part of a virtual node from now on."""
+        self.ledger.charge(run.run_id, run.vnode_id, run.allocation)
         self.runs[run.run_id] = run
         self.changed.runs[run.run_id] = None
         self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
@@ -250,6 +260,13 @@ class SchedulerState:
         """The preemption of this attempt of a job, if there is one."""
         one = self.preemptions.get(job.job_id)
         return one if one is not None and one.attempt == job.attempt else None
+
+    def put_lease(self, lease: Lease) -> None:
+        """A lease is like this from now on; without amounts it is over."""
+        if lease.amounts:
+            self.leases[lease.lease_id] = lease
+        else:
+            self.leases.pop(lease.lease_id, None)
 
     def put_nomination(self, nomination: Nomination) -> None:
         """This is reserved for a waiting job."""

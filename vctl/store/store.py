@@ -277,7 +277,7 @@ class Store:
     def event(
         self, kind: str, object_: str, object_id: str, *, data: Mapping[str, object] | None = None
     ) -> None:
-        """Add an entry without a change to the journal, in the transaction that is open. ``kind`` reads ``node.heartbeat``."""
+        """Add an entry without a change to the journal, inside a transaction. ``kind`` reads ``node.heartbeat``."""
         head = self._head()
         head.seq += 1
         if object_ in ("node", "cluster"):  # what there is has changed: judgements of it end here

@@ -7,7 +7,6 @@ module of its objects; this one lists them.
 from collections.abc import Mapping
 from typing import get_args
 
-from vctl.engine.changes.ahead import RunAssignedAhead, RunTakenBack
 from vctl.engine.changes.change import PublicEvent
 from vctl.engine.changes.clusters import (
     ClusterAdded,
@@ -15,6 +14,9 @@ from vctl.engine.changes.clusters import (
     ClusterDetached,
     ClusterMoved,
     ClusterRemoved,
+    LeaseCalled,
+    LeaseGranted,
+    LeaseReturned,
     NodeReplaced,
     NodesPublished,
     QueueChanged,
@@ -29,10 +31,15 @@ from vctl.engine.changes.gates import (
     MembersAdmitted,
 )
 from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopped, JobStarted, StopAsked
-from vctl.engine.changes.leases import LeaseCalled, LeaseGranted, LeaseReturned
-from vctl.engine.changes.machines import MachinesAsked, MachinesDone, MachinesFailed
-from vctl.engine.changes.nodes import NodeAdded, NodeChanged, NodeMoved, NodeRemoved
-from vctl.engine.changes.objects import ObjectCreated, ObjectLost, ObjectsDropped
+from vctl.engine.changes.nodes import (
+    MachinesAsked,
+    MachinesDone,
+    MachinesFailed,
+    NodeAdded,
+    NodeChanged,
+    NodeMoved,
+    NodeRemoved,
+)
 from vctl.engine.changes.preemptions import (
     JobNominated,
     JobPreempted,
@@ -43,7 +50,15 @@ from vctl.engine.changes.preemptions import (
     PreemptionOver,
 )
 from vctl.engine.changes.repair import ClusterRepaired, RowSetAside, RunStripped
-from vctl.engine.changes.runs import Process, RunEnded, RunSeen, RunStopping, RunWarned
+from vctl.engine.changes.runs import (
+    Process,
+    RunAssignedAhead,
+    RunEnded,
+    RunSeen,
+    RunStopping,
+    RunTakenBack,
+    RunWarned,
+)
 from vctl.engine.changes.submits import (
     ArrayForgotten,
     ArraysEmptied,
@@ -56,6 +71,9 @@ from vctl.engine.changes.submits import (
 )
 from vctl.engine.changes.tasks import (
     Copy,
+    ObjectCreated,
+    ObjectLost,
+    ObjectsDropped,
     TaskAwaits,
     TaskBound,
     TaskEnded,
@@ -95,9 +113,6 @@ OF_CAPACITY = (
     ClusterAdded, ClusterChanged, ClusterMoved, ClusterRemoved, NodeReplaced,
 )  # fmt: skip
 """With these, what was judged of what could ever run is judged anew."""
-HOMES = (
-    "jobs", "submits", "gates", "runs", "clusters", "leases", "nodes", "tasks", "objects", "preemptions", "machines",
-    "repair", "ahead",
-)  # fmt: skip
-"""The modules of changes. ``engine/apply`` and ``store/write`` have one of each name."""
+HOMES = ("jobs", "submits", "gates", "runs", "clusters", "nodes", "tasks", "preemptions", "repair")
+"""The modules of changes. ``store/write`` has one of each name."""
 CHANGES: Mapping[str, type[Change]] = {one.__name__: one for one in get_args(Change)}

@@ -69,3 +69,7 @@ def internal(kind: str, key: str) -> Callable[[Any], PublicEvent]:
         return PublicEvent("", kind, str(value), None, value if kind == "job" else None)
 
     return public_event
+
+
+def unread(change: Any, state: Any) -> None:
+    """The state stays: what a scheduler reads of such a change is in other changes."""

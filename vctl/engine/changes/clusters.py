@@ -1,15 +1,19 @@
-"""Changes of clusters and their virtual nodes."""
+"""Changes of clusters, their virtual nodes and their leases. A lease comes whole, as it is afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
-from vctl.core.clusters import ACTIVE, REMOVING, STOPPED, Cluster, VNode
+from vctl.core.clusters import ACTIVE, JOB, PRIMARY, REMOVING, STOPPED, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.engine.changes.change import PublicEvent, change
+from vctl.engine.changes.change import PublicEvent, change, unread
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
+
 
 _MOVED = {ACTIVE: "cluster.resumed", STOPPED: "cluster.stopped", REMOVING: "cluster.removing"}
 
@@ -23,7 +27,10 @@ class ClusterAdded:
     owner: str | None = None
 
     def public_event(self) -> PublicEvent:
-        return _of("cluster.created", self.cluster.cluster_id)
+        return _cluster_event("cluster.created", self.cluster.cluster_id)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.ledger.put_cluster(self.cluster)
 
 
 @change
@@ -34,7 +41,16 @@ class ClusterChanged:
     cluster: Cluster
 
     def public_event(self) -> PublicEvent:
-        return _of("cluster.updated", self.cluster.cluster_id, {"revision": str(self.cluster.revision)})
+        return _cluster_event(
+            "cluster.updated", self.cluster.cluster_id, {"revision": str(self.cluster.revision)}
+        )
+
+    def apply(self, state: SchedulerState) -> None:
+        cluster = self.cluster
+        before = state.ledger.clusters.get(cluster.cluster_id, cluster)
+        state.ledger.put_cluster(cluster)
+        lends = cluster.lending_limit or before.lending_limit  # then its siblings may grow otherwise too
+        state.judge_anew(cluster.parent_id or PRIMARY if lends else cluster.cluster_id)
 
 
 @change
@@ -48,7 +64,12 @@ class ClusterMoved:
     stopped: Mapping[str, Any] | None = None
 
     def public_event(self) -> PublicEvent:
-        return _of(_MOVED[self.state], self.cluster_id, self.stopped or {})
+        return _cluster_event(_MOVED[self.state], self.cluster_id, self.stopped or {})
+
+    def apply(self, state: SchedulerState) -> None:
+        if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
+            state.ledger.put_cluster(replace(cluster, state=self.state))
+            state.judge_anew(self.cluster_id)
 
 
 @change
@@ -64,7 +85,12 @@ class QueueChanged:
         return {name: value for name, value in asdict(self.queue).items() if value != getattr(DEFAULT, name)}
 
     def public_event(self) -> PublicEvent:
-        return _of("cluster.queue_changed", self.cluster_id, self.given)
+        return _cluster_event("cluster.queue_changed", self.cluster_id, self.given)
+
+    def apply(self, state: SchedulerState) -> None:
+        if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
+            state.ledger.put_cluster(replace(cluster, queue=self.queue))
+            state.judge_anew(cluster.parent_id or PRIMARY)  # it has another weight among its siblings
 
 
 @change
@@ -75,7 +101,9 @@ class ClusterDetached:
 
     def public_event(self) -> PublicEvent:
         """For schedulers alone."""
-        return _of("", self.cluster_id)
+        return _cluster_event("", self.cluster_id)
+
+    apply = unread
 
 
 @change
@@ -104,7 +132,20 @@ class ClusterRemoved:
 
     def public_event(self) -> PublicEvent:
         """The public event, unless it is silent."""
-        return _of("" if self.silent else "cluster.removed", self.cluster_id)
+        return _cluster_event("" if self.silent else "cluster.removed", self.cluster_id)
+
+    def apply(self, state: SchedulerState) -> None:
+        """A cluster is gone, with its leases."""
+        for lease_id in self.returned:
+            state.leases.pop(lease_id, None)
+        for lease_id in self.lent:
+            if (lease := state.leases.get(lease_id)) is not None and self.lender_id is not None:
+                state.leases[lease_id] = replace(lease, lender_id=self.lender_id)
+        state.tasks.last_spread.pop(self.cluster_id, None)
+        if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
+            state.ledger.remove_cluster(self.cluster_id)
+            if cluster.kind != JOB and cluster.lending_limit:
+                state.judge_anew(cluster.parent_id or PRIMARY)
 
 
 @change
@@ -122,6 +163,9 @@ class VNodesChanged:
         """The public event, where the totals of a node changed; else that of a cluster or lease says it."""
         return PublicEvent("" if self.node_id is None else "vnodes.resized", "vnodes", self.node_id or "")
 
+    def apply(self, state: SchedulerState) -> None:
+        state.ledger.rearrange(self.removed, self.placed, for_start=self.for_start)
+
 
 @change
 class NodeReplaced:
@@ -132,7 +176,11 @@ class NodeReplaced:
     node_id: str | None
 
     def public_event(self) -> PublicEvent:
-        return _of("cluster.node_replaced", self.cluster_id, {"dead": self.dead, "node": self.node_id})
+        return _cluster_event(
+            "cluster.node_replaced", self.cluster_id, {"dead": self.dead, "node": self.node_id}
+        )
+
+    apply = unread
 
 
 @change
@@ -144,8 +192,55 @@ class NodesPublished:
     job_id: int | None = None
 
     def public_event(self) -> PublicEvent:
-        return _of("cluster.nodes_published", self.cluster_id, {"nodes": list(self.nodes)})
+        return _cluster_event("cluster.nodes_published", self.cluster_id, {"nodes": list(self.nodes)})
+
+    apply = unread
 
 
-def _of(kind: str, cluster_id: str, data: Mapping[str, Any] | None = None) -> PublicEvent:
+def _cluster_event(kind: str, cluster_id: str, data: Mapping[str, Any] | None = None) -> PublicEvent:
     return PublicEvent(kind, "cluster", cluster_id, cluster_id, None, data or {})
+
+
+@change
+class LeaseGranted:
+    """A cluster has borrowed something."""
+
+    lease: Lease
+
+    def public_event(self) -> PublicEvent:
+        data = {"vnode": self.lease.vnode_id, "amounts": dict(self.lease.amounts)}
+        return _lease_event("lease.granted", self.lease, data)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.put_lease(self.lease)
+
+
+@change
+class LeaseCalled:
+    """The lender wants a lease back; it ends at ``lease.expires_at``, at the latest."""
+
+    lease: Lease
+
+    def public_event(self) -> PublicEvent:
+        return _lease_event("lease.called_in", self.lease, {"ends_at": self.lease.expires_at})
+
+    def apply(self, state: SchedulerState) -> None:
+        state.put_lease(self.lease)
+
+
+@change
+class LeaseReturned:
+    """A lease was given back, down to its amounts now; without any it is over."""
+
+    lease: Lease
+
+    def public_event(self) -> PublicEvent:
+        return _lease_event("lease.returned", self.lease, {"left": dict(self.lease.amounts)})
+
+    def apply(self, state: SchedulerState) -> None:
+        state.put_lease(self.lease)
+
+
+def _lease_event(kind: str, lease: Lease, data: Mapping[str, Any]) -> PublicEvent:
+    data = {"lender": lease.lender_id, **data}
+    return PublicEvent(kind, "lease", str(lease.lease_id), lease.borrower_id, lease.job_id, data)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from vctl.core.spans import Spans
+from vctl.core.spans import Spans, numbers_of
 from vctl.engine.changes.change import PublicEvent, change, internal
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
 
 
 @change
@@ -41,6 +45,9 @@ class JobsHeld:
     def public_event(self) -> PublicEvent:
         return self.members.event("held" if self.held else "released", {})
 
+    def apply(self, state: SchedulerState) -> None:
+        _change(state, self.spans, held=self.held, closed=self.closed)
+
 
 @change
 class JobsEdited:
@@ -53,6 +60,23 @@ class JobsEdited:
     def public_event(self) -> PublicEvent:
         return self.members.event("edited", self.values)
 
+    def apply(self, state: SchedulerState) -> None:
+        limits = "time_limit_s" in self.values
+        limit_s = self.values.get("time_limit_s")
+        limit_ns = None if limit_s is None else int(limit_s * 1e9)
+        values = {"time_limit_ns": limit_ns} if limits else {}
+        if "priority" in self.values:
+            values["priority"] = self.values["priority"]
+        _change(state, self.spans, **values)
+        for job_id in numbers_of(self.spans) if limits else ():
+            if (job := state.running.jobs.get(job_id)) is not None:
+                ends_at_ns = None if limit_ns is None else job.started_at_ns + limit_ns
+                job = replace(job, ends_at_ns=ends_at_ns)
+                state.running.put(job)
+                state.requests[job_id] = replace(state.requests[job_id], time_limit_ns=limit_ns)
+                for run_id in state.members_of(job_id):
+                    state.timers.plan(state, state.runs[run_id], job)
+
 
 @change
 class MembersAdmitted:
@@ -62,6 +86,9 @@ class MembersAdmitted:
     spans: Spans
 
     public_event = internal("array", "array_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        _change(state, self.spans, closed=False)
 
 
 @change
@@ -73,6 +100,9 @@ class BeginTimesPassed:
     def public_event(self) -> PublicEvent:
         """For schedulers alone."""
         return PublicEvent("", "job", str(self.spans[0][0]))
+
+    def apply(self, state: SchedulerState) -> None:
+        _change(state, self.spans, begin_at_ns=None)
 
 
 @change
@@ -91,3 +121,12 @@ class DependencyMet:
         kind = "" if self.left else "job.unblocked"
         data = {"awaited": self.awaited}
         return PublicEvent(kind, "job", self.submission_id, self.cluster_id, self.job_id, data)
+
+    def apply(self, state: SchedulerState) -> None:
+        _change(state, ((self.job_id, self.job_id),), waits_for=self.left)
+
+
+def _change(state: SchedulerState, spans: Spans, **values: Any) -> None:
+    for job_id in numbers_of(spans):
+        if (job := state.pending(job_id)) is not None:
+            state.put_pending(replace(job, **values))

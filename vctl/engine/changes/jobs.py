@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import Cluster, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
-from vctl.core.spans import Spans
+from vctl.core.spans import Spans, numbers_of
 from vctl.engine.changes.change import PublicEvent, change, internal
 from vctl.engine.changes.clusters import ClusterRemoved
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
 
 
 @change
@@ -31,6 +35,24 @@ class JobStarted:
         data = {"attempt": job.attempt, "nodes": list(self.nodes)}
         return PublicEvent("job.started", "job", job.submission_id, job.cluster_id, job.job_id, data)
 
+    def apply(self, state: SchedulerState) -> None:
+        job, ledger = self.job, state.ledger
+        ahead = state.ahead.drop(job.run_id) if self.was_ahead else None
+        if self.cluster is not None:
+            if state.trial is None or not state.trial.settle(job.job_id, self.cluster, self.vnodes):
+                ledger.put_cluster(self.cluster)
+                ledger.assign_all(self.vnodes)
+        for run in self.runs:
+            state.add_run(run)
+        request = state.pending(job.job_id) if ahead is None else ahead.start.job
+        if request is not None:
+            state.requests[job.job_id] = request
+            state.dequeue(job.job_id)
+        state.array_limits.run(job.array_id, job.job_id)
+        state.running.put(job)
+        if not job.per_node:
+            state.changed.started[job.run_id] = None
+
 
 @change
 class JobEnding:
@@ -41,6 +63,13 @@ class JobEnding:
     """Status, reason, exit code, message."""
 
     public_event = internal("job", "job_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        if (job := state.running.jobs.get(self.job_id)) is not None:
+            own = min(state.members_of(self.job_id), default="")
+            state.running.put(replace(job, outcome=self.outcome, run_id=own))
+            state.running.leave(self.job_id)
+            state.note_stop(state.members_of(self.job_id))
 
 
 @change
@@ -67,6 +96,15 @@ class JobEnded:
             data["reason"] = self.reason
         return PublicEvent("job.ended", "job", self.submission_id, self.cluster_id, self.job_id, data)
 
+    def apply(self, state: SchedulerState) -> None:
+        state.dequeue(self.job_id)
+        state.running.drop(self.job_id)
+        state.requests.pop(self.job_id, None)
+        state.array_limits.leave(self.array_id, self.job_id)
+        state.note_end(self.submission_id, self.array_id)
+        if self.removed is not None:
+            self.removed.apply(state)
+
 
 @change
 class JobRequeued:
@@ -80,6 +118,11 @@ class JobRequeued:
     def public_event(self) -> PublicEvent:
         job = self.job
         return PublicEvent("job.requeued", "job", job.submission_id, job.parent_id, job.job_id, self.data)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.running.drop(self.job.job_id)
+        state.requests.pop(self.job.job_id, None)
+        state.put_pending(self.job)
 
 
 @change
@@ -100,6 +143,17 @@ class StopAsked:
         kind = "" if self.silent else "job.stop_requested"
         return PublicEvent(kind, "job", self.submission_id, None, self.job_id, {"reason": self.reason})
 
+    def apply(self, state: SchedulerState) -> None:
+        if (job := state.running.jobs.get(self.job_id)) is not None:
+            state.running.put(
+                replace(
+                    job, stop_requested_at=self.at, stop_reason=self.reason, stop_grace_s=self.grace_s,
+                    message=self.message,
+                )
+            )  # fmt: skip
+            state.running.leave(self.job_id)
+            state.note_stop(state.runs_of_job.get(self.job_id, ()))
+
 
 @change
 class JobsStopped:
@@ -119,3 +173,9 @@ class JobsStopped:
     def public_event(self) -> PublicEvent:
         data = {"first": self.first, "last": self.last, "reason": self.reason}
         return PublicEvent("array.stop_requested", "array", self.array_id, None, None, data)
+
+    def apply(self, state: SchedulerState) -> None:
+        for job_id in numbers_of(self.spans):
+            state.dequeue(job_id)
+            state.array_limits.leave(self.array_id, job_id)
+        state.changed.ended.update((self.array_id, *self.awaited))

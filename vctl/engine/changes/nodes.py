@@ -1,9 +1,15 @@
-"""Changes of nodes."""
+"""Changes of nodes, and of the requests to a node provider for more or fewer of them."""
 
 from __future__ import annotations
 
-from vctl.core.nodes import Node
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vctl.core.nodes import Node, NodeRequest
 from vctl.engine.changes.change import PublicEvent, change
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
 
 
 @change
@@ -19,6 +25,9 @@ class NodeAdded:
     def public_event(self) -> PublicEvent:
         data = {"template": self.node.template_id, "source": self.node.source}
         return PublicEvent("node.added", "node", self.node.node_id, None, None, data)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.put_node(self.node)
 
 
 @change
@@ -36,6 +45,10 @@ class NodeMoved:
         data = {"reason": self.reason, "author": self.author}
         return PublicEvent(f"node.{self.state.lower()}", "node", self.node_id, None, None, data)
 
+    def apply(self, state: SchedulerState) -> None:
+        if (node := state.ledger.nodes.get(self.node_id)) is not None:
+            state.put_node(replace(node, state=self.state, reason=self.reason, author=self.author))
+
 
 @change
 class NodeChanged:
@@ -47,6 +60,10 @@ class NodeChanged:
     def public_event(self) -> PublicEvent:
         return PublicEvent("node.settled" if self.settled else "node.updated", "node", self.node.node_id)
 
+    def apply(self, state: SchedulerState) -> None:
+        if self.node.node_id in state.ledger.nodes:
+            state.put_node(self.node)
+
 
 @change
 class NodeRemoved:
@@ -56,3 +73,56 @@ class NodeRemoved:
 
     def public_event(self) -> PublicEvent:
         return PublicEvent("node.removed", "node", self.node_id)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.changed.nodes.add(self.node_id)
+        if self.node_id in state.ledger.nodes:
+            state.ledger.remove_node(self.node_id)
+            for ids in (state.dead_nodes, state.draining_nodes, state.shrunk_nodes):
+                ids.discard(self.node_id)
+
+
+@change
+class MachinesAsked:
+    """A node provider is to make machines, or to end some."""
+
+    request: NodeRequest
+
+    def public_event(self) -> PublicEvent:
+        return _request_event(f"provider.{self.request.action}", self.request)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.node_requests[self.request.request_id] = self.request
+
+
+@change
+class MachinesFailed:
+    """One more attempt that did not succeed: ``request`` has their number and the message of this one."""
+
+    request: NodeRequest
+
+    def public_event(self) -> PublicEvent:
+        request = self.request
+        return _request_event("provider.failed", request, attempt=request.attempts, message=request.message)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.node_requests[self.request.request_id] = self.request
+
+
+@change
+class MachinesDone:
+    """A request is done, or given up: with these nodes."""
+
+    request: NodeRequest
+    nodes: tuple[str, ...] = ()
+
+    def public_event(self) -> PublicEvent:
+        return _request_event("provider.done", self.request, nodes=list(self.nodes))
+
+    def apply(self, state: SchedulerState) -> None:
+        state.node_requests.pop(self.request.request_id, None)
+
+
+def _request_event(kind: str, request: NodeRequest, **more: object) -> PublicEvent:
+    data = {"action": request.action, "template": request.template, "nodes": list(request.nodes), **more}
+    return PublicEvent(kind, "provider", request.request_id, None, None, data)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from vctl.core.jobs import Preemption
 from vctl.core.resources import Allocation
 from vctl.engine.changes.change import PublicEvent, change, internal
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
 
 
 @change
@@ -23,6 +27,9 @@ class JobPreempting:
         data = {"winner": one.winner, "rule": one.rule, "ends_at": self.ends_at}
         return PublicEvent("job.preempting", "job", one.victim, self.cluster_id, one.victim_id, data)
 
+    def apply(self, state: SchedulerState) -> None:
+        state.put_preemption(self.preemption)
+
 
 @change
 class PreemptionMoved:
@@ -32,6 +39,10 @@ class PreemptionMoved:
     move: str
 
     public_event = internal("job", "victim_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        if (one := state.preemptions.get(self.victim_id)) is not None:
+            state.preemptions[self.victim_id] = replace(one, told=True, ending=self.move == "end")
 
 
 @change
@@ -48,6 +59,10 @@ class JobSpared:
             "job.spared", "job", self.victim, None, self.victim_id, {"winner": self.winner, "why": self.why}
         )
 
+    def apply(self, state: SchedulerState) -> None:
+        if state.preemptions.pop(self.victim_id, None) is not None:
+            state.running.leave(self.victim_id, leaves=state.is_ending(self.victim_id))
+
 
 @change
 class PreemptionOver:
@@ -56,6 +71,9 @@ class PreemptionOver:
     victim_id: int
 
     public_event = internal("job", "victim_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        state.preemptions.pop(self.victim_id, None)
 
 
 @change
@@ -69,6 +87,9 @@ class JobPreempted:
 
     def public_event(self) -> PublicEvent:
         return PublicEvent("job.preempted", "job", self.submission_id, self.parent_id, self.job_id, self.data)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.preemptions.pop(self.job_id, None)
 
 
 @change
@@ -88,6 +109,16 @@ class JobNominated:
         """For schedulers alone: the events are those of the jobs that end."""
         return PublicEvent("", "job", self.submission_id, self.parent_id, self.job_id)
 
+    def apply(self, state: SchedulerState) -> None:
+        from vctl.scheduler.nominations import Nomination  # here: a command needs none of the search
+
+        state.put_nomination(
+            Nomination(
+                self.job_id, self.submission_id, self.priority, self.parent_id, self.pieces,
+                frozenset(self.awaited),
+            )
+        )  # fmt: skip
+
 
 @change
 class NominationDropped:
@@ -96,3 +127,6 @@ class NominationDropped:
     job_id: int
 
     public_event = internal("job", "job_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        state.drop_nomination(self.job_id)

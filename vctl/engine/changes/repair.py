@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from vctl.engine.changes.change import PublicEvent, change, internal
+from vctl.core.resources import EMPTY
+from vctl.engine.changes.change import PublicEvent, change, internal, unread
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
 
 
 @change
@@ -20,6 +25,10 @@ class RowSetAside:
         name = " ".join(map(str, self.key))
         return PublicEvent("row.set_aside", self.table, name, data={"problem": self.problem})
 
+    def apply(self, _: SchedulerState) -> None:
+        """Tables were edited by hand: with them a new base begins. Whoever loads does not find the row any more."""
+        raise ValueError(f"{self.table} {self.key} was set aside: the tables are to be read again")
+
 
 @change
 class RunStripped:
@@ -28,6 +37,11 @@ class RunStripped:
     run_id: str
 
     public_event = internal("run", "run_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        if (run := state.runs.get(self.run_id)) is not None:
+            state.ledger.discharge(run.run_id)
+            state.runs[run.run_id] = replace(run, allocation=EMPTY)
 
 
 @change
@@ -38,3 +52,5 @@ class ClusterRepaired:
 
     def public_event(self) -> PublicEvent:
         return PublicEvent("cluster.repaired", "cluster", self.cluster_id, self.cluster_id)
+
+    apply = unread

@@ -1,8 +1,16 @@
-"""Changes of runs: a process was seen, is to be ended, is over. It starts with its job or its task."""
+"""Changes of runs: assigned ahead, seen, to be ended, over. Other runs start with their job or their task."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import Run
 from vctl.engine.changes.change import PublicEvent, change, internal
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
 
 
 @change
@@ -24,6 +32,12 @@ class RunSeen:
 
     public_event = internal("run", "run_id")
 
+    def apply(self, state: SchedulerState) -> None:
+        if (run := state.runs.get(self.run_id)) is not None:
+            run = state.runs[self.run_id] = with_process(run, self.process)
+            if (job := state.running.jobs.get(run.job_id)) is not None and job.ends_at_ns is not None:
+                state.timers.plan(state, run, job)
+
 
 @change
 class RunStopping:
@@ -33,6 +47,16 @@ class RunStopping:
     reason: str
 
     public_event = internal("run", "run_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        run = state.runs.get(self.run_id)
+        if run is None or run.stop_reason is not None:
+            return
+        state.runs[self.run_id] = replace(run, stop_reason=self.reason)
+        state.to_stop.pop(self.run_id, None)
+        state.changed.runs[self.run_id] = None
+        if run.task_id is None:
+            state.running.leave(run.job_id)
 
 
 @change
@@ -51,6 +75,10 @@ class RunWarned:
         data = {"signal": self.signal, "left_s": self.left_s}
         return PublicEvent("job.warned", "job", self.submission_id, self.cluster_id, self.job_id, data)
 
+    def apply(self, state: SchedulerState) -> None:
+        if (run := state.runs.get(self.run_id)) is not None:
+            state.runs[self.run_id] = replace(run, warned_for=self.ends_ns)
+
 
 @change
 class RunEnded:
@@ -65,3 +93,63 @@ class RunEnded:
     def public_event(self) -> PublicEvent:
         """For schedulers alone: the event is its job's or its task's."""
         return PublicEvent("", "run", self.run_id)
+
+    def apply(self, state: SchedulerState) -> None:
+        run = state.runs.get(self.run_id)
+        if run is None:
+            return
+        state.drop_run(run)
+        job = state.running.jobs.get(run.job_id)
+        if job is not None and job.run_id == run.run_id and (others := state.members_of(run.job_id)):
+            state.running.put(replace(job, run_id=min(others)))
+
+
+def with_process(run: Run, process: Process | None) -> Run:
+    """A run whose process was seen."""
+    if process is None:
+        return replace(run, state=jb.RUNNING)
+    return replace(
+        run, state=jb.RUNNING, pid=process.pid, pid_start=process.pid_start, boot_id=process.boot_id,
+        started_at=process.started_at,
+    )  # fmt: skip
+
+
+@change
+class RunAssignedAhead:
+    """The next run of a supervisor: it starts a waiting job in the place of ``follows``, as soon as that is over."""
+
+    run_id: str
+    job_id: int
+    follows: str
+    supervisor: int
+    revision: int
+    """That of the cluster which the job gets at its start."""
+
+    public_event = internal("run", "run_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        from vctl.engine.ahead import in_place_of  # here: a command needs none of the search
+
+        job, before = state.pending(self.job_id), state.ahead.runs.get(self.follows)
+        if job is not None:
+            state.dequeue(self.job_id)
+            state.ahead.put(
+                in_place_of(
+                    state.ledger, before or state.runs[self.follows], job, self.run_id, self.supervisor,
+                    self.revision,
+                )
+            )  # fmt: skip
+
+
+@change
+class RunTakenBack:
+    """A run that was assigned ahead has not started and never will: its job waits in its queue again."""
+
+    run_id: str
+    job_id: int
+
+    public_event = internal("run", "run_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        if (one := state.ahead.drop(self.run_id)) is not None:
+            state.put_pending(one.start.job)

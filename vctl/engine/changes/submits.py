@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 from vctl.core.jobs import PendingJob
-from vctl.core.spans import Spans
-from vctl.engine.changes.change import PublicEvent, change
+from vctl.core.spans import Spans, numbers_of
+from vctl.engine.changes.change import PublicEvent, change, unread
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
 
 OUTSIDE = "outside"
 
@@ -46,6 +50,9 @@ class JobSubmitted:
     def public_event(self) -> PublicEvent:
         job = self.job
         return PublicEvent("job.submitted", "job", job.submission_id, job.parent_id, job.job_id)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.put_pending(self.job)
 
 
 @change
@@ -89,6 +96,14 @@ class ArraySubmitted:
         data = {"first": one.job_id, "last": one.job_id + self.count - 1, "count": self.count}
         return PublicEvent("array.submitted", "array", one.submission_id, None, None, data)
 
+    def apply(self, state: SchedulerState) -> None:
+        template = self.template
+        if state.pending(template.job_id) is not None:
+            return
+        if self.at_once is not None:
+            state.array_limits.limit(template.submission_id, self.at_once)
+        state.put_all_pending(self.members())
+
 
 @change
 class JobForgotten:
@@ -99,6 +114,9 @@ class JobForgotten:
 
     def public_event(self) -> PublicEvent:
         return PublicEvent("job.deleted", "job", self.submission_id, None, self.job_id)
+
+    def apply(self, state: SchedulerState) -> None:
+        state.tasks.drop_objects(self.job_id)
 
 
 @change
@@ -115,6 +133,9 @@ class ArrayForgotten:
             "array.deleted", "array", self.array_id, None, None, {"first": self.first, "last": self.last}
         )
 
+    def apply(self, state: SchedulerState) -> None:
+        _drop_objects(state, self.spans)
+
 
 @change
 class JobsPruned:
@@ -126,6 +147,9 @@ class JobsPruned:
         count = sum(last - first + 1 for first, last in self.spans)
         return PublicEvent("jobs.pruned", "jobs", "", None, None, {"count": count})
 
+    def apply(self, state: SchedulerState) -> None:
+        _drop_objects(state, self.spans)
+
 
 @change
 class ArraysEmptied:
@@ -136,3 +160,10 @@ class ArraysEmptied:
     def public_event(self) -> PublicEvent:
         """For schedulers alone."""
         return PublicEvent("", "array", self.array_ids[0])
+
+    apply = unread
+
+
+def _drop_objects(state: SchedulerState, spans: Spans) -> None:
+    for job_id in numbers_of(spans):
+        state.tasks.drop_objects(job_id)

@@ -1,4 +1,4 @@
-"""How changes of clusters change the tables."""
+"""How changes of clusters, their virtual nodes and their leases change the tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from vctl.core.clusters import PRIMARY, Cluster, VNode
 from vctl.engine import changes as ch
-from vctl.engine.lifecycle import CLUSTER
+from vctl.engine.lifecycle import CLUSTER, LEASE
 from vctl.store import moves, rows
 from vctl.store.rows import dumps
 from vctl.store.write.table import insert, writes
@@ -137,3 +137,41 @@ def remove(db: sqlite3.Connection, removed: Sequence[ch.ClusterRemoved]) -> None
     ids = [one.cluster_id for one in removed]
     db.execute("DELETE FROM vnodes WHERE cluster_id IN (SELECT value FROM json_each(?))", (dumps(ids),))
     moves.delete_all(db, CLUSTER, "forget", ids)
+
+
+_LEASE = (
+    "INSERT INTO leases (lease_id, borrower_id, lender_id, vnode_id, node_id, amounts, since, expires_at, job_id,"
+    " state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+@writes(ch.LeaseGranted)
+def _leases_granted(db: sqlite3.Connection, granted: Sequence[ch.LeaseGranted]) -> None:
+    leases = (one.lease for one in granted)
+    db.executemany(
+        _LEASE,
+        [
+            (
+                one.lease_id, one.borrower_id, one.lender_id, one.vnode_id, one.node_id, dumps(dict(one.amounts)),
+                one.since, one.expires_at, one.job_id, one.state,
+            )
+            for one in leases
+        ],
+    )  # fmt: skip
+
+
+@writes(ch.LeaseCalled)
+def _leases_called(db: sqlite3.Connection, called: Sequence[ch.LeaseCalled]) -> None:
+    for one in called:
+        values = (one.lease.state, one.lease.expires_at)
+        moves.update(db, LEASE, "call", one.lease.lease_id, "state = ?, expires_at = ?", values)
+
+
+@writes(ch.LeaseReturned)
+def _leases_returned(db: sqlite3.Connection, returned: Sequence[ch.LeaseReturned]) -> None:
+    for one in returned:
+        lease = one.lease
+        if lease.amounts:
+            moves.update(db, LEASE, "cut", lease.lease_id, "amounts = ?", (dumps(dict(lease.amounts)),))
+        else:
+            moves.delete(db, LEASE, "return", lease.lease_id)

@@ -1,4 +1,4 @@
-"""How changes of nodes change the tables."""
+"""How changes of nodes, and of requests to a node provider, change the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vctl.engine import changes as ch
 from vctl.engine.lifecycle import NODE
 from vctl.store import moves, rows
 from vctl.store.rows import dumps
-from vctl.store.write.table import writes
+from vctl.store.write.table import insert, writes
 
 
 @writes(ch.NodeAdded)
@@ -56,3 +56,36 @@ def _nodes_changed(db: sqlite3.Connection, changed: Sequence[ch.NodeChanged]) ->
 def _nodes_removed(db: sqlite3.Connection, removed: Sequence[ch.NodeRemoved]) -> None:
     for one in removed:
         moves.delete(db, NODE, "forget", one.node_id)
+
+
+_REQUEST = (
+    "provider_requests (request_id, kind, action, template, amounts, labels, nodes, created_at, attempts,"
+    " message)"
+)
+
+
+@writes(ch.MachinesAsked)
+def _requests_made(db: sqlite3.Connection, asked: Sequence[ch.MachinesAsked]) -> None:
+    rows = [
+        (
+            one.request_id, one.kind, one.action, one.template, dumps(dict(one.amounts)), dumps(dict(one.labels)),
+            dumps(list(one.nodes)), one.created_at, one.attempts, one.message,
+        )
+        for one in (change.request for change in asked)
+    ]  # fmt: skip
+    insert(db, _REQUEST, rows)
+
+
+@writes(ch.MachinesFailed)
+def _requests_failed(db: sqlite3.Connection, failed: Sequence[ch.MachinesFailed]) -> None:
+    db.executemany(
+        "UPDATE provider_requests SET attempts = ?, message = ? WHERE request_id = ?",
+        [(one.request.attempts, one.request.message, one.request.request_id) for one in failed],
+    )
+
+
+@writes(ch.MachinesDone)
+def _requests_done(db: sqlite3.Connection, done: Sequence[ch.MachinesDone]) -> None:
+    db.executemany(
+        "DELETE FROM provider_requests WHERE request_id = ?", [(one.request.request_id,) for one in done]
+    )

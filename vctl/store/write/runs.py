@@ -9,7 +9,7 @@ from itertools import groupby
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.engine import changes as ch
-from vctl.engine.lifecycle import RUN
+from vctl.engine.lifecycle import JOB, RUN
 from vctl.store import moves, rows
 from vctl.store.write.table import writes
 
@@ -73,3 +73,24 @@ def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
                 for one in alike
             ],
         )  # fmt: skip
+
+
+_ASSIGN = (
+    "INSERT INTO runs_ahead (run_id, job_id, follows, supervisor, revision)"
+    f" SELECT ?, job_id, ?, ?, ? FROM jobs WHERE job_id = ? AND {moves.condition(JOB, 'assign_ahead')}"
+)
+
+
+@writes(ch.RunAssignedAhead)
+def _runs_assigned_ahead(db: sqlite3.Connection, assigned: Sequence[ch.RunAssignedAhead]) -> None:
+    values = [(one.run_id, one.follows, one.supervisor, one.revision, one.job_id) for one in assigned]
+    if db.executemany(_ASSIGN, values).rowcount == len(values):
+        return
+    run_ids = {row[0] for row in db.execute("SELECT run_id FROM runs_ahead")}
+    wrong = next(one.job_id for one in assigned if one.run_id not in run_ids)
+    raise moves.refused(db, JOB, "assign_ahead", wrong)
+
+
+@writes(ch.RunTakenBack)
+def _runs_taken_back(db: sqlite3.Connection, taken: Sequence[ch.RunTakenBack]) -> None:
+    db.executemany("DELETE FROM runs_ahead WHERE run_id = ?", [(one.run_id,) for one in taken])

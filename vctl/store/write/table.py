@@ -6,9 +6,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
-from vctl.engine.cases import declaring
 from vctl.engine.changes import Change
 
 MOST_ROWS = 64
@@ -16,8 +15,19 @@ MOST_ROWS = 64
 
 WRITERS: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {}
 """They get a connection and a list of changes of their type."""
-writes = declaring(WRITERS)
-"""Declare the function that writes changes of these types."""
+W = TypeVar("W", bound=Callable[..., None])
+
+
+def writes(*kinds: type[Change]) -> Callable[[W], W]:
+    """Declare the function that writes changes of these types. A type has one function; a second is a ValueError."""
+    if twice := WRITERS.keys() & set(kinds):
+        raise ValueError(f"declared twice: {', '.join(sorted(kind.__name__ for kind in twice))}")
+
+    def declare(writer: W) -> W:
+        WRITERS.update(dict.fromkeys(kinds, writer))
+        return writer
+
+    return declare
 
 
 def insert(db: sqlite3.Connection, into: str, rows: Sequence[Sequence[object]]) -> None:
