@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import types
 
 import pytest
 
@@ -69,39 +68,8 @@ class FakeLibrary:
         return 0
 
 
-class FakeError(Exception):
-    """NVMLError of the package."""
-
-
-def fake_package(*, works: bool = True) -> types.SimpleNamespace:
-    def init() -> None:
-        if not works:
-            raise FakeError("Driver Not Loaded")
-
-    return types.SimpleNamespace(
-        NVMLError=FakeError,
-        nvmlInit=init,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: len(DEVICES),
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUUID=lambda handle: DEVICES[handle][1].encode(),  # bytes, as older packages gave
-        nvmlDeviceGetName=lambda handle: DEVICES[handle][2],
-        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=DEVICES[handle][3]),
-        nvmlDeviceGetPciInfo=lambda handle: types.SimpleNamespace(
-            **dict(zip(("domain", "bus", "device"), DEVICES[handle][0], strict=True))
-        ),
-    )
-
-
-WAYS = {
-    "library": lambda: nvml.NvmlLibrary(FakeLibrary()),
-    "package": lambda: nvml.NvmlPackage(fake_package()),
-}
-
-
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_gpus_are_numbered_by_their_place_on_the_bus(way):
-    machine = detect({}, open_nvml=way)
+def test_gpus_are_numbered_by_their_place_on_the_bus():
+    machine = detect({}, open_nvml=lambda: nvml.Nvml(FakeLibrary()))
     assert [gpu.uuid for gpu in machine.gpus] == ["GPU-aaaa-1", "GPU-bbbb-2", "GPU-aacc-3"]
     assert [gpu.index for gpu in machine.gpus] == [0, 1, 2]
     assert {gpu.memory_bytes for gpu in machine.gpus} == {80 * GIB}
@@ -126,7 +94,7 @@ VISIBLE = {
 
 @pytest.mark.parametrize(("visible", "want", "note"), VISIBLE.values(), ids=VISIBLE)
 def test_only_what_the_scheduler_may_see_is_given_out(visible, want, note):
-    found, said = nvml.gpus(visible, WAYS["library"])
+    found, said = nvml.gpus(visible, lambda: nvml.Nvml(FakeLibrary()))
     assert [gpu.index for gpu in found] == want
     assert note in said
     assert bool(note) == bool(said)
@@ -135,15 +103,14 @@ def test_only_what_the_scheduler_may_see_is_given_out(visible, want, note):
 TROUBLES = {
     "no library": (lambda: None, "not installed"),
     "the driver is not loaded": (
-        lambda: nvml.NvmlLibrary(FakeLibrary(fails="nvmlInit_v2", code=9)),
+        lambda: nvml.Nvml(FakeLibrary(fails="nvmlInit_v2", code=9)),
         "code 9",
     ),
-    "a device fails": (lambda: nvml.NvmlLibrary(FakeLibrary(fails="nvmlDeviceGetName")), "nvmlDeviceGetName"),
+    "a device fails": (lambda: nvml.Nvml(FakeLibrary(fails="nvmlDeviceGetName")), "nvmlDeviceGetName"),
     "an old driver": (
-        lambda: nvml.NvmlLibrary(FakeLibrary(fails="nvmlDeviceGetPciInfo_v3", code=-1)),
+        lambda: nvml.Nvml(FakeLibrary(fails="nvmlDeviceGetPciInfo_v3", code=-1)),
         "too old",
     ),
-    "the package fails": (lambda: nvml.NvmlPackage(fake_package(works=False)), "Driver Not Loaded"),
 }
 
 
@@ -158,7 +125,7 @@ def test_trouble_with_nvml_is_a_note(way, words):
 def test_the_library_is_closed_again_also_after_a_failure():
     library = FakeLibrary(fails="nvmlDeviceGetUUID")
     with pytest.raises(nvml.NvmlError):
-        nvml.NvmlLibrary(library).devices()
+        nvml.Nvml(library).devices()
     assert library.open == 0
 
 

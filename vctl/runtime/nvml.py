@@ -1,11 +1,10 @@
 """The GPUs of this machine, by NVIDIA's management library. Trouble is a note, never an exception."""
 
 import ctypes
-import importlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"
 _TEXT_BYTES = 96
@@ -32,13 +31,6 @@ class NvmlError(Exception):
     """A call into the library that did not succeed."""
 
 
-class Nvml(Protocol):
-    """What is asked of the library: `devices` yields (PCI address, uuid, name, memory in bytes)."""
-
-    def devices(self) -> Iterable[tuple[tuple[int, int, int], str, str, int]]:
-        """Every device, in any order. Raises NvmlError."""
-
-
 class _Memory(ctypes.Structure):
     _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
@@ -55,14 +47,14 @@ class _Pci(ctypes.Structure):
     ]
 
 
-class NvmlLibrary:
-    """The shared library itself, through ctypes."""
+class Nvml:
+    """The library, through ctypes."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
 
     def devices(self) -> Iterable[tuple[tuple[int, int, int], str, str, int]]:
-        """Every device, in any order. Raises NvmlError."""
+        """(PCI address, uuid, name, memory in bytes) of every device, in any order. Raises NvmlError."""
         self._call("nvmlInit_v2")
         try:
             count = ctypes.c_uint()
@@ -90,43 +82,12 @@ class NvmlLibrary:
             raise NvmlError(f"{function} failed with code {result}")
 
 
-class NvmlPackage:
-    """The same through the package nvidia-ml-py, which follows the driver's versions."""
-
-    def __init__(self, pynvml: Any) -> None:
-        self._pynvml = pynvml
-
-    def devices(self) -> Iterable[tuple[tuple[int, int, int], str, str, int]]:
-        """Every device, in any order. Raises NvmlError."""
-        nvml = self._pynvml
-        try:
-            nvml.nvmlInit()
-            try:
-                return [self._device(index) for index in range(nvml.nvmlDeviceGetCount())]
-            finally:
-                nvml.nvmlShutdown()
-        except nvml.NVMLError as error:
-            raise NvmlError(str(error)) from error
-
-    def _device(self, index: int) -> tuple[tuple[int, int, int], str, str, int]:
-        nvml = self._pynvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        pci = nvml.nvmlDeviceGetPciInfo(handle)
-        uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
-        memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        return (int(pci.domain), int(pci.bus), int(pci.device)), uuid, name, memory_bytes
-
-
 def load() -> Nvml | None:
-    """Open NVML; None when the machine has no such library, found out before a package is imported."""
+    """Open the library; None when the machine has none."""
     try:
-        library = ctypes.CDLL(_LIBRARY)
+        return Nvml(ctypes.CDLL(_LIBRARY))
     except OSError:
         return None
-    try:
-        return NvmlPackage(importlib.import_module("pynvml"))
-    except ImportError:
-        return NvmlLibrary(library)
 
 
 def gpus(visible: str | None, open_nvml: Callable[[], Nvml | None] = load) -> tuple[tuple[Gpu, ...], str]:
@@ -166,7 +127,3 @@ def _visible(found: list[Gpu], visible: str) -> tuple[tuple[Gpu, ...], str]:
             return tuple(chosen), note
         chosen += matching
     return tuple(chosen), ""
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
