@@ -19,7 +19,7 @@ LONGEST_S = 0.5
 
 
 class NextRuns:
-    """What a scheduler knows of the runs that it has assigned ahead."""
+    """The runs that a scheduler has assigned ahead, beyond what the state knows of them."""
 
     def __init__(self, store: Store, carrier: Carrier, pace: Pace) -> None:
         self.store, self.carrier, self.pace, self.clock = store, carrier, pace, pace.clock

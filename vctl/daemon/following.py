@@ -38,7 +38,7 @@ TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class Unreadable(Exception):
-    """What others changed cannot be followed: a row cannot be read, or events are missing. The tables are read anew."""
+    """Changes of others cannot be followed: a row cannot be read, or events are missing: the tables are read again."""
 
 
 class FollowedState(SchedulerState):
@@ -48,7 +48,7 @@ class FollowedState(SchedulerState):
         super().__init__(ledger, runs, seen)
         self.tick_ns = TICK_NS
         self.assign: Callable[[], int] = int
-        """Gives the number of who carries out one more run."""
+        """Gives the number of the supervisor for one more run."""
         self.displaced: set[str] = set()
         """Runs that were assigned ahead, found no place, and may have started."""
         self._own: set[int] = set()

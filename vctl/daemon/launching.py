@@ -33,7 +33,7 @@ NO_OPTIONS: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a job or a task is started with; ``count`` is that of its array, ``ray`` how much of a Ray of its own."""
+    """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -80,7 +80,7 @@ def request_of(
     store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0,
     ahead: Ahead | None = None,
 ) -> LaunchRequest | None:  # fmt: skip
-    """What to start for a run, or None when its job is gone. Makes the directory of its objects; raises Unprepared.
+    """The launch request of a run, or None if its job is gone. Makes the directory of its objects; raises Unprepared.
 
     ``ahead``: the start that a run will be that is assigned ahead; None also where it has to see a Ray of its own.
     """
@@ -163,7 +163,7 @@ def relayed(how: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def visible(vnodes: Iterable[VNode], run: Run) -> Allocation:
-    """All that the run's cluster, which has these virtual nodes, has on the run's node."""
+    """The resources of the run's cluster, which has these virtual nodes, on the run's node."""
     parts = [vnode.allocation for vnode in vnodes if vnode.node_id == run.node_id]
     instances: dict[str, dict[int, int]] = {}
     for part in parts:

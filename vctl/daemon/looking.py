@@ -1,4 +1,4 @@
-"""What is to be seen of the process of a run, and what it means beside what the tables know of it."""
+"""Looks at the process of a run and compares it with its row; how long runs take; starts that are not written yet."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Starts:
         return run if process is None else with_process(run, process)
 
     def take(self) -> list[ProcessSeen]:
-        """What is to be written now."""
+        """The starts that are to be written now."""
         seen, self.seen = self.seen, {}
         return [ProcessSeen(run_id, process) for run_id, process in seen.items()]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 HANDOVER_S = 20.0
 LEAVE_S = 5.0
-"""What a background scheduler gets to leave when one in the foreground comes."""
+"""The time in which a background scheduler has to leave when one in the foreground comes."""
 _PAUSE_S = 0.01
 
 

@@ -1,4 +1,4 @@
-"""What tasks left under the names of their outputs, measured beside the scheduler: a tree may be large."""
+"""Measures the outputs of tasks in a thread beside the scheduler: a tree may be large."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Measuring:
         self._found: dict[str, Left] = {}
 
     def result(self, run_id: str, place: Path, names: Sequence[str]) -> Left | None:
-        """What a run left; None when that is not known yet."""
+        """The outputs of a run; None while they are being measured."""
         if run_id not in self._running and run_id not in self._found:
             # A daemon thread: nobody waits for a large tree to end.
             thread = threading.Thread(target=self._measure, args=(run_id, place, names), daemon=True)

@@ -1,4 +1,4 @@
-"""What a scheduler observes before it decides: processes, nodes, the node provider, and the ends that jobs wait for."""
+"""The observer of a scheduler: it looks at processes, nodes, the node provider, and the ends that jobs wait for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Observer:
         self._results: set[str] = set()
         """Runs whose result was there at the last look."""
         self._early: set[str] = set()
-        """Runs that are over and follow others of which that is not known yet: they are looked at again."""
+        """Runs assigned ahead that ended before the end of the run they follow is known: they are looked at again."""
         self.processes_at, self.all_at = 0, 0
         """When every process is looked at again, and everything else."""
         self._silent_at: int | None = None
@@ -49,12 +49,12 @@ class Observer:
         self.processes_at, self._silent_at = 0, now.wall
 
     def due(self, now: Now) -> list[int]:
-        """When there is something to look at, in ns since the machine started."""
+        """The times at which it has to look again, in ns since the machine started."""
         silent = [] if self._silent_at is None else [now.uptime + self._silent_at - now.wall]
         return [self.processes_at, self.all_at, *self.starts.due, *silent]
 
     def look(self, state: FollowedState, now: Now) -> list[Stimulus]:
-        """What has happened outside of the tables."""
+        """The stimuli from outside of the tables."""
         self._results = self.measuring.ready()
         ahead = len(state.ahead.runs) / max(1, len(state.runs))
         names = self.pace.changes(self.runtime, ahead) | self._results | self._early
@@ -76,7 +76,7 @@ class Observer:
         return not self.measuring.ready() <= self._results
 
     def tables(self, state: FollowedState, now: Now) -> list[Stimulus]:
-        """What the tables say that is in no state. Asked again inside of a transaction."""
+        """The stimuli that the tables give and the state does not have."""
         return [*self._silent(state, now), *self.awaited(state)]
 
     def awaited(self, state: FollowedState) -> list[Stimulus]:

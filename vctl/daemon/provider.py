@@ -51,7 +51,7 @@ class Provider:
 
     @property
     def terms(self) -> MachineTerms:
-        """What the rules go by."""
+        """The terms of the provider for the rules."""
         spec = self.spec
         return MachineTerms(spec.kind, spec.templates, spec.units, spec.boot_s, spec.idle_s)
 
@@ -86,7 +86,7 @@ class Provider:
         return [*retries, *([uptime] if self._failed else [uptime + POLL_NS] if self._calls else [])]
 
     def results(self, state: FollowedState, now: Now) -> list[Stimulus]:
-        """What became of the commands that were called."""
+        """The results of the commands that have ended."""
         found, self._failed = self._failed, []
         for request_id, call in list(self._calls.items()):
             if (called := call.poll()) is None:
@@ -142,7 +142,7 @@ class Provider:
             self._failed.append(self._refused(request, f"cannot run {words[0]}: {reason}", now))
 
     def _refused(self, request: NodeRequest, problem: str, now: Now) -> MachinesRefused:
-        """It is asked again, later and later, under the same id: whether it had an effect is not known."""
+        """Plan another attempt, later each time, with the same id: nobody knows if the failed one had an effect."""
         wait_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
         self._retry_at[request.request_id] = now.uptime + int(wait_s * 1e9)
         return MachinesRefused(request, f"{request.action}: {problem}; next try in {wait_s:g} s")

@@ -1,4 +1,4 @@
-"""What runs leave behind: files of those that are over, removed at leisure, and processes that no row knows."""
+"""The remains of runs: files of runs that are over, removed at leisure, and processes that no row knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a scheduler from working and says nothing of the work.
+"""Errors that keep a scheduler from working and pass by themselves.
 
 That is a full disk, a launcher that cannot be started, or tables that somebody else keeps locked.
 """
@@ -31,7 +31,7 @@ class Trouble:
         return max(0.0, self._until - self._clock.uptime_s())
 
     def passes(self, error: BaseException) -> bool:
-        """Whether an error is of this kind; then it is tried again."""
+        """Whether an error passes by itself; then the turn is tried again."""
         trouble = disk_trouble(error) or (error if isinstance(error, Unreachable) else None)
         if trouble is None:
             return False

@@ -56,7 +56,7 @@ class Waiter:
         return None if array is None else arrays.state(self.store, array)
 
     def form(self, kind: str, name: str) -> Form | None:
-        """The same with all about it."""
+        """The whole form of a job or a task; None when it was forgotten."""
         try:
             return tasks.get_task(self.store, name) if kind == "tasks" else jobs.get_job(self.store, name)
         except NotFound:
@@ -69,7 +69,7 @@ class Waiter:
         return why.waits_for_itself(self.store, name)
 
     def output(self, kind: str, name: str) -> Output:  # noqa: ARG002  # one name for both kinds here
-        """What it writes, for stdout."""
+        """The output of a job or a task, for stdout."""
         path = logs.log_of(self.store.home, name)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)

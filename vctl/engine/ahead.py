@@ -19,7 +19,7 @@ from vctl.scheduler.plan import Start
 
 @value(frozen=True, slots=True)
 class Ahead:
-    """One run assigned ahead, and the start that it will be: in exactly the place of the run that it follows."""
+    """A run assigned ahead, and the start that it becomes: in exactly the place of the run that it follows."""
 
     run: Run
     start: Start

@@ -14,11 +14,11 @@ class Window:
 
     at_once: int
     open: set[int] = field(default_factory=set)
-    """They wait in the queue, or run."""
+    """Members that wait in the queue, or run."""
     closed: set[int] = field(default_factory=set)
-    """They have no place."""
+    """Members without a place."""
     waiting: list[int] = field(default_factory=list)
-    """Of these, the members that wait for nothing else, in order."""
+    """The closed members that wait for nothing else, in order."""
 
     @property
     def next(self) -> list[int]:

@@ -48,7 +48,7 @@ _writers: dict[Any, Writer | None] = {}
 
 
 def _writer(kind: Any) -> Any:
-    """What makes plain JSON of a value of a type; None where the encoder takes it as it is."""
+    """The function that turns a value of a type into plain JSON; None if the encoder takes the value as it is."""
     if kind not in _writers:
         _writers[kind] = _new_writer(kind)
     return _writers[kind]
@@ -110,7 +110,7 @@ _readers: dict[Any, Reader] = {}
 
 
 def _reader(kind: Any) -> Reader:
-    """What makes a value of a type from plain JSON."""
+    """The function that turns plain JSON into a value of a type."""
     if (known := _readers.get(kind)) is None:
         known = _readers[kind] = _new_reader(kind)
     return known
@@ -164,7 +164,7 @@ MOST_SHARED = 256
 
 
 def _once(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A check that passes what it has seen already: equal rows share the values that are made of their texts."""
+    """A check that accepts a value it has accepted before: equal rows share the values that are made of their texts."""
     good: dict[int, Any] = {}
 
     def check_once(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What is to be done outside, as a function of the state: processes to launch and to end, jobs to tell.
+"""The effects that are due, as a function of the state: processes to launch and to end, jobs to tell.
 
 It is due while the state says so: it is carried out, and the change that follows (a process was seen, is over, was
 warned; a job was told) ends it. So whoever dies in between repeats it.
@@ -16,7 +16,7 @@ from vctl.core.values import value
 from vctl.engine.state import SchedulerState
 
 TASK_GRACE_S = 3.0
-"""What a task gets when a lender wants back what it runs on."""
+"""The grace of a task when a lender calls back the resources that it runs on."""
 
 
 @value(frozen=True, slots=True)
@@ -53,17 +53,17 @@ class Notify:
 
 Effect = Launch | Stop | Warn | Notify
 Done = dict[str, tuple[Effect, ...]]
-"""Run -> what was carried out for it."""
+"""Run -> the effects that were carried out for it."""
 
 
 def outstanding(state: SchedulerState, uptime: int) -> list[Effect]:
-    """All that is due; ``uptime`` in ns since the machine started."""
+    """All effects that are due; ``uptime`` in ns since the machine started."""
     of_runs = [effect for run in state.runs.values() for effect in of_run(state, run)]
     return [*of_runs, *warnings(state, uptime), *notices(state)]
 
 
 def news(state: SchedulerState, done: Done) -> list[Effect]:
-    """Of what is due for processes, the difference to what was done; it is taken for done from now on."""
+    """The effects for processes that are due and were not carried out. They count as carried out from now on."""
     changed, state.changed.runs = state.changed.runs, {}
     found: list[Effect] = []
     for run_id in changed:
@@ -75,13 +75,13 @@ def news(state: SchedulerState, done: Done) -> list[Effect]:
 
 
 def of_run(state: SchedulerState, run: Run) -> tuple[Effect, ...]:
-    """What is due for a process. A stop comes first: who takes up the launch finds it."""
+    """The effects that are due for a process. A stop comes first, so the supervisor that gets the launch finds it."""
     launch = (Launch(run.run_id),) if run.state == jb.ASSIGNED else ()
     return launch if run.stop_reason is None else (_stop(state, run), *launch)
 
 
 def _stop(state: SchedulerState, run: Run) -> Stop:
-    """With what its process gets before it is killed."""
+    """The stop of a run, with the grace that its process gets before it is killed."""
     node = state.ledger.nodes.get(run.node_id)
     if run.stop_reason == jb.NODE_FAILED or (node is not None and node.state == DEAD):
         return Stop(run.run_id, 0.0)
@@ -108,7 +108,7 @@ def warnings(state: SchedulerState, uptime: int) -> Iterator[Warn]:
 
 
 def notices(state: SchedulerState) -> Iterator[Notify]:
-    """Jobs that end for others and do not know it."""
+    """Jobs that end for other jobs and were not told."""
     for _, one in sorted(state.preemptions.items()):
         job = state.running.jobs.get(one.victim_id)
         if job is not None and job.stop_requested_at is None and not (one.told or one.ending):

@@ -20,7 +20,7 @@ from vctl.scheduler.membership import is_undivided
 Added = Counter[tuple[str, str]]
 """(cluster id, template) -> how many nodes were added."""
 Mend = Callable[..., None]
-"""It gets a line for people, and the changes."""
+"""A function that gets a line for people, and the changes."""
 
 
 def repair_divisible(

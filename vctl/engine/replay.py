@@ -32,7 +32,7 @@ TITLES = (
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the rows say that can be read."""
+    """The rows of the tables that can be read, as values."""
 
     nodes: Sequence[Node]
     queue: QueuePolicy
@@ -52,7 +52,7 @@ class Tables:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay found: the tree, the processes to look for, and the changes; ``steps`` say what these do."""
+    """The result of a replay: the tree, the processes to look for, the changes, and ``steps`` that explain them."""
 
     ledger: Ledger = field(default_factory=Ledger)
     runs: dict[str, Run] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What rules go by that is in no table: the settings of the scheduler, and a memo of since when something is so."""
+"""The settings of the scheduler that rules use, and their memo of times; none of it is in a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LeaseTerms:
 
 @dataclass(frozen=True, slots=True)
 class MachineTerms:
-    """Of a node provider: its kind, which machines it makes, how long they boot, and when an unused one goes."""
+    """A node provider: its kind, the machines that it makes, their boot time, and how long an unused one stays."""
 
     kind: str = NO_PROVIDER
     templates: tuple[Template, ...] = ()
@@ -36,7 +36,7 @@ class MachineTerms:
 
 @dataclass(slots=True)
 class Memo:
-    """What rules remember between turns, in ns since the machine started. It may be dropped at any moment: then they
+    """The memo of the rules between turns, in ns since the machine started. It may be dropped at any moment: the rules
     wait anew, and look anew.
     """
 

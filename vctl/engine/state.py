@@ -1,4 +1,4 @@
-"""What a scheduler knows: ledger, queues, live runs, running jobs. Typed values in memory; no table is read here."""
+"""The state of a scheduler: ledger, queues, live runs, running jobs. Typed values in memory; no table is read here."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ GANG_ENDED = "GangEnded"
 
 @dataclass(slots=True)
 class Changed:
-    """What has changed since those looked at it who look at nothing else: so their work follows what changed.
+    """The objects that changed since their reader looked last. Each reader looks at these alone, and clears them.
 
     Too much may be in it, never too little; with a state that was loaded, everything is.
     """
 
     runs: dict[str, None]
-    """Processes for which something else may be due outside: ``effects.news`` looks at them."""
+    """Processes for which another effect may be due. Reader: ``effects.news``."""
     nodes: set[str] = field(default_factory=set)
-    """Rules look at them, and the observer of heartbeats."""
+    """Nodes. Readers: rules, and the observer of heartbeats."""
     ended: set[str] = field(default_factory=set)
-    """Jobs and arrays of which something ended, by id: the observer of those that others wait for looks at them."""
+    """Ids of jobs and arrays of which a member ended. Reader: the observer of jobs that others wait for."""
     started: dict[str, None] = field(default_factory=dict)
     """Runs of jobs that have started: runs may be assigned to follow them."""
 
@@ -47,7 +47,7 @@ class SchedulerState:
     """Ledger, queues, live runs and running jobs of a state directory, as of entry ``seen`` of the journal."""
 
     tick_ns = 10**7
-    """The unit in which the start of a process is told."""
+    """The unit of ``Run.pid_start``, in ns."""
 
     def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
         self.ledger = ledger
@@ -92,12 +92,12 @@ class SchedulerState:
         self.nominations: dict[int, Nomination] = {}
         """Waiting jobs for which resources are reserved; who was nominated first comes first."""
         self.node_requests: dict[str, NodeRequest] = {}
-        """What a node provider was asked for and has not done, by request id."""
+        """Request id -> the request to a node provider that is not done."""
         self.leases: dict[int, Lease] = {}
         self.lease_terms, self.machine_terms = LeaseTerms(), MachineTerms()
 
     def sort_node(self, node: Node) -> None:
-        """Remember a node among those that somebody has to look after."""
+        """Keep the sets of dead, draining and shrunk nodes in step with a node."""
         for ids, belongs in (
             (self.dead_nodes, node.state == DEAD),
             (self.draining_nodes, node.state == DRAINING),
@@ -125,7 +125,7 @@ class SchedulerState:
         self.sort_run(run)
 
     def sort_run(self, run: Run) -> None:
-        """Remember a process among those that are to end, if it is one of them."""
+        """Keep ``to_stop`` in step with a process."""
         if run.stop_reason is None and self.reason_to_stop(run) is not None:
             self.to_stop[run.run_id] = None
         else:
@@ -170,7 +170,7 @@ class SchedulerState:
         return still_fits(self.ledger, start)
 
     def end_trial(self) -> None:
-        """Take back what is only tried."""
+        """Take back the starts that were only tried."""
         if self.trial is not None:
             self.trial.take_back()
             self.trial = None
@@ -234,7 +234,7 @@ class SchedulerState:
             self.queues[parent_id].drop(job_id)
 
     def note_running(self, job: RunningJob, request: PendingJob) -> None:
-        """A job runs, of which ``run_id`` is not known yet."""
+        """A job that was loaded runs; its ``run_id`` follows from its runs."""
         own = self.members_of(job.job_id)
         self.requests[job.job_id] = request
         self.array_limits.run(job.array_id, job.job_id)

@@ -1,4 +1,4 @@
-"""What a scheduler observes and tells to the rules: of processes, of nodes, of the tables, and of what it has done."""
+"""The observations that a scheduler gives to the rules: of processes, nodes, tables, and its own effects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ProcessOver:
     lost_reason: str = jb.PROCESS_LOST
     process: Process | None = None
     left: Left = field(default_factory=dict)
-    """What a task left under the names of its outputs."""
+    """The outputs that a task left."""
 
 
 @value(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class NodeSilent:
 
 @value(frozen=True, slots=True)
 class AwaitedOver:
-    """Of a job or an array that others wait for something has ended. How many members ended well, ended badly, and are
+    """A job, or a member of an array, that other jobs wait for has ended. How many ended well, ended badly, and are
     not over; who waits for it: (job, condition)."""
 
     name: str
@@ -122,7 +122,7 @@ class MachinesRefused:
 
 @value(frozen=True, slots=True)
 class Sweep:
-    """It is time to look also for what only a look at everything finds."""
+    """It is time for the rules that look at all objects."""
 
 
 Stimulus = (

@@ -75,7 +75,7 @@ class Tasks:
         return [self.unfinished[task_id] for task_id in self._of_job.get(job_id, ())]
 
     def of_owner(self, owner_id: str) -> list[Task]:
-        """Those that an owner started, a job (its submission id) or a task, and did not detach."""
+        """The tasks that an owner, a job (its submission id) or a task, has started and not detached."""
         found = [self.unfinished[task_id] for task_id in self._of_owner.get(owner_id, ())]
         return [task for task in found if not task.detached]
 
@@ -107,7 +107,7 @@ class Tasks:
         return {one.task_id: one.job_id for one in self.unfinished.values() if one.state == PENDING_ARGS}
 
     def heard(self, wait: TaskWait) -> None:
-        """What a task that waits was told: it need not be judged again because of that."""
+        """Record the message that a waiting task was given, so that this message is no reason to judge it again."""
         queue = self.queues[self.unfinished[wait.task_id].cluster_id]
         queue.heard(wait.task_id, Verdict(wait.message))
 
@@ -136,7 +136,7 @@ class Tasks:
         self._moved(job_id, name)
 
     def promise(self, job_id: int, names: Iterable[str], maker: Maker) -> None:
-        """Who makes these objects, or was to make them."""
+        """Record the maker of these objects."""
         for name in names:
             self.makers.setdefault(job_id, {})[name] = maker
 

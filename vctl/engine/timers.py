@@ -48,7 +48,7 @@ class Timers:
             heapq.heappush(self._heap, (max(run.pid_start * state.tick_ns, warned_at), run.run_id))
 
     def due(self, state: SchedulerState, uptime: int) -> Iterator[Due]:
-        """What is due; the costs depend on that and not on all that is planned."""
+        """The times that are due; the cost depends on their number, not on all times that are planned."""
         found: set[str] = set()
         places = [0]
         while places:

@@ -1,4 +1,4 @@
-"""What a scheduler decides, in a fixed order: the rules, of which each sees the changes of those before it.
+"""The rules of the scheduler in a fixed order: each rule sees the changes of the rules before it.
 
 Nothing here reads a clock, a table or a file. ``vctl/daemon/turn.py`` observes, gives the time, makes the changes in a
 transaction, and carries the effects out after its commit.

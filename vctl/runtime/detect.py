@@ -1,4 +1,4 @@
-"""What this machine has for jobs: CPUs and memory this process may use, GPUs, and a name for its type."""
+"""Detects this machine as a node: CPUs and memory this process may use, GPUs, and a name for its type."""
 
 import os
 import socket

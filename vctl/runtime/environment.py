@@ -1,4 +1,4 @@
-"""What vctl adds to the environment of a process it starts. Pure: values in, variables out."""
+"""The variables that vctl adds to the environment of a process. Pure: values in, variables out."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""What is known of runs on this machine: what supervisors say on their lines, and what files tell of all others.
+"""The knowledge of runs on this machine: from the lines of supervisors, and from the record files of all others.
 
 A file is read when a run is looked for, and watched while its supervisor has no line to this process.
 """
@@ -20,7 +20,7 @@ _SCAN_S = 0.02
 
 @dataclass(slots=True)
 class Found:
-    """What the records say of a run. `held`: a process has its lock; `proved`: its supervisor said that it is over."""
+    """The records of a run. `held`: a process has its lock; `proved`: its supervisor said that it is over."""
 
     supervisor: tuple[int, int] | None = None
     start: StartRecord | None = None

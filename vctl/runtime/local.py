@@ -88,7 +88,7 @@ class LocalRuntime(Runtime):
     # ---- starting ----
 
     def assign(self) -> int:
-        """The number of who shall carry out one more run."""
+        """The number of the supervisor for one more run."""
         with self._lock:
             return self._supervisors.assign()
 
@@ -187,7 +187,7 @@ class LocalRuntime(Runtime):
         return bool(found.file) and processes.has_open(pid, found.file)
 
     def _below(self, supervisor: int) -> list[int]:
-        """What came from a run, without a scheduler that was started inside of it, and what that launched."""
+        """The descendants of a supervisor, without schedulers that its run started, and what these launched."""
         home = os.fsencode(self._records.home)
         return processes.descendants(supervisor, lambda pid: serves_all(pid, home))
 
@@ -356,7 +356,7 @@ def _is_there(one: processes.Process) -> bool:
 
 
 _known = lru_cache(4096)(os.fsencode)
-"""What is encoded again and again: names and values of variables that jobs share."""
+"""Encodes names and values of variables that jobs share, each once."""
 
 
 def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:

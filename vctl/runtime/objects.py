@@ -39,7 +39,7 @@ def place_of(home: Path, job_id: int, attempt: int, node_id: str) -> Path:
 
 
 def folder_of(home: str, job_id: int, attempt: int, node_id: str) -> str:
-    """The same as text."""
+    """Like ``place_of``, as text."""
     return f"{home}/{ROOT}/{job_id}.{attempt}.{node_id}"
 
 

@@ -18,7 +18,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the mark says; ``copied``: it was written elsewhere."""
+    """The content of the mark; ``copied``: it was written elsewhere."""
 
     name: str
     copied: bool

@@ -1,4 +1,4 @@
-"""What /proc says about processes, and signals that reach the right one.
+"""Reads processes from /proc, and signals exactly the right one.
 
 Shared by the scheduler and, stand-alone, by the launcher: it imports nothing but built-in modules, because
 the launcher pays for every import before the first job can start. Knows nothing of jobs, runs or files of
@@ -115,7 +115,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _children_by_parent() -> "Callable[[int], list[int]]":
-    """The same from parent pids, for kernels built without the children file; reads all of /proc."""
+    """Like ``_children``, from parent pids, for kernels without the children file; reads all of /proc."""
     below: dict[int, list[int]] = {}
     for one in all_processes():
         below.setdefault(one.parent, []).append(one.pid)

@@ -1,4 +1,4 @@
-"""What the scheduler asks of a runtime and what it is told: the values, and the protocol ``Runtime``.
+"""The protocol ``Runtime`` between the scheduler and the processes, and its values.
 
 A run is one attempt to run one process of a job; its id is chosen by the scheduler and never used again.
 Nothing here starts a process or reads a file.
@@ -19,7 +19,7 @@ MAX_RUN_ID_BYTES = 200
 
 
 WantedNode = tuple[Amounts, Mapping[str, str]]
-"""What a node is to have at least, and its labels."""
+"""The least resources of a node that is wanted, and its labels."""
 
 
 class RuntimeUnavailable(Unreachable):
@@ -28,7 +28,7 @@ class RuntimeUnavailable(Unreachable):
 
 @value(frozen=True, slots=True)
 class Reservation:
-    """What the virtual cluster of a run has, which must be kept for it where others start work, too.
+    """The parts of the virtual cluster of a run that must be kept for it where others start work, too.
 
     `name` is never used for another job or attempt. Each of the `parts` is a virtual node, its node and its amounts;
     `own` is the virtual node of the run.
@@ -92,7 +92,7 @@ class ExitRecord(Exit):
 
 
 class RunState(StrEnum):
-    """What can be seen of a run."""
+    """The states in which a run can be observed."""
 
     NEVER_STARTED = "never-started"  # no supervisor has taken it up (yet); launching it (again) is safe
     STARTING = "starting"  # supervised, its process not started yet
@@ -137,7 +137,7 @@ class Runtime(Protocol):
         """When to ask for changes at the latest."""
 
     def assign(self) -> int:
-        """The number of who shall carry out one more run."""
+        """The number of the supervisor for one more run."""
 
     def launch(self, request: LaunchRequest) -> None:
         """Start a run. Asked twice for the same run and number, in any way and from anywhere, it runs once."""

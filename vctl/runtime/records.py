@@ -31,7 +31,7 @@ _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # FS_IOC_
 
 
 class Entry:
-    """What a record file says of one run. `heard`: the end came on the line of its supervisor, which is proof."""
+    """The entry of a run in a record file. `heard`: the end came on the line of its supervisor, which is proof."""
 
     __slots__ = ("boot", "exit", "heard", "start", "supervisor")
 
@@ -330,5 +330,5 @@ def _number(word: bytes, least: int = 0, most: int = _MOST) -> int:
 
 
 def unavailable(error: OSError) -> RuntimeUnavailable:
-    """What to raise when the disk fails."""
+    """The error to raise when the disk fails."""
     return RuntimeUnavailable(f"cannot use {error.filename or 'the state directory'}: {error.strerror}")

@@ -17,7 +17,7 @@ MAX_DEPTH = 100
 
 
 class Unusable(VctlError):
-    """What lies under the name of an object is not one."""
+    """The entry under the name of an object is no object."""
 
     code = "ObjectUnusable"
 

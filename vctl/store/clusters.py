@@ -84,7 +84,7 @@ def get_vnode(store: Store, vnode_id: str) -> Row | None:
 
 
 def child_allocations(store: Store, cluster_id: str) -> list[Row]:
-    """What lies in the virtual nodes of a cluster: rows of ``parent_vnode_id, amounts, whole, kind`` of children."""
+    """The virtual nodes of the children of a cluster: rows of ``parent_vnode_id, amounts, whole, kind``."""
     return store.rows(
         "SELECT v.parent_vnode_id, v.amounts, v.instances, v.whole, c.kind, c.cluster_id"
         " FROM clusters c JOIN vnodes v USING (cluster_id) WHERE c.parent_id = ?",
@@ -93,7 +93,7 @@ def child_allocations(store: Store, cluster_id: str) -> list[Row]:
 
 
 def run_allocations(store: Store, cluster_id: str) -> list[Row]:
-    """What processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts, instances``."""
+    """The parts that processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts, instances``."""
     return store.rows(
         "SELECT vnode_id, node_id, amounts, instances FROM runs WHERE state <> 'ENDED' AND cluster_id = ?",
         cluster_id,

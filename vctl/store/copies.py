@@ -13,7 +13,7 @@ from vctl.store.database import apply_migrations, database_path, open_file
 from vctl.store.schema import VERSION
 
 _COUNTED = ("job_counts", "queue_counts")
-"""What triggers fill anew."""
+"""Tables that triggers fill."""
 _OWN = ("_sqlite_migrations",)
 _AGAIN = "name a file made by `vctl backup`"
 

@@ -262,7 +262,7 @@ def note_lost(store: Store) -> None:
 
 
 def write_lock_holder(path: Path) -> str:
-    """Who holds SQLite's write lock, from the kernel's lock table: ``pid 123 (python)`` or ``another process``."""
+    """The holder of SQLite's write lock, from the kernel's lock table: ``pid 123 (python)`` or ``another process``."""
     try:
         inode = os.stat(f"{path}-shm").st_ino
         lines = Path("/proc/locks").read_text().splitlines()

@@ -8,7 +8,7 @@ from vctl.store.store import Row, Store
 
 
 def awaited(store: Store, job_id: int, limit: int) -> list[Row]:
-    """What a job waits for, the first few."""
+    """The first few conditions of a job on other jobs."""
     return store.rows(
         "SELECT condition, awaited FROM dependencies WHERE job_id = ? ORDER BY awaited, condition LIMIT ?",
         job_id, limit,
@@ -25,7 +25,7 @@ def waiting_for(store: Store, awaited: str) -> tuple[tuple[int, str], ...]:
 
 
 def awaited_names(store: Store) -> list[str]:
-    """All that somebody waits for."""
+    """The ids of all jobs and arrays that a job waits for."""
     return store.column("SELECT DISTINCT awaited FROM dependencies ORDER BY 1")
 
 
@@ -40,7 +40,7 @@ def awaited_members(store: Store, array: Row) -> list[str]:
 
 
 def any_waits(store: Store, names: Iterable[str]) -> list[str]:
-    """Of some ids, those that somebody waits for."""
+    """The ids among ``names`` that a job waits for."""
     if store.value("SELECT 1 FROM dependencies LIMIT 1") is None:
         return []
     return [

@@ -32,7 +32,7 @@ def journal(store: Store, seq: int) -> list[Row]:
 
 
 COLUMNS = ("seq", "kind", "object", "object_id", "cluster_id", "job_id")
-"""What SQL can compare with a word."""
+"""The columns that can be compared with a word."""
 
 
 def matches(column: str, *, equal: bool) -> str:

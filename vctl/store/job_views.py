@@ -75,7 +75,7 @@ def head(store: Store, parent_id: str, limit: int) -> list[Row]:
 
 
 def running(store: Store, limit: int, where: str, values: Iterable[object]) -> list[Row]:
-    """Of the jobs that match and run, those that were submitted last."""
+    """The running jobs that match and were submitted last."""
     return store.rows(
         f"SELECT * FROM jobs j WHERE status = 'RUNNING' AND {where} ORDER BY job_id DESC LIMIT ?",
         *values,
@@ -104,7 +104,7 @@ def running_by_user(store: Store, parent_id: str) -> dict[str, int]:
 
 
 def recent_failures(store: Store, limit: int, since: int, where: str, values: Iterable[object]) -> list[Row]:
-    """Of the jobs that match, the last that failed after a moment."""
+    """The jobs that match and failed after a moment, the latest first."""
     return store.rows(
         "SELECT * FROM jobs j INDEXED BY jobs_failed"
         f" WHERE status = 'FAILED' AND ended_at >= ? AND {where} ORDER BY ended_at DESC LIMIT ?",

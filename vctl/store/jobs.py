@@ -25,7 +25,7 @@ def next_number(store: Store) -> int:
 
 
 def launch(store: Store, job_id: int) -> Row | None:
-    """What is started: argv, environment, directory, options; members of an array share theirs."""
+    """The command of a job: argv, environment, directory, options. The members of an array share one."""
     own = store.row("SELECT * FROM job_launches WHERE job_id = ?", job_id)
     return own or store.row("SELECT arrays.* FROM arrays JOIN jobs USING (array_id) WHERE job_id = ?", job_id)
 

@@ -13,13 +13,13 @@ def all_rows(store: Store) -> list[Row]:
 
 
 def of_borrower(store: Store, cluster_id: str) -> list[Lease]:
-    """What a cluster has borrowed, oldest first."""
+    """The leases of a borrower, oldest first."""
     found = store.rows("SELECT * FROM leases WHERE borrower_id = ? ORDER BY lease_id", cluster_id)
     return [rows.lease(row) for row in found]
 
 
 def flexible_entry(store: Store, cluster_id: str) -> dict[str, int]:
-    """What the entrypoint of a job cluster holds of the cluster's flexible part."""
+    """The part of the flexible resources of a job cluster that its entrypoint holds."""
     row = store.row(
         "SELECT r.amounts FROM runs r JOIN vnodes v USING (vnode_id) JOIN clusters c ON c.cluster_id = v.cluster_id"
         " WHERE v.cluster_id = ? AND c.kind = 'job' AND v.kind = 'flexible' AND r.task_id IS NULL"

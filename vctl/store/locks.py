@@ -21,14 +21,14 @@ START_LOCK = "scheduler.start"
 FOREGROUND, BACKGROUND = "foreground", "background"
 """Kinds of scheduler."""
 _PAUSE_S = (0.0005, 0.004)
-"""First and longest pause of who waits for a lock."""
+"""First and longest pause of a process that waits for a lock."""
 _PROBED_S = 0.05
-"""Who asks whether a lock is held takes it for an instant: a refusal counts when it lasts longer than that."""
+"""A look at a lock takes it for an instant: a refusal counts when it lasts longer than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the scheduler lock. ``kind`` is empty, and ``pid`` 0, in the instant before the holder has said so."""
+    """The holder of the scheduler lock. ``kind`` is empty, and ``pid`` 0, until the holder has written them."""
 
     kind: str
     pid: int
@@ -116,7 +116,7 @@ class StartLock:
 
 
 def holder(home: Path) -> Holder | None:
-    """Who schedules in a state directory; None when nobody does."""
+    """The holder of the scheduler lock of a state directory, or None."""
     try:
         fd = os.open(home / SCHEDULER_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -92,7 +92,7 @@ def states(store: Store) -> dict[str, int]:
 
 
 def numbers_in_use(store: Store, node_id: str) -> dict[str, set[int]]:
-    """Of each unit resource the instance numbers that somebody holds on a node."""
+    """Unit resource -> the instance numbers that are held on a node."""
     used: dict[str, set[int]] = {}
     for row in store.rows(
         "SELECT instances FROM vnodes WHERE node_id = ? AND NOT whole"

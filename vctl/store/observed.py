@@ -1,4 +1,4 @@
-"""What was seen or judged and may be lost: no change, and not in the journal."""
+"""Rows that may be lost, because they are seen or judged again: they are no changes, and not in the journal."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _load_with_ancestors(store: Store, ledger: Ledger, slots: Iterable[str]) -> 
 
 
 def _load_use(store: Store, ledger: Ledger, cluster_id: str) -> None:
-    """What lies in the virtual nodes of a cluster: those of its children, and its processes."""
+    """Put the virtual nodes of the children of a cluster, and its processes, into the ledger."""
     own = _list(ledger.members[cluster_id])
     for row in store.rows(
         "SELECT v.* FROM vnodes v WHERE v.parent_vnode_id IN (SELECT value FROM json_each(?))", own

@@ -18,7 +18,7 @@ def pending_rows(store: Store) -> list[Row]:
 
 
 def pending(store: Store) -> Iterator[PendingJob]:
-    """The same as values, at half the cost per job."""
+    """All jobs that wait, as values: half the cost per job of rows."""
     return _values(store, _PENDING)
 
 
@@ -62,7 +62,7 @@ def positions(store: Store) -> dict[int, int]:
 
 
 def waiting_rows(store: Store, parent_id: str) -> list[Row]:
-    """What the order of a queue is made of."""
+    """The columns from which the order of a queue follows."""
     return store.rows(
         "SELECT job_id, priority, submitted_at, user, resources, time_limit_s FROM jobs"
         " WHERE status = 'PENDING' AND parent_cluster_id = ?",

@@ -36,7 +36,7 @@ def set_aside_rows(store: Store) -> list[Row]:
 
 
 def integrity(store: Store) -> list[str]:
-    """What SQLite itself finds wrong, by table; empty when nothing."""
+    """The problems that SQLite finds, by table; empty if it finds none."""
     if not _problems(store, ""):
         return []
     tables = store.rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")

@@ -97,7 +97,7 @@ _entries: dict[str, Amounts] = {}
 
 
 def entry(text: str) -> Amounts:
-    """What an entrypoint asks for, of a column; equal texts share one value."""
+    """The request of an entrypoint, from its column; equal texts share one value."""
     value = _entries.get(text)
     if value is None:
         if len(_entries) > 10_000:

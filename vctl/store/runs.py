@@ -13,7 +13,7 @@ def live_rows(store: Store) -> list[Row]:
 
 
 def never_again(store: Store) -> int:
-    """Whatever was to be started may have been, and is not started again. How many processes that concerns."""
+    """Mark all assigned runs as started, because they may have been. Returns the number of live runs."""
     live = live_rows(store)
     for row in live:
         if row["state"] == jb.ASSIGNED:

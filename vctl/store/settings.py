@@ -1,4 +1,4 @@
-"""What a cluster carries beside its spec: limits of borrowing and lending, and why it is stopped. One JSON column."""
+"""The settings of a cluster beside its spec, in one JSON column: limits, queue, and why it is stopped."""
 
 from __future__ import annotations
 

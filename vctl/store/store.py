@@ -45,7 +45,7 @@ class Head:
     lease: int | None = None
     """The number of the newest lease, once it was asked for."""
     read: tuple[int, int, int] = (0, 0, 0)
-    """What of it can change, as it was read."""
+    """The fields that a transaction can change, as they were read."""
 
 
 class Fenced(VctlError):
@@ -316,7 +316,7 @@ class Store:
         return self.head
 
     def _read_head(self) -> Head:
-        """What every transaction checks first: that the tables are ours to change, and where the journal ends."""
+        """Read the head, and check that this process may change the tables; first in every transaction."""
         head = Head(*self._db.execute(_HEAD).fetchone())
         self._check_term(head.term)
         if head.format != VERSION:

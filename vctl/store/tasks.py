@@ -14,7 +14,7 @@ def get(store: Store, task_id: str) -> Row | None:
 
 
 def launch(store: Store, task_id: str) -> Row | None:
-    """What is started: argv, environment, directory."""
+    """The command of a task: argv, environment, directory."""
     return store.row("SELECT * FROM task_launches WHERE task_id = ?", task_id)
 
 
@@ -40,7 +40,7 @@ def unfinished(store: Store) -> list[Row]:
 
 
 def outliving(store: Store) -> set[str]:
-    """Those of them that go on when their job ends: detached, or started by such a one."""
+    """Ids of the unfinished tasks that outlive their job: detached, or started by a detached task."""
     return set(
         store.column(
             "WITH RECURSIVE up (task_id, owner_id, detached) AS"
@@ -60,7 +60,7 @@ def bound(store: Store) -> list[Row]:
 
 
 def is_detached(store: Store, task_id: str) -> bool:
-    """Whether a task outlives its job: it is detached, or was started by one that is."""
+    """Whether a task outlives its job: it is detached, or a detached task started it."""
     return bool(
         store.value(
             "WITH RECURSIVE up (owner_id, detached) AS (SELECT owner_id, detached FROM tasks WHERE task_id = ?"

@@ -1,4 +1,4 @@
-"""What members of fair clusters used in the past, so that a new scheduler remembers it."""
+"""The past use of the members of fair clusters, so that a new scheduler remembers it."""
 
 from __future__ import annotations
 

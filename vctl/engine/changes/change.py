@@ -1,4 +1,4 @@
-"""What all changes are: frozen values, and what the journal says of one beside the change itself."""
+"""The decorator of all changes, which makes frozen values of them, and the public event of a change."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _plain(cls: type[C], *_: object, **__: object) -> C:
 
 
 class PublicEvent(NamedTuple):
-    """What the journal says of a change beside the change: its public event, unless the kind is empty."""
+    """The public event that the journal has beside a change. With an empty kind there is none."""
 
     kind: str
     object_kind: str

@@ -81,7 +81,7 @@ class QueueChanged:
 
     @property
     def given(self) -> dict[str, Any]:
-        """What differs from the default."""
+        """The settings that differ from the default."""
         return {name: value for name, value in asdict(self.queue).items() if value != getattr(DEFAULT, name)}
 
     def public_event(self) -> PublicEvent:

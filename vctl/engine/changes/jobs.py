@@ -164,7 +164,7 @@ class JobsStopped:
     first: int
     last: int
     spans: Spans
-    """Those that waited."""
+    """The members that waited."""
     awaited: tuple[str, ...]
     """The ids of members that other jobs wait for."""
     reason: str

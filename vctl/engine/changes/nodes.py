@@ -20,7 +20,7 @@ class NodeAdded:
     node: Node
     heartbeat_timeout_s: float | None = None
     devices: str = "{}"
-    """What the machine has, as JSON."""
+    """The devices of the machine, as JSON."""
 
     def public_event(self) -> PublicEvent:
         data = {"template": self.node.template_id, "source": self.node.source}
@@ -97,7 +97,7 @@ class MachinesAsked:
 
 @change
 class MachinesFailed:
-    """One more attempt that did not succeed: ``request`` has their number and the message of this one."""
+    """One more attempt failed: ``request`` has the number of attempts and the message of this one."""
 
     request: NodeRequest
 

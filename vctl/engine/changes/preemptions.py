@@ -103,7 +103,7 @@ class JobNominated:
     pieces: tuple[tuple[str, Allocation], ...]
     awaited: tuple[int, ...] = ()
     message: str | None = None
-    """What the job waits for, when that is new."""
+    """Why the job waits, if that is new."""
 
     def public_event(self) -> PublicEvent:
         """For schedulers alone: the events are those of the jobs that end."""

@@ -18,7 +18,7 @@ OUTSIDE = "outside"
 
 @change
 class Launch:
-    """What is started, as columns. It holds secrets, so it stays outside of the journal."""
+    """The command, as columns. It holds secrets, so it stays outside of the journal."""
 
     entrypoint: str = ""
     argv: str = "[]"
@@ -29,7 +29,7 @@ class Launch:
 
 @change
 class Details:
-    """What a job has beside what deciding about it needs, as columns."""
+    """The columns of a job that no decision needs."""
 
     name: str | None
     metadata: str
@@ -64,7 +64,7 @@ class ArraySubmitted:
     indices: tuple[int, int, int]
     """Start, stop and step."""
     shown: str
-    """The same in the words of the submit."""
+    """The indices as the user wrote them."""
     at_once: int | None
     after: tuple[tuple[str, str], ...] = ()
     launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})

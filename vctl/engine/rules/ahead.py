@@ -31,7 +31,7 @@ _MOST_TOGETHER = 32
 _EXPECTED = (
     JobStarted, JobEnded, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
 )  # fmt: skip
-"""What runs that end and follow each other bring. After any other change somebody else may be next."""
+"""The changes that runs make which end and follow each other. After any other change another job may be next."""
 
 
 def keeps_order(change: Change) -> bool:
@@ -131,7 +131,7 @@ def _is_tried_again(job: PendingJob | RunningJob) -> bool:
 
 
 def _next(queue: Queue, now: int) -> PendingJob | None:
-    """Who starts next in a queue; None where it is the last of its kind, for which it is told why it waits."""
+    """The next job of a queue; None if it is the last one of its shape, which has to be told why it waits."""
     heads = [
         (sub_queue.order[0], len(sub_queue.order))
         for shape in queue.shapes.values()

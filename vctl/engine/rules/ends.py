@@ -1,4 +1,4 @@
-"""What follows when processes start and end: for their tasks, for their jobs, and for what these have started."""
+"""The changes that follow when processes start and end: for their tasks and jobs, and for the tasks these own."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def _destroy(state: SchedulerState, cluster_id: str) -> Iterator[Change]:
 
 
 def _removal(state: SchedulerState, cluster_id: str) -> Generator[Change, None, ClusterRemoved | None]:
-    """What removes the cluster of a job, when all below it are gone; None where the job shared an indivisible one."""
+    """The removal of a job cluster, after that of all clusters below it; None if the job shared a cluster."""
     cluster = state.ledger.clusters.get(cluster_id)
     if cluster is None or cluster.kind != JOB:
         return None

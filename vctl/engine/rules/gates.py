@@ -35,7 +35,7 @@ def judged(condition: str, one: AwaitedOver) -> str:
 
 
 def followed(job: PendingJob, condition: str, name: str, now: int, *, met: bool) -> DependencyMet | JobEnded:
-    """What follows for a job when a condition came true, or can no longer: the job will never run."""
+    """The change for a job whose condition came true, or cannot come true any more: then the job never runs."""
     if met:
         return DependencyMet(job.job_id, job.submission_id, job.parent_id, condition, name, job.waits_for - 1)
     wish = {"ok": "to succeed", "notok": "to fail", "any": "to end"}[condition]

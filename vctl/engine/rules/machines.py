@@ -35,7 +35,7 @@ def is_ours(node: Node) -> bool:
 def changes(
     state: SchedulerState, memo: Memo, stimuli: Sequence[Stimulus], now: Now, new_id: NewId
 ) -> Iterator[Change]:
-    """What follows for machines and the requests for them."""
+    """All changes of machines and of the requests for them."""
     terms = state.machine_terms
     for one in stimuli:
         match one:
@@ -208,6 +208,6 @@ def done(
 
 
 def failed(state: SchedulerState, request: NodeRequest, message: str) -> Iterator[Change]:
-    """One more attempt had no success: the request stays, under the same id."""
+    """One more attempt failed: the request stays, under the same id."""
     if request.request_id in state.node_requests:
         yield MachinesFailed(replace(request, attempts=request.attempts + 1, message=message))

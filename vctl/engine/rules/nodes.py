@@ -1,4 +1,4 @@
-"""What becomes of nodes: silent ones die, dead ones give way to spares, empty ones are drained.
+"""Changes of nodes: silent nodes die, dead nodes are replaced by spares, empty draining nodes are drained.
 
 Clusters that are to go and in which nothing is left go too.
 """
@@ -65,7 +65,7 @@ def lost(state: SchedulerState) -> list[Run]:
 def upkeep(
     state: SchedulerState, memo: Memo, now: int, number: Callable[[], int], *, sweep: bool
 ) -> Iterator[Change]:
-    """All that is to be put in order now; ``sweep``: what only a look at everything finds, too."""
+    """The maintenance that is due now; ``sweep``: also the part that has to look at all objects."""
     if state.dead_nodes and (sweep or memo.replaced != state.seen):
         yield from replaced(state, now, number)
         memo.replaced = state.seen
@@ -108,7 +108,7 @@ def replaced(state: SchedulerState, now: int, number: Callable[[], int]) -> Iter
 def leases_settled(
     ledger: Ledger, cluster_id: str, leases: list[Lease], own: Amounts, now: int, number: Callable[[], int]
 ) -> Iterator[Change]:
-    """What a new minimum or other virtual nodes of a cluster mean for its leases. ``own``: its entrypoint's part."""
+    """Changes of the leases of a cluster with a new minimum or other virtual nodes. ``own``: its entrypoint's."""
     cluster = ledger.clusters[cluster_id]
     assert cluster.parent_id is not None
     found = settle(ledger, cluster_id, leases, own)
@@ -122,7 +122,7 @@ def leases_settled(
 
 
 def _entry(state: SchedulerState, cluster_id: str) -> Amounts:
-    """What the entrypoint of a job cluster holds of the cluster's flexible part."""
+    """The part of the flexible resources of a job cluster that its entrypoint holds."""
     for run_id in state.members_of(int(state.ledger.clusters[cluster_id].job or 0)):
         run = state.runs[run_id]
         vnode = state.ledger.vnodes.get(run.vnode_id)

@@ -1,4 +1,4 @@
-"""What becomes of tasks that use objects: they start, wait while somebody makes the objects, or fail with them."""
+"""Tasks that use objects: they become ready, wait while other tasks make the objects, or fail with them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class JobObjects(Protocol):
         """Which of these objects there are."""
 
     def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
-        """Who makes, or was to make, these objects, as far as that is known."""
+        """Name -> the maker of the object, as far as it is known."""
 
     def takes_tasks(self) -> bool:
         """Whether the job runs: some task may still make an object that nobody has promised."""
@@ -51,7 +51,7 @@ class JobObjects(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KnownObjects:
-    """Those in the state of a scheduler."""
+    """The objects of a job in the state of a scheduler."""
 
     state: SchedulerState
     job_id: int
@@ -65,7 +65,7 @@ class KnownObjects:
         return self.state.tasks.objects.get(self.job_id, {}).keys() & set(names)
 
     def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
-        """Who makes, or was to make, these objects."""
+        """Name -> the maker of the object."""
         known = self.state.tasks.makers.get(self.job_id, {})
         return {name: known[name] for name in names if name in known}
 
@@ -76,7 +76,7 @@ class KnownObjects:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the inputs of a task say: all there, or what it waits for, or why it can never run."""
+    """``awaits``: which inputs of a task are missing, ``broken`` why it can never run; both empty: all are there."""
 
     awaits: str = ""
     broken: str = ""
@@ -126,7 +126,7 @@ def settle(objects: JobObjects, names: Iterable[str], now: int) -> Iterator[Chan
 
 
 def settled(state: SchedulerState, job_id: int, names: Collection[str], now: int) -> Iterator[Change]:
-    """The same in the state of a scheduler."""
+    """Like ``settle``, for the objects in the state of a scheduler."""
     if names:
         yield from settle(KnownObjects(state, job_id), names, now)
 
@@ -177,7 +177,7 @@ def lost(state: SchedulerState, now: int) -> Iterator[Change]:
 
 
 def left_behind(state: SchedulerState, now: int) -> Iterator[Change]:
-    """What waits for nobody ends, and what belongs to nobody goes: a scheduler may have died before it did that."""
+    """End tasks that wait for a job that is over, and drop its objects: a scheduler may have died before it did."""
     for job_id in sorted(set(state.tasks.awaiting().values()) - state.running.jobs.keys()):
         yield from give_up(state, job_id, now)
     for job_id in sorted(state.tasks.with_objects - state.running.jobs.keys()):

@@ -1,4 +1,4 @@
-"""What the end of a process means for its job or task, and whether that is tried again."""
+"""The outcome of a job or task after the end of its process, and whether it is tried again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(run: Run, end: ProcessOver) -> Outcome:
-    """What the end of a run means for its job."""
+    """The outcome of a job or task after the end of its run."""
     record = end.exit
     if run.stop_reason == jb.NODE_FAILED and (record is None or record.stopped):
         return Outcome(jb.FAILED, jb.NODE_FAILED, None, f"node {run.node_id} died")
@@ -66,7 +66,7 @@ def _name(number: int) -> str:
 
 
 def judged(job: RunningJob, outcome: Outcome, one: Preemption | None) -> Outcome:
-    """The same in view of who ended the job: its user in their words, or (``one``) a preemption."""
+    """The outcome of a job that its user ended, with the message of the user, or that a preemption (``one``) ended."""
     if outcome.reason == jb.STOPPED_BY_USER and job.message is not None:
         outcome = outcome._replace(message=job.message)
     told = one is not None and one.told and outcome.reason == jb.NON_ZERO_EXIT

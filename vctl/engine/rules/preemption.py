@@ -153,7 +153,7 @@ def give_up(state: SchedulerState, job_id: int, why: str) -> Iterator[Change]:
 
 
 def rule_of(state: SchedulerState, job: RunningJob) -> str:
-    """What becomes of a job that ended for another: by what was decided then, else as its cluster says now."""
+    """The rule for a job that ended for another: as it was decided then, else as its cluster says now."""
     one = state.preemption_of(job)
     if one is not None:
         return one.rule
@@ -162,7 +162,7 @@ def rule_of(state: SchedulerState, job: RunningJob) -> str:
 
 
 def loss(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> JobPreempted:
-    """What was lost: the time of the attempt, and that times what the job held."""
+    """The loss: the time of the attempt, and that time multiplied by the resources that the job held."""
     one = state.preemption_of(job)
     lost_s = max(0, now - (job.started_at_ns or now)) / 1e9
     data = {

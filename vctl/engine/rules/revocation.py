@@ -71,7 +71,7 @@ def _called(state: SchedulerState) -> list[Lease]:
 
 
 def to_call(state: SchedulerState) -> list[Lease]:
-    """Of each cluster that waits for what it lent of its minimum the newest lease."""
+    """The newest lease of each cluster that waits for a part of its minimum that it has lent."""
     ledger = state.ledger
     lent: dict[str, list[Lease]] = {}
     for lease in state.leases.values():
@@ -100,7 +100,7 @@ def users_of(state: SchedulerState, lease: Lease) -> list[Run]:
 
 
 def to_end(state: SchedulerState, lease: Lease, now: int) -> Iterator[list[Run]]:
-    """What has to end so that a lease is free, never more: a task alone, a job whole.
+    """The processes that have to end so that a lease is free, no more: a task alone, a job whole.
 
     A job that has not run yet for as long as its cluster grants to every attempt is left out.
     """

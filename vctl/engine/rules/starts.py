@@ -1,4 +1,4 @@
-"""What starts by a plan: every start is checked again with the same predicate, each gang whole or not at all."""
+"""The starts of a plan: each is checked again with the same predicate, and a gang starts whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vctl.scheduler.plan import Plan, Start, TaskStart, still_fits
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What a start needs and no state has: names and numbers that were never used, a free port beside those taken."""
+    """The names and numbers that a start needs: none was used before, and the port is free."""
 
     name: Callable[[], str]
     supervisor: Callable[[], int]

@@ -27,7 +27,7 @@ _PUT_VNODE = (
     f" {', '.join(f'{name} = excluded.{name}' for name in _VNODE[1:])}"
 )
 BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
-"""What the column ``settings`` has beside the spec: limits, why the cluster is stopped, how its queue is served."""
+"""The keys of the column ``settings``: limits, why the cluster is stopped, how its queue is served."""
 PRIMARY_QUEUE = "primary_queue"
 """Where the settings of the primary's queue are kept, which has no row of its own."""
 

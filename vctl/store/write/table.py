@@ -14,7 +14,7 @@ MOST_ROWS = 64
 """Rows of one INSERT. Their number is a power of two, so that few statements are prepared."""
 
 WRITERS: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {}
-"""They get a connection and a list of changes of their type."""
+"""Type of change -> the function that writes changes of it; it gets the connection and a list of them."""
 W = TypeVar("W", bound=Callable[..., None])
 
 
