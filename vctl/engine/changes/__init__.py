@@ -5,9 +5,8 @@ module of its objects; this one lists them.
 """
 
 from collections.abc import Mapping
-from typing import get_args
 
-from vctl.engine.changes.change import PublicEvent
+from vctl.engine.changes.change import Change, PublicEvent
 from vctl.engine.changes.clusters import (
     ClusterAdded,
     ClusterChanged,
@@ -84,30 +83,6 @@ from vctl.engine.changes.tasks import (
     TaskSubmitted,
 )
 
-Change = (
-    # jobs
-    JobStarted | JobEnding | JobEnded | JobRequeued | StopAsked | JobsStopped
-    | JobSubmitted | ArraySubmitted | JobForgotten | ArrayForgotten | JobsPruned | ArraysEmptied
-    # gates and edits
-    | JobsHeld | JobsEdited | MembersAdmitted | BeginTimesPassed | DependencyMet
-    # runs
-    | RunSeen | RunStopping | RunWarned | RunEnded | RunAssignedAhead | RunTakenBack
-    # tasks and objects
-    | TaskSubmitted | TaskReady | TaskAwaits | TaskBound | TaskStarted | TaskRetried | TaskStopAsked | TaskEnded
-    | ObjectCreated | ObjectLost | ObjectsDropped
-    # preemption
-    | JobPreempting | PreemptionMoved | JobSpared | PreemptionOver | JobPreempted | JobNominated | NominationDropped
-    # clusters
-    | ClusterAdded | ClusterChanged | ClusterMoved | QueueChanged | ClusterDetached | ClusterRemoved
-    | VNodesChanged | NodeReplaced | NodesPublished
-    # leases
-    | LeaseGranted | LeaseCalled | LeaseReturned
-    # nodes, and requests for them
-    | NodeAdded | NodeMoved | NodeChanged | NodeRemoved
-    | MachinesAsked | MachinesFailed | MachinesDone
-    # repair
-    | RowSetAside | RunStripped | ClusterRepaired
-)  # fmt: skip
 OF_CAPACITY = (
     NodeAdded, NodeMoved, NodeChanged, NodeRemoved,
     ClusterAdded, ClusterChanged, ClusterMoved, ClusterRemoved, NodeReplaced,
@@ -115,4 +90,4 @@ OF_CAPACITY = (
 """With these, what was judged of what could ever run is judged anew."""
 HOMES = ("jobs", "submits", "gates", "runs", "clusters", "nodes", "tasks", "preemptions", "repair")
 """The modules of changes. ``store/write`` has one of each name."""
-CHANGES: Mapping[str, type[Change]] = {one.__name__: one for one in get_args(Change)}
+CHANGES: Mapping[str, type[Change]] = {kind.__name__: kind for kind in Change.__subclasses__()}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform
 
 from vctl.core.values import value
+
+if TYPE_CHECKING:
+    from vctl.engine.state import SchedulerState
 
 C = TypeVar("C")
 FIELDS = "__dataclass_fields__"
@@ -59,6 +62,18 @@ class PublicEvent(NamedTuple):
     cluster_id: str | None = None
     job_id: int | None = None
     data: Mapping[str, Any] = {}
+
+
+class Change:
+    """A change of the state: a frozen value with everything that a rule may read afterwards, never a difference."""
+
+    def public_event(self) -> PublicEvent:
+        """The public event of the change; one with an empty kind is in the journal for schedulers alone."""
+        raise NotImplementedError
+
+    def apply(self, state: SchedulerState) -> None:
+        """Let the state be as it is after the change. Applied again, the change does nothing."""
+        raise NotImplementedError
 
 
 def internal(kind: str, key: str) -> Callable[[Any], PublicEvent]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vctl.core.clusters import ACTIVE, JOB, PRIMARY, REMOVING, STOPPED, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.engine.changes.change import PublicEvent, change, unread
+from vctl.engine.changes.change import Change, PublicEvent, change, unread
 
 if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
@@ -19,7 +19,7 @@ _MOVED = {ACTIVE: "cluster.resumed", STOPPED: "cluster.stopped", REMOVING: "clus
 
 
 @change
-class ClusterAdded:
+class ClusterAdded(Change):
     """There is another cluster; its virtual nodes follow."""
 
     at: int
@@ -34,7 +34,7 @@ class ClusterAdded:
 
 
 @change
-class ClusterChanged:
+class ClusterChanged(Change):
     """A cluster has another spec, other limits or another revision."""
 
     at: int
@@ -54,7 +54,7 @@ class ClusterChanged:
 
 
 @change
-class ClusterMoved:
+class ClusterMoved(Change):
     """A cluster admits jobs or does not, or is to go when it is empty. ``stopped``: who stopped it and why."""
 
     at: int
@@ -73,7 +73,7 @@ class ClusterMoved:
 
 
 @change
-class QueueChanged:
+class QueueChanged(Change):
     """The queue of a cluster is served like this."""
 
     cluster_id: str
@@ -94,7 +94,7 @@ class QueueChanged:
 
 
 @change
-class ClusterDetached:
+class ClusterDetached(Change):
     """The job of a cluster is over, and something detached still lives in it."""
 
     cluster_id: str
@@ -107,7 +107,7 @@ class ClusterDetached:
 
 
 @change
-class ClusterRemoved:
+class ClusterRemoved(Change):
     """A cluster is gone with its virtual nodes and leases; what it lent is lent by its parent from now on."""
 
     cluster_id: str
@@ -149,7 +149,7 @@ class ClusterRemoved:
 
 
 @change
-class VNodesChanged:
+class VNodesChanged(Change):
     """Virtual nodes are gone, and others are where and as they are now: each step in this order is possible."""
 
     removed: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ class VNodesChanged:
 
 
 @change
-class NodeReplaced:
+class NodeReplaced(Change):
     """In a cluster a dead node gave way to another one, or (None) to nothing."""
 
     cluster_id: str
@@ -184,7 +184,7 @@ class NodeReplaced:
 
 
 @change
-class NodesPublished:
+class NodesPublished(Change):
     """The nodes of a cluster after a replacement, for the runtime that works there; ``job_id``: whose cluster it is."""
 
     cluster_id: str
@@ -202,7 +202,7 @@ def _cluster_event(kind: str, cluster_id: str, data: Mapping[str, Any] | None = 
 
 
 @change
-class LeaseGranted:
+class LeaseGranted(Change):
     """A cluster has borrowed something."""
 
     lease: Lease
@@ -216,7 +216,7 @@ class LeaseGranted:
 
 
 @change
-class LeaseCalled:
+class LeaseCalled(Change):
     """The lender wants a lease back; it ends at ``lease.expires_at``, at the latest."""
 
     lease: Lease
@@ -229,7 +229,7 @@ class LeaseCalled:
 
 
 @change
-class LeaseReturned:
+class LeaseReturned(Change):
     """A lease was given back, down to its amounts now; without any it is over."""
 
     lease: Lease

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.spans import Spans, numbers_of
-from vctl.engine.changes.change import PublicEvent, change, internal
+from vctl.engine.changes.change import Change, PublicEvent, change, internal
 
 if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
@@ -33,7 +33,7 @@ class Members:
 
 
 @change
-class JobsHeld:
+class JobsHeld(Change):
     """Waiting jobs are put on hold, or released."""
 
     members: Members
@@ -50,7 +50,7 @@ class JobsHeld:
 
 
 @change
-class JobsEdited:
+class JobsEdited(Change):
     """Jobs have another priority, name or time limit. ``values``: column -> value."""
 
     members: Members
@@ -79,7 +79,7 @@ class JobsEdited:
 
 
 @change
-class MembersAdmitted:
+class MembersAdmitted(Change):
     """Members of an array got a place among those that may run at once."""
 
     array_id: str
@@ -92,7 +92,7 @@ class MembersAdmitted:
 
 
 @change
-class BeginTimesPassed:
+class BeginTimesPassed(Change):
     """The begin time of waiting jobs is over, or the time before another attempt."""
 
     spans: Spans
@@ -106,7 +106,7 @@ class BeginTimesPassed:
 
 
 @change
-class DependencyMet:
+class DependencyMet(Change):
     """A condition that a job waited for came true; ``left`` are open."""
 
     job_id: int

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vctl.core.clusters import Cluster, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.spans import Spans, numbers_of
-from vctl.engine.changes.change import PublicEvent, change, internal
+from vctl.engine.changes.change import Change, PublicEvent, change, internal
 from vctl.engine.changes.clusters import ClusterRemoved
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @change
-class JobStarted:
+class JobStarted(Change):
     """A job runs from now on: with its own cluster or in its parent's, and with all of its processes."""
 
     at: int
@@ -55,7 +55,7 @@ class JobStarted:
 
 
 @change
-class JobEnding:
+class JobEnding(Change):
     """The entrypoint of a job has ended like this, and what it started is still being ended."""
 
     job_id: int
@@ -73,7 +73,7 @@ class JobEnding:
 
 
 @change
-class JobEnded:
+class JobEnded(Change):
     """A job is over. ``move``: ``end``, or ``stop`` or ``reject`` for one that waited."""
 
     at: int
@@ -107,7 +107,7 @@ class JobEnded:
 
 
 @change
-class JobRequeued:
+class JobRequeued(Change):
     """A job that ran waits again, for another attempt; its cluster is gone."""
 
     job: PendingJob
@@ -126,7 +126,7 @@ class JobRequeued:
 
 
 @change
-class StopAsked:
+class StopAsked(Change):
     """A running job is to end. The first request keeps its time and reason, the last one its grace and words."""
 
     at: int
@@ -156,7 +156,7 @@ class StopAsked:
 
 
 @change
-class JobsStopped:
+class JobsStopped(Change):
     """The members of an array are told to end, and those that waited are over."""
 
     at: int

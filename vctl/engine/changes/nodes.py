@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl.core.nodes import Node, NodeRequest
-from vctl.engine.changes.change import PublicEvent, change
+from vctl.engine.changes.change import Change, PublicEvent, change
 
 if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
 
 
 @change
-class NodeAdded:
+class NodeAdded(Change):
     """There is another node."""
 
     at: int
@@ -31,7 +31,7 @@ class NodeAdded:
 
 
 @change
-class NodeMoved:
+class NodeMoved(Change):
     """A node is in another state: its author, the reason, and the time."""
 
     at: int
@@ -51,7 +51,7 @@ class NodeMoved:
 
 
 @change
-class NodeChanged:
+class NodeChanged(Change):
     """A node has other totals, labels or another template. ``settled``: what lies on it fits into them again."""
 
     node: Node
@@ -66,7 +66,7 @@ class NodeChanged:
 
 
 @change
-class NodeRemoved:
+class NodeRemoved(Change):
     """A node on which nothing lies is forgotten."""
 
     node_id: str
@@ -83,7 +83,7 @@ class NodeRemoved:
 
 
 @change
-class MachinesAsked:
+class MachinesAsked(Change):
     """A node provider is to make machines, or to end some."""
 
     request: NodeRequest
@@ -96,7 +96,7 @@ class MachinesAsked:
 
 
 @change
-class MachinesFailed:
+class MachinesFailed(Change):
     """One more attempt failed: ``request`` has the number of attempts and the message of this one."""
 
     request: NodeRequest
@@ -110,7 +110,7 @@ class MachinesFailed:
 
 
 @change
-class MachinesDone:
+class MachinesDone(Change):
     """A request is done, or given up: with these nodes."""
 
     request: NodeRequest

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.core.jobs import Preemption
 from vctl.core.resources import Allocation
-from vctl.engine.changes.change import PublicEvent, change, internal
+from vctl.engine.changes.change import Change, PublicEvent, change, internal
 
 if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
 
 
 @change
-class JobPreempting:
+class JobPreempting(Change):
     """A running job is to end for another, at ``ends_at`` at the latest."""
 
     preemption: Preemption
@@ -32,7 +32,7 @@ class JobPreempting:
 
 
 @change
-class PreemptionMoved:
+class PreemptionMoved(Change):
     """The job was told (``tell``), or its processes were told to end (``end``)."""
 
     victim_id: int
@@ -46,7 +46,7 @@ class PreemptionMoved:
 
 
 @change
-class JobSpared:
+class JobSpared(Change):
     """A job that was to end for another goes on."""
 
     victim_id: int
@@ -65,7 +65,7 @@ class JobSpared:
 
 
 @change
-class PreemptionOver:
+class PreemptionOver(Change):
     """A job that was to end for another has ended for another reason."""
 
     victim_id: int
@@ -77,7 +77,7 @@ class PreemptionOver:
 
 
 @change
-class JobPreempted:
+class JobPreempted(Change):
     """A job has ended for another, or because what it had borrowed was called back: what it lost."""
 
     job_id: int
@@ -93,7 +93,7 @@ class JobPreempted:
 
 
 @change
-class JobNominated:
+class JobNominated(Change):
     """This is reserved for a waiting job, until the awaited ones have ended. Its place among nominations stays."""
 
     job_id: int
@@ -121,7 +121,7 @@ class JobNominated:
 
 
 @change
-class NominationDropped:
+class NominationDropped(Change):
     """Nothing is reserved for a job any more."""
 
     job_id: int

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.resources import EMPTY
-from vctl.engine.changes.change import PublicEvent, change, internal, unread
+from vctl.engine.changes.change import Change, PublicEvent, change, internal, unread
 
 if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
 
 
 @change
-class RowSetAside:
+class RowSetAside(Change):
     """A row that cannot be used was moved out of its table. Its content may hold secrets, and is not in the journal."""
 
     at: int
@@ -31,7 +31,7 @@ class RowSetAside:
 
 
 @change
-class RunStripped:
+class RunStripped(Change):
     """A process goes on without its reservation, which its virtual node does not have."""
 
     run_id: str
@@ -45,7 +45,7 @@ class RunStripped:
 
 
 @change
-class ClusterRepaired:
+class ClusterRepaired(Change):
     """A divisible cluster has the nodes now which its job clusters had already."""
 
     cluster_id: str

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
-from vctl.engine.changes.change import PublicEvent, change, internal
+from vctl.engine.changes.change import Change, PublicEvent, change, internal
 
 if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
@@ -24,7 +24,7 @@ class Process:
 
 
 @change
-class RunSeen:
+class RunSeen(Change):
     """A process was seen to run; or (None) its run may have been started, and is not started again."""
 
     run_id: str
@@ -40,7 +40,7 @@ class RunSeen:
 
 
 @change
-class RunStopping:
+class RunStopping(Change):
     """A process is to be ended, for this reason; what was said first stays."""
 
     run_id: str
@@ -60,7 +60,7 @@ class RunStopping:
 
 
 @change
-class RunWarned:
+class RunWarned(Change):
     """The process of a job got the signal that warns of its end at ``ends_ns``, by the clock of the boot."""
 
     run_id: str
@@ -81,7 +81,7 @@ class RunWarned:
 
 
 @change
-class RunEnded:
+class RunEnded(Change):
     """A process is over, and everything that it started is gone. ``process`` where it was not seen before."""
 
     at: int
@@ -115,7 +115,7 @@ def with_process(run: Run, process: Process | None) -> Run:
 
 
 @change
-class RunAssignedAhead:
+class RunAssignedAhead(Change):
     """The next run of a supervisor: it starts a waiting job in the place of ``follows``, as soon as that is over."""
 
     run_id: str
@@ -142,7 +142,7 @@ class RunAssignedAhead:
 
 
 @change
-class RunTakenBack:
+class RunTakenBack(Change):
     """A run that was assigned ahead has not started and never will: its job waits in its queue again."""
 
     run_id: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans, numbers_of
-from vctl.engine.changes.change import PublicEvent, change, unread
+from vctl.engine.changes.change import Change, PublicEvent, change, unread
 
 if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
@@ -39,7 +39,7 @@ class Details:
 
 
 @change
-class JobSubmitted:
+class JobSubmitted(Change):
     """There is another job that waits. ``after``: condition and id of each job or array that it waits for."""
 
     job: PendingJob
@@ -56,7 +56,7 @@ class JobSubmitted:
 
 
 @change
-class ArraySubmitted:
+class ArraySubmitted(Change):
     """There is another array. ``template``: its first member under the id of the array; all others are alike."""
 
     template: PendingJob
@@ -106,7 +106,7 @@ class ArraySubmitted:
 
 
 @change
-class JobForgotten:
+class JobForgotten(Change):
     """A job that was over is deleted."""
 
     job_id: int
@@ -120,7 +120,7 @@ class JobForgotten:
 
 
 @change
-class ArrayForgotten:
+class ArrayForgotten(Change):
     """An array of which all members were over is deleted, with those that were left."""
 
     array_id: str
@@ -138,7 +138,7 @@ class ArrayForgotten:
 
 
 @change
-class JobsPruned:
+class JobsPruned(Change):
     """Jobs that ended long ago are deleted."""
 
     spans: Spans
@@ -152,7 +152,7 @@ class JobsPruned:
 
 
 @change
-class ArraysEmptied:
+class ArraysEmptied(Change):
     """The last members of arrays are deleted, and so these are."""
 
     array_ids: tuple[str, ...]

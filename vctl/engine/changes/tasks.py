@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.tasks import Maker, Task
-from vctl.engine.changes.change import PublicEvent, change
+from vctl.engine.changes.change import Change, PublicEvent, change
 from vctl.engine.changes.submits import OUTSIDE, Launch
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @change
-class TaskSubmitted:
+class TaskSubmitted(Change):
     """There is another task: what it uses, and what it is to leave, is known from now on."""
 
     at: int
@@ -33,7 +33,7 @@ class TaskSubmitted:
 
 
 @change
-class TaskReady:
+class TaskReady(Change):
     """All inputs of a task are there: it waits for a place."""
 
     task_id: str
@@ -48,7 +48,7 @@ class TaskReady:
 
 
 @change
-class TaskAwaits:
+class TaskAwaits(Change):
     """Inputs of a task are not there, or not any more."""
 
     task_id: str
@@ -64,7 +64,7 @@ class TaskAwaits:
 
 
 @change
-class TaskBound:
+class TaskBound(Change):
     """A task waits for this virtual node alone, as load of it; or (None) for none in particular."""
 
     task_id: str
@@ -90,7 +90,7 @@ class Copy:
 
 
 @change
-class TaskStarted:
+class TaskStarted(Change):
     """A task runs from now on: its process is to be started, beside copies of its inputs."""
 
     at: int
@@ -115,7 +115,7 @@ class TaskStarted:
 
 
 @change
-class TaskRetried:
+class TaskRetried(Change):
     """A try of a task has failed, and it waits for a place again."""
 
     task_id: str
@@ -131,7 +131,7 @@ class TaskRetried:
 
 
 @change
-class TaskStopAsked:
+class TaskStopAsked(Change):
     """A running task is to end. The first request keeps its time."""
 
     at: int
@@ -151,7 +151,7 @@ class TaskStopAsked:
 
 
 @change
-class TaskEnded:
+class TaskEnded(Change):
     """A task is over. ``move``: ``finish`` or ``fail``, or ``cancel`` for one that waited."""
 
     at: int
@@ -195,7 +195,7 @@ def _move(
 
 
 @change
-class ObjectCreated:
+class ObjectCreated(Change):
     """An object is there, of so many bytes: made by a task, or (None) put there by the entrypoint."""
 
     at: int
@@ -217,7 +217,7 @@ class ObjectCreated:
 
 
 @change
-class ObjectLost:
+class ObjectLost(Change):
     """The copy of an object on a node is gone, or (None) all copies. ``silent``: another copy is left."""
 
     job_id: int
@@ -237,7 +237,7 @@ class ObjectLost:
 
 
 @change
-class ObjectsDropped:
+class ObjectsDropped(Change):
     """The objects of a job, so many copies, go with it, and who was to make or use them is forgotten."""
 
     job_id: int
