@@ -311,6 +311,18 @@ def test_a_round(nodes: str, cluster: str, asked: list[str], want: str, grown: s
     assert differences(ledger, before) == []
 
 
+@spec("3.states")
+def test_a_task_planned_for_a_node_that_drains_meanwhile_does_not_start() -> None:
+    ledger = trees.tree("2c", "job < primary [1c]: n1~1c")
+    queue = TaskQueue("job")
+    queue.put(trees.task("job: 1c"))
+    (start,), _ = decide_tasks(ledger, {"job": queue})
+    revert(ledger, start)
+    assert still_fits(ledger, start)
+    trees.change_node(ledger, "n1", state=DRAINING)
+    assert not still_fits(ledger, start)
+
+
 def test_equal_tasks_that_wait_are_judged_once_and_again_when_something_grew() -> None:
     ledger = trees.tree("1c", "job < primary [1c]: n1~1c")
     trees.use(ledger, "job/0: 1c")

@@ -386,15 +386,3 @@ def difference(large: Allocation, small: Allocation) -> Allocation:
             instances[name] = more
     amounts = {n: a for n, a in subtract(large.amounts, small.amounts).items() if a}
     return Allocation(amounts, instances, tuple(sorted(set(large.cores) - set(small.cores))))
-
-
-def verdict(request: Amounts, total_amounts: Amounts, available: Amounts, load: Amounts | None = None) -> str:
-    """The documented words for one node: infeasible, feasible but not available, available.
-
-    Feasible: fits the total. Available: fits available minus load (the demand already queued for the node).
-    """
-    if not within(request, total_amounts):
-        return "infeasible"
-    if not within(request, subtract(available, load) if load else available):
-        return "feasible but not available"
-    return "available"

@@ -136,7 +136,9 @@ class Availability(AvailabilityProfile):
         self._held: dict[int, tuple[tuple[str, Allocation], ...]] = {}
         self._returned: dict[str, list[tuple[int, dict[Part, int]]]] = {}
         below = list(elastic_below(ledger, level))
-        self._above_min = {one: _above_minimum(ledger, one) for one in below if one not in own}
+        self._above_min = {
+            cluster_id: _above_minimum(ledger, cluster_id) for cluster_id in below if cluster_id not in own
+        }
         jobs = [
             job
             for parent_id in (level, *below)

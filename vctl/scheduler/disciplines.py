@@ -53,9 +53,9 @@ class ReservationTable:
         changed = queue.kept_at != nodes_at
         queue.kept_at = nodes_at
         self.reserved = {
-            job_id: one
-            for job_id, one in queue.kept.items()
-            if job_id in queue.jobs and (not changed or one.stands(ledger, queue.parent_id))
+            job_id: reservation
+            for job_id, reservation in queue.kept.items()
+            if job_id in queue.jobs and (not changed or reservation.stands(ledger, queue.parent_id))
         }
         self._seen: set[int] = set()
         """Jobs with a reservation that were passed in this round."""
@@ -77,22 +77,24 @@ class ReservationTable:
             return []
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
         return [
-            one
-            for one in self.reserved.values()
-            if one.binds(end_ns) and one.job_id != job.job_id and not self._outranks(job, one)
+            reservation
+            for reservation in self.reserved.values()
+            if reservation.binds(end_ns)
+            and reservation.job_id != job.job_id
+            and not self._outranks(job, reservation)
         ]
 
-    def _outranks(self, job: PendingJob, one: Reservation) -> bool:
+    def _outranks(self, job: PendingJob, reservation: Reservation) -> bool:
         """Whether a job has a better right than the job of a reservation, which is then void for it.
 
         In the order of arrival no job has. A higher priority has; and in a fair order a job of another user whose turn
         it is.
         """
-        other = self.queue.jobs.get(one.job_id)
+        other = self.queue.jobs.get(reservation.job_id)
         if other is None or self.policy.order == FIFO:
             return False
         if self.policy.order == FAIR and job.user != other.user:
-            return one.job_id not in self._seen
+            return reservation.job_id not in self._seen
         return job.priority > other.priority and order_key(job, self.policy) < order_key(other, self.policy)
 
     def view(self, binding: Sequence[Reservation]) -> View:
@@ -111,46 +113,50 @@ class ReservationTable:
         """A job was started: its reservation ends, and its end counts in the profile."""
         self.reserved.pop(start.job.job_id, None)
         self._profile = None
-        if self.reserved and any(self._outranks(start.job, one) for one in self.reserved.values()):
+        if self.reserved and any(
+            self._outranks(start.job, reservation) for reservation in self.reserved.values()
+        ):
             self._disturbed = True
         if self._views:
             changed = [vnode.parent_id or "" for vnode in start.vnodes] or [start.vnode_id]
             for view in self._views.values():
                 view.follow(changed, self.profile)
 
-    def promise(self, job: PendingJob, one: Reservation | None) -> None:
+    def promise(self, job: PendingJob, reservation: Reservation | None) -> None:
         """Set the reservation of a job; None: it has none."""
         self._seen.add(job.job_id)
         before = self.reserved.pop(job.job_id, None)
-        if one is None:
+        if reservation is None:
             return
-        if one is not before and any(self._outranks(job, other) for other in self.reserved.values()):
+        if reservation is not before and any(self._outranks(job, other) for other in self.reserved.values()):
             self._disturbed = True
-        self.reserved[job.job_id] = one
+        self.reserved[job.job_id] = reservation
 
     def others(self, job: PendingJob) -> list[Reservation]:
         """The reservations that a new reservation for a job must leave alone."""
         return [
-            one for one in self.reserved.values() if one.job_id != job.job_id and not self._outranks(job, one)
+            reservation
+            for reservation in self.reserved.values()
+            if reservation.job_id != job.job_id and not self._outranks(job, reservation)
         ]
 
-    def holds(self, one: Reservation) -> bool:
+    def holds(self, reservation: Reservation) -> bool:
         """Whether a reservation can still be kept beside those that were confirmed before it."""
-        if one.is_due(self.now_ns):
+        if reservation.is_due(self.now_ns):
             return False  # its start has come, and its job could not start
-        if not self._disturbed or one.start_ns is None:
+        if not self._disturbed or reservation.start_ns is None:
             return True
-        confirmed = [self.reserved[n] for n in self._seen if n in self.reserved and n != one.job_id]
-        return Claims(self.ledger, [*confirmed, one], self.profile).are_met(self.now_ns)
+        confirmed = [self.reserved[n] for n in self._seen if n in self.reserved and n != reservation.job_id]
+        return Claims(self.ledger, [*confirmed, reservation], self.profile).are_met(self.now_ns)
 
     def promises(self) -> dict[int, Reservation]:
         """The reservations for the next round."""
         if self._disturbed:
-            for job_id, one in list(self.reserved.items()):
+            for job_id, reservation in list(self.reserved.items()):
                 if job_id in self._seen:
                     continue
                 self._seen.add(job_id)
-                if not self.holds(one):
+                if not self.holds(reservation):
                     del self.reserved[job_id]
         most = max(MOST_KEPT, self.policy.backfill_depth)
         if len(self.reserved) > most:

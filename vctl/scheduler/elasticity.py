@@ -80,7 +80,7 @@ def can_grow(cluster: Cluster) -> bool:
 
 def growing(ledger: Ledger, cluster_id: str) -> list[str]:
     """A cluster and those above it, lowest first, up to the first that cannot grow."""
-    return [one.cluster_id for one in takewhile(can_grow, ledger.upward(cluster_id))]
+    return [cluster.cluster_id for cluster in takewhile(can_grow, ledger.upward(cluster_id))]
 
 
 def allowance(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
@@ -119,18 +119,22 @@ def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
 def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str, int]]]:
     """Siblings that may lend to a cluster, by id, and how much. What it lacks of its minimum it calls back instead."""
     siblings = sorted(ledger.subclusters.get(cluster.parent_id or "", ()))
-    lenders = [one for one in siblings if one != cluster.cluster_id and ledger.clusters[one].lending_limit]
+    lenders = [
+        sibling
+        for sibling in siblings
+        if sibling != cluster.cluster_id and ledger.clusters[sibling].lending_limit
+    ]
     if not lenders:
         return
     has, least = held(ledger, cluster.cluster_id), cluster.spec.flexible_min
-    for one in lenders:
+    for sibling in lenders:
         left = {
             name: amount
-            for name, amount in lendable(ledger, ledger.clusters[one]).items()
+            for name, amount in lendable(ledger, ledger.clusters[sibling]).items()
             if has.get(name, 0) >= least.get(name, 0)
         }
         if left:
-            yield one, left
+            yield sibling, left
 
 
 def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:

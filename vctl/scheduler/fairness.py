@@ -8,7 +8,7 @@ any resource of that cluster, divided by its weight.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
@@ -123,13 +123,9 @@ class Shares:
 
     def add(self, parent_id: str, user: str, amounts: Mapping[str, int]) -> None:
         """Add the amounts of a user's job in a cluster: they count there and for every cluster on the way up."""
-        for member in self._members(parent_id, user):
+        for member in [(parent_id, "", user), *_above(self.ledger, parent_id)]:
             self._known.pop(member, None)
             self.held[member] = rs.add(self.held.get(member, {}), amounts)
-
-    def _members(self, parent_id: str, user: str) -> Iterator[Member]:
-        yield (parent_id, "", user)
-        yield from _above(self.ledger, parent_id)
 
     def of_user(self, cluster_id: str, user: str) -> float:
         """A user's share of a cluster."""

@@ -17,7 +17,7 @@ from vctl.core.slots import template_of
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.gang_growth import place_with_growth
-from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
+from vctl.scheduler.placement import Placed, Unplaced, place, place_on
 from vctl.scheduler.shortage import Part, parts_of
 from vctl.scheduler.tasking import in_order, is_named, pinned_to
 from vctl.scheduler.upper_bound import UpperBound
@@ -27,7 +27,7 @@ INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "a
 
 
 def ever(
-    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET,
+    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *,
     empty: Callable[[], CandidateNodes] | None = None,
 ) -> Unplaced | None:  # fmt: skip
     """Why a gang can never run: it would not fit if every alive or draining node were empty and the parent grew.
@@ -44,16 +44,14 @@ def ever(
     if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
         return None
     if candidates is not None:
-        answer = place_on(candidates, spec, entry, budget=budget)
+        answer = place_on(candidates, spec, entry)
         return None if isinstance(answer, Placed) or answer.exhausted else answer
     bare = emptied(ledger, parent_id)
-    answer = place(bare, parent_id, spec, entry, budget=budget)
+    answer = place(bare, parent_id, spec, entry)
     if isinstance(answer, Placed) or answer.exhausted:
         return None
-    grown = place_with_growth(bare, parent_id, spec, entry, budget=budget)
-    if isinstance(grown, Unplaced):
-        return None if grown.exhausted else grown
-    return None
+    grown = place_with_growth(bare, parent_id, spec, entry)
+    return grown if isinstance(grown, Unplaced) and not grown.exhausted else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +102,12 @@ def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdi
 
 def _is_met(part: Part, table: list[NodeVerdict]) -> bool:
     """Whether all nodes together have enough for a part."""
-    there = [one for one in table if one.verdict == AVAILABLE]
+    there = [verdict for verdict in table if verdict.verdict == AVAILABLE]
     if part.how != "split":
         return len(there) >= part.count
-    return all(sum(one.have.get(n, 0) for one in there) >= amount for n, amount in part.request.items())
+    return all(
+        sum(verdict.have.get(n, 0) for verdict in there) >= amount for n, amount in part.request.items()
+    )
 
 
 def _parts(spec: ClusterSpec, entry: Amounts) -> list[Part]:

@@ -34,8 +34,6 @@ class GrowthCandidates(CandidateNodes):
 
     chain: tuple[str, ...]
     """The clusters that can grow, lowest first."""
-    top_id: str
-    """The cluster above them, which does not grow."""
     limits: Budgets
     on_node: Mapping[str, tuple[str, ...]]
     """Node that is looked at by itself -> its slots."""
@@ -136,7 +134,6 @@ def growth_candidates(
         class_of,
         lambda slot: view.capacity(slot, budgets),
         tuple(chain),
-        top_id,
         budgets,
         {node_id: tuple(sorted(view.on_node.get(node_id, ()))) for node_id in view.nodes},
         view.ways,

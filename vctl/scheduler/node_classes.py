@@ -275,12 +275,8 @@ class NodeClasses:
     def bulk(self, state_id: int) -> int:
         """The free amounts of a node as one number: thousandths of the largest slot, over all resources asked for."""
         if state_id not in self._bulk:
-            self._bulk[state_id] = sum(map(self.slot_bulk, self.states[state_id].slots))
+            self._bulk[state_id] = sum(self.size(slot.free) for slot in self.states[state_id].slots)
         return self._bulk[state_id]
-
-    def slot_bulk(self, slot: SlotState) -> int:
-        """The free amounts of a slot as one number."""
-        return self.size(slot.free)
 
     def size(self, amounts: Sequence[int]) -> int:
         """Amounts as one number: thousandths of the largest slot, added up over the resources."""
@@ -304,7 +300,7 @@ class NodeClasses:
 
     def _option(self, slot: SlotState) -> Option:
         most, trait = self._flexible_most(slot), self.traits[slot.trait]
-        cost: tuple[int, ...] = (trait.waste, self.slot_bulk(slot))
+        cost: tuple[int, ...] = (trait.waste, self.size(slot.free))
         if trait.ladders:
             cost = (self.depth(slot, most), trait.fresh, *cost)
         return Option(slot, most, cost)

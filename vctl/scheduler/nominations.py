@@ -112,7 +112,9 @@ class Nominations:
 
     def __init__(self, ledger: Ledger, nominations: Iterable[Nomination] = ()) -> None:
         self.ledger = ledger
-        self.nominations: dict[int, Nomination] = {one.job_id: one for one in nominations}
+        self.nominations: dict[int, Nomination] = {
+            nomination.job_id: nomination for nomination in nominations
+        }
         self._names: dict[int, list[str]] = {}
         self._growth: dict[int, Growth] = {}
         self._charge(self.nominations)
@@ -124,15 +126,17 @@ class Nominations:
         if job.job_id in self.nominations:
             return frozenset({job.job_id})
         return frozenset(
-            one.job_id
-            for one in self.nominations.values()
-            if one.parent_id == job.parent_id and one.priority < job.priority
+            nomination.job_id
+            for nomination in self.nominations.values()
+            if nomination.parent_id == job.parent_id and nomination.priority < job.priority
         )
 
     def out_of_reach(self, job: PendingJob) -> list[Nomination]:
         """The nominations that a job must leave to others."""
         reach = self.reach(job)
-        return [one for one in self._ordered(self.nominations) if one.job_id not in reach]
+        return [
+            nomination for nomination in self._ordered(self.nominations) if nomination.job_id not in reach
+        ]
 
     def put(self, nomination: Nomination) -> None:
         """Add a nomination."""
@@ -210,25 +214,25 @@ class Nominations:
     def _ordered(self, job_ids: Iterable[int]) -> list[Nomination]:
         """Nominations by priority, then by age: the first ones get what is free now."""
         wanted = set(job_ids)
-        found = [one for job_id, one in self.nominations.items() if job_id in wanted]
-        return sorted(found, key=lambda one: -one.priority)
+        found = [nomination for job_id, nomination in self.nominations.items() if job_id in wanted]
+        return sorted(found, key=lambda nomination: -nomination.priority)
 
     def _charge(self, job_ids: Iterable[int]) -> None:
-        for one in self._ordered(job_ids):
-            if not one.stands(self.ledger) or (growth := one.growth(self.ledger)) is None:
+        for nomination in self._ordered(job_ids):
+            if not nomination.stands(self.ledger) or (growth := nomination.growth(self.ledger)) is None:
                 continue
             if growth.gained:
                 growth.promise(self.ledger)
-                self._growth[one.job_id] = growth
-            for number, part in enumerate(one.pieces):
+                self._growth[nomination.job_id] = growth
+            for number, part in enumerate(nomination.pieces):
                 capacity = self.ledger.capacities[part[0]]
                 if capacity.is_overdrawn():
                     continue
                 free = capacity.copy().take_most(part[1])
                 if any(free.amounts.values()):
-                    name = f"earmarked:{one.job_id}:{number}"
+                    name = f"nominated:{nomination.job_id}:{number}"
                     self.ledger.charge(name, part[0], free)
-                    self._names.setdefault(one.job_id, []).append(name)
+                    self._names.setdefault(nomination.job_id, []).append(name)
 
 
 def _only(capacity: FreeCapacity, parts: Iterable[Allocation]) -> FreeCapacity:

@@ -102,16 +102,18 @@ class Preemptor:
             self.unsearched = True
             return False
         if not isinstance(found, Preempt):
-            sub_queue.no_victims = (found, *self._stamp(found, queue, job), self._young_ns(queue, job))
-            queue.note_again(sub_queue.no_victims[-1])
+            retry_ns = self.now_ns + RETRY_NS
+            young_ns = self._young_ns(queue, job)
+            sub_queue.no_victims = (found, self._stamp(found, queue, job), retry_ns, young_ns)
+            queue.note_again(young_ns)
             return False
         self.found.append(found)
         self.holds.put(found.nomination)
         return True
 
     def _reserved_from(self, job: PendingJob, reserved: Sequence[Reservation]) -> Reserved:
-        binding = [one for one in reserved if one.job_id not in self.holds.nominations]
-        return self.holds.out_of_reach(job), [part for one in binding for part in one.placed.parts]
+        binding = [kept for kept in reserved if kept.job_id not in self.holds.nominations]
+        return self.holds.out_of_reach(job), [part for kept in binding for part in kept.placed.parts]
 
     def lapse(self, job: PendingJob) -> None:
         """End the nomination of a job that still does not fit although no victim is awaited any more."""
@@ -126,47 +128,48 @@ class Preemptor:
         if self.now_ns >= min(at for at in (retry_ns, young_ns or retry_ns)):
             return False
         queue.note_again(young_ns)
-        return stamp == self._stamp(found, queue, job)[0]
+        return stamp == self._stamp(found, queue, job)
 
-    def _stamp(self, found: str, queue: Queue, job: PendingJob) -> tuple[object, int]:
-        """The state on which a verdict depends, and the latest time until which it holds."""
+    def _stamp(self, found: str, queue: Queue, job: PendingJob) -> object:
+        """The state on which a verdict depends."""
         parent_id, running = queue.parent_id, self.running
-        limits = tuple(self.ledger.clusters[one] for one in growing(self.ledger, parent_id))
-        common = (self.ledger.versions.get(parent_id, 0), queue.times_nominated, limits)
+        state: object = (running.version(parent_id), queue.growths)
         if found == NOT_EVEN_ALL:  # the ends of jobs of lower priority were counted on
-            return (*common, running.ends_from(parent_id, job.priority)), self.now_ns + RETRY_NS
-        if found == LEAVING_DO:
-            return (*common, running.leavings), self.now_ns + RETRY_NS
-        return (*common, running.version(parent_id), queue.growths), self.now_ns + RETRY_NS
+            state = running.ends_from(parent_id, job.priority)
+        elif found == LEAVING_DO:
+            state = running.leavings
+        limits = tuple(self.ledger.clusters[one] for one in growing(self.ledger, parent_id))
+        return self.ledger.versions.get(parent_id, 0), queue.times_nominated, limits, state
 
     def _search(
         self, queue: Queue, job: PendingJob, reserved: Callable[[], Reserved]
     ) -> Preempt | str | None:
         """The jobs to end for a job, or why there are none; None when the next round has to go on."""
-        one, restarts = queue.search, 0
-        if one is not None and one.job != job:
-            one = queue.search = queue.look = None  # the look still holds the state of that search
+        search, restarts = queue.search, 0
+        if search is not None and search.job != job:
+            search = queue.search = queue.look = None  # the look still holds the state of that search
         while True:
-            if one is None:
-                one = queue.search = self._begin(queue, job, reserved(), restarts)
-            is_done, steps = one.go_on(self._left, alone=self._left == self._most)
+            if search is None:
+                search = queue.search = self._begin(queue, job, reserved(), restarts)
+            is_done, steps = search.go_on(self._left, alone=self._left == self._most)
             self._left -= steps
             if not is_done:
                 self._left = 0  # the next round goes on with this search first
                 return None
             queue.search = None
-            is_same = one.look.state == self._state(queue)
-            if one.found is not None and one.found.victims:
-                is_whole = queue.growths == one.look.growths or one.restarts >= MOST_RESTARTS
-                if is_whole and (found := self._preempt(job, one.found, reserved())) is not None:
+            is_same = search.look.state == self._state(queue)
+            if search.found is not None and search.found.victims:
+                is_whole = queue.growths == search.look.growths or search.restarts >= MOST_RESTARTS
+                if is_whole and (found := self._preempt(job, search.found, reserved())) is not None:
                     return found
-                if is_same and one.look.maker is self:
+                if is_same and search.look.maker is self:
                     return NOT_EVEN_ALL
             elif is_same:
-                if not one.has_candidates:
+                if not search.has_candidates:
                     return NOBODY
-                return NOT_EVEN_ALL if one.found is None else LEAVING_DO
-            restarts, one, queue.look = one.restarts + 1, None, None  # something has changed since it began
+                return NOT_EVEN_ALL if search.found is None else LEAVING_DO
+            # something has changed since it began
+            restarts, search, queue.look = search.restarts + 1, None, None
 
     def _begin(self, queue: Queue, job: PendingJob, reserved: Reserved, restarts: int) -> Search:
         taken = {victim.job.job_id for one in self.found for victim in one.victims}
@@ -176,12 +179,12 @@ class Preemptor:
         def leaves(job_id: int) -> bool:
             return job_id in taken or job_id in running.leaving or job_id not in running.jobs
 
-        def may_end(one: Victim) -> bool:
+        def may_end(victim: Victim) -> bool:
             return (
-                one.job.priority < job.priority
-                and one.job.started_at_ns <= latest_ns
-                and running.jobs.get(one.job.job_id) == one.job
-                and one.job.job_id not in begun
+                victim.job.priority < job.priority
+                and victim.job.started_at_ns <= latest_ns
+                and running.jobs.get(victim.job.job_id) == victim.job
+                and victim.job.job_id not in begun
             )
 
         look = queue.look
@@ -235,8 +238,8 @@ class Preemptor:
         return min(
             (
                 due
-                for one in self.running.of_parent.get(job.parent_id, {}).values()
-                if one.priority < job.priority and (due := one.started_at_ns + least) > self.now_ns
+                for other in self.running.of_parent.get(job.parent_id, {}).values()
+                if other.priority < job.priority and (due := other.started_at_ns + least) > self.now_ns
             ),
             default=None,
         )
@@ -318,7 +321,7 @@ class Search:
         emptied, job = self.look.emptied, self.job
         yield from emptied.collect(self.look.made_ns)
         always = frozenset(job_id for job_id in emptied.parts if self.leaves(job_id))
-        candidates = [one for one in emptied.victims if one.job.job_id not in always and self.may_end(one)]
+        candidates = [v for v in emptied.victims if v.job.job_id not in always and self.may_end(v)]
         if not candidates:
             return
         self.has_candidates = True
@@ -331,16 +334,16 @@ class Search:
         chosen = yield from choose(candidates, lambda some: emptied.fits(job, some | always), has_cost_enough)
         if chosen is None:
             return
-        gone = always | {one.job.job_id for one in chosen}
+        gone = always | {victim.job.job_id for victim in chosen}
         seat = yield from emptied.seat(job, gone)
         if seat is not None and (len(chosen) > MOST_EXACT or has_cost_enough()):
             needed = yield from emptied.needed(seat, chosen)
-            fewer = always | {one.job.job_id for one in needed}
-            again = (yield from emptied.seat(job, fewer)) if len(needed) < len(chosen) else None
-            if again is not None:
-                chosen, gone, seat = needed, fewer, again
+            fewer = always | {victim.job.job_id for victim in needed}
+            smaller_seat = (yield from emptied.seat(job, fewer)) if len(needed) < len(chosen) else None
+            if smaller_seat is not None:
+                chosen, gone, seat = needed, fewer, smaller_seat
         if seat is not None:
-            self.found = Choice(tuple(sorted(chosen, key=lambda one: one.job.job_id)), gone, seat)
+            self.found = Choice(tuple(sorted(chosen, key=lambda victim: victim.job.job_id)), gone, seat)
 
 
 def is_there(

@@ -144,11 +144,10 @@ class Queue:
         if not parent.spec.flexible:
             return ledger.capacity(self.parent_id)
         chain = ledger.upward(self.parent_id)
-        versions = (
-            ledger.capacity(self.parent_id), *((one, ledger.versions.get(one.cluster_id, 0)) for one in chain)
-        )  # fmt: skip
+        rows = [(cluster, ledger.versions.get(cluster.cluster_id, 0)) for cluster in chain]
+        versions = (ledger.capacity(self.parent_id), *rows)
         if self._seen is None or self._seen[0] != versions:
-            limits = [(one.spec, one.borrow_limit) for one in chain]
+            limits = [(cluster.spec, cluster.borrow_limit) for cluster in chain]
             self._seen = (versions, (ledger.versions.get(PRIMARY, 0), limits, idle_parts(ledger, chain)))
         return self._seen[1]
 
@@ -337,9 +336,9 @@ class Queue:
 
     def reserved_after(self, now_ns: int) -> Iterator[int]:
         """The reserved starts that are still to come."""
-        for one in self.kept.values():
-            if one.start_ns is not None and one.start_ns > now_ns:
-                yield one.start_ns
+        for reservation in self.kept.values():
+            if reservation.start_ns is not None and reservation.start_ns > now_ns:
+                yield reservation.start_ns
 
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""
@@ -384,8 +383,8 @@ class Candidates:
         """Behind this job yield only these jobs."""
         last, policy, found = order_key(job, self._queue.policy), self._queue.policy, []
         for job_id in these:
-            one = self._queue.jobs[job_id]
-            if one.shape == job.shape and (key := order_key(one, policy)) > last:
+            other = self._queue.jobs[job_id]
+            if other.shape == job.shape and (key := order_key(other, policy)) > last:
                 at = bisect_left(self._order, key)
                 if at < len(self._order) and self._order[at] == key:
                     found.append(key)

@@ -15,7 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotIndex
 from vctl.scheduler.availability import AvailabilityProfile, Part, parts_of
-from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_in
+from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.placement import Placed, place_on
 from vctl.scheduler.upper_bound import UpperBound
 
@@ -91,13 +91,13 @@ class Claims:
         """
         claims = self.on[vnode_id]
         if len(claims) == 1:
-            one, parts = claims[0]
-            start_ns = one.start_ns or 0
+            reservation, parts = claims[0]
+            start_ns = reservation.start_ns or 0
             if start_ns <= since_ns:
-                return parts if one.lasts_at(since_ns) else {}
+                return parts if reservation.lasts_at(since_ns) else {}
             if start_ns >= until_ns:
                 return {}
-        moments = {max(one.start_ns or 0, since_ns) for one, _ in claims}
+        moments = {max(reservation.start_ns or 0, since_ns) for reservation, _ in claims}
         most: dict[Part, int] = {}
         for moment in moments:
             if moment >= until_ns:
@@ -136,8 +136,8 @@ def _level(
 ) -> dict[Part, int]:
     """The claims at a moment, less what has come back by then."""
     level: dict[Part, int] = {}
-    for one, parts in claims:
-        if one.lasts_at(moment):
+    for reservation, parts in claims:
+        if reservation.lasts_at(moment):
             for part, amount in parts.items():
                 level[part] = level.get(part, 0) + amount
     for parts in back:
@@ -227,7 +227,8 @@ class View:
                 self._look(vnode_id)
         if self._index is not None:
             self.ledger.file(
-                self._index, {one: self.capacities.get(one) or capacities[one] for one in changed}
+                self._index,
+                {vnode_id: self.capacities.get(vnode_id) or capacities[vnode_id] for vnode_id in changed},
             )
         self._stamp = self.ledger.index(self.parent_id).stamp
 
@@ -251,15 +252,11 @@ class View:
             self._alike = list(kinds.values())
         return self._alike
 
-    def candidates(self) -> CandidateNodes:
-        """The candidate nodes with what the view shows as free."""
-        if self._index is None:
-            self._index = self.ledger.index_with(self.parent_id, self.capacities)
-        return candidates_in(self.ledger, self._index, self.capacities)
-
     def place(self, job: PendingJob) -> Placed | None:
         """The place of a job in what the view shows as free."""
-        found = place_on(self.candidates(), job.spec, job.entry)
+        if self._index is None:
+            self._index = self.ledger.index_with(self.parent_id, self.capacities)
+        found = place_on(candidates_in(self.ledger, self._index, self.capacities), job.spec, job.entry)
         return found if isinstance(found, Placed) else None
 
     @contextmanager

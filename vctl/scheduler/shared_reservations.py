@@ -138,8 +138,8 @@ class SharedReservations:
                     name = f"shared:{shared.reservation.job_id}:{vnode_id}"
                     self.ledger.charge(name, vnode_id, capacity.take(want))
                     charged.append(name)
-                    for one, amount in want.items():
-                        found[one] -= amount
+                    for resource, amount in want.items():
+                        found[resource] -= amount
         return charged
 
     def consider(self, queue: Queue, table: ReservationTable, job: PendingJob) -> None:
@@ -213,7 +213,7 @@ class SharedReservations:
                     shared if shared.is_turn == is_turn else replace(shared, is_turn=is_turn)
                 )
         for queue in queues:
-            queue.shared = {job_id: one for job_id, one in reserved.items() if job_id in queue.jobs}
+            queue.shared = {job_id: shared for job_id, shared in reserved.items() if job_id in queue.jobs}
 
     def note_start(self, job: PendingJob) -> None:
         """A job starts: its reservation ends."""
@@ -222,8 +222,8 @@ class SharedReservations:
         for fair, siblings in self._fair.items():
             if (
                 fair in chain
-                and (one := siblings.get(self._sibling(fair, job)))
-                and one.reservation.job_id == job.job_id
+                and (shared := siblings.get(self._sibling(fair, job)))
+                and shared.reservation.job_id == job.job_id
             ):
                 del siblings[self._sibling(fair, job)]
         for key in [key for key in self._before if key[0] in chain]:
@@ -236,7 +236,7 @@ class SharedReservations:
         own = frozenset(self._upward(job.parent_id))
         fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
         others = [shared.reservation for shared in (*fair, *self._reserved.values()) if shared.level == level]
-        others = [one for one in others if one.job_id != job.job_id]
+        others = [reservation for reservation in others if reservation.job_id != job.job_id]
         found = reserve(self.ledger, job, self._profile(level, own), others, endless=endless, level=level)
         return None if found is None else Shared(found, level, scope, own)
 
@@ -262,7 +262,7 @@ class SharedReservations:
 
     def _has_grown(self, level: str, grown: Collection[str]) -> bool:
         return bool(grown) and (
-            level in grown or any(one in grown for one in elastic_below(self.ledger, level))
+            level in grown or any(cluster_id in grown for cluster_id in elastic_below(self.ledger, level))
         )
 
     def concerns(self, queue: Queue) -> bool:
@@ -275,10 +275,10 @@ class SharedReservations:
         known = self._known.get(cluster_id)
         if known is None:
             level, fair = level_of(self.ledger, cluster_id), None
-            for one in self._upward(cluster_id):
-                if self.ledger.clusters[one].queue.order == FAIR:
-                    fair = one
-                if one == level:
+            for ancestor in self._upward(cluster_id):
+                if self.ledger.clusters[ancestor].queue.order == FAIR:
+                    fair = ancestor
+                if ancestor == level:
                     break
             known = self._known[cluster_id] = (level, fair)
         return known

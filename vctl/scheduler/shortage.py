@@ -80,7 +80,7 @@ class Part:
         if self.how == "whole":
             return f"{counted(self.count, 'whole node')} of template {self.template}"
         amounts = amounts_text(self.request)
-        wanted = ", ".join(f"{one.key}: {one}" for one in self.selector)
+        wanted = ", ".join(f"{condition.key}: {condition}" for condition in self.selector)
         which = f" with {wanted}" if wanted else ""
         if self.how == "split":
             return f"{amounts} in total"
@@ -115,7 +115,7 @@ def parts_of(spec: ClusterSpec, entry: Amounts) -> list[Part]:
             key = tuple(sorted((n, a) for n, a in node.resources.items() if a)), node.selector
             kinds[key] = kinds.get(key, 0) + 1
         if group.policy == "STRICT_PACK" and len(group.nodes) > 1:
-            selectors = {one: None for _, selector in kinds for one in selector}
+            selectors = {condition: None for _, selector in kinds for condition in selector}
             together = rs.total(node.resources for node in group.nodes)
             parts.append(Part("pack", together, 1, tuple(selectors)))
             continue
@@ -156,15 +156,15 @@ def shortage(parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -
     if not above:
         return Shortage(need_text(parts), own, look.fits(slots))
     texts = [own]
-    for one in above:
-        full = sorted(name for name in look.names if not one.left.get(name, UNBOUNDED))
+    for level in above:
+        full = sorted(name for name in look.names if not level.left.get(name, UNBOUNDED))
         if full:
-            texts.append(f"{one.grower} may not grow beyond its limit of {' and '.join(full)}")
+            texts.append(f"{level.grower} may not grow beyond its limit of {' and '.join(full)}")
             break
-        texts.append(f"in {one.cluster}, from which {one.grower} can grow: {look.free_text(one.slots)}")
-        some = {name: one.left[name] for name in look.names if name in one.left}
+        texts.append(f"in {level.cluster}, from which {level.grower} can grow: {look.free_text(level.slots)}")
+        some = {name: level.left[name] for name in look.names if name in level.left}
         if some:
-            texts[-1] += f" ({one.grower} may take {amounts_text(some)} more)"
+            texts[-1] += f" ({level.grower} may take {amounts_text(some)} more)"
     return Shortage(need_text(parts), "; ".join(texts), look.fits_with(slots, above))
 
 
@@ -266,21 +266,21 @@ class _Look:
         """Whether all parts fit if the cluster grows: on each node the free capacity of all clusters counts."""
         if self.fits(slots) is True:
             return True
-        if any(one.lends for one in above):
+        if any(level.lends for level in above):
             return None
         wanted = rs.total(
             {name: amount * part.count for name, amount in part.request.items()} for part in self.parts
         )
         have = {name: self._sum(slots, name) for name in self.names}
-        for one in above:
+        for level in above:
             if any(
-                wanted.get(name, 0) - have.get(name, 0) > one.left[name]
+                wanted.get(name, 0) - have.get(name, 0) > level.left[name]
                 for name in self.names
-                if name in one.left
+                if name in level.left
             ):
                 return False
         together: dict[str, FreeCapacity] = {}
-        everything = [*slots.all, *(slot for one in above for slot in one.slots.all)]
+        everything = [*slots.all, *(slot for level in above for slot in level.slots.all)]
         for slot in everything:
             known = together.get(slot.node_id)
             together[slot.node_id] = slot.capacity if known is None else _joined(known, slot.capacity)

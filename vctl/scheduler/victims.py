@@ -78,8 +78,8 @@ def choose(
     asked = _Asked(fits, has_cost_enough)
     yield len(candidates) // SORTED
     levels: dict[int, list[Victim]] = {}
-    for one in candidates:
-        levels.setdefault(one.job.priority, []).append(one)
+    for victim in candidates:
+        levels.setdefault(victim.job.priority, []).append(victim)
     order = [sorted(levels[priority], key=_newest_first) for priority in sorted(levels)]
     below = [frozenset[int]()]  # those of the lowest n levels
     for level in order:
@@ -100,20 +100,22 @@ def choose(
         if high == 0:
             return chosen
         if asked.is_spent():
-            return chosen + [one for level in order[:high] for one in level]
+            return chosen + [victim for level in order[:high] for victim in level]
         chosen += yield from _least(order[high - 1], fixed | below[high - 1], asked)
         if asked.is_spent():
-            return chosen + [one for level in order[: high - 1] for one in level]
+            return chosen + [victim for level in order[: high - 1] for victim in level]
         top = high - 1
 
 
 def _enough(order: list[list[Victim]], asked: _Asked) -> Work[int | None]:
     """A number of lowest levels that are enough, starting with few victims; None when not even all are."""
     queue = [
-        (number, one) for number, level in enumerate(order, 1) for one in sorted(level, key=lambda v: v.loss)
+        (number, victim)
+        for number, level in enumerate(order, 1)
+        for victim in sorted(level, key=lambda v: v.loss)
     ]
     size = 0
-    while not (yield from asked(_numbers([one for _, one in queue[:size]]))):
+    while not (yield from asked(_numbers([victim for _, victim in queue[:size]]))):
         if size == len(queue):
             return None
         size = min(2 * size or 1, len(queue)) if size < MOST_AT_FIRST and not asked.is_spent() else len(queue)
@@ -122,12 +124,12 @@ def _enough(order: list[list[Victim]], asked: _Asked) -> Work[int | None]:
 
 def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
     """The victims of a level with the least loss beside the jobs that are gone; all jobs of the level are enough."""
-    by_loss = sorted(level, key=lambda one: -one.loss)
+    by_loss = sorted(level, key=lambda victim: -victim.loss)
     first = yield from _without_needless(by_loss, gone, asked)
     second = yield from _without_needless(_by_place(level), gone, asked)
     best = min((first, second), key=lambda some: _price(level, some))
-    bound = sum(one.loss for one in best)
-    worth = [one for one in level if one.loss <= bound]
+    bound = sum(victim.loss for victim in best)
+    worth = [victim for victim in level if victim.loss <= bound]
     if len(worth) > MOST_EXACT:
         return best
     return (yield from _exactly(worth, gone, asked)) or best
@@ -156,9 +158,9 @@ def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) 
 def _by_place(level: list[Victim]) -> list[Victim]:
     """A second order in which jobs are spared: by virtual node, the one with the largest loss first."""
     total: dict[str, int] = {}
-    for one in level:
-        total[one.place] = total.get(one.place, 0) + one.loss
-    return sorted(level, key=lambda one: (-total[one.place], one.place, -one.loss))
+    for victim in level:
+        total[victim.place] = total.get(victim.place, 0) + victim.loss
+    return sorted(level, key=lambda victim: (-total[victim.place], victim.place, -victim.loss))
 
 
 def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim] | None]:
@@ -188,7 +190,7 @@ def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[l
 
 
 def _members(level: list[Victim], mask: int) -> list[Victim]:
-    return [one for number, one in enumerate(level) if mask >> number & 1]
+    return [victim for number, victim in enumerate(level) if mask >> number & 1]
 
 
 def _ranks(mask: int) -> tuple[int, ...]:
@@ -196,13 +198,17 @@ def _ranks(mask: int) -> tuple[int, ...]:
 
 
 def _price(level: list[Victim], some: list[Victim]) -> tuple[int, int, tuple[int, ...]]:
-    ranks = {one.job.job_id: number for number, one in enumerate(level)}
-    return sum(one.loss for one in some), len(some), tuple(sorted(ranks[one.job.job_id] for one in some))
+    ranks = {victim.job.job_id: number for number, victim in enumerate(level)}
+    return (
+        sum(victim.loss for victim in some),
+        len(some),
+        tuple(sorted(ranks[victim.job.job_id] for victim in some)),
+    )
 
 
-def _newest_first(one: Victim) -> tuple[int, int]:
-    return -one.job.started_at_ns, one.job.job_id
+def _newest_first(victim: Victim) -> tuple[int, int]:
+    return -victim.job.started_at_ns, victim.job.job_id
 
 
 def _numbers(some: Sequence[Victim]) -> frozenset[int]:
-    return frozenset(one.job.job_id for one in some)
+    return frozenset(victim.job.job_id for victim in some)

@@ -90,13 +90,13 @@ def ahead_of(situation: Situation, job: PendingJob) -> list[PendingJob]:
     """The jobs before a job in its queue by the policy of its cluster, in order."""
     parent = situation.ledger.clusters.get(job.parent_id)
     policy = DEFAULT if parent is None else parent.queue
-    queued = [one for one in situation.pending if one.parent_id == job.parent_id]
+    queued = [waiting for waiting in situation.pending if waiting.parent_id == job.parent_id]
     if policy.order == MAKESPAN:
         queued = in_plan(situation.ledger, job.parent_id, queued, running_of(situation), situation.now_ns)
-        job = next((one for one in queued if one.job_id == job.job_id), job)
+        job = next((waiting for waiting in queued if waiting.job_id == job.job_id), job)
     place = order_key(job, policy)
-    before = [(key, one) for one in queued if (key := order_key(one, policy)) < place]
-    return [one for _, one in sorted(before, key=lambda item: item[0])]
+    before = [(key, waiting) for waiting in queued if (key := order_key(waiting, policy)) < place]
+    return [waiting for _, waiting in sorted(before, key=lambda item: item[0])]
 
 
 def running_of(situation: Situation) -> Running:

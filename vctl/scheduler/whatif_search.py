@@ -135,12 +135,12 @@ def _stops(trials: Trials) -> Iterator[Change]:
         return
     job, ledger, order = trials.job, trials.situation.ledger, []
     wanted = job.spec.names(job.entry) or {rs.CPU}
-    for one in trials.situation.running:
-        held = _held_by(ledger, one)
-        if one.priority <= job.priority and any(held.get(name, 0) for name in wanted):
-            order.append((one.priority, sum(held.get(name, 0) for name in wanted), -one.job_id, one))
-    for *_, one in sorted(order, key=lambda item: item[:3])[:MOST_STOPS]:
-        yield Change(STOP, one.submission_id, gone=one)
+    for holder in trials.situation.running:
+        held = _held_by(ledger, holder)
+        if holder.priority <= job.priority and any(held.get(name, 0) for name in wanted):
+            order.append((holder.priority, sum(held.get(name, 0) for name in wanted), -holder.job_id, holder))
+    for *_, holder in sorted(order, key=lambda item: item[:3])[:MOST_STOPS]:
+        yield Change(STOP, holder.submission_id, gone=holder)
 
 
 def _held_by(ledger: Ledger, job: Holder) -> dict[str, int]:

@@ -63,10 +63,10 @@ class Loans:
             waiting += newest_first([up for up in self.leases.values() if up.vnode_id == above])
 
 
-def equal_nodes(count: int, each: Amounts, units: frozenset[str] = rs.DEFAULT_UNITS) -> Ledger:
+def equal_nodes(count: int, each: Amounts) -> Ledger:
     """``count`` nodes that have the same, all in the primary."""
     ledger = Ledger()
-    total = rs.whole_node({name: amount for name, amount in each.items() if amount}, units)
+    total = rs.whole_node({name: amount for name, amount in each.items() if amount})
     for number in range(1, count + 1):
         node_id = f"n{number:05}"
         ledger.put_node(Node(node_id, "node", total, node_id, {}))

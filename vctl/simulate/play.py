@@ -6,7 +6,7 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
@@ -21,7 +21,6 @@ from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.plan import Plan, Start, Trial
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
 from vctl.simulate.borrowing import Loans
 from vctl.simulate.workload import Arrival
@@ -158,7 +157,7 @@ class Player:
         for parent_id, shape in plan.cleared:
             self.waits.pop((parent_id, shape), None)
             self.queues[parent_id].emptied.discard(shape)
-        for kept in self._reservations():
+        for kept in (one for queue in self.queues.values() for one in queue.kept.values()):
             played = self.jobs[kept.job_id]
             if played.reserved_ns is None:
                 played.reserved_ns = kept.start_ns
@@ -184,12 +183,6 @@ class Player:
         )
         self._starts[job.job_id] = start
         heappush(self._ends, (played.end_ns, job.job_id, played.preempted))
-
-    def _reservations(self) -> Iterator[Reservation]:
-        for queue in self.queues.values():
-            for kept in queue.kept.values():
-                if kept.start_ns is not None:
-                    yield kept
 
     # ---- in the order of time ----
 
