@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import ray_guard
 from vctl.ops import background
 from vctl.runtime import processes
 from vctl.store.locks import SCHEDULER_LOCK
@@ -78,6 +80,18 @@ def nothing_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     while (left := at_work_in(folder)) and time.monotonic() < give_up:
         time.sleep(0.1)
     assert not left
+
+
+@pytest.fixture(scope="module")
+def alone_with_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests with real Ray in one process at a time; what they start ends with that process, however it ends."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with open(folder / "ray.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ray_guard.begin()
+        yield
 
 
 def at_work_in(folder: bytes) -> dict[int, bytes]:

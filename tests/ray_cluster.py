@@ -1,4 +1,7 @@
-"""A Ray cluster on loopback addresses for tests: each node is a raylet of its own; all of it ends with the test."""
+"""A Ray cluster on loopback addresses for tests: each node is a raylet of its own; all of it ends with the test.
+
+Also what tests with real Ray share: their marks, and what a daemon on a Ray cluster has there and leaves.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.conftest import Place, eventually
 from vctl.runtime import processes
 from vctl.runtime.raylets import SETTINGS, free_port
 
-HAS_RAY = find_spec("ray") is not None
-NEEDS_RAY = pytest.mark.skipif(not HAS_RAY, reason="Ray is needed: pip install 'vctl[ray]'")
-START_S = 240.0
+NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is needed: pip install 'vctl[ray]'")
+WITH_RAY = (
+    NEEDS_RAY, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("alone_with_ray")
+)  # fmt: skip
+"""The marks of tests with real Ray."""
+IN_CI = pytest.mark.in_ci
+"""Of the most telling ones, which run wherever Ray is installed."""
+RAY_S = 400.0
+"""How long a start and an end of Ray may take on a machine that is busy with something else."""
 _MARK = "VCTL_TEST_RAY"
 _ANY_PORT = (
     "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0",
@@ -83,7 +93,7 @@ class RayCluster:
         ray = Path(sys.executable).parent / "ray"
         subprocess.run(
             [ray, "start", *words, *_ANY_PORT], env={**self.env, "TMPDIR": str(self.folder)}, check=True,
-            timeout=START_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            timeout=RAY_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
 
     def processes(self) -> dict[int, list[bytes]]:
@@ -116,7 +126,7 @@ class RayCluster:
         options = "namespace='other', log_to_driver=False, logging_level=logging.ERROR"
         start = f"import ray, logging\nray.init({self.address!r}, {options})\n"
         done = subprocess.run(
-            [sys.executable, "-c", start + code], env=self.env, check=True, timeout=START_S, capture_output=True,
+            [sys.executable, "-c", start + code], env=self.env, check=True, timeout=RAY_S, capture_output=True,
             text=True,
         )  # fmt: skip
         return done.stdout
@@ -136,7 +146,7 @@ class RayCluster:
 
     def kill(self) -> None:
         """Kill all of it."""
-        until = time.monotonic() + START_S
+        until = time.monotonic() + RAY_S
         self.raylets.clear()
         while left := self.processes():
             for pid in left:
@@ -149,6 +159,68 @@ class RayCluster:
         """Kill all of it, and remove what it has left."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def running(*cpus_and_gpus: tuple[int, int], token: str = "") -> Iterator[RayCluster]:
+    """A head without CPUs and nodes with so many CPUs and GPUs, until the tests of a module are over."""
+    made = RayCluster(Path("/tmp") / f"vr-{os.getpid()}", token)
+    try:
+        for cpus, gpus in cpus_and_gpus:
+            made.add(cpus, gpus)
+        yield made
+    finally:
+        made.end()
+
+
+# ---- a daemon of vctl on a cluster ----
+
+
+def begin(place: Place, cluster: RayCluster) -> subprocess.Popen[bytes]:
+    """Start a daemon, which brings the nodes."""
+    place.more.update(cluster.environment)
+    daemon = place.daemon("--ray", cluster.address)
+    eventually(lambda: alive(place), "the nodes", RAY_S)
+    return daemon
+
+
+def alive(place: Place) -> list[str]:
+    """The addresses of live nodes."""
+    return sorted(one["hostname"] for one in place.read("node", "list")["items"] if one["state"] == "ALIVE")
+
+
+def log_of(place: Place, ref: str) -> str:
+    """What a job has written."""
+    path = place.home / "logs" / f"{ref}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def left_of(place: Place) -> dict[int, list[bytes]]:
+    """Processes of jobs of a state directory."""
+    found = processes.marked(b"VCTL_JOB_ID", b"VCTL_HOME=" + os.fsencode(place.home))
+    return {one.pid: processes.command(one.pid)[:3] for many in found.values() for one in many}
+
+
+def settled(cluster: RayCluster) -> set[bytes]:
+    """What runs there of vctl: guards, launchers, supervisors."""
+    mine = (b"vctl.runtime", b"launcher.py")
+    found = cluster.processes().values()
+    return {b" ".join(words) for words in found if any(one in word for one in mine for word in words)}
+
+
+def agents(cluster: RayCluster) -> list[int]:
+    """The processes of agents."""
+    found = cluster.processes().items()
+    return sorted(pid for pid, words in found if words and words[0].startswith(b"ray::Agent"))
+
+
+def leave(place: Place, cluster: RayCluster) -> None:
+    """End the daemon, and wait until it has left: no job, no reservation, no agent."""
+    for process in place._started:
+        if process.poll() is None and "daemon" in process.args:  # type: ignore[operator]
+            place.term(process)
+    eventually(lambda: not left_of(place), "the processes of jobs to end", RAY_S)
+    eventually(lambda: cluster.groups() == [], "the reservations to go", RAY_S)
+    eventually(lambda: cluster.agents() == [], "the agents to go", RAY_S)
 
 
 HEAD_TYPE = "ray.head.default"

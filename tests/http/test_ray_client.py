@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.http.conftest import TOKEN, Running, Start
+from tests.ray_cluster import IN_CI, RAY_S
 from tests.specification import spec
 
 pytestmark = [
     spec("14.ray-jobs"),
-    pytest.mark.timeout(500),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(
         find_spec("ray") is None or find_spec("wsproto") is None,
         reason="stock Ray's client is needed: pip install 'vctl[ray,server]'",
@@ -173,7 +174,7 @@ def ray_job(server: Running, *words: str, cwd: Path | None = None, **more: str) 
     env = clean(RAY_JOB_HEADERS=HEADERS, **more)
     found = subprocess.run(
         [sys.executable, "-m", "ray.scripts.scripts", "job", words[0], "--address", server.address, *words[1:]],
-        env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=False,
+        env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RAY_S, check=False,
     )  # fmt: skip
     return found.returncode, found.stdout
 
@@ -215,6 +216,8 @@ def test_the_command(busy: Running, tmp_path: Path):
 
 @spec("16.ray")
 @pytest.mark.slow
+@IN_CI
+@pytest.mark.usefixtures("alone_with_ray")
 def test_a_job_of_rays_command_sees_its_own_ray(start: Start, tmp_path: Path) -> None:
     """By default where Ray is installed; ``none`` in its metadata leaves it without."""
     server = start(VCTL_RAY_JOBS="")

@@ -17,51 +17,43 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import SPREAD_2X1, Place, eventually
-from tests.integration.test_on_ray import agents, alive, begin, left_of, log_of, settled
 from tests.integration.test_private_ray import ELASTIC, LOOK, STAY, WORK, nodes_of, starts_of
-from tests.ray_cluster import NEEDS_RAY, RayCluster
+from tests.ray_cluster import (
+    RAY_S,
+    WITH_RAY,
+    RayCluster,
+    agents,
+    alive,
+    begin,
+    leave,
+    left_of,
+    log_of,
+    running,
+    settled,
+)
 from tests.specification import spec
 from vctl.runtime import processes
 
-pytestmark = [
-    spec("16.ray"),
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    NEEDS_RAY,
-    pytest.mark.xdist_group("ray"),
-]
+pytestmark = [spec("16.ray"), *WITH_RAY]
 
-RAY_S = 400.0
 _FOLDER = re.compile(rb"/tmp/vctl-ray-[0-9a-f]{16}")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+def cluster() -> Iterator[RayCluster]:
     """A head without CPUs and three nodes of two CPUs."""
-    made = RayCluster(Path("/tmp") / f"vp-{os.getpid()}")
-    try:
-        for _ in range(3):
-            made.add(cpus=2)
-        yield made
-    finally:
-        made.end()
+    yield from running((2, 0), (2, 0), (2, 0))
 
 
 @pytest.fixture
 def ray(place: Place, cluster: RayCluster) -> Iterator[Place]:
     """A state directory whose daemon schedules on the Ray cluster. Afterwards all is there as it was before."""
     before = settled(cluster)
-    place.more.update(cluster.environment)
     used: set[str] = set()
     try:
         yield place
         used |= folders(place)
-        for process in place._started:
-            if process.poll() is None and "daemon" in process.args:  # type: ignore[operator]
-                place.term(process)
-        eventually(lambda: cluster.groups() == [], "the reservations to go", RAY_S)
-        eventually(lambda: cluster.agents() == [], "the agents to go", RAY_S)
-        eventually(lambda: not left_of(place), "the processes of jobs to end", RAY_S)
+        leave(place, cluster)
         eventually(lambda: settled(cluster) <= before, "the processes of vctl to end", RAY_S)
         assert not [one for one in used if os.path.exists(one)]
         eventually(lambda: not folders_of_agents(cluster), "the folders of the agents to go", RAY_S)
@@ -233,6 +225,7 @@ def test_what_ray_has_to_do_lets_the_virtual_cluster_grow_and_shrink(ray: Place,
         lambda: "grown" in log_of(ray, "e") or ray.job("e")["status"] == "FAILED", "all it may have", RAY_S
     )
     used = folders(ray)
+    (ray.folder / "go").touch()
     assert over(ray, "e")["status"] == "SUCCEEDED", log_of(ray, "e")
     assert_gone(ray, used)
     ray.assert_sound()

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Place, eventually
-from tests.integration.test_on_ray import RAY_S, alive, left_of, log_of
-from tests.ray_cluster import NEEDS_RAY, RayCluster
+from tests.ray_cluster import RAY_S, WITH_RAY, RayCluster, begin, leave, log_of, running
 from tests.specification import spec
 from vctl.runtime.raylets import free_port
 
-pytestmark = [
-    spec("16.ray"),
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    NEEDS_RAY,
-    pytest.mark.xdist_group("ray"),
-]
+pytestmark = [spec("16.ray"), *WITH_RAY]
 
 TOKEN = "a1" * 32
 
@@ -28,12 +19,7 @@ TOKEN = "a1" * 32
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """A head without CPUs and a node of two, behind a token."""
-    made = RayCluster(Path("/tmp") / f"vrt-{os.getpid()}", token=TOKEN)
-    try:
-        made.add(cpus=2)
-        yield made
-    finally:
-        made.end()
+    yield from running((2, 0), token=TOKEN)
 
 
 REFUSED = {
@@ -67,9 +53,7 @@ def assert_refused(place: Place, address: str) -> None:
 
 def test_others_in_the_same_ray(place: Place, cluster: RayCluster) -> None:
     """A job does not get the token of the daemon; nobody enters its reservation by node, by name or by chance."""
-    place.more.update(cluster.environment)
-    place.daemon("--ray", cluster.address)
-    eventually(lambda: alive(place), "the nodes", RAY_S)
+    begin(place, cluster)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         place.more.pop(name)  # the daemon has them, who submits has not
     shell = "env | grep -c RAY_AUTH; exec sleep 1000"
@@ -91,7 +75,5 @@ print(len(ray.wait(asked, num_returns=2, timeout=5)[0]), found, ray.util.list_na
 """
     assert cluster.ask(code).split() == ["0", "unknown", "[]"]
     place.ok("job", "stop", "holds")
-    place.term(place._started[-1])
-    assert not left_of(place)
-    eventually(lambda: cluster.groups() == [], "the reservation to go", RAY_S)
+    leave(place, cluster)
     place.assert_sound()

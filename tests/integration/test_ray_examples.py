@@ -5,20 +5,15 @@ from __future__ import annotations
 import ast
 import shlex
 import sys
-from importlib.util import find_spec
 
 import pytest
 
 from tests.integration.conftest import ROOT, Place, eventually
-from tests.integration.test_private_ray import RAY_S, assert_clean, folders, log
+from tests.integration.test_private_ray import assert_clean, folders
+from tests.ray_cluster import RAY_S, WITH_RAY, log_of
 from tests.specification import spec
 
-pytestmark = [
-    spec("16.ray"),
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is needed: pip install 'vctl[ray]'"),
-]
+pytestmark = [spec("16.ray"), *WITH_RAY]
 
 SAID = {
     "ray_gang": ["the sum is 499500"],
@@ -41,8 +36,10 @@ def test_an_example_does_what_it_says(place: Place, name: str) -> None:
     place.ok("job", "submit", "--no-wait", "--submission-id", "e", *words)
     eventually(lambda: folders(place), "the job to be launched", RAY_S)
     used = folders(place)
-    assert place.reach("e", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log(place, "e")
-    lines = log(place, "e").splitlines()
+    assert place.reach("e", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log_of(
+        place, "e"
+    )
+    lines = log_of(place, "e").splitlines()
     for said in SAID[name]:
         assert any(line.startswith(said) for line in lines), lines
     assert_clean(place, used)

@@ -10,22 +10,14 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.integration.conftest import Place, eventually
-from tests.integration.test_on_ray import RAY_S, alive, left_of
-from tests.ray_cluster import NEEDS_RAY, AutoscalingRay
+from tests.ray_cluster import RAY_S, WITH_RAY, AutoscalingRay, alive, begin, leave
 from tests.specification import spec
 
-pytestmark = [
-    spec("9.provider", "16.ray"),
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    NEEDS_RAY,
-    pytest.mark.xdist_group("ray"),
-]
+pytestmark = [spec("9.provider", "16.ray"), *WITH_RAY]
 
 TYPES = {
     "two": {"resources": {"CPU": 2, "object_store_memory": 80_000_000}, "min_workers": 0, "max_workers": 3}
@@ -45,22 +37,11 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[AutoscalingRay]:
 @pytest.fixture
 def ray(place: Place, cluster: AutoscalingRay) -> Iterator[Place]:
     """A state directory on the Ray cluster; afterwards Ray is asked for nothing, and has nothing of vctl."""
-    place.more.update(cluster.environment, VCTL_PROVIDER=json.dumps({"kind": "ray", "templates": TEMPLATES}))
+    place.more["VCTL_PROVIDER"] = json.dumps({"kind": "ray", "templates": TEMPLATES})
     begin(place, cluster)
     yield place
-    for process in place._started:
-        if process.poll() is None and "daemon" in process.args:  # type: ignore[operator]
-            place.term(process)
-    assert not left_of(place)
-    eventually(lambda: cluster.groups() == [], "the reservations to go", RAY_S)
-    eventually(lambda: cluster.agents() == [], "the agents to go", RAY_S)
+    leave(place, cluster)
     assert cluster.wanted() == []
-
-
-def begin(place: Place, cluster: AutoscalingRay) -> Any:
-    daemon = place.daemon("--ray", cluster.address)
-    eventually(lambda: alive(place), "the nodes", RAY_S)
-    return daemon
 
 
 def test_what_waits_gets_nodes_and_those_that_died_are_removed(ray: Place, cluster: AutoscalingRay) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray_cluster import NEEDS_RAY, RayCluster
+from tests.ray_cluster import NEEDS_RAY, RayCluster, running
 from tests.runtime.conftest import is_gone
 from tests.specification import spec
 from vctl.core.resources import CPU, SCALE
@@ -121,13 +121,8 @@ class Bed:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    made = RayCluster(Path("/tmp") / f"vc-{os.getpid()}")
-    try:
-        made.add(cpus=4)
-        yield made
-    finally:
-        made.end()
+def cluster(alone_with_ray: None) -> Iterator[RayCluster]:
+    yield from running((4, 0))
 
 
 @pytest.fixture(params=[LOCAL, pytest.param(RAY, marks=[pytest.mark.slow, NEEDS_RAY])])
