@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -25,12 +24,11 @@ def begin() -> None:
     me = os.getpid()
     mark = f"{me}-{processes.start_time(me)}"
     if os.environ.get(VARIABLE) != mark:
-        environment = {**os.environ, VARIABLE: ""}
+        environment = {**os.environ, VARIABLE: "", "PYTHONPATH": str(Path(__file__).parents[1])}
         os.environ[VARIABLE] = mark
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.ray_guard", *mark.split("-")], env=environment, start_new_session=True,
-            cwd=Path(__file__).parents[1], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        words = [sys.executable, "-m", "tests.ray_guard", *mark.split("-")]
+        nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
+        os.posix_spawn(words[0], words, environment, setsid=True, file_actions=nowhere)
 
 
 def main(pid: int, started: int) -> None:

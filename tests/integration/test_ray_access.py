@@ -39,7 +39,7 @@ def test_without_the_token_of_ray_no_daemon_starts(
 
 
 def test_an_address_where_no_ray_is(place: Place) -> None:
-    """Refused after a minute, in which Ray's client tries."""
+    """Refused at once; Ray's own client would try for a minute."""
     assert_refused(place, f"127.0.0.1:{free_port()}")
 
 

@@ -19,7 +19,7 @@ import pytest
 from tests.runtime.conftest import PATIENCE_S, eventually, is_gone
 from tests.specification import spec
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
-from vctl.runtime.on_ray import wire
+from vctl.runtime.on_ray import connection, wire
 from vctl.runtime.on_ray.agent import Agent
 from vctl.runtime.on_ray.logs import Copies
 from vctl.runtime.on_ray.runtime import RayRuntime
@@ -83,6 +83,17 @@ def test_messages_arrive_whole_and_in_order() -> None:
         found += list(wire.unframed(received))
     assert found == messages
     assert not received
+
+
+@pytest.mark.parametrize(("host", "says"), [("127.0.0.1", "refused"), ("no.such.host.invalid", "known")])
+def test_an_address_where_nobody_listens(monkeypatch: pytest.MonkeyPatch, host: str, says: str) -> None:
+    monkeypatch.setattr(connection, "LISTEN_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert connection.nobody_at(f"127.0.0.1:{port}") == ""
+    assert says in connection.nobody_at(f"{host}:{port}")
+    assert connection.nobody_at("127.0.0.1:70000")
+    assert connection.nobody_at("auto") == ""
 
 
 # ---- logs ----

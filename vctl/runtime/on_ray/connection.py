@@ -18,10 +18,29 @@ from vctl.runtime.on_ray.wire import Packed
 LOG = "ray.log"
 CONNECT_S = 60.0
 """How long it may take until Ray has answered."""
+LISTEN_S = 3.0
+"""How long nobody may listen where Ray is to be."""
 _AGAIN_S = (1.0, 15.0)
 _FLUSH_S = 0.05
 _MOST_LOG_BYTES = 1 << 22
 _CHUNK_BYTES = 1 << 18
+
+
+def nobody_at(address: str) -> str:
+    """Why nobody listens at HOST:PORT within LISTEN_S; empty if somebody does, or Ray itself finds the address."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or "/" in host:
+        return ""
+    until, problem = time.monotonic() + LISTEN_S, "nobody listens there"
+    while (left_s := until - time.monotonic()) > 0:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=left_s).close()
+        except (OSError, OverflowError) as error:
+            problem = str(getattr(error, "strerror", None) or error)
+            time.sleep(_FLUSH_S)
+        else:
+            return ""
+    return problem
 
 
 class Connection:

@@ -27,7 +27,7 @@ from typing import Any
 from vctl.errors import Unreachable, VctlError
 from vctl.runtime import logfile, processes
 from vctl.runtime.on_ray import wire
-from vctl.runtime.on_ray.connection import CONNECT_S, Connection
+from vctl.runtime.on_ray.connection import CONNECT_S, Connection, nobody_at
 from vctl.runtime.on_ray.growth import Growth
 from vctl.runtime.on_ray.logs import Copies
 from vctl.runtime.on_ray.rays import OVER, Rays
@@ -87,6 +87,7 @@ class RayRuntime(Runtime):
         if find_spec("ray") is None:
             raise VctlError("--ray needs Ray, which is not installed", fix=f"pip install '{EXTRA}'")
         link, until = self.link, time.monotonic() + CONNECT_S
+        link.failure = nobody_at(self.address)
         while not (link.connected and self.nodes is not None):
             if (link.channel is None and link.failure) or time.monotonic() > until:
                 link.drop()
