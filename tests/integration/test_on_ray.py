@@ -131,6 +131,20 @@ def test_devices(ray: Place, cluster: RayCluster) -> None:
     ray.assert_sound()
 
 
+def test_tasks_of_one_virtual_node_have_devices_of_their_own(ray: Place, cluster: RayCluster) -> None:
+    """Ray reserves both for the virtual node; each task sees the one that no other task has."""
+    two = json.dumps({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2, "GPU": 2}}]}]})
+    run = f"{sys.executable} -m vctl task run --num-cpus 0 --num-gpus 1"
+    task = "echo sees $CUDA_VISIBLE_DEVICES; until [ -e go ]; do sleep 0.05; done"
+    shell = f"for i in 1 2; do {run} -- sh -c '{task}' & done; wait"
+    ray.submit("--submission-id", "t", "--virtual-cluster", two, "--", "sh", "-c", shell)
+    eventually(lambda: log_of(ray, "t").count("sees") == 2, "both to start", RAY_S)
+    assert sorted(line for line in log_of(ray, "t").splitlines() if "sees" in line) == ["sees 0", "sees 1"]
+    (ray.folder / "go").touch()
+    assert ray.reach("t", "SUCCEEDED", "FAILED", within_s=RAY_S)["status"] == "SUCCEEDED", log_of(ray, "t")
+    ray.assert_sound()
+
+
 def test_stop_ends_everything(ray: Place) -> None:
     shell = "trap '' TERM; setsid sleep 1000 & echo up; sleep 2000"
     ray.submit("--submission-id", "stubborn", "--", "sh", "-c", shell)

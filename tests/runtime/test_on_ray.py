@@ -66,12 +66,14 @@ def test_a_reservation_grows_by_what_is_missing() -> None:
 
 
 def test_devices_are_those_of_ray() -> None:
-    env = {"CUDA_VISIBLE_DEVICES": "0,1", "A": "b"}
-    assert wire.devices(env, {"v": ["3", "5"], "w": ["7"]}) == {"CUDA_VISIBLE_DEVICES": "3,5", "A": "b"}
-    assert wire.devices({"CUDA_VISIBLE_DEVICES": ""}, {"v": ["3"]}) == {"CUDA_VISIBLE_DEVICES": ""}
-    shown = json.dumps({"nodes": [{"id": "v", "gpus": ["0", "1"]}, {"id": "w", "gpus": []}]})
+    env = {"CUDA_VISIBLE_DEVICES": "1,0", "A": "b"}
+    chosen = wire.chosen_of({"0": ("v", 0), "1": ("v", 1), "4": ("w", 0)}, {"v": ["3", "5"], "w": ["7"]})
+    assert chosen == {"0": "3", "1": "5", "4": "7"}
+    assert wire.devices(env, chosen) == {"CUDA_VISIBLE_DEVICES": "5,3", "A": "b"}
+    assert wire.devices({"CUDA_VISIBLE_DEVICES": ""}, chosen) == {"CUDA_VISIBLE_DEVICES": ""}
+    shown = json.dumps({"nodes": [{"id": "v", "gpus": ["1"]}, {"id": "w", "gpus": []}]})
     assert wire.with_devices(shown, {}) == shown
-    assert json.loads(wire.with_devices(shown, {"v": ["3", "5", "7"]}))["nodes"][0]["gpus"] == ["3", "5"]
+    assert [one["gpus"] for one in json.loads(wire.with_devices(shown, chosen))["nodes"]] == [["5"], []]
 
 
 def test_messages_arrive_whole_and_in_order() -> None:
@@ -254,7 +256,7 @@ def launched_ray(home: Path) -> Heard:
         shown=shown_of("n0", "n1"),
     )  # fmt: skip
     heard.runtime.launch(request)
-    ((_, packed, node_id, _, kind, shown),) = heard.messages("launch")
+    ((_, packed, node_id, _, _, kind, shown),) = heard.messages("launch")
     assert (packed[1], node_id, kind) == (("job",), "n0", "plain")
     document = json.loads(shown)
     assert [node["id"] for node in document["nodes"]] == ["v0"]
@@ -263,7 +265,7 @@ def launched_ray(home: Path) -> Heard:
     heard.saw("1.1.1", "running")
     assert heard.messages("launch") == []
     heard.saw("1.1.1", "running", join={"address": "10.0.0.1:5"})
-    ((_, packed, node_id, groups, kind, shown),) = heard.messages("launch")
+    ((_, packed, node_id, groups, _, kind, shown),) = heard.messages("launch")
     assert (packed[0], packed[1], packed[2]["VCTL_NODE_ID"]) == ("1.1.1.ray1", ("job",), "n1")
     assert (node_id, kind, groups[0][2]) == ("n1", "satellite", [(1, "v1")])
     assert json.loads(shown)["join"] == {"address": "10.0.0.1:5"}
@@ -334,6 +336,33 @@ def test_another_scheduler_goes_on_with_a_ray(tmp_path: Path) -> None:
     (tmp_path / "ray" / "runs" / "1.1.1").unlink()
     heard = Heard(tmp_path)
     assert heard.runtime.runs == {}, "its command is gone, and agents end what nobody names"
+    heard.end()
+
+
+def test_two_runs_do_not_see_the_same_device(tmp_path: Path) -> None:
+    """Of one virtual node; also for another scheduler. What a run that has ended had is another one's."""
+    heard = Heard(tmp_path)
+    parts = (("v", "n0", {GPU: 2 * SCALE}),)
+    (tmp_path / "logs").mkdir(exist_ok=True)
+
+    def launched(run_id: str, gpu: str) -> object:
+        request = LaunchRequest(
+            run_id, ("true",), {wire.VISIBLE: gpu}, "/", str(tmp_path / "logs" / run_id), node_id="n0",
+            reservation=Reservation("job", parts, "v"),
+        )  # fmt: skip
+        heard.runtime.launch(request)
+        ((_, _, _, _, places, *_),) = heard.messages("launch")
+        return places
+
+    assert launched("a", "1") == {"1": ("v", 0)}
+    assert launched("b", "0") == {"0": ("v", 1)}
+    assert launched("shares", "1") == {"1": ("v", 0)}
+    heard.end()
+    heard = Heard(tmp_path)
+    assert launched("also", "0") == {"0": ("v", 1)}
+    for run_id in ("b", "also"):
+        heard.runtime.forget(run_id)
+    assert launched("c", "5") == {"5": ("v", 1)}
     heard.end()
 
 

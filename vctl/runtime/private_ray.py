@@ -150,10 +150,12 @@ class Keeper(Parent):
         """Start the head and all raylets, then let the command go on."""
         first, *others = self.wanted(self.shown(), {}).values()
         self.client, port = raylets.held_port()
+        held, taken = raylets.held_port()
         head = [
             "--head", "--port=0", f"--ray-client-server-port={port}", "--no-monitor",
             f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-host={self.own_address or HERE}",
-            "--dashboard-port=0",
+            # where that port is taken, Ray goes on without its dashboard, of which it starts a part in any case
+            f"--dashboard-port={0 if dashboard else taken}",
         ]  # fmt: skip
         for left in reversed(range(TRIES)):
             try:
@@ -165,6 +167,7 @@ class Keeper(Parent):
                 super().end()
                 shutil.rmtree(self.folder)
                 self.make_folder()
+        held.close()
         with open(f"{self.folder}/{ray_parent.TEMPORARY}/ray_current_cluster", encoding="utf-8") as file:
             self.address = file.read().strip()
         self.head = {self.raylets[first["id"]][0].pid, *self.pids(b"/gcs_server")}

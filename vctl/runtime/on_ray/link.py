@@ -4,9 +4,9 @@ Run as `python -m vctl.runtime.on_ray.link ADDRESS STATE HOME`, with its channel
 When Ray's control service is gone, Ray may hang, or end the process in which it is: the scheduler starts another link.
 A link knows nothing that is not in Ray, on the nodes, or told by the scheduler at the beginning.
 
-    from the scheduler  begin RUNS NAMES · launch REQUEST NODE GROUPS KIND SHOWN · show RUN NODE GROUPS SHOWN
-                        stop RUN NODE GRACE SIGNAL · signal RUN NODE SIGNAL TREE · forget RUN NODE
-                        release NAMES · want BUNDLES · leave
+    from the scheduler  begin RUNS NAMES · launch REQUEST NODE GROUPS PLACES KIND SHOWN
+                        show RUN NODE GROUPS PLACES SHOWN · stop RUN NODE GRACE SIGNAL
+                        signal RUN NODE SIGNAL TREE · forget RUN NODE · release NAMES · want BUNDLES · leave
     to the scheduler    hello · nodes NODES · wanted BUNDLES · seen RUN SEEN PLACE CHUNK SAID
                         failed RUN MESSAGE · say TEXT · left
 """
@@ -32,7 +32,7 @@ from vctl.runtime.on_ray import wire
 from vctl.runtime.on_ray.agent import Agent
 from vctl.runtime.on_ray.autoscaler import Autoscaler
 from vctl.runtime.on_ray.reservations import Reservations
-from vctl.runtime.on_ray.wire import NAMESPACE, Packed
+from vctl.runtime.on_ray.wire import NAMESPACE, Packed, Places
 
 NODES_S = 0.5
 """How often Ray is asked for its nodes."""
@@ -195,7 +195,7 @@ class Link:
                     self.tell("seen", run_id, seen, start, chunk, said)
 
     async def launch(
-        self, request: Packed, node_id: str, groups: list[Packed], kind: str, shown: str
+        self, request: Packed, node_id: str, groups: list[Packed], places: Places, kind: str, shown: str
     ) -> None:
         """Have a run started when what it needs is reserved, or at once when it is to be stopped: it never starts."""
         run_id = request[0]
@@ -204,7 +204,8 @@ class Link:
         stop = asyncio.ensure_future(stopped.wait())
         try:
             await asyncio.wait({reserving, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if reserving.done() and (chosen := reserving.result()):
+            if reserving.done():
+                chosen = wire.chosen_of(places, reserving.result())
                 request = (*request[:2], wire.devices(request[2], chosen), *request[3:])
                 shown = wire.with_devices(shown, chosen)
         finally:
@@ -215,11 +216,12 @@ class Link:
             await asked  # so the agent knows of it first
         await self.ask(node_id, lambda actor: actor.launch.remote(request, kind, shown), run_id)
 
-    async def show(self, run_id: str, node_id: str, groups: list[Packed], shown: str) -> None:
+    async def show(self, run_id: str, node_id: str, groups: list[Packed], places: Places, shown: str) -> None:
         """Show a run of a Ray its virtual nodes when they are reserved."""
         if (launch := self.launches.get(run_id)) is not None:
             await asyncio.wait({launch})  # it goes on when this is cancelled
-        shown = wire.with_devices(shown, await self.reservations.wait_for(groups))
+        chosen = wire.chosen_of(places, await self.reservations.wait_for(groups))
+        shown = wire.with_devices(shown, chosen)
         await self.ask(node_id, lambda actor: actor.show.remote(run_id, shown))
 
     # ---- what the scheduler says ----

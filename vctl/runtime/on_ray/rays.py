@@ -213,6 +213,11 @@ def _own(shown: Mapping[str, Any], node_id: str) -> set[str]:
     return {one["id"] for one in shown["nodes"] if one["node"] == node_id}
 
 
+def gpus_of(shown: str) -> list[tuple[str, str]]:
+    """The virtual nodes and their planned GPUs in what a keeper is shown."""
+    return [(one["id"], gpu) for one in _read(shown).get("nodes", ()) for gpu in one["gpus"]]
+
+
 def _read(said: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(said) if said else {}
     return found

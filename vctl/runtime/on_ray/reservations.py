@@ -30,7 +30,7 @@ class Reservations:
         self.granted: dict[str, asyncio.Future[Any]] = {}
 
     async def wait_for(self, groups: list[Packed]) -> dict[str, list[str]]:
-        """Wait until all is reserved that a run needs; the GPUs that Ray has chosen for it."""
+        """Wait until all is reserved that a run needs; the GPUs of its virtual nodes, always in the same order."""
         chosen: dict[str, list[str]] = {}
         for name, bundles, own in groups:
             group = await self.reserve(name, bundles)
@@ -89,4 +89,4 @@ def _state_of(group: Any) -> str:
 
 
 def _gpus() -> list[str]:
-    return list(ray.get_runtime_context().get_accelerator_ids()["GPU"])
+    return sorted(ray.get_runtime_context().get_accelerator_ids()["GPU"])

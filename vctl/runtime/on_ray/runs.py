@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vctl.runtime.on_ray.wire import Packed, Part
+from vctl.runtime.on_ray.wire import Packed, Part, Places
 from vctl.runtime.protocol import RuntimeUnavailable, Seen
 
 
@@ -17,13 +17,14 @@ class Run:
     """A run that was sent to a node."""
 
     __slots__ = (
-        "count", "failed", "groups", "kind", "log", "log_max_bytes", "main", "node_id", "request",
+        "count", "devices", "failed", "groups", "kind", "log", "log_max_bytes", "main", "node_id", "request",
         "reservation", "said", "seen", "shown", "stop", "words",
     )  # fmt: skip
 
     def __init__(
         self, node_id: str, reservation: str, log: str, log_max_bytes: int, groups: Mapping[str, list[Part]],
         kind: str = "", main: str = "", count: int = 0, words: Packed | None = None,
+        devices: Places | None = None,
     ) -> None:  # fmt: skip
         self.node_id, self.reservation, self.log, self.log_max_bytes = (
             node_id,
@@ -36,6 +37,8 @@ class Run:
         self.kind, self.main, self.count, self.words = kind, main, count, words
         """Of a job's Ray (rays.py): the kind of keeper, the run of the job's command, the keepers that were started on
         other nodes, and what they are started with."""
+        self.devices: Places = devices or {}
+        """Which of the GPUs that Ray has reserved are its own."""
         self.shown, self.said = "", ""
         """What its keeper is shown, and what that has said."""
         self.seen: Packed | None = None
@@ -60,8 +63,8 @@ class Kept:
     def keep(self, run_id: str, run: Run) -> None:
         """Write a run down. Raises RuntimeUnavailable."""
         words: list[Any] = [run.node_id, run.reservation, run.log, run.log_max_bytes, run.groups]
-        if run.kind:
-            words += [run.kind, run.main, run.count, run.words]
+        if run.kind or run.devices:
+            words += [run.kind, run.main, run.count, run.words, run.devices]
         staged = self.folder / "runs" / f".{run_id}"
         try:
             staged.write_text(json.dumps(words))

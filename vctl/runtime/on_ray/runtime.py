@@ -30,7 +30,7 @@ from vctl.runtime.on_ray import wire
 from vctl.runtime.on_ray.connection import CONNECT_S, Connection, nobody_at
 from vctl.runtime.on_ray.growth import Growth
 from vctl.runtime.on_ray.logs import Copies
-from vctl.runtime.on_ray.rays import OVER, Rays
+from vctl.runtime.on_ray.rays import JOINS, OVER, Rays, gpus_of
 from vctl.runtime.on_ray.runs import Kept, Run
 from vctl.runtime.on_ray.wire import Packed, Part, RayNode
 from vctl.runtime.protocol import (
@@ -232,14 +232,8 @@ class RayRuntime(Runtime):
         if run is None:
             name = wire.reservation_name(self.state, reserved.name)
             more = self.rays.words(request) if request.ray else {}
-            run = Run(
-                request.node_id,
-                name,
-                request.log_path,
-                request.log_max_bytes,
-                self.reserve(name, reserved),
-                **more,
-            )
+            groups = self.reserve(name, reserved)
+            run = Run(request.node_id, name, request.log_path, request.log_max_bytes, groups, **more)
             self.kept.keep(request.run_id, run)
             self.runs[request.run_id] = run
             os.close(logfile.open_for_writing(os.fsencode(request.log_path)))
@@ -259,7 +253,9 @@ class RayRuntime(Runtime):
         """Send the request of a run, and again to the next link, until its agent knows of it."""
         run = self.runs[run_id]
         asked = [wire.group_of(name, parts, own) for name, parts in run.groups.items()]
-        run.request = ("launch", packed, run.node_id, asked, run.kind)
+        planned = [(one, gpu) for one in own for gpu in wire.planned_in(packed[2])]
+        self._place_devices(run_id, run, planned if run.kind in ("", JOINS) else gpus_of(run.shown))
+        run.request = ("launch", packed, run.node_id, asked, run.devices, run.kind)
         self._send(*run.request, run.shown)
 
     def send_shown(self, run_id: str, run: Run) -> None:
@@ -267,7 +263,21 @@ class RayRuntime(Runtime):
         own = {one["id"] for one in json.loads(run.shown).get("nodes", ())}
         groups = self.reserved.get(run.reservation, run.groups)
         asked = [wire.group_of(name, parts, own) for name, parts in groups.items()]
-        self._send("show", run_id, run.node_id, [one for one in asked if one[2]], run.shown)
+        if run.kind != JOINS:
+            self._place_devices(run_id, run, gpus_of(run.shown))
+        self._send("show", run_id, run.node_id, [one for one in asked if one[2]], run.devices, run.shown)
+
+    def _place_devices(self, run_id: str, run: Run, planned: list[tuple[str, str]]) -> None:
+        """Choose which of the reserved GPUs are a run's own: not those of others that run."""
+        others = (
+            one.devices
+            for other, one in self.runs.items()
+            if one.devices and one.reservation == run.reservation and self.look(other).state not in OVER
+        )
+        places = wire.places_of(planned, others) if planned else {}
+        if places != run.devices:
+            run.devices = places
+            self.kept.keep(run_id, run)
 
     def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
         """Show each keeper of a job's Ray its part of the virtual nodes."""

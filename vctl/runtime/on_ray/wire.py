@@ -102,25 +102,51 @@ def group_of(name: str, parts: Iterable[Part], own: Collection[str]) -> Packed:
     return (name, asked, [(index, part[0]) for index, part in enumerate(listed) if part[0] in own])
 
 
-Chosen = Mapping[str, list[str]]
-"""The GPUs that Ray has reserved, by virtual node."""
+Places = Mapping[str, tuple[str, int]]
+"""A GPU that was planned, by its number -> its virtual node, and its place among those that Ray has reserved for it."""
+Chosen = Mapping[str, str]
+"""A GPU that was planned -> the one that Ray has reserved."""
 
 
-def devices(env: Mapping[str, str], ids: Chosen) -> dict[str, str]:
-    """The environment of a run with the GPUs that Ray has chosen, in place of those that were planned."""
-    chosen = [one for of_vnode in ids.values() for one in of_vnode]
-    planned = [one for one in env.get(VISIBLE, "").split(",") if one]
-    return {**env, VISIBLE: ",".join(chosen[: len(planned)])} if planned and chosen else dict(env)
+def places_of(planned: Iterable[tuple[str, str]], others: Iterable[Places]) -> dict[str, tuple[str, int]]:
+    """A place for each virtual node and planned GPU: that which it has with others, else one that nobody has."""
+    taken = {(vnode_id, gpu): place for one in others for gpu, (vnode_id, place) in one.items()}
+    found = {}
+    for vnode_id, gpu in planned:
+        if (vnode_id, gpu) not in taken:
+            used = {place for (one, _), place in taken.items() if one == vnode_id}
+            taken[vnode_id, gpu] = next(place for place in range(len(used) + 1) if place not in used)
+        found[gpu] = vnode_id, taken[vnode_id, gpu]
+    return found
 
 
-def with_devices(shown: str, ids: Chosen) -> str:
-    """What the keeper of a Ray is shown (on_ray/rays.py), with the GPUs that the Ray around it has chosen."""
-    if not any(ids.values()):
+def chosen_of(places: Places, ids: Mapping[str, list[str]]) -> dict[str, str]:
+    """The GPUs at these places. ``ids``: those that Ray has reserved for each virtual node."""
+    return {
+        gpu: ids[vnode_id][place]
+        for gpu, (vnode_id, place) in places.items()
+        if place < len(ids.get(vnode_id, ()))
+    }
+
+
+def planned_in(env: Mapping[str, str]) -> list[str]:
+    """The GPUs that were planned for a run."""
+    return [one for one in env.get(VISIBLE, "").split(",") if one]
+
+
+def devices(env: Mapping[str, str], chosen: Chosen) -> dict[str, str]:
+    """The environment of a run with the GPUs that Ray has reserved, in place of those that were planned."""
+    own = [chosen[one] for one in planned_in(env) if one in chosen]
+    return {**env, VISIBLE: ",".join(own)} if own else dict(env)
+
+
+def with_devices(shown: str, chosen: Chosen) -> str:
+    """What the keeper of a Ray is shown (on_ray/rays.py), with the GPUs that the Ray around it has reserved."""
+    if not chosen:
         return shown
     document = json.loads(shown)
     for node in document["nodes"]:
-        if chosen := ids.get(node["id"]):
-            node["gpus"] = chosen[: len(node["gpus"])]
+        node["gpus"] = [chosen[one] for one in node["gpus"] if one in chosen]
     return json.dumps(document)
 
 
