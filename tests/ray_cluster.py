@@ -5,7 +5,6 @@ Also what tests with real Ray share: their marks, and what a daemon on a Ray clu
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import pytest
 
 from tests.integration.conftest import Place, eventually
 from vctl.runtime import processes
+from vctl.runtime.private_ray import TRIES
 from vctl.runtime.raylets import SETTINGS, free_port
 
 NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is needed: pip install 'vctl[ray]'")
@@ -90,11 +90,16 @@ class RayCluster:
         return address
 
     def _start(self, *words: str) -> None:
-        ray = Path(sys.executable).parent / "ray"
-        subprocess.run(
-            [ray, "start", *words, *_ANY_PORT], env={**self.env, "TMPDIR": str(self.folder)}, check=True,
-            timeout=RAY_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        """Ray gives up a start after 30 s, which a busy machine may need: it is tried again, as vctl does."""
+        ray, before = Path(sys.executable).parent / "ray", self.processes().keys()
+        for left in reversed(range(TRIES)):
+            done = subprocess.run(
+                [ray, "start", *words, *_ANY_PORT], env={**self.env, "TMPDIR": str(self.folder)}, check=not left,
+                timeout=RAY_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+            if not done.returncode:
+                return
+            self._kill(lambda: self.processes().keys() - before)
 
     def processes(self) -> dict[int, list[bytes]]:
         """All processes of this Ray, and what came from them."""
@@ -146,12 +151,14 @@ class RayCluster:
 
     def kill(self) -> None:
         """Kill all of it."""
-        until = time.monotonic() + RAY_S
         self.raylets.clear()
-        while left := self.processes():
+        self._kill(self.processes)
+
+    def _kill(self, look: Callable[[], Iterable[int]]) -> None:
+        until = time.monotonic() + RAY_S
+        while left := look():
             for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                processes.send(pid, signal.SIGKILL)
             assert time.monotonic() < until
             time.sleep(0.05)
 
