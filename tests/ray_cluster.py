@@ -22,7 +22,7 @@ import pytest
 from tests.integration.conftest import Place, eventually
 from vctl.runtime import processes
 from vctl.runtime.private_ray import TRIES
-from vctl.runtime.raylets import SETTINGS, free_port
+from vctl.runtime.raylets import SETTINGS, free_port, held_port
 
 NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is needed: pip install 'vctl[ray]'")
 WITH_RAY = (
@@ -68,11 +68,14 @@ class RayCluster:
         self.begin()
 
     def begin(self, *more: str) -> None:
-        """Start the head."""
-        self._start(
-            "--head", f"--port={self.port}", "--node-ip-address=127.0.0.1", f"--temp-dir={self.folder}", "--num-cpus=0",
-            "--include-dashboard=false", f"--ray-client-server-port={free_port()}", *(more or ["--no-monitor"]),
-        )  # fmt: skip
+        """Start the head, without a part of its dashboard, as vctl does."""
+        held, taken = held_port()
+        with held:
+            self._start(
+                "--head", f"--port={self.port}", "--node-ip-address=127.0.0.1", f"--temp-dir={self.folder}",
+                "--num-cpus=0", "--include-dashboard=false", f"--dashboard-port={taken}",
+                f"--ray-client-server-port={free_port()}", *(more or ["--no-monitor"]),
+            )  # fmt: skip
         self.head_raylet = set(self._raylets())
 
     def add(self, cpus: int = 2, gpus: int = 0) -> str:

@@ -73,6 +73,7 @@ def test_devices_are_those_of_ray() -> None:
     assert wire.devices({"CUDA_VISIBLE_DEVICES": ""}, chosen) == {"CUDA_VISIBLE_DEVICES": ""}
     shown = json.dumps({"nodes": [{"id": "v", "gpus": ["1"]}, {"id": "w", "gpus": []}]})
     assert wire.with_devices(shown, {}) == shown
+    assert wire.with_devices("", chosen) == "", "a run without a Ray is shown nothing"
     assert [one["gpus"] for one in json.loads(wire.with_devices(shown, chosen))["nodes"]] == [["5"], []]
 
 

@@ -142,7 +142,7 @@ def devices(env: Mapping[str, str], chosen: Chosen) -> dict[str, str]:
 
 def with_devices(shown: str, chosen: Chosen) -> str:
     """What the keeper of a Ray is shown (on_ray/rays.py), with the GPUs that the Ray around it has reserved."""
-    if not chosen:
+    if not (shown and chosen):
         return shown
     document = json.loads(shown)
     for node in document["nodes"]:
