@@ -149,7 +149,7 @@ def test_stop_ends_everything(ray: Place) -> None:
     shell = "trap '' TERM; setsid sleep 1000 & echo up; sleep 2000"
     ray.submit("--submission-id", "stubborn", "--", "sh", "-c", shell)
     eventually(lambda: log_of(ray, "stubborn") == "up\n", "the job to start", RAY_S)
-    assert len(left_of(ray)) >= 3
+    eventually(lambda: len(left_of(ray)) >= 3, "all of its processes", RAY_S)
     assert ray.run("job", "stop", "--grace", "0.5s", "stubborn").code == 0
     assert not left_of(ray)
     ray.assert_sound()
