@@ -21,7 +21,7 @@ from vctl.errors import BadSpec
 from vctl.http import app as http
 from vctl.http.context import Server
 from vctl.http.derived import add_route
-from vctl.operations import jobs, nodes, tasks
+from vctl.operations import clusters, jobs, nodes, tasks
 from vctl.operations.declare import Arg, Here, Local, Operation, Opt, Remote, Verb, operation
 from vctl.spec import documents, reports
 from vctl.store.store import Store
@@ -307,3 +307,23 @@ def test_a_task_takes_one_cpu_unless_cpus_are_named(
     """spec 10, however it is asked for: command line, HTTP and Python share the parameters."""
     asked, _ = tasks.request(Here(None, local.config), ["x"], **given)  # type: ignore[arg-type]  # it asks for no store
     assert {name: amount for name, amount in asked.request.items() if amount} == amounts
+
+
+@spec("7.checks")
+@pytest.mark.parametrize("change", [clusters.create, clusters.update], ids=lambda verb: verb.name)
+def test_the_id_of_a_cluster_is_checked_before_its_replica_sets(
+    local: Local, change: Operation[..., Any]
+) -> None:
+    for cluster_id, problem in (("", "id is empty"), ("primary", "can not be created or updated")):
+        with pytest.raises(BadSpec, match=problem):
+            change(local, cluster_id, replica_sets={"t": -1})
+    with pytest.raises(BadSpec, match=r"replicas\(-1\) must >= 0, virtual_cluster_id: x"):
+        change(local, "x", replica_sets={"t": -1})
+
+
+@spec("4.errors")
+@pytest.mark.parametrize("change", [clusters.create, clusters.update], ids=lambda verb: verb.name)
+def test_a_cluster_has_a_spec_or_replica_sets(local: Local, change: Operation[..., Any]) -> None:
+    """A server and Python took the replica sets and dropped the spec, which the command line refused."""
+    with pytest.raises(BadSpec, match="cannot be combined with replica_sets"):
+        change(local, "x", spec={"flexible_resource_min": {"CPU": 1}}, replica_sets={"t": 1})
