@@ -29,6 +29,8 @@ SIZES = frozenset({MEMORY, OBJECT_STORE_MEMORY})
 """Resources counted in bytes."""
 
 MAX_NAMES = 256
+MOST_NUMBERED = 1 << 16
+"""CPUs and devices of one node: each has a number, so a mistyped amount would fill the memory."""
 LONGEST_S = 100 * 366 * 86400
 """A hundred years; a longer time is a mistake and would overflow dates."""
 
@@ -197,6 +199,8 @@ def parse_resources(
         amounts[name] = parse_memory(given, here) if name in SIZES else _number_only(given, here)
         if name in unit_names:
             check_unit_amount(name, amounts[name], here, totals=totals)
+        if totals and name in {CPU, *unit_names} and amounts[name] > MOST_NUMBERED * SCALE:
+            raise refuse(here, f"a node has at most {MOST_NUMBERED} {name}", "write a smaller number")
     return amounts
 
 
