@@ -237,10 +237,10 @@ def test_cells_that_are_alike_are_made_once_and_each_shows_its_own_value() -> No
     """Spec 13: equal numbers of other types are other texts; what a column reads decides what its cells show."""
     values = [1, True, 1.0, "1", None, "", {"k": 1}, {"k": 1}, [1], 1]
     items = [{"a": value, "b": number} for number, value in enumerate(values)]
-    made: list[int] = []
+    made: list[object] = []
 
     def show(item: Mapping[str, Any]) -> str:
-        made.append(item["b"])
+        made.append(item["a"])
         return f"<{item['a']}>"
 
     columns = [Column("A", "a"), Column("B", "b", right=True), Column("C", show, reads=("a",))]

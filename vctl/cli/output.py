@@ -1,11 +1,13 @@
 """The answer of a command and its forms: one JSON value feeds table, json, jsonl, yaml, csv and name."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from functools import cache
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl import cli
 from vctl.cli.table import Cell, Column
+from vctl.core.listed import Listed, Values, field_of, keyed
 from vctl.core.text import harmless, visible
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ Data = Mapping[str, Any]
 Draw = Callable[["Screen"], Iterable[str]]
 API_VERSION = "vctl/v1"
 OLDEST_FIRST = ("EventList", "TaskList", "LeaseList")
+BATCH = 100
+"""So many rows of JSON are written at a time: few system calls, little memory."""
 OWN_WORDS = ("entrypoint", "name", "metadata")
 """Fields with text of users, in which no id is replaced by an alias."""
 
@@ -61,7 +65,7 @@ def listing(
         return draw
 
     envelope = {"api_version": API_VERSION, "kind": kind, "items": items, "total": total}
-    names = [item[key] for item in items]
+    names = field_of(items, key)
     answer = Answer(
         envelope, rows=items, names=names, draw=drawn(items), more=total - len(items), redraw=drawn
     )
@@ -129,7 +133,8 @@ def _fields(data: Data) -> Iterator[tuple[str, Cell | str]]:
 def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:
     """Write data in one of its forms other than ``table``, which ``screen`` draws."""
     if form == "json":
-        stream.write(_json(answer.data, stream, indented=True) + "\n")
+        stream.writelines(map(harmless, _indented(answer.data, _encoder(stream))))
+        stream.write("\n")
     elif form == "jsonl":
         whole = isinstance(answer.data, dict) and not _is_list(answer.data)
         rows = [answer.data] if whole else answer.rows
@@ -146,78 +151,96 @@ def _is_list(data: Data) -> bool:
     return data.get("api_version") == API_VERSION and "items" in data
 
 
-def _json(value: Any, stream: TextIO, *, indented: bool = False) -> str:
-    """JSON without characters that control a terminal."""
+def _json(value: Any, stream: TextIO) -> str:
+    """JSON on one line, in which no character does anything to a terminal."""
+    return harmless(_encoder(stream)(value, ","))
+
+
+Encode = Callable[[Any, str], str]
+"""A value as JSON with this comma."""
+
+
+def _encoder(stream: TextIO) -> Encode:
     from json import JSONEncoder
 
     fine = (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
-    if indented:
-        known: dict[str, Encode] = {}
 
-        def encode(value: Any, comma: str) -> str:
-            if comma not in known:
-                known[comma] = JSONEncoder(ensure_ascii=not fine, separators=(comma, ": ")).encode
-            return known[comma](value)
+    @cache
+    def encoder(comma: str) -> JSONEncoder:
+        colon = ":" if comma == "," else ": "
+        return JSONEncoder(ensure_ascii=not fine, separators=(comma, colon), default=list)  # a ``Listed``
 
-        return harmless(_indented(value, encode))
-    return harmless(JSONEncoder(ensure_ascii=not fine, separators=(",", ":")).encode(value))
+    return lambda value, comma: encoder(comma).encode(value)
 
 
-Encode = Callable[[Any], str]
-
-
-def _indented(value: Any, encode: Callable[[Any, str], str], pad: str = "\n") -> str:
-    """The text of ``json.dumps(value, indent=2)``, which takes many times as long: it encodes value by value.
+def _indented(value: Any, encode: Encode, pad: str = "\n") -> Iterator[str]:
+    """The text of ``json.dumps(value, indent=2)`` in pieces; that takes many times as long, value by value.
 
     Here neighbours that contain nothing are encoded together, with a comma of our own between them; of objects in a
     list that have the same fields, each field of all of them.
     """
     inside = pad + "  "
     comma = "," + inside
-    if not value or type(value) not in (dict, list):
-        return encode(value, comma)
-    if type(value) is list:
-        names = list(value[0]) if type(value[0]) is dict else []
-        if names and all(type(one) is dict and list(one) == names for one in value):
-            fields = [
-                _each(field, encode, inside + "  ") for field in zip(*map(dict.values, value), strict=True)
-            ]
-            heads = [encode(name, comma).replace("%", "%%") for name in names]
-            row = "{" + inside + "  " + (comma + "  ").join([f"{head}: %s" for head in heads]) + inside + "}"
-            parts = [row % one for one in zip(*fields, strict=True)]
-        else:
-            parts = [_indented(one, encode, inside) for one in value]
-        return "[" + inside + comma.join(parts) + pad + "]"
-    pieces: list[str] = []
-    plain: dict[str, Any] = {}
-    for name, part in value.items():
-        if part and type(part) in (dict, list):
+    if not isinstance(value, (dict, list, Listed)) or not value:
+        yield encode(value, comma)
+    elif not isinstance(value, dict):
+        fields = _fields_of(value)
+        parts = _rows(fields, encode, inside) if fields else (_whole(one, encode, inside) for one in value)
+        yield f"[{inside}{next(parts)}"
+        while batch := list(islice(parts, BATCH)):
+            yield "".join([comma + part for part in batch])
+        yield pad + "]"
+    else:
+        before, plain = "{" + inside, dict[str, Any]()
+        for name, part in value.items():
+            if not isinstance(part, (dict, list, Listed)) or not part:
+                plain[name] = part
+                continue
             if plain:
-                pieces.append(encode(plain, comma)[1:-1])
-                plain = {}
-            pieces.append(f"{encode(name, comma)}: {_indented(part, encode, inside)}")
+                yield before + encode(plain, comma)[1:-1]
+                before, plain = comma, {}
+            yield f"{before}{encode(name, comma)}: "
+            yield from _indented(part, encode, inside)
+            before = comma
+        yield (before + encode(plain, comma)[1:-1] if plain else "") + pad + "}"
+
+
+def _whole(value: Any, encode: Encode, pad: str) -> str:
+    return "".join(_indented(value, encode, pad))
+
+
+def _fields_of(value: "list[Any] | Listed[Any]") -> dict[str, Values] | None:
+    """The values of each field of objects that have the same fields in the same order; None for anything else."""
+    if isinstance(value, Listed):
+        return value.fields()
+    names = list(value[0]) if type(value[0]) is dict else []
+    if not names or not all(type(one) is dict and list(one) == names for one in value):
+        return None
+    return dict(zip(names, zip(*map(dict.values, value), strict=True), strict=True))
+
+
+def _rows(fields: Mapping[str, Values], encode: Encode, pad: str) -> Iterator[str]:
+    """The texts of objects; what is alike in many of them is encoded once."""
+    inside, heads, found, count = pad + "  ", [], [], 0
+    for name, values in fields.items():
+        keys, known = keyed(values)
+        texts, count = _each(known, encode, inside), len(keys)
+        place = "%s"
+        if len(texts) == 1:
+            place = next(iter(texts.values())).replace("%", "%%")
         else:
-            plain[name] = part
-    if plain:
-        pieces.append(encode(plain, comma)[1:-1])
-    return "{" + inside + comma.join(pieces) + pad + "}"
+            found.append(map(texts.__getitem__, keys))
+        heads.append(f"{encode(name, ',').replace('%', '%%')}: {place}")
+    row = "{" + inside + ("," + inside).join(heads) + pad + "}"
+    return map(row.__mod__, zip(*found, strict=True) if found else repeat((), count))
 
 
-def _each(values: Sequence[Any], encode: Callable[[Any, str], str], pad: str) -> list[str]:
-    """The texts of many values; no text has an end of line in it unless its value contains something."""
-    nested = not {dict, list}.isdisjoint(map(type, values))
-    texts = encode(
-        [None if nested and part and type(part) in (dict, list) else part for part in values], "\n"
-    )
-    found = texts[1:-1].split("\n")
-    if nested:
-        known: dict[int, str] = {}
-        for at, part in enumerate(values):
-            if part and type(part) in (dict, list):
-                if id(part) not in known:
-                    known[id(part)] = _indented(part, encode, pad)
-                found[at] = known[id(part)]
-    return found
+def _each(values: dict[Any, Any], encode: Encode, pad: str) -> dict[Any, str]:
+    """The texts of values, by key; no text has an end of line in it unless its value contains something."""
+    nested = {key: part for key, part in values.items() if part and type(part) in (dict, list)}
+    plain = encode(list((values | dict.fromkeys(nested)).values()), "\n")[1:-1].split("\n")
+    texts = dict(zip(values, plain, strict=True))
+    return texts | {key: _whole(part, encode, pad) for key, part in nested.items()}
 
 
 def _one_line(name: object, stream: TextIO) -> str:

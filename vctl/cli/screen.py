@@ -9,6 +9,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl.cli.table import GIVES, LEAST, MATTERS, Bar, Cell, Column
@@ -102,6 +103,9 @@ class Screen:
 
     def text(self, *parts: Part, raw: bool = False) -> Iterator[Drawn]:
         """A sentence, broken between words where the terminal ends."""
+        if self.width is None and not self.colour:  # without rich, which takes longer than most commands
+            words = "".join(part if isinstance(part, str) else part[0] for part in parts)
+            return iter([Drawn(visible(words if raw else named(words)).rstrip())])
         return self.draw(self._assemble(parts, raw=raw))
 
     def command(self, text: str, indent: int = 0) -> Iterator[Drawn]:
@@ -162,16 +166,19 @@ class Screen:
                 for column, width in zip(columns, widths, strict=True)
             )
             yield Drawn(self._painted(gap.join(cells).rstrip(), "bold"))
-        drawn = []
+        places, drawn = [], []
         for content, width in zip(contents, widths, strict=False):
+            texts, place = content.texts, f"%{'' if content.column.right else '-'}{width}s"
             if content.width > width or content.is_drawn or self.colour:
-                fitted = {key: self._fitted(content, key, width) for key in content.texts}
+                texts, place = {key: self._fitted(content, key, width) for key in texts}, "%s"
+            if len(texts) == 1:  # the same in all rows
+                place = (place % next(iter(texts.values()))).replace("%", "%%")
             else:
-                fill = str.rjust if content.column.right else str.ljust
-                fitted = {key: fill(text, width) for key, text in content.texts.items()}
-            drawn.append(map(fitted.__getitem__, content.keys))
-        for row in zip(*drawn, strict=True):
-            yield Drawn(gap.join(row).rstrip())
+                drawn.append(map(texts.__getitem__, content.keys))
+            places.append(place)
+        row = gap.join(places)
+        rows = zip(*drawn, strict=True) if drawn else repeat((), len(items))
+        yield from map(Drawn, map(str.rstrip, map(row.__mod__, rows)))
 
     def _fitted(self, content: "_Content", key: Any, width: int) -> str:
         """A cell, as wide as its column."""
@@ -284,15 +291,18 @@ class _Content:
     def __init__(self, column: Column, items: Sequence[Any]) -> None:
         self.column = column
         self.keys, self.cells = column.cells(items)
-        texts = [
-            cell if isinstance(cell, str) else " " * BAR if isinstance(cell, Bar) else cell.text
-            for cell in self.cells.values()
-        ]
+        kinds = set(map(type, self.cells.values()))
+        texts: list[Any] = list(self.cells.values())
+        if kinds != {str}:
+            texts = [
+                cell if isinstance(cell, str) else " " * BAR if isinstance(cell, Bar) else cell.text
+                for cell in texts
+            ]
         together = "\n".join(texts)
         if not (column.raw or named(together) == together) or not "".join(texts).isprintable():
             texts = [visible(text if column.raw else named(text)) for text in texts]
         self.texts = dict(zip(self.cells, texts, strict=True))
-        self.is_drawn = not together.isascii() or any(isinstance(cell, Bar) for cell in self.cells.values())
+        self.is_drawn = not together.isascii() or Bar in kinds
         self.width = max(map(len if together.isascii() else _cells, texts), default=0)
 
 

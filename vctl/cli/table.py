@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from vctl.core.listed import field_of, keyed
+
 GIVES, NORMAL, KEY, MATTERS = range(4)
 """The ranks of columns, in the order in which they become narrower on a narrow terminal."""
 LEAST = {GIVES: 8, NORMAL: 8, KEY: 13, MATTERS: 21}
@@ -65,24 +67,23 @@ class Column:
     def cells(
         self, items: Sequence[Mapping[str, Any]]
     ) -> tuple[Sequence[Any], dict[Any, "str | Cell | Bar"]]:
-        """A key for each item, and the cell for each key, so that equal cells are made once."""
-        keys: Sequence[Any]
-        if isinstance(self.show, str):
-            values = [item.get(self.show) for item in items]
-            keys = _keys(values)
-            return keys, {key: _cell(value) for key, value in dict(zip(keys, values, strict=True)).items()}
-        if self.reads:
-            keys = list(zip(*(_keys([item.get(name) for item in items]) for name in self.reads), strict=True))
-        else:
-            keys = range(len(items))
+        """For each item a key, and for each key what the items show that have it: what is alike is made once."""
         show = self.show
-        return keys, {key: _cell(show(item)) for key, item in dict(zip(keys, items, strict=True)).items()}
-
-
-def _keys(values: list[Any]) -> list[Any]:
-    """Equal keys for equal values: the values, or where equal numbers can have different texts, their identities."""
-    kinds = set(map(type, values)) - {type(None)}
-    return values if len(kinds) < 2 and kinds <= {str, int} else list(map(id, values))
+        if isinstance(show, str):
+            keys, found = keyed(field_of(items, show))
+            empty = {key: "-" for key, value in found.items() if value is None or value == ""}
+            return keys, {**dict(zip(found, map(str, found.values()), strict=True)), **empty}
+        if not self.reads:
+            return range(len(items)), {at: _cell(show(item)) for at, item in enumerate(items)}
+        fields = {name: keyed(field_of(items, name)) for name in self.reads}
+        varying = [name for name, (_, found) in fields.items() if len(found) > 1]
+        item = {name: next(iter(found.values()), None) for name, (_, found) in fields.items()}
+        keys = list(zip(*(fields[name][0] for name in varying), strict=True)) or [()] * len(items)
+        cells = {}
+        for key in dict.fromkeys(keys):
+            item |= {name: fields[name][1][one] for name, one in zip(varying, key, strict=True)}
+            cells[key] = _cell(show(item))
+        return keys, cells
 
 
 def _cell(value: Any) -> "str | Cell | Bar":

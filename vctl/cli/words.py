@@ -45,7 +45,7 @@ def named(text: str) -> str:
     """A text as screens show it: with the alias of the primary (``primary##train``), and times in the local zone."""
     if PRIMARY in text:
         text = _PRIMARY.sub(PRIMARY_ALIAS, text)
-    return _MOMENT.sub(lambda found: moment(found[0]), text)
+    return _MOMENT.sub(lambda found: moment(found[0]), text) if "Z" in text else text
 
 
 def moment(stamp: str | None) -> str:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from vctl.core.listed import Listed
+
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./()=-]+)*\Z")
 _WORDS_WITH_A_MEANING = frozenset("y n yes no on off true false null nan inf".split())
 
@@ -18,7 +20,7 @@ def _lines(value: Any) -> Iterator[str]:
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from _entry(f"{_scalar(str(key))}:", inner)
-    elif isinstance(value, list) and value:
+    elif isinstance(value, (list, Listed)) and value:
         for inner in value:
             head, *rest = _lines(inner)
             yield f"- {head}"
@@ -28,7 +30,7 @@ def _lines(value: Any) -> Iterator[str]:
 
 
 def _entry(head: str, inner: Any) -> Iterator[str]:
-    if isinstance(inner, (dict, list)) and inner:
+    if isinstance(inner, (dict, list, Listed)) and inner:
         yield head
         yield from (f"  {line}" for line in _lines(inner))
     else:

@@ -154,7 +154,7 @@ def _texts(filters: Filters) -> list[str]:
     return [one if isinstance(one, str) else f"{one[0]}{one[1]}{one[2]}" for one in filters]
 
 
-def _chosen(found: list[F], filters: Filters, limit: int | None) -> list[F]:
+def _chosen(found: Sequence[F], filters: Filters, limit: int | None) -> list[F]:
     return ops.forms.choose(found, _texts(filters))[:limit]
 
 

@@ -273,7 +273,7 @@ class Operation(Generic[P, R]):
         if not self.items:
             return reply
         found, total = reply if self.is_paged else (reply, len(reply))
-        return {"api_version": "vctl/v1", "kind": self.items, "items": found, "total": total}
+        return {"api_version": "vctl/v1", "kind": self.items, "items": list(found), "total": total}
 
     def reply(self, document: Any) -> R:
         """A reply from its JSON form."""

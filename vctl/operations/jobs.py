@@ -291,7 +291,7 @@ def list_jobs(
     limit: Limit = None,
     cluster: Annotated[str | None, Opt(help="Only jobs of this cluster.")] = None,
     members: Annotated[bool, Opt(help="List array members one by one.")] = True,
-) -> "tuple[list[JobForm], int]":
+) -> "tuple[Sequence[JobForm], int]":
     """Jobs, newest first."""
     return ops.jobs.list_jobs(
         here.store, all=all, filters=filters, limit=limit, cluster=cluster, members=members

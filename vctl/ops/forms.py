@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from vctl.core import jobs as jb
 from vctl.core import wording
 from vctl.core.jobs import NON_ZERO_EXIT
+from vctl.core.listed import Listed, Values
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.tasks import FAILED, FINISHED
 from vctl.errors import BadSpec
@@ -53,65 +54,66 @@ JOB = (
     "status", "parent_cluster_id", "attempt", "user",
 )  # fmt: skip
 """The columns of ``jobs`` that a form shows as they are."""
-_job_columns = itemgetter(*JOB)
 
 
-def job(store: Store, row: Row, position: int | None, shown: tuple[str | None, str | None]) -> JobForm:
-    """A job; ``shown`` are its reason token and the message."""
-    return Jobs(store).form(_job_columns(row), position, shown)
+Shown = tuple[str | None, str | None]
+"""The reason token and the message."""
 
 
-class Jobs:
-    """JSON forms of jobs as of one moment. Jobs with equal resources share one map, which nobody changes."""
+def job(store: Store, row: Row, position: int | None, shown: Shown) -> JobForm:
+    """A job, its place in the queue, and the reason."""
+    return jobs(store, {name: (row[name],) for name in JOB}, (position,), (shown,))[0]
 
-    def __init__(self, store: Store) -> None:
-        self._now = store.clock()
-        self._home = os.fspath(store.home)
-        self._stamps: dict[int | None, str | None] = {None: None}
-        self._maps: dict[str | None, dict[str, float]] = {}
 
-    def form(
-        self, columns: Sequence[Any], position: int | None, shown: tuple[str | None, str | None]
-    ) -> JobForm:
-        """The form of a job from the values of the columns ``JOB``; rows with names would be slower for long lists."""
-        (
-            job_id, submission_id, name, code, cluster_id, priority, entrypoint, submitted, started, ended, resources,
-            node_ids, time_limit_s, metadata, array_id, array_index, status, parent_id, attempt, user,
-        ) = columns  # fmt: skip
-        stamps, until = self._stamps, ended or self._now
-        for ns in (submitted, started, ended):
-            if ns not in stamps:
-                stamps[ns] = timestamp(ns)
-        if resources not in self._maps:
-            self._maps[resources] = amounts(loads(resources)) if resources else {}
-        return {
-            "job_id": job_id,
-            "submission_id": submission_id,
-            "name": name,
-            "status": status,
-            "state_reason": shown[0],
-            "message": shown[1],
-            "exit_code": code,
-            "cluster_id": cluster_id,
-            "parent_cluster_id": parent_id,
-            "priority": priority,
-            "queue_position": position,
-            "entrypoint": entrypoint,
-            "attempt": attempt,
-            "user": user,
-            "submitted_at": stamps[submitted],  # type: ignore[typeddict-item]  # a job has that time
-            "started_at": stamps[started],
-            "ended_at": stamps[ended],
-            "resources": self._maps[resources],
-            "node_ids": loads(node_ids) if node_ids else [],
-            "wait_s": ((until if started is None else started) - submitted) / 1e9,
-            "run_s": None if started is None else (until - started) / 1e9,
-            "time_limit_s": time_limit_s,
-            "log_path": log_path(self._home, submission_id),
-            "metadata": {} if metadata == "{}" else loads(metadata),
-            "array_id": array_id,
-            "array_index": array_index,
-        }
+def jobs(
+    store: Store, columns: Mapping[str, Values], places: Values, shown: Sequence[Shown]
+) -> Listed[JobForm]:
+    """Jobs of the columns ``JOB``, each with its place in the queue, as of one moment."""
+    submitted, started, ended = columns["submitted_at"], columns["started_at"], columns["ended_at"]
+    now, home = store.clock(), os.fspath(store.home)
+
+    def each(values: Values, make: Callable[[Any], Any]) -> Values:
+        """What is alike is made once."""
+        known = {value: make(value) for value in set(values)}
+        return list(map(known.__getitem__, values)) if len(known) > 1 else list(known.values()) * len(values)
+
+    return Listed(
+        len(shown),
+        {
+            "job_id": columns["job_id"],
+            "submission_id": columns["submission_id"],
+            "name": columns["name"],
+            "status": columns["status"],
+            "state_reason": list(map(itemgetter(0), shown)),
+            "message": list(map(itemgetter(1), shown)),
+            "exit_code": columns["exit_code"],
+            "cluster_id": columns["cluster_id"],
+            "parent_cluster_id": columns["parent_cluster_id"],
+            "priority": columns["priority"],
+            "queue_position": places,
+            "entrypoint": columns["entrypoint"],
+            "attempt": columns["attempt"],
+            "user": columns["user"],
+            "submitted_at": each(submitted, timestamp),
+            "started_at": each(started, timestamp),
+            "ended_at": each(ended, timestamp),
+            "resources": each(columns["resources"], lambda text: amounts(loads(text)) if text else {}),
+            "node_ids": each(columns["node_ids"], lambda text: loads(text) if text else []),
+            "wait_s": lambda: [
+                ((end or now) - sent if start is None else start - sent) / 1e9
+                for sent, start, end in zip(submitted, started, ended, strict=True)
+            ],
+            "run_s": lambda: [
+                None if start is None else ((end or now) - start) / 1e9
+                for start, end in zip(started, ended, strict=True)
+            ],
+            "time_limit_s": columns["time_limit_s"],
+            "log_path": lambda: [log_path(home, submission_id) for submission_id in columns["submission_id"]],
+            "metadata": each(columns["metadata"], loads),
+            "array_id": columns["array_id"],
+            "array_index": columns["array_index"],
+        },
+    )
 
 
 def exit_code(found: Row | Mapping[str, Any] | None) -> int:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.core.listed import Values
 from vctl.core.spans import spans_of
 from vctl.engine.changes import JobEnded, JobForgotten, JobsPruned
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, forms, logs, rights, scope
-from vctl.ops.forms import Filter, parse_filters
+from vctl.ops.forms import Filter, Shown, parse_filters
 from vctl.ops.positions import position, positions
-from vctl.ops.reasons import Reasons, Shown
+from vctl.ops.reasons import Reasons
 from vctl.store import feed, job_views, observed, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -29,10 +32,13 @@ SLICE_S = 0.01
 PAUSE_S = 0.01
 """The least pause in seconds: other writers wait for the lock by trying again and again."""
 LAST = "last"
-COLUMNS = (*forms.JOB, "state_reason", "message", "held", "waits_for", "closed", "begin_at", "shape")
-"""The columns of a list of jobs; the reason of a job depends on the columns from the status on."""
-_STATUS, _PARENT, _REASON = map(COLUMNS.index, ("status", "parent_cluster_id", "state_reason"))
-_PRIORITY = COLUMNS.index("priority")
+ALIKE = (
+    "status", "state_reason", "message", "parent_cluster_id", "attempt", "user", "held", "waits_for", "closed",
+    "begin_at", "shape",
+)  # fmt: skip
+"""What the reason of a job depends on."""
+COLUMNS = tuple(dict.fromkeys((*forms.JOB, *ALIKE)))
+"""What a list of jobs is made of."""
 FILTER_KEYS = (
     "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
     "priority", "exit_code", "array_id", "submitted_at",
@@ -102,7 +108,7 @@ def list_jobs(
     limit: int | None = None,
     cluster: str | None = None,
     members: bool = True,
-) -> tuple[list[JobForm], int]:
+) -> tuple[Sequence[JobForm], int]:
     """Jobs, newest first, and how many there are in all. Without ``all`` only those not over.
 
     Without ``members`` each array is one entry.
@@ -121,11 +127,14 @@ def list_jobs(
     with store.snapshot():
         if not members:
             together = arrays.list_(store, all=all, within=(within, values))
-        found = job_views.listed(store, COLUMNS, condition, values, None if wanted else limit)
-        waiting = [job for job in found if job[_STATUS] == jb.PENDING]
-        places = positions(store, [(job[0], job[_PARENT], job[_PRIORITY]) for job in waiting])
-        reason, form, own = _reasons(store), forms.Jobs(store).form, len(forms.JOB)
-        forms_ = [form(job[:own], places.get(job[0]), reason(job)) for job in found]
+        columns = job_views.listed(store, COLUMNS, condition, values, None if wanted else limit)
+        numbers, parents = columns["job_id"], columns["parent_cluster_id"]
+        queued = zip(numbers, parents, columns["priority"], columns["status"], strict=True)
+        waiting = [(one, parent, priority) for one, parent, priority, state in queued if state == jb.PENDING]
+        places = positions(store, waiting)
+        forms_: Sequence[JobForm] = forms.jobs(
+            store, columns, list(map(places.get, numbers)), _reasons(store, columns)
+        )
         if values:
             total = job_views.count(store, condition, values)
         else:
@@ -138,36 +147,34 @@ def list_jobs(
     if wanted:
         forms_ = [form for form in forms_ if forms.matches(form, wanted)]
         total = len(forms_)
-    return (forms_ if limit is None else forms_[:limit]), total
+    return (forms_ if limit is None or len(forms_) <= limit else forms_[:limit]), total
 
 
-def _reasons(store: Store) -> Callable[[Sequence[Any]], Shown]:
+def _reasons(store: Store, columns: Mapping[str, Values]) -> list[Shown]:
     """Reasons of listed jobs; those that are alike are judged once."""
-    reasons, known = Reasons(store), dict[Sequence[Any], Shown]()
-    winners: Collection[int] | None = None
-    last: tuple[Sequence[Any], Shown] = ((), (None, None))
-
-    def reason(job: Sequence[Any]) -> Shown:
-        nonlocal winners, last
-        if job[_STATUS] != jb.PENDING:
-            return job[_REASON], job[_REASON + 1]
-        alike = job[_STATUS:]
-        if job[0] not in (winners or ()):
-            if alike == last[0]:
-                return last[1]
-            if alike in known:
-                last = alike, known[alike]
-                return last[1]
-        row = job_views.get(store, job[0])
+    reasons, known, shown = Reasons(store), dict[Values, Shown](), list[Shown]()
+    winners: Collection[int] = ()
+    kinds = zip(*(columns[name] for name in ALIKE), strict=True)
+    for kind, neighbours in groupby(zip(kinds, columns["job_id"], strict=True), itemgetter(0)):
+        numbers = [job_id for _, job_id in neighbours]
+        if kind[0] != jb.PENDING:
+            shown += [kind[1:3]] * len(numbers)
+            continue
+        row = job_views.get(store, numbers[0])
         assert row is not None
-        found = reasons.of(row)
-        if winners is None and reasons.gate(row) is None:
+        if not winners and reasons.gate(row) is None:
             winners = reasons.winners
-        if not row["waits_for"] and job[0] not in (winners or ()):  # else it is about this very job
-            known[alike] = found
-        return found
+        own = set(numbers if row["waits_for"] else winners).intersection(numbers)  # it is about this very job
+        if kind not in known and (common := next((job_id for job_id in numbers if job_id not in own), None)):
+            known[kind] = _reason(store, reasons, common)
+        shown += [_reason(store, reasons, job_id) if job_id in own else known[kind] for job_id in numbers]
+    return shown
 
-    return reason
+
+def _reason(store: Store, reasons: Reasons, job_id: int) -> Shown:
+    row = job_views.get(store, job_id)
+    assert row is not None
+    return reasons.of(row)
 
 
 def _narrowed(wanted: Sequence[Filter]) -> tuple[list[str], list[object]]:

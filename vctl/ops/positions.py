@@ -21,7 +21,7 @@ from vctl.store import job_views, queues, rows, settings
 from vctl.store.store import Row, Store
 
 FEW = 500
-"""Above this number of jobs, one pass over all queues is cheaper than one query for each job."""
+"""Above that many, one pass over their queues is cheaper than one question each."""
 _NO_SPEC = ClusterSpec()
 
 
@@ -44,8 +44,10 @@ def positions(store: Store, waiting: Sequence[tuple[int, str, int]]) -> dict[int
         if not is_plain(policy) and cluster_id in clusters
     }
     plain = [one for one in waiting if one[1] not in special]
+    found: dict[int, int] = {}
     if len(plain) > FEW:
-        found = queues.positions(store)
+        for cluster_id in clusters.difference(special):
+            found |= queues.positions(store, cluster_id)
     else:
         found = {
             job_id: queues.position(store, cluster_id, priority, job_id)

@@ -18,15 +18,12 @@ from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted, listed, number_text
 from vctl.errors import NotFound
-from vctl.ops.forms import timestamp
+from vctl.ops.forms import Shown, timestamp
 from vctl.ops.free_amounts import FreeAmounts
 from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, parts_of, shortage
 from vctl.scheduler.tasking import SOFT, may_grow, pinned_to
 from vctl.store import clusters, dependencies, job_views, nodes, rows, settings
 from vctl.store.store import Row, Store
-
-Shown = tuple[str | None, str | None]
-"""The reason token and the message."""
 
 UNSEEN = "the scheduler has not evaluated it yet"
 FITS_NOW = "it can start in the next round of the scheduler"

@@ -41,7 +41,6 @@ Value = TypeVar("Value")
 Job = TypeVar("Job", PendingJob, RunningJob)
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, AssertionError)
 """What is raised where a row is not as it should be."""
-_TIME = rows.PENDING.index("submitted_at")
 
 
 def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
@@ -135,30 +134,24 @@ def examine(store: Store, *, strict: bool = True) -> Replayed:
             return _examine(store, strict=True)
 
 
-def _alike(row: Row) -> object:
-    """What of a waiting job decides whether it can be read: all but its number, its name and its time."""
-    return tuple(map(type, row)), row[2:_TIME], row[_TIME + 1 :]
+def _read(row: Row, make: Callable[[Row], Value], *, looks_close: bool) -> Value:
+    _check_key_and_text(row)
+    value = make(row)
+    if looks_close and is_dataclass(value) and not fits(value, type(value)):
+        raise ValueError("a value in it is of another type")
+    return value
 
 
 def _examine(store: Store, *, strict: bool) -> Replayed:
     done = Replayed()
 
     def read(
-        step: int, table: str, found: Iterable[Row], make: Callable[[Row], Value],
-        alike: Callable[[Row], object] = lambda _: object(),
+        step: int, table: str, found: Iterable[Row], make: Callable[[Row], Value]
     ) -> list[Value]:  # fmt: skip
-        values, good = [], set[object]()
-        looks_close = strict or table == "nominations"
+        values = []
         for row in found:
-            if (kind := alike(row)) in good:
-                continue
             try:
-                _check_key_and_text(row)
-                value = make(row)
-                if looks_close and is_dataclass(value) and not fits(value, type(value)):
-                    raise ValueError("a value in it is of another type")
-                values.append(value)
-                good.add(kind)
+                values.append(_read(row, make, looks_close=strict or table == "nominations"))
             except UNREADABLE as error:
                 action = f"set aside unreadable row {row[0]} of {table}: {error}"
                 done.mend(step, action, repair.aside(store, table, row, f"{type(error).__name__}: {error}"))
@@ -198,7 +191,11 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
     for vnode in vnodes:
         tables.vnodes[vnode.cluster_id].append(vnode)
     if strict:
-        read(5, "jobs", queues.pending_rows(store), sent(rows.pending), _alike)
+        try:
+            for row in queues.pending_kinds(store):
+                _read(row, sent(rows.pending), looks_close=True)
+        except UNREADABLE:
+            read(5, "jobs", queues.pending_rows(store), sent(rows.pending))
     read(5, "tasks", tasks.unfinished(store), rows.task)
     read(5, "preemptions", preemptions.all_rows(store), preemptions.preemption)
     read(5, "nominations", preemptions.nomination_rows(store), preemptions.nomination)

@@ -13,9 +13,10 @@ from vctl.core.jobs import PendingJob
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import counted, listed
 from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, submitting
+from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
 from vctl.ops.positions import ahead, position
-from vctl.ops.reasons import Reasons, Shown, TaskReasons
+from vctl.ops.reasons import Reasons, TaskReasons
 from vctl.ops.remedies import remedy, remedy_for_task
 from vctl.ops.self_waiting import task_waits_for_itself
 from vctl.scheduler.running import allocations_of

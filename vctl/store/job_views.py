@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from vctl.core import jobs as jb
+from vctl.core.listed import Values
 from vctl.store import database
 from vctl.store.store import Row, Store
 
@@ -33,15 +33,28 @@ def matching(
     return store.rows(f"{VIEW} WHERE {where} ORDER BY j.job_id DESC{tail}", *values)
 
 
+OWN = ("job_id", "submission_id", "cluster_id", "array_index")
+"""What no two jobs have in common, or hardly any."""
+
+
 def listed(
     store: Store, columns: Sequence[str], where: str, values: Iterable[object], limit: int | None
-) -> list[tuple[Any, ...]]:
-    """Some columns of jobs, newest first."""
-    cursor = store.db.cursor()
+) -> dict[str, Values]:
+    """Some columns of jobs, newest first. What all of them have in common is read once."""
+    cursor, given = store.db.cursor(), tuple(values)
     cursor.row_factory = None
-    tail = "" if limit is None else f" LIMIT {int(limit)}"
-    sql = f"SELECT {', '.join(columns)} FROM jobs j WHERE {where} ORDER BY j.job_id DESC{tail}"
-    return database.fetched(cursor, sql, tuple(values))
+    order = f"ORDER BY j.job_id DESC LIMIT {-1 if limit is None else int(limit)}"
+    found = database.fetched(cursor, f"SELECT {', '.join(OWN)} FROM jobs j WHERE {where} {order}", given)
+    if not found:
+        return dict.fromkeys(columns, ())
+    rest = [name for name in columns if name not in OWN]
+    select = f"{', '.join(rest)} FROM jobs j WHERE {where} AND j.job_id >= {found[-1][0]}"
+    shared = database.fetched(cursor, f"SELECT DISTINCT {select} LIMIT 2", given)
+    if len(shared) == 1:
+        others: list[Values] = [[value] * len(found) for value in shared[0]]
+    else:
+        others = list(zip(*database.fetched(cursor, f"SELECT {select} {order}", given), strict=True))
+    return dict(zip((*OWN, *rest), (*zip(*found, strict=True), *others), strict=True))
 
 
 def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
+from operator import itemgetter
 
 from vctl.core.jobs import PendingJob
 from vctl.store import rows
@@ -15,6 +17,17 @@ _QUEUED = f"{_PENDING} AND held = 0 AND waits_for = 0 AND closed = 0"
 def pending_rows(store: Store) -> list[Row]:
     """All jobs that wait."""
     return store.rows(_PENDING)
+
+
+def pending_kinds(store: Store) -> list[Row]:
+    """What the jobs that wait are like, each kind once: rows in which number, name and time stand for any good ones."""
+    good = {
+        "job_id": "0",
+        "submission_id": "iif(typeof(submission_id) <> 'text' OR submission_id GLOB '*[^ -~]*', submission_id, 'any')",
+        "submitted_at": "iif(typeof(submitted_at) <> 'integer', submitted_at, 0)",
+    }
+    columns = ", ".join(f"{good.get(name, name)} AS {name}" for name in rows.PENDING)
+    return store.rows(f"SELECT DISTINCT {columns} FROM jobs WHERE status = 'PENDING'")
 
 
 def pending(store: Store) -> Iterator[PendingJob]:
@@ -49,16 +62,13 @@ def position(store: Store, parent_id: str, priority: int, job_id: int) -> int:
     return ahead + 1
 
 
-def positions(store: Store) -> dict[int, int]:
-    """Place in the queue of every pending job, in one pass."""
-    found: dict[int, int] = {}
-    seen: dict[str, int] = {}
-    for job_id, parent in store.db.execute(
-        "SELECT job_id, parent_cluster_id FROM jobs WHERE status = 'PENDING'"
-        " ORDER BY parent_cluster_id, priority DESC, job_id"
-    ):
-        seen[parent] = found[job_id] = seen.get(parent, 0) + 1
-    return found
+def positions(store: Store, parent_id: str) -> dict[int, int]:
+    """Place in the queue of every job that waits in a cluster, in one pass along an index."""
+    numbers = store.db.execute(
+        "SELECT job_id FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ? ORDER BY priority DESC, job_id",
+        (parent_id,),
+    ).fetchall()
+    return dict(zip(map(itemgetter(0), numbers), count(1)))
 
 
 def waiting_rows(store: Store, parent_id: str) -> list[Row]:
