@@ -19,6 +19,7 @@ from tests.benchmarks import (
     lists,
     management,
     pauses,
+    recovery,
     scale,
     startup,
     throughput,
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
     "cost": cost.run,
     "crowd": crowd.run,
     "pauses": pauses.run,
+    "recovery": recovery.run,
     "decisions": decisions.run,
 }
 

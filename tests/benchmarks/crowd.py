@@ -100,12 +100,12 @@ def waits_while_pruned(place: Bed, *, prune: bool = True) -> list[float]:
     return waits
 
 
-def fill(home: Path, *, queued: int = 0, finished: int = 0, nodes: int = 1) -> None:
+def fill(home: Path, *, queued: int = 0, finished: int = 0, nodes: int = 1, cpus: int = 4) -> None:
     """One job of each size waits; then ``finished`` jobs that are over and ``queued`` more that wait are added."""
     with Store.open(home) as store:
-        add(store, resources={"CPU": 4 * SCALE}, count=nodes)
-        for cpus in CPUS:
-            spec = ClusterSpec(groups=(Group((FixedNode({"CPU": cpus * SCALE}),)),), flexible=False)
+        add(store, resources={"CPU": cpus * SCALE}, count=nodes)
+        for size in CPUS:
+            spec = ClusterSpec(groups=(Group((FixedNode({"CPU": size * SCALE}),)),), flexible=False)
             submitting.submit(
                 store,
                 JobRequest(argv=("sleep", "1000"), spec=spec, cwd="/"),

@@ -289,3 +289,15 @@ def test_every_waiting_row_that_cannot_be_read_is_found_among_those_that_are_ali
     assert [action.partition(" of ")[0].rpartition(" ")[2] for action in found] == (
         ["3"] if column == "submission_id" else ["3", "5"]
     )
+
+
+@spec("15.client")
+def test_no_two_jobs_of_a_list_share_what_a_caller_may_change(ground: Ground) -> None:
+    """Equal jobs are made of the same row; each reply has maps of its own."""
+    ground.submit(), ground.submit()
+    for found in (jobs.list_jobs(ground.store)[0], list(jobs.list_jobs(ground.store)[0])):
+        first, second = list(found)[:2]
+        first["resources"]["CPU"] = 99
+        first["metadata"]["key"] = "value"
+        assert second["resources"].get("CPU") != 99
+        assert second["metadata"] == {}

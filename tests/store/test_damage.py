@@ -339,3 +339,21 @@ def test_a_command_that_cannot_be_read_is_named_and_set_aside_with_its_job(
         assert len([action for action in repaired if " of jobs: " in action]) == 2
         assert store.value("SELECT count(*) FROM set_aside WHERE source = 'jobs'") == 2
         assert upkeep.repair.at(here)["repaired"] == []
+
+
+@pytest.mark.parametrize("column", ["spec", "entry", "rules"])
+@pytest.mark.parametrize("text", ["{ee", "[]"])
+def test_what_a_job_that_is_over_asked_for_is_named_where_it_cannot_be_read(
+    written: Written, column: str, text: str
+) -> None:
+    """It is read when the job is run again, and shown nowhere else."""
+    with written.with_wal(written.wal) as store:
+        here = Here(store, load(env={"VCTL_HOME": str(store.home)}))
+        jobs.stop.at(here, "j4")
+        store.db.execute(f"UPDATE jobs SET {column} = ? WHERE submission_id = 'j4'", (text,))
+        with pytest.raises(VctlError) as refused:
+            jobs.rerun.at(here, "j4")
+        assert "a row of jobs" in refused.value.problem
+        assert "vctl doctor --repair" in refused.value.fix
+        assert len(upkeep.repair.at(here)["repaired"]) == 1
+        assert upkeep.repair.at(here)["repaired"] == []

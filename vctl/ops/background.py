@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -206,14 +205,18 @@ def pinned(holder: locks.Holder, home: Path) -> int | None:
 
 
 def signal_process(handle: int, signo: int) -> None:
-    """Send a signal to a process, and resume it if it is suspended."""
+    """Signal a process, a suspended one too."""
+    import signal  # here and below: it builds enums at import, and every command imports this module
+
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(handle, signo)
         signal.pidfd_send_signal(handle, signal.SIGCONT)
 
 
 def stop(home: Path) -> locks.Holder | None:
-    """Stop the scheduler of a state directory and wait for its end; returns its holder record, None without one."""
+    """End the scheduler of a state directory and wait until it is gone; who it was, None when there was none."""
+    import signal
+
     check_service_at(home, "the scheduler")
     found = _once_started(home)
     if found is None or (handle := pinned(found, home)) is None:

@@ -65,7 +65,11 @@ def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
 def unshown(store: Store) -> Iterator[RowSetAside]:
     """The changes that set rows aside which cannot be shown, finished ones too: a replay does not look at these."""
     makers: Mapping[str, Callable[[Row], object]] = {
-        "jobs": lambda row: ops.forms.job(store, row, None, (None, None)),
+        "jobs": lambda row: (
+            ops.forms.job(store, row, None, (None, None)),
+            rows.spec(row["spec"]),
+            rows.entry(row["entry"]),  # read when it is run again
+        ),
         "tasks": lambda row: ops.tasks.form(row, (None, None)),
         "events": ops.forms.event,
     }
@@ -88,10 +92,11 @@ def _wrong_command(store: Store, table: str, row: Row) -> str | None:
     launch = jobs.launch(store, row["job_id"]) if of_job else tasks.launch(store, row["task_id"])
     if launch is None:
         return None
-    kinds = {"argv": list, "env": dict, "options": dict}
-    for name in kinds.keys() & launch.keys():
+    kinds = {"argv": list, "env": dict, "options": dict, "rules": dict}
+    texts = {**launch, "rules": row["rules"]} if of_job else dict(launch)
+    for name in kinds.keys() & texts.keys():
         try:
-            if not isinstance(rows.loads(launch[name]), kinds[name]):
+            if not isinstance(rows.loads(texts[name]), kinds[name]):
                 raise ValueError("it is of another type")
         except UNREADABLE as error:
             return f"{name}: {error}"

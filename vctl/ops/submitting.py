@@ -354,7 +354,7 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
         argv=tuple(rows.loads(launch["argv"])),
         cluster=row["parent_cluster_id"],
         spec=None if row["shares_parent"] or spec == ClusterSpec() else spec,
-        entry=None if options.get("sees_all") or row["per_node"] else rows.loads(row["entry"]),
+        entry=None if options.get("sees_all") or row["per_node"] else rows.entry(row["entry"]),
         priority=row["priority"],
         time_limit_s=row["time_limit_s"],
         name=row["name"] or "",
