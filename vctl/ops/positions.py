@@ -21,7 +21,7 @@ from vctl.store import job_views, queues, rows, settings
 from vctl.store.store import Row, Store
 
 FEW = 500
-"""Above that many, one pass over their queues is cheaper than one question each."""
+"""Above this number of jobs, one pass over their queues is cheaper than one query for each job."""
 _NO_SPEC = ClusterSpec()
 
 
