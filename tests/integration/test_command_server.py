@@ -19,7 +19,7 @@ from tests.integration.conftest import PATIENCE_S, ROOT, VCTL, Place, Ran, event
 from tests.specification import spec
 from vctl.cli import catalog, command_client
 from vctl.cli.command_client import SOCKET
-from vctl.ops import nodes
+from vctl.ops import handing, nodes
 from vctl.runtime import processes
 from vctl.store.store import Store
 
@@ -240,6 +240,44 @@ def test_a_server_that_is_killed_before_it_answers(tmp_path: Path) -> None:
     assert (done.code, done.stdout) == (1, b"")
     assert done.err.splitlines()[0] == "Error: the command was killed before it was done"
     assert not (home / "cluster.db").exists()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGCONT, signal.SIGKILL], ids=["resumed", "killed"])
+def test_a_suspended_scheduler_gets_no_job_twice(tmp_path: Path, ending: signal.Signals) -> None:
+    """Each job was handed to it, and was written by its command when no answer came."""
+    place = Place(tmp_path / "state", tmp_path / "work")
+    place.add_nodes(1)
+    try:
+        daemon = place.daemon()
+        eventually(lambda: server_of(place), "the command server")
+        words = ("job", "submit", "--no-wait", "--", "sh", "-c", "echo $VCTL_SUBMISSION_ID >> ran")
+        first = place.ok(*words).strip()
+        place.reach(first, "SUCCEEDED")
+        daemon.send_signal(signal.SIGSTOP)
+        done = [traced(place, *words) for _ in range(3)]
+        assert [(one.code, IMPORTED in one.stderr) for one in done] == [(0, False)] * 3
+        names = {first, *(one.out.strip() for one in done)}
+        daemon.send_signal(ending)
+        if ending == signal.SIGKILL:
+            place.kill(daemon)
+            place.daemon()
+        for name in names:
+            place.reach(name, "SUCCEEDED")
+        assert sorted((place.folder / "ran").read_text().split()) == sorted(names)
+        assert len(names) == len(place.jobs()) == 4
+    finally:
+        place.end()
+
+
+def test_the_line_to_the_scheduler_is_open_in_the_server_alone(served: Place) -> None:
+    server = server_of(served)
+    assert server is not None
+    line = os.readlink(f"/proc/{server}/fd/{handing.LINE}")
+    assert line.startswith("socket:")
+    job = served.submit("--", "sh", "-c", "ls -l /proc/self/fd; sleep 1000")
+    runs = served.running_process(job)
+    assert line not in [os.readlink(file) for file in Path(f"/proc/{runs}/fd").iterdir()]
+    served.ok("job", "stop", job)
 
 
 def test_it_ends_with_its_scheduler_and_comes_with_the_next(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import heapq
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
-from vctl.engine.changes import Change, JobStarted, RunEnded
-from vctl.engine.codec import decode
+from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded
+from vctl.engine.codec import decode, encode
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.stimuli import Left
 from vctl.errors import VctlError
@@ -30,6 +31,7 @@ from vctl.ops import job_edits, submitting
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
+from vctl.ops.handing import TAKE_S, Handed
 from vctl.ops.prove import prove
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
@@ -77,6 +79,27 @@ class Measuring:
 
     def ready(self) -> set[str]:
         return set()
+
+
+class Waiting(Handed):
+    """A command that waits until the scheduler has written its job, has said that it will, or was too slow."""
+
+    def __init__(self, change: JobSubmitted, judged: int | None) -> None:
+        self.change, self.capacity = change, judged
+        self.is_over = self.is_taken = self.is_written = False
+
+    def take(self) -> bool:
+        self.is_taken = self.is_taken or not self.is_over
+        return not self.is_over
+
+    def answer(self) -> None:
+        self.is_written = not self.is_over
+
+    def drop(self) -> None:
+        self.is_over = True
+
+    def give_up(self) -> None:
+        self.is_over = self.is_over or not self.is_taken
 
 
 class Simulation(World):
@@ -129,7 +152,11 @@ class Simulation(World):
             for weight, action in self.users.actions
             if action.__name__ not in ("exit_process", "end_task", "lose_process", "restart", "crash", "wait")
         ]
-        self.users.actions += [(8, self.users.submit), (1, self.users.join)]
+        self.users.actions += [(8, self.users.submit), (3, self.submit_quickly), (1, self.users.join)]
+        self.mail: list[tuple[Scheduler, Waiting]] = []
+        """Jobs on their way to a scheduler."""
+        self.submitted: set[str] = set()
+        """Jobs that were submitted without a name of their own."""
         self.follows = swarm.random() < 0.5
         """Whether runs count as short, so that others are assigned to follow them."""
         self.short_arrays = swarm.random() < 0.25
@@ -309,6 +336,8 @@ class Simulation(World):
         try:
             if scheduler is None:
                 scheduler = self.start()
+            mail, self.mail = self.mail, []
+            scheduler.work.handed += [one for to, one in mail if to is scheduler]
             scheduler.turn()
             sleep_s = scheduler.sleep_s()
         except (Killed, Fenced, VctlError) as error:
@@ -370,6 +399,41 @@ class Simulation(World):
                 argv=("x",), submission_id=name, cwd="/", entry=amounts(0.5), array=array, grace_s=0
             )
             submitting.submit(self.users.store, request, environment={})
+
+    def submit_quickly(self) -> None:
+        """A job that the scheduler writes, or its command where that does not answer. No name comes twice."""
+        if (
+            self.users.count("SELECT count(*) FROM jobs WHERE status IN ('PENDING', 'RUNNING')")
+            >= MOST_MEMBERS
+        ):
+            return
+        request = JobRequest(
+            argv=("x",), cwd="/", entry=amounts(0.5), grace_s=0, priority=self.dice.choice([0, 0, 1])
+        )
+        submitting.hand_over = self._hand_over
+        try:
+            name = submitting.submit(self.users.store, request, environment={})["submission_id"]
+        finally:
+            submitting.hand_over = None
+        if not self.store.row("SELECT 1 FROM events WHERE kind = 'job.submitted' AND object_id = ?", name):
+            raise Violation(f"{name} was acknowledged and is not there")
+
+    def _hand_over(self, store: Store, change: JobSubmitted, judged: int | None) -> bool:
+        submitting.hand_over = None  # of others who act meanwhile
+        assert isinstance(store, SimulatedStore)
+        if self.scheduler is None or self.dice.random() < 0.1:
+            return False
+        one = Waiting(decode(encode(change)), judged)  # type: ignore[arg-type]
+        one.change = replace(one.change, launch=change.launch)
+        self.mail.append((self.scheduler, one))
+        self.wake()
+        self.boundary(store.actor, "handed over")
+        wait_s = self.dice.choice([TAKE_S, 0.0005, 0.0])
+        self.after(wait_s, "waits no longer", one.give_up)
+        self.sleep(wait_s)
+        one.give_up()
+        self.boundary(store.actor, "answered")
+        return one.is_written
 
     # ---- what goes wrong ----
 
@@ -528,6 +592,10 @@ class Simulation(World):
                     raise Violation(f"{len(change.runs)} of {members} members start: {change}")
                 if (array_id := change.job.array_id) is not None:
                     self._check_array(array_id)
+            case JobSubmitted() if change.job.submission_id.startswith("job-"):
+                if change.job.submission_id in self.submitted:
+                    raise Violation(f"{change.job.submission_id} was submitted twice")
+                self.submitted.add(change.job.submission_id)
             case RunEnded():
                 self._check_end(change.run_id)
 

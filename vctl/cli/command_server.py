@@ -19,6 +19,8 @@ from vctl import SOCKET, spec
 from vctl.cli import command_client
 from vctl.cli.command_client import stamp
 from vctl.core.text import visible
+from vctl.engine.changes import JobSubmitted
+from vctl.store.store import Store
 
 LIFE = 0
 """The descriptor that ends with the scheduler."""
@@ -49,6 +51,7 @@ def main() -> None:
     except OSError as error:  # a full disk, or one without sockets
         sys.exit(f"commands run in processes of their own for now: {error.strerror}")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects who has answered
+    hand_over_jobs(sys.argv[1])
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
     mine = stamp()
@@ -69,7 +72,6 @@ def main() -> None:
 def rehearse(home: str) -> None:
     """Have built what is built at first use, else every fork does that, which takes as long as the rest of a submit."""
     from vctl.ops import submitting
-    from vctl.store.store import Store
 
     with (
         suppress(Exception, SystemExit), open(os.devnull, "w") as nothing,
@@ -82,6 +84,19 @@ def rehearse(home: str) -> None:
             submitting.submit(store, spec.job_request.JobRequest(argv=("true",), cwd="/"), environment={})
             raise InterruptedError  # which takes it back
         command_client.carry_out(["job", "status", "last", "-o", "json", "--home", home])
+
+
+def hand_over_jobs(home: str) -> None:
+    """Have the scheduler of this state directory write what is submitted to it."""
+    from vctl.ops import handing, submitting
+
+    os.set_inheritable(handing.LINE, False)  # noqa: FBT003
+    line, own = socket(fileno=handing.LINE), os.stat(home)
+
+    def hand_over(store: Store, change: JobSubmitted, judged: int | None) -> bool:
+        return os.path.samestat(os.stat(store.home), own) and handing.hand_over(line, change, judged)
+
+    submitting.hand_over = hand_over
 
 
 def listen(home: str) -> socket:

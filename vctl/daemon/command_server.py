@@ -12,8 +12,10 @@ import select
 import sys
 import time
 from pathlib import Path
+from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 
 from vctl import SOCKET
+from vctl.ops import handing
 from vctl.ops.background import small_environment
 
 MODULE = "vctl.cli.command_server"
@@ -32,6 +34,15 @@ class CommandServer:
         self._handle: int | None = None
         self._pid = 0
         self._life = -1
+        self._ours, self._theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+
+    def fileno(self) -> int:
+        """Readable when a command has handed a job over."""
+        return self._ours.fileno()
+
+    def handed(self) -> list[handing.Handed]:
+        """The jobs that commands have handed over."""
+        return handing.received(self._ours)
 
     def due_s(self) -> float:
         """In how many seconds to look after it."""
@@ -47,6 +58,8 @@ class CommandServer:
 
     def close(self) -> None:
         """End it, and wait for that."""
+        self._ours.close()
+        self._theirs.close()
         if self._handle is None:
             return
         os.close(self._life)
@@ -58,7 +71,10 @@ class CommandServer:
 
     def _start(self) -> None:
         theirs, ours = os.pipe2(os.O_CLOEXEC)
-        files = [(os.POSIX_SPAWN_DUP2, theirs, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        files = [
+            (os.POSIX_SPAWN_DUP2, theirs, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, self._theirs.fileno(), handing.LINE),
+        ]  # fmt: skip
         words = [sys.executable, "-P", "-m", MODULE, os.fspath(self._home)]
         try:
             self._pid = os.posix_spawn(

@@ -60,9 +60,10 @@ class FollowedState(SchedulerState):
             self.take_back(store, list(self.ahead.runs))
         if isinstance(change, RunTakenBack) and not ahead.withdraw(store.home, change.run_id):
             self.displaced.add(change.run_id)
-        self._emit(store, change)
+        self.emit_in_order(store, change)
 
-    def _emit(self, store: Store, change: Change) -> None:
+    def emit_in_order(self, store: Store, change: Change) -> None:
+        """The same, where those that were assigned ahead are still next after it."""
         assert store.head is not None
         is_next = self.seen == store.head.seq
         apply(self, change)
@@ -81,10 +82,10 @@ class FollowedState(SchedulerState):
     def drop_ahead(self, store: Store, run_id: str, job_id: int) -> None:
         """A run that was assigned ahead has certainly not started, so those after it never will."""
         after = list(self.ahead.chain(run_id))
-        self._emit(store, RunTakenBack(run_id, job_id))
+        self.emit_in_order(store, RunTakenBack(run_id, job_id))
         for one in after:
             ahead.withdraw(store.home, one.run.run_id)
-            self._emit(store, RunTakenBack(one.run.run_id, one.start.job.job_id))
+            self.emit_in_order(store, RunTakenBack(one.run.run_id, one.start.job.job_id))
 
     def emit_each(self, store: Store, changes: Iterable[Change]) -> None:
         """Make changes, each before it is asked for the next; inside a transaction that has followed all others."""

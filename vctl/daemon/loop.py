@@ -111,6 +111,7 @@ def _loop(
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(scheduler.runtime.fileno(), select.POLLIN)
     poll.register(signals.fileno(), select.POLLIN)
+    poll.register(commands.fileno(), select.POLLIN)
     resting = select.poll()  # what comes then is looked at after the rest
     resting.register(signals.fileno(), select.POLLIN)
     place = Place(scheduler, lock)
@@ -120,6 +121,7 @@ def _loop(
         commands.look_after()
         if nodes is not None:
             nodes.look_after()
+        scheduler.work.handed += commands.handed()
         scheduler.turn()
         sleep_s = min(scheduler.sleep_s(), commands.due_s())
         if idle_s is not None:

@@ -140,6 +140,7 @@ class Scheduler:
     def turn(self) -> None:
         """Do everything there is to do now."""
         if self.trouble.rest_s():
+            self.work.drop_handed()
             return
         try:
             for left in reversed(range(MOST_REPEATS)):
@@ -157,6 +158,8 @@ class Scheduler:
         else:
             if not self.carrier.postponed:
                 self.trouble.is_over()
+        finally:
+            self.work.drop_handed()
 
     def _read_again(self, error: Unreadable | IllegalTransition) -> None:
         """Drop the state. An object that cannot move as the rules want is set aside, and everything else goes on."""

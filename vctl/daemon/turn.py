@@ -7,17 +7,20 @@ between any two steps is harmless: the next scheduler continues from the tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from vctl.core.nodes import RAY
 from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import Carrier
 from vctl.daemon.commit import commit, leaves_more, supply_of
-from vctl.daemon.following import FollowedState
+from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.observing import Observer
 from vctl.engine.rules import machines
 from vctl.engine.settings import NO_PROVIDER
 from vctl.engine.stimuli import MachinesWanted, Now, ProcessOver, Stimulus
 from vctl.engine.turn import follows, looked_at, rules
+from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.ops import handing
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.plan import Plan
 from vctl.store.store import Store
@@ -38,6 +41,8 @@ class Turn:
         self.rounds, self.last_round_ms = 0, 0.0
         self.more = False
         """Whether there was more to do when the last turn ended."""
+        self.handed: list[handing.Handed] = []
+        """Jobs that commands have handed over, until they are written."""
         self._found: list[Stimulus] = []
         """What came of the effects of the last step."""
         self._searched: tuple[int, int, bool] | None = None
@@ -67,7 +72,9 @@ class Turn:
         stimuli, self._found = [*self._found, *self.observer.look(state, now)], []
         tables = self.observer.tables(state, now)
         plan, started = Plan(), 0
-        if self._follows(state, [*stimuli, *tables], now):
+        if self.handed:
+            plan, started = self._decide_handed(state, stimuli, tables, now)
+        elif self._follows(state, [*stimuli, *tables], now):
             plan, started = self._decide(state, stimuli, tables, now, None)
         elif not (plan := self._search(state)).is_empty:
             plan, started = self._decide(state, stimuli, tables, now, plan)
@@ -77,6 +84,8 @@ class Turn:
             is_written = False
         self._found = self.carrier.carry_out(state, now, stimuli)
         self.next_runs.send(state, self.carrier.runtime)
+        while self.handed:  # only now: what it says lets other processes run
+            self.handed.pop().answer()
         is_open = is_written and (was_judged or self._is_judged(state))
         return bool(self._found) or is_open or leaves_more(plan, started)
 
@@ -111,6 +120,7 @@ class Turn:
             is_foreign = state.follow(self.store)  # from here on nobody else changes anything
             if plan is None or is_foreign:
                 state.end_trial()
+                self._enter(state)
                 if is_foreign:
                     tables = self.observer.tables(state, now)
                 self._apply_rules(state, [*stimuli, *self.observer.starts.take(), *tables], now)
@@ -123,6 +133,36 @@ class Turn:
         self._searched = None if leaves_more(plan, started) else self._mark(state)
         self.last_round_ms = (self.now().uptime - began) / 1e6
         return plan, started
+
+    def _enter(self, state: FollowedState) -> None:
+        """Write what was handed over: of each job that somebody still waits for, and that nothing stands against."""
+        for one in list(self.handed):
+            try:
+                if one.take():
+                    handing.enter(
+                        self.store, one.change, one.capacity, partial(state.emit_in_order, self.store),
+                        lambda: state.take_back(self.store, list(state.ahead.runs)),
+                    )  # fmt: skip
+                    continue
+            except (BadSpec, Conflict, NotFound):  # its command says why: it tries it, too
+                pass
+            self.handed.remove(one)
+            one.drop()
+
+    def _decide_handed(
+        self, state: FollowedState, stimuli: Sequence[Stimulus], tables: Sequence[Stimulus], now: Now
+    ) -> tuple[Plan, int]:
+        """The same, of which jobs that were handed over are a part. One that cannot be written harms nobody else."""
+        try:
+            return self._decide(state, stimuli, tables, now, None)
+        except (TypeError, ValueError, OverflowError) as error:
+            self.drop_handed()
+            raise Unreadable(f"{type(error).__name__}: {error}") from error
+
+    def drop_handed(self) -> None:
+        """Leave the jobs that were handed over and not written to those who wait for them."""
+        while self.handed:
+            self.handed.pop().drop()
 
     def _apply_rules(self, state: FollowedState, told: Sequence[Stimulus], now: Now) -> None:
         state.changed.ended.clear()

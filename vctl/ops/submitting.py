@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTE
                "VCTL_VNODE_ID", "VCTL_NODE_ID", "VCTL_RESOURCES", "VIRTUAL_CLUSTER_ID", "VCTL_RUN_ID",
                "VCTL_TASK_ID")  # fmt: skip
 """What the environment of a job says about that job: never handed on to a job it submits."""
+hand_over: Callable[[Store, JobSubmitted, int | None], bool] | None = None
+"""Has the scheduler write a job; see ``vctl/ops/handing.py``. None where no scheduler listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +99,26 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
     )  # fmt: skip
     if request.array is not None:
         check_submission_id(f"{submission_id}_{request.array.indices[-1]}", "submission_id")
+    begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
+    job = PendingJob(
+        0, submission_id, parent_id, wanted.shape, spec, wanted.entry, request.priority, request.hold, begin_at or None,
+        shares_parent, request.per_node, nodes.author(), 0, rows.in_ns(request.time_limit_s),
+        rules=rows.dumps(_rules(store, request)),
+        grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
+    )  # fmt: skip
+    judged = None if wanted.known else wanted.capacity
+    if is_handed := hand_over is not None and _may_start_now(store, request):
+        assert hand_over is not None
+        if hand_over(store, JobSubmitted(job, details, (), launch), judged):
+            return submission_id
     with ahead.left_alone(store), store.transaction():
-        if jobs.has_log(store, submission_id) or arrays.known(store, submission_id):
-            raise Conflict(
-                f"job {submission_id} exists already",
-                fix="choose another --submission-id, or leave it out",
-                details={"submission_id": submission_id},
-            )
-        if parent_id != PRIMARY:
-            _open_cluster(store, parent_id)
-        now = store.clock()  # inside the transaction
-        begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
+        if is_handed and table.number_of(store, submission_id) is not None:
+            return submission_id  # the scheduler has written it, and could not say so
+        job = numbered(store, job)
         after, lost = dependencies.unmet(store, resolved(store, request.after))
-        job = PendingJob(
-            table.next_number(store), submission_id, parent_id, wanted.shape, spec, wanted.entry, request.priority,
-            request.hold, begin_at if begin_at > now else None, shares_parent, request.per_node, nodes.author(), now,
-            rows.in_ns(request.time_limit_s), len(after), rules=rows.dumps(_rules(store, request)),
-            grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
-        )  # fmt: skip
-        if lost:
+        job = replace(job, waits_for=len(after))
+        if lost or ahead.may_precede(store, job, lambda: settings.queue_of(store, parent_id).order):
             ahead.take_back(store)
-        else:
-            ahead.make_way(store, job, lambda: settings.queue_of(store, parent_id).order)
         change: JobSubmitted | ArraySubmitted
         if request.array is None:
             names, change = [submission_id], JobSubmitted(job, details, after, launch)
@@ -132,9 +132,31 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         store.emit(change)
         if lost:
             dependencies.settle(store, lost)
-        if not wanted.known:
-            observed.set_feasible(store, parent_id, wanted.shape, wanted.capacity)
+        if judged is not None:
+            observed.set_feasible(store, parent_id, wanted.shape, judged)
     return submission_id
+
+
+def numbered(store: Store, job: PendingJob) -> PendingJob:
+    """The same with its number and its times, inside the transaction. Raises Conflict, NotFound where it cannot be."""
+    name = job.submission_id
+    if jobs.has_log(store, name) or arrays.known(store, name):
+        raise Conflict(
+            f"job {name} exists already",
+            fix="choose another --submission-id, or leave it out",
+            details={"submission_id": name},
+        )
+    if job.parent_id != PRIMARY:
+        _open_cluster(store, job.parent_id)
+    now = store.clock()
+    begin_at = job.begin_at_ns if job.begin_at_ns is not None and job.begin_at_ns > now else None
+    return replace(job, job_id=table.next_number(store), submitted_at_ns=now, begin_at_ns=begin_at)
+
+
+def _may_start_now(store: Store, request: JobRequest) -> bool:
+    """Whether a submit is for its scheduler to write. The id has to be new, so that its row says that this was done."""
+    keeps = request.submission_id or request.array or request.after or request.hold
+    return not keeps and request.begin_at is None and store.caller is None and store.head is None
 
 
 def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:

@@ -132,7 +132,7 @@ def take_back(store: Store) -> None:
 
 @contextmanager
 def left_alone(store: Store) -> Iterator[None]:
-    """Transactions inside take back only what they are told to (``make_way``)."""
+    """Transactions inside take back only what they are told to (``may_precede``)."""
     store.takes_back, store.being_started = False, {}
     try:
         yield
@@ -140,14 +140,13 @@ def left_alone(store: Store) -> Iterator[None]:
         store.takes_back = True
 
 
-def make_way(store: Store, job: PendingJob, order: Callable[[], str]) -> None:
-    """Before a job is submitted: take back those that were assigned ahead, unless it comes after all of them.
+def may_precede(store: Store, job: PendingJob, order: Callable[[], str]) -> bool:
+    """Whether a new job may come before those that were assigned ahead, which are taken back then.
 
-    It does where all wait in one queue, and that is served by priority and arrival; ``order`` tells.
+    It comes after them where all wait in one queue, and that is served by priority and arrival; ``order`` tells.
     """
     count, others = store.rows(_BEFORE, job.parent_id, job.priority, job.submitted_at_ns)[0]
-    if count and (others or store.caller is not None or order() not in (FIFO, PRIORITY)):
-        take_back(store)
+    return bool(count and (others or store.caller is not None or order() not in (FIFO, PRIORITY)))
 
 
 def check(store: Store, change: Change) -> None:
