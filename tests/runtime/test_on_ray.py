@@ -503,6 +503,7 @@ def test_another_agent_goes_on(asker: Asker, state: str, tmp_path: Path) -> None
 
 def test_a_run_that_is_stopped_before_it_starts(asker: Asker) -> None:
     asker.agent.stop("a", 0.1, 15)
+    asker.agent.poll({}, 0)  # which tidies up
     asker.launch("a", sys.executable, "-S", "-c", "print('started')")
     end = asker.until("a", RunState.EXITED).exit
     assert end is not None

@@ -87,20 +87,25 @@ class Agent:
         """Start a run, unless it was given to a supervisor before and may have started. ``kind``: of a keeper."""
         run_id = packed[0]
         with self.lock:
-            claim = self.claims / run_id
-            try:
-                number = int(claim.read_text())
-            except (FileNotFoundError, ValueError):
-                number = self.local.assign()
-                staged = self.claims / f".{run_id}"
-                staged.write_text(str(number))
-                staged.rename(claim)
+            number = self._claim(run_id)
             log = str(self.local.logs / run_id)
             if kind:
                 self.keepers.show(run_id, shown)
                 packed = (run_id, self.keepers.command(run_id, kind, packed[1]), *packed[2:])
             self.local.launch(request_of(packed, log_path=log, supervisor=number))
         self._kick()
+
+    def _claim(self, run_id: str) -> int:
+        """The supervisor to which a run is given, once and for all."""
+        claim = self.claims / run_id
+        try:
+            return int(claim.read_text())
+        except (FileNotFoundError, ValueError):
+            number = self.local.assign()
+            staged = self.claims / f".{run_id}"
+            staged.write_text(str(number))
+            staged.rename(claim)
+            return number
 
     def show(self, run_id: str, shown: str) -> None:
         """Show the keeper of a Ray what its virtual nodes are now."""
@@ -109,7 +114,9 @@ class Agent:
                 self.keepers.show(run_id, shown)
 
     def stop(self, run_id: str, grace_s: float, signo: int) -> None:
-        """End a run; one that has not started never will."""
+        """End a run; one that has not started never will: it is claimed, else the request would be tidied away."""
+        with self.lock:
+            self._claim(run_id)
         self.local.stop(run_id, grace_s=grace_s, signo=signo)
         self._kick()
 
