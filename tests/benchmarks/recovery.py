@@ -34,8 +34,9 @@ def run(options: argparse.Namespace) -> Report:
             starts = [_next_start_ms(place) for _ in range(rounds)]
             report.add(f"{queued} queued, a daemon to its next start", "ms", starts)
             with Store.open(place.home) as store:
-                left = job_views.total(store, unfinished=True)
-            report.add(f"{queued} queued, lost", "jobs", queued + len(CPUS) + RUNNING - rounds - left)
+                states = job_views.counts_by_status(store)
+            kept = sum(states.get(state, 0) for state in ("PENDING", "RUNNING", "STOPPED"))
+            report.add(f"{queued} queued, lost", "jobs", queued + len(CPUS) + RUNNING - kept)
             with place.daemon() as daemon:
                 report.add(f"{queued} queued, memory (PSS)", "MiB", _settled_mib(place, daemon))
                 place.end_all()
@@ -77,10 +78,10 @@ def _queue(place: Bed, queued: int) -> None:
 
 
 def _next_start_ms(place: Bed) -> float:
-    """End one of the jobs that run; how long from the start of a daemon to the start of the next job. Kills it."""
+    """Milliseconds from the start of a daemon to the start of the next job, for which others are ended. Kills it."""
     newest = "SELECT max(started_at) FROM jobs WHERE status = 'RUNNING'"
     with Store.open(place.home) as store:
-        running, _ = jobs.list_jobs(store, filters=["status=RUNNING"], limit=1)
+        running, _ = jobs.list_jobs(store, filters=["status=RUNNING"], limit=max(CPUS))
         for job in running:
             jobs.stop(store, job["submission_id"], grace_s=0)
         with open(place.home / "benchmark-daemon.log", "ab") as log:
