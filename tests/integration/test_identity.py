@@ -82,22 +82,6 @@ def test_a_run_whose_records_are_gone_is_lost_and_its_processes_end(
     assert one.ok("job", "submit", "--", "echo", "still works") == "still works\n"
 
 
-def test_a_run_of_a_version_without_record_files_is_lost_and_its_processes_end(one: Place) -> None:
-    daemon = one.daemon()
-    tally = tallied(one, "once")
-    pid = one.running_process("once")
-    one.kill(daemon)
-    with one.sql() as db:
-        db.execute("UPDATE runs SET supervisor = NULL, state = 'ASSIGNED', pid = NULL, pid_start = NULL")
-        db.execute("DELETE FROM meta WHERE key = 'place'")
-    (one.home / "records").rename(one.home / "runs")
-    one.daemon()
-    assert "not started again" in lost(one, "once")
-    assert is_gone(pid)
-    assert tally.read_text() == "x\n"
-    one.assert_sound()
-
-
 def test_records_that_go_under_a_running_scheduler(one: Place) -> None:
     daemon = one.daemon()
     tally = tallied(one, "once")

@@ -18,6 +18,7 @@ from vctl.daemon.provider import Provider
 from vctl.daemon.remains import Remains
 from vctl.daemon.trouble import Trouble
 from vctl.engine import effects
+from vctl.engine.changes import RunAssigned
 from vctl.engine.effects import Done, Launch, Stop
 from vctl.engine.rules import revocation
 from vctl.engine.settings import Memo
@@ -138,6 +139,10 @@ class Carrier:
     def _launch(self, state: FollowedState, run: Run) -> list[Stimulus]:
         runtime = self.runtime
         try:
+            if run.supervisor is None:
+                if not runtime.adopt(run.run_id):
+                    return []  # the version before has started it
+                run = self._assigned(state, run)
             request = request_of(self.store, state, self.commands, run, log_max_bytes=self.log_max_bytes)
             if request is not None:
                 self.pace.launched(run.run_id)
@@ -152,6 +157,13 @@ class Carrier:
                 raise
             self.postponed.add(run.run_id)
         return []
+
+    def _assigned(self, state: FollowedState, run: Run) -> Run:
+        """A run that the version before has assigned to nobody, with its number."""
+        with self.store.transaction():
+            state.follow(self.store)
+            state.emit(self.store, RunAssigned(run.run_id, self.runtime.assign()))
+        return state.runs[run.run_id]
 
     def _tell(self, state: FollowedState, one: Preemption) -> bool:
         """Write the notice and send the signal of a job; whether one of its processes got it."""

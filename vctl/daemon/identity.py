@@ -14,11 +14,21 @@ from vctl.store import observed, runs
 from vctl.store.database import PLACE
 from vctl.store.store import Store
 
+_NEW = "r-"
+"""How names begin whose mark lies in ``records/``."""
+
 
 def settle(store: Store, runtime: Runtime) -> str | None:
     """Make tables and records belong together; a line about what was found when they did not."""
-    mark = place.read(store.home)
-    if mark is not None and not mark.copied and mark.name == store.recall(PLACE):
+    known = store.recall(PLACE) or ""
+    mark = place.read(store.home, place.RECORDS if known.startswith(_NEW) else place.OLD_RECORDS)
+    if mark is not None and not mark.copied and mark.name == known:
+        if known.startswith(_NEW):
+            return None
+        name = f"{_NEW}{known}"  # left by the version before, whose records lay elsewhere
+        place.write(store.home, name)
+        with store.transaction():
+            observed.remember(store, PLACE, name)
         return None
     found = "the tables were restored, or their records are gone: jobs that had started are not started again"
     if mark is not None and mark.copied:
@@ -29,7 +39,7 @@ def settle(store: Store, runtime: Runtime) -> str | None:
         )
     else:
         runtime.drop_ended()
-    name = os.urandom(8).hex()
+    name = f"{_NEW}{os.urandom(8).hex()}"
     place.write(store.home, name)
     with store.transaction():
         begun = runs.never_again(store)

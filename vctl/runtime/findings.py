@@ -3,6 +3,7 @@
 A file is read when a run is looked for, and watched while its supervisor has no line to this process.
 """
 
+import os
 import select
 import threading
 import time
@@ -10,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from vctl.runtime.old_records import OldRecords
 from vctl.runtime.protocol import ExitRecord, StartRecord
 from vctl.runtime.records import Entry, RecordFile, Records
 from vctl.runtime.supervisors import Supervisors
-from vctl.runtime.watch import MODIFY, OVERFLOW, Watch
+from vctl.runtime.watch import MODIFY, MOVED_TO, OVERFLOW, Watch
 
 _SCAN_S = 0.02
 
@@ -28,7 +30,7 @@ class Found:
     held: bool = False
     problem: str = ""
     proved: bool = False
-    file: str = ""  # the record file, where this run is the last that its supervisor took
+    open_below: str = ""  # a file that the supervisor has open lies, or lay, under this path
 
 
 class Findings:
@@ -37,6 +39,8 @@ class Findings:
     def __init__(self, home: Path, boot: str) -> None:
         self.records = Records(home)
         self.records.create()
+        old = OldRecords(home)
+        self.old = old if old.runs.is_dir() else None
         self.supervisors = Supervisors(self.records, boot, self._watch_file)
         self.poll = self.supervisors.poll
         self.of: dict[str, RecordFile] = {}  # where runs are recorded
@@ -50,6 +54,8 @@ class Findings:
         if self._watch is None:
             self._watch = Watch()
             self.poll.register(self._watch.fileno(), select.EPOLLIN)
+        if self.old is not None and self.old.exits.is_dir():
+            self._watch.add(self.old.exits, MOVED_TO)
 
     def close(self) -> None:
         """Let go of all descriptors but the one that is waited on."""
@@ -72,6 +78,8 @@ class Findings:
                         self.supervisors.news |= file.read()
                 elif (known := self._watched.get(change.path)) is not None:
                     self.supervisors.news |= known.read()
+                elif self.old is not None and change.path == self.old.exits:
+                    self.supervisors.news.add(change.name.rpartition(".")[0])
         self.supervisors.hear(ready)
 
     def _watch_file(self, file: RecordFile) -> None:
@@ -97,7 +105,22 @@ class Findings:
             if entry is None:
                 self.supervisors.tend()
             file, entry = self._lookup(run_id, file)
-        return None if file is None or entry is None else self._found(run_id, file, entry)
+        if file is not None and entry is not None:
+            return self._found(run_id, file, entry)
+        if self.old is None or not self.old.started(run_id):
+            return None
+        problems: list[str] = []
+        ended = self.old.read(self.old.exit_record, run_id, problems)
+        held = self.old.lock_is_held(run_id)
+        start = self.old.read(self.old.start_record, run_id, problems)
+        if not held and ended is None and not problems:
+            # It may have been written between the first look and the lock.
+            ended = self.old.read(self.old.exit_record, run_id, problems)
+        supervisor = self.old.supervisor(run_id, held=held)
+        if supervisor is None and start is not None:
+            supervisor = start.supervisor, start.supervisor_started
+        place = os.path.dirname(self.old.lock_path(run_id)) + "/"
+        return Found(supervisor, start, ended, held, "; ".join(problems), open_below=place)
 
     def _lookup(self, run_id: str, file: RecordFile | None) -> tuple[RecordFile | None, Entry | None]:
         """The file that tells of a run and what it tells, with what is new in it."""
@@ -128,7 +151,7 @@ class Findings:
             entry.exit,
             held,
             file.problem,
-            file=file.path if last else "",
+            open_below=file.path if last else "",
         )
 
     def _scan(self) -> None:
@@ -152,7 +175,7 @@ class Findings:
         with self.lock:
             self._scanned = float("-inf")
             self._scan()
-            found: set[str] = set()
+            found = set() if self.old is None else set(self.old.run_ids())
             for file in self.records.files.values():
                 file.read()
                 found |= {run_id for run_id, entry in file.runs.items() if entry.exit is None}

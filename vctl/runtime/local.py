@@ -60,7 +60,7 @@ class LocalRuntime(Runtime):
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
         self._told = os.fspath(told or self._findings.records.home)
-        self._records = self._findings.records
+        self._records, self._old = self._findings.records, self._findings.old
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
         self._running: dict[str, tuple[int, int]] = {}  # supervisors of running processes as first seen
@@ -130,6 +130,10 @@ class LocalRuntime(Runtime):
                         self._supervisors.drop(seat, run_id)
                     self._supervisors.free(seat)
 
+    def adopt(self, run_id: str) -> bool:
+        """Take over a run of the version before, which assigned none to a number; False when it was started."""
+        return self._old is None or self._old.claim(run_id)
+
     # ---- hearing ----
 
     def fileno(self) -> int:
@@ -184,7 +188,7 @@ class LocalRuntime(Runtime):
 
     def _stands_over(self, pid: int, found: Found) -> bool:
         """Whether a supervisor has the record of this run open, whatever became of the file."""
-        return bool(found.file) and processes.has_open(pid, found.file)
+        return bool(found.open_below) and processes.has_open(pid, found.open_below)
 
     def _below(self, supervisor: int) -> list[int]:
         """The descendants of a supervisor, without schedulers that its run started, and what these launched."""
@@ -308,6 +312,8 @@ class LocalRuntime(Runtime):
             if entry is None or not entry.heard:
                 state = self.observe(run_id).state
                 assert state not in (RunState.STARTING, RunState.RUNNING), f"run {run_id} is {state}"
+                if self._old is not None:
+                    self._old.remove(run_id)
             self._of.pop(run_id, None)
             self._supervisors.refused.discard(run_id)
             self._running.pop(run_id, None)

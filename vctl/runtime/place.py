@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = ".place"
-RECORDS, STOPS = "records", "stops"
+RECORDS, OLD_RECORDS = "records", "runs"
+_MOVED = (RECORDS, OLD_RECORDS, "exits", "stops")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -24,10 +25,10 @@ class Place:
     copied: bool
 
 
-def read(home: Path) -> Place | None:
+def read(home: Path, folder: str = RECORDS) -> Place | None:
     """The mark of a state directory; None when there is none that can be read."""
     try:
-        fd = os.open(home / RECORDS / MARK, _READ)
+        fd = os.open(home / folder / MARK, _READ)
     except OSError:
         return None
     try:
@@ -52,16 +53,18 @@ def write(home: Path, name: str) -> None:
 
 
 def asides(home: Path) -> list[Path]:
-    """Files and folders that stood in the way of a log, and records of a copied directory."""
-    return sorted((*home.glob("logs/.*.aside-*"), *home.glob("copied-*")))
+    """Files and folders that stood in the way of a record or a log, and records of a copied directory."""
+    found = (*home.glob("exits/.aside-*"), *home.glob("logs/.*.aside-*"), *home.glob("copied-*"))
+    return sorted(found)
 
 
 def set_aside(home: Path) -> Path:
     """Move records that were copied out of the way and begin with none; where they are now."""
     aside = home / f"copied-{time.time_ns()}"
     aside.mkdir(mode=0o700)
-    for name in (RECORDS, STOPS):
+    for name in _MOVED:
         with contextlib.suppress(FileNotFoundError):
             os.rename(home / name, aside / name)
+    for name in (RECORDS, "stops"):
         (home / name).mkdir(mode=0o700)
     return aside

@@ -181,18 +181,32 @@ def marked(mark: bytes, *more: bytes) -> "dict[bytes, list[Process]]":
     return found
 
 
+def holder_of_lock(path: str) -> int | None:
+    """Pid of the process that took the flock of a file, from the kernel's table; None when nobody has."""
+    try:
+        inode = os.stat(path, follow_symlinks=False).st_ino
+    except OSError:
+        return None
+    end = b":%d" % inode
+    for line in _read("/proc/locks").splitlines():
+        fields = line.split()
+        if len(fields) >= 6 and fields[1] == b"FLOCK" and fields[5].endswith(end):
+            return int(fields[4])
+    return None
+
+
 def has_open(pid: int, path: str) -> bool:
-    """Whether a process has a file open, be it removed meanwhile."""
+    """Whether a process has a file open, be it removed meanwhile; with a slash at the end, any file below that path."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return False
     for number in numbers:
         try:
-            target = os.readlink(f"/proc/{pid}/fd/{number}")
+            place = os.readlink(f"/proc/{pid}/fd/{number}")
         except OSError:
             continue  # closed meanwhile
-        if target in (path, f"{path} (deleted)"):
+        if place in (path, f"{path} (deleted)") or (path.endswith("/") and place.startswith(path)):
             return True
     return False
 

@@ -177,6 +177,10 @@ class Runtime(Protocol):
     def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
         """Send a signal to the main process or to all of them; False when there is none to get it."""
 
+    def adopt(self, run_id: str) -> bool:
+        """Take over a run that was assigned to no number, by a version that had none; False when it was started."""
+        return True
+
     def known_runs(self) -> list[str]:
         """Runs that may have processes, whether the tables know them or not."""
 

@@ -24,6 +24,20 @@ class Process:
 
 
 @change
+class RunAssigned(Change):
+    """A run of a version that assigned runs to no supervisor's number is carried out by this supervisor."""
+
+    run_id: str
+    supervisor: int
+
+    public_event = internal("run", "run_id")
+
+    def apply(self, state: SchedulerState) -> None:
+        if (run := state.runs.get(self.run_id)) is not None:
+            state.runs[self.run_id] = replace(run, supervisor=self.supervisor)
+
+
+@change
 class RunSeen(Change):
     """A process was seen to run; or (None) its run may have been started, and is not started again."""
 

@@ -13,6 +13,7 @@ from vctl.engine.changes import (
     JobEnded,
     JobStarted,
     MembersAdmitted,
+    RunAssigned,
     RunAssignedAhead,
     RunEnded,
     RunSeen,
@@ -29,7 +30,7 @@ _MOST_CLASSES = 8
 _MOST_TOGETHER = 32
 """So many are assigned ahead at most where several run, unless more run: then one follows each."""
 _EXPECTED = (
-    JobStarted, JobEnded, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
+    JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
 )  # fmt: skip
 """The changes that runs make which end and follow each other. After any other change another job may be next."""
 
