@@ -19,6 +19,7 @@ def run(options: argparse.Namespace) -> Report:
     """One job after the other; each prints the clock as its first act."""
     report = Report("latency: one job at a time on an idle daemon")
     to_start: list[float] = []
+    from_command: list[float] = []
     to_end: list[float] = []
     floor: list[float] = []
     with bed() as place:
@@ -26,7 +27,8 @@ def run(options: argparse.Namespace) -> Report:
         with place.daemon():
             one(place)
             for _ in range(options.rounds or 50):
-                started, ended = one(place)
+                command, started, ended = one(place)
+                from_command.append(command)
                 to_start.append(started)
                 to_end.append(ended)
                 floor.append(wall_ms(["sh", "-c", "date +%s%N"]))
@@ -41,6 +43,7 @@ def run(options: argparse.Namespace) -> Report:
             "HyperQueue: submit -> job reads the clock", "ms", started, base="sh -c date, started by hand"
         )
     report.add("submitted_at -> job reads the clock", "ms", to_start, base="sh -c date, started by hand")
+    report.add("command -> job reads the clock", "ms", from_command, base="sh -c date, started by hand")
     report.add("submitted_at -> ended_at", "ms", to_end)
     report.remark(
         f"submitted by {VCTL.rsplit('/', 1)[-1]} job submit --no-wait; its own start is in `startup`"
@@ -65,15 +68,17 @@ def task_spooler(tsp: str, rounds: int) -> list[float]:
     return found[1:]  # the first one starts the server
 
 
-def one(place: Bed) -> tuple[float, float]:
-    """Milliseconds from the submit's stamp to the job's first clock reading, and to its end."""
+def one(place: Bed) -> tuple[float, float, float]:
+    """Milliseconds from the command and from the submit's stamp to the job's first clock reading, and to its end."""
+    began = time.time_ns()
     submission = place.vctl("job", "submit", "--no-wait", "--", "sh", "-c", "date +%s%N").strip()
     place.vctl("job", "wait", submission)
     time.sleep(0.02)  # idle again
     job = place.read("job", "status", submission)
     submitted_ns = nanoseconds(job["submitted_at"])
     first_ns = int(place.vctl("job", "logs", submission))
-    return (first_ns - submitted_ns) / 1e6, (nanoseconds(job["ended_at"]) - submitted_ns) / 1e6
+    ended_ns = nanoseconds(job["ended_at"])
+    return (first_ns - began) / 1e6, (first_ns - submitted_ns) / 1e6, (ended_ns - submitted_ns) / 1e6
 
 
 def nanoseconds(stamp: str) -> int:
