@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -41,9 +42,13 @@ def taken_over(place: Place, old: subprocess.Popen[bytes]) -> subprocess.Popen[b
     def is_suspended() -> bool:
         os.kill(old.pid, signal.SIGSTOP)
         try:
-            with closing(sqlite3.connect(place.home / "cluster.db", timeout=0.1)) as db, db:
+            with (
+                open(place.home / "changes", "rb") as turn,
+                closing(sqlite3.connect(place.home / "cluster.db", timeout=0.1)) as db, db,
+            ):  # fmt: skip
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 db.execute("UPDATE terms SET ended_at = 1")
-        except sqlite3.OperationalError:
+        except (sqlite3.OperationalError, BlockingIOError):
             os.kill(old.pid, signal.SIGCONT)
             return False
         return True

@@ -76,7 +76,10 @@ def test_counts_are_exact_whatever_happens_to_jobs(store: Store, seed: int) -> N
                         known.remove(number)
         if step % 20 == 0:
             assert repair.wrong_counts(store) == []
-            for job_id, place in queues.positions(store).items():
+            places = {
+                job_id: place for one in PARENTS for job_id, place in queues.positions(store, one).items()
+            }
+            for job_id, place in places.items():
                 row = table.get(store, job_id)
                 assert row is not None
                 assert queues.position(store, row["parent_cluster_id"], row["priority"], job_id) == place
@@ -132,7 +135,8 @@ def test_counts_of_an_older_state_directory_are_made(tmp_path: Path) -> None:
     with Store.open(home) as store:
         assert repair.wrong_counts(store) == []
         assert job_views.counts_by_status(store) == {"PENDING": 2000, "SUCCEEDED": 999}
-        places = queues.positions(store)
+        places = queues.positions(store, "a")
+        assert len(places) == 2000
         assert all(
             queues.position(store, "a", number % 2, number) == place for number, place in places.items()
         )

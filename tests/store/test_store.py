@@ -12,7 +12,7 @@ import pytest
 
 from tests.specification import spec
 from tests.store.conftest import Clock
-from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
+from vctl.errors import Conflict, DiskTrouble, NotPermitted, Unreachable, VctlError
 from vctl.store import database, feed, locks
 from vctl.store.schema import MIGRATIONS, VERSION
 from vctl.store.store import Fenced, Store
@@ -194,6 +194,19 @@ def test_a_fresh_directory_is_private(tmp_path: Path) -> None:
     Store.open(home).close()
     assert home.stat().st_mode & 0o777 == 0o700
     assert (home / "cluster.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_directory_that_all_users_share_is_no_state_directory(tmp_path: Path) -> None:
+    """As root, `VCTL_HOME=/tmp` closed /tmp to everybody else."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    with pytest.raises(NotPermitted, match="for other things and other users too") as refused:
+        database.prepare_home(shared)
+    assert str(shared / "vctl") in refused.value.fix
+    assert shared.stat().st_mode & 0o7777 == 0o1777
+    with pytest.raises(NotPermitted):
+        database.prepare_home(Path("/"))
 
 
 def test_places_that_cannot_hold_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

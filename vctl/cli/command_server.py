@@ -156,7 +156,8 @@ def carry_out(parts: list[bytes], files: list[int]) -> int:
     sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, encoding=encoding, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
     code = command_client.carry_out(sys.argv[1:])
-    sys.stdout.flush()
+    with suppress(BrokenPipeError):  # what an interrupted command leaves, where the reader has ended too
+        sys.stdout.flush()
     sys.stderr.flush()
     return code
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -86,6 +87,11 @@ def prepare_home(home: Path) -> None:
         raise NotPermitted(
             f"the state directory {home} belongs to user {info.st_uid}",
             fix="set VCTL_HOME to a directory of your own",
+        )
+    if info.st_mode & stat.S_ISVTX or home.samefile("/"):
+        raise NotPermitted(
+            f"the directory {home} is for other things and other users too, a state directory is closed to them",
+            fix=f"set VCTL_HOME to a directory of its own, such as {home / 'vctl'}",
         )
     if info.st_mode & 0o077:
         home.chmod(0o700)
