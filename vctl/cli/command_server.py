@@ -125,14 +125,20 @@ def answer(line: socket, mine: bytes) -> None:
         if flags & (MSG_TRUNC | MSG_CTRUNC) or len(files) != 3:
             return  # it does without, or is another installation
         code = carry_out(message.split(b"\0"), files)
-        line.send(b"%d" % code)
+        answer_with(line, code)
     except KeyboardInterrupt:  # before the command could say so itself
         code = 130
-        line.send(b"130")
+        answer_with(line, code)
     except BaseException as error:  # noqa: BLE001 - nothing may leave a fork but by _exit
         sys.stderr.write(f"a message is no command: {type(error).__name__}: {visible(str(error))}\n")
     finally:
         os._exit(code)
+
+
+def answer_with(line: socket, code: int) -> None:
+    """Send the exit code; a client that was interrupted may have ended before."""
+    with suppress(BrokenPipeError):
+        line.send(b"%d" % code)
 
 
 def carry_out(parts: list[bytes], files: list[int]) -> int:
