@@ -84,6 +84,11 @@ def single(data: Data, name: object, draw: Draw | None = None, *, code: int = 0)
     )
 
 
+def single_by(key: str) -> Callable[[Data], Answer]:
+    """What shows one object whose name is in this field."""
+    return lambda data: single(data, data[key])
+
+
 def amounts(data: Mapping[str, float]) -> Answer:
     """A resource map."""
     columns = [

@@ -143,8 +143,8 @@ class _Search:
     def _repeated(self, i: int, state_id: int, move: Move, *, alone: bool) -> Run:
         """A choice, repeated as often as the heuristic would make it again.
 
-        It would while such nodes are left, if the taken nodes rank behind them; or while the taken node has room, if it
-        is the only used node that has.
+        It would while such nodes are left, if the taken nodes rank behind them; or while the taken node
+        has free capacity, if it is the only used node that has.
         """
         problem = self.problem
         demand_id, number = problem.items[i][0], problem.phase_of[i]

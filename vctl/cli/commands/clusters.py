@@ -8,7 +8,7 @@ from vctl.cli.call import Call
 from vctl.cli.commands.objects import listed
 from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster, place
 from vctl.cli.declare import command, shows
-from vctl.cli.output import Answer, Data, done, single
+from vctl.cli.output import Answer, Data, done, single, single_by
 from vctl.operations import clusters
 from vctl.operations.declare import Arg, Given, Opt, Together
 
@@ -117,11 +117,10 @@ def list_(call: Call, cluster: InCluster = None) -> Answer:
     return listed(call, "clusters", place(call, cluster), "no virtual clusters")
 
 
-def _single(cluster: Data) -> Answer:
-    return single(cluster, cluster["cluster_id"])
-
-
-shows(clusters.get_cluster, _single, "vctl vc get team-a", "vctl vc get primary -o json", common=READS)
+shows(
+    clusters.get_cluster, single_by("cluster_id"),
+    "vctl vc get team-a", "vctl vc get primary -o json", common=READS,
+)  # fmt: skip
 
 
 @command("vc tree", "vctl vc tree", "vctl vc tree team-a", common=READS)

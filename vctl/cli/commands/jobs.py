@@ -8,7 +8,7 @@ from vctl.cli import output
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Timeout, WithProgress
 from vctl.cli.declare import COMMANDS, command, shows
-from vctl.cli.output import Answer, Data, listing, single
+from vctl.cli.output import Answer, Data, listing, single, single_by
 from vctl.operations import jobs
 from vctl.operations.declare import Opt
 
@@ -42,12 +42,8 @@ def list_(
     return listing("JobList", items, total, "submission_id", cli.columns.JOBS, none)
 
 
-def _single(job: Data) -> Answer:
-    return single(job, job["submission_id"])
-
-
 shows(
-    jobs.get_job, _single,
+    jobs.get_job, single_by("submission_id"),
     "vctl job status last", "vctl job status job-5f2c -o json", common=READS, path="job status",
 )  # fmt: skip
 

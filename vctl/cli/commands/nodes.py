@@ -7,7 +7,7 @@ from vctl.cli.call import Call
 from vctl.cli.commands.objects import listed
 from vctl.cli.common import CHANGES, LISTS, READS, SINCE, STATE
 from vctl.cli.declare import command, shows
-from vctl.cli.output import Answer, done, listing, single
+from vctl.cli.output import Answer, done, listing, single_by
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec
 from vctl.operations import nodes
@@ -67,11 +67,7 @@ def list_(call: Call) -> Answer:
     return listed(call, "nodes", PRIMARY, none)
 
 
-def _single(node: "NodeForm") -> Answer:
-    return single(node, node["node_id"])
-
-
-shows(nodes.get_node, _single, "vctl node get 8c16g-00", common=READS)
+shows(nodes.get_node, single_by("node_id"), "vctl node get 8c16g-00", common=READS)
 
 
 def _changed(node: "NodeForm") -> Answer:

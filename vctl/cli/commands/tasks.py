@@ -6,7 +6,7 @@ from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Timeout, WithProgress
 from vctl.cli.declare import command, shows
-from vctl.cli.output import Answer, Data, done, each, listing, single
+from vctl.cli.output import Answer, Data, done, each, listing, single_by
 from vctl.operations import tasks
 from vctl.operations.declare import Arg, Given, Opt, Together
 
@@ -82,12 +82,8 @@ def list_(
     return listing("TaskList", items, total, "task_id", cli.columns.TASKS, none)
 
 
-def _single(task: Data) -> Answer:
-    return single(task, task["task_id"])
-
-
 shows(
-    tasks.get_task, _single,
+    tasks.get_task, single_by("task_id"),
     "vctl task status last", "vctl task status task-7 -o json", common=READS, path="task status",
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from vctl import cli, spec
 from vctl.cli.call import Call
 from vctl.cli.common import LIMIT, READS, cluster_option
 from vctl.cli.declare import command
-from vctl.cli.output import Answer, amounts, listing, single
+from vctl.cli.output import Answer, amounts, listing, single, single_by
 from vctl.errors import BadSpec
 from vctl.operations import views
 from vctl.operations.declare import Arg, Operation, Opt, R
@@ -59,7 +59,7 @@ _shows_cluster(
     "vctl available-resources", "vctl available-resources --cluster team-a --watch",
 )  # fmt: skip
 _shows_cluster(
-    views.current_cluster, lambda cluster: single(cluster, cluster["cluster_id"]),
+    views.current_cluster, single_by("cluster_id"),
     "vctl current-cluster", "vctl current-cluster -o json",
 )  # fmt: skip
 
