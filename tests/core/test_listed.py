@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from vctl.core.listed import Listed, field_of, keyed
+from vctl.core.listed import BLOCK, Alike, Listed, Values, field_of, filled, joined, mapped, runs
 
 pytestmark = spec("18.budgets")
 ROWS: list[dict[str, Any]] = [
@@ -48,9 +48,47 @@ def test_fields_are_the_same_of_both() -> None:
         assert list(field_of(listed(), name)) == list(field_of(ROWS, name))
 
 
-def test_keys_tell_apart_what_is_another_text() -> None:
-    values = [1, True, 1.0, None, 1]
-    keys, found = keyed(values)
-    assert [str(found[key]) for key in keys] == ["1", "True", "1.0", "None", "1"]
-    assert keyed(["x"] * 3) == (["x"] * 3, {"x": "x"})
-    assert keyed([]) == ([], {})
+def test_what_is_alike_is_a_sequence_like_any_other() -> None:
+    alike = Alike("x", 3)
+    assert list(alike) == [alike[0], alike[-1], "x"] == ["x"] * 3
+    assert list(alike[1:]) == ["x"] * 2
+    assert len(alike[5:]) == 0
+    with pytest.raises(IndexError):
+        alike[3]
+    assert list(joined(["x", "x"])) == ["x", "x"]
+    assert isinstance(joined(["x", "x"]), Alike)
+    for values in ([], ["x", "y"], ["x", "y", "x"]):
+        assert joined(values) is values
+
+
+def test_what_is_alike_is_made_once_and_what_is_another_text_is_not_alike() -> None:
+    made = []
+
+    def make(*values: object) -> str:
+        made.append(values)
+        return str(values[0])
+
+    assert list(mapped(make, [1, True, 1.0, None, 1])) == ["1", "True", "1.0", "None", "1"]
+    assert list(mapped(make, [])) == []
+    made.clear()
+    assert list(mapped(make, ["a", "b", "a", "a"], Alike(7, 4), [1, 1, 1, 2])) == ["a", "b", "a", "a"]
+    assert made == [("a", 7, 1), ("b", 7, 1), ("a", 7, 2)]
+    made.clear()
+    assert list(mapped(make, Alike("a", 9), Alike(None, 9))) == ["a"] * 9
+    assert made == [("a", None)]
+
+
+def test_neighbours_that_are_alike_are_a_run() -> None:
+    fields: list[Values] = [["a", "a", "b", "a"], [1, 1, 1, 1]]
+    found = [(("a", 1), range(2)), (("b", 1), range(2, 3)), (("a", 1), range(3, 4))]
+    assert list(runs(*fields)) == found
+    assert list(runs(Alike("a", 4), Alike(1, 4))) == [(("a", 1), range(4))]
+    assert list(runs(Alike("a", 0))) == list(runs([])) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK])
+def test_places_are_filled_with_the_values_of_each_object(count: int) -> None:
+    places = [("%s%% ", range(count)), ("<%5s", Alike("%s", count)), (">\n", Alike((), count))]
+    blocks = list(filled(places, count))
+    assert "".join(blocks) == "".join(f"{at}% <   %s>\n" for at in range(count))
+    assert all(len(block) < 2 * BLOCK for block in blocks)

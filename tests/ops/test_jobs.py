@@ -12,9 +12,9 @@ from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, VctlError
-from vctl.ops import clusters, jobs, logs, submitting
+from vctl.ops import clusters, job_edits, jobs, logs, submitting
 from vctl.ops.replay import replay
-from vctl.spec.options import Dependency
+from vctl.spec.options import Dependency, parse_array
 from vctl.store import jobs as table
 from vctl.store.store import Store
 
@@ -194,6 +194,31 @@ def test_what_could_never_run_leaves_no_row(ground: Ground, spec: ClusterSpec) -
     assert set(refused.value.details) == {"resource", "need", "largest"}
     assert jobs.list_jobs(ground.store, all=True) == ([], 0)
     assert ground.store.value("SELECT count(*) FROM events WHERE object = 'job'") == 0
+
+
+def test_positions_in_a_list_are_those_of_each_job_also_where_others_stand_between(ground: Ground) -> None:
+    for name in ("first", "second"):
+        ground.submit(name)
+    ground.submit("array", array=parse_array("1-3"))
+    for name in ("third", "fourth"):
+        ground.submit(name)
+
+    def positions(**asked: Any) -> dict[str, int | None]:
+        found = {
+            job["submission_id"]: job["queue_position"] for job in jobs.list_jobs(ground.store, **asked)[0]
+        }
+        alone = {name: jobs.get_job(ground.store, name)["queue_position"] for name in found}
+        assert found == alone
+        return found
+
+    assert list(positions().values()) == [7, 6, 5, 4, 3, 2, 1]
+    assert list(positions(limit=2).values()) == [7, 6]
+    assert positions(members=False) == {"fourth": 7, "third": 6, "array": None, "second": 2, "first": 1}
+    job_edits.edit(ground.store, "third", {"priority": 1})
+    ground.end("second")
+    expected = {"fourth": 6, "third": 1, "array": None, "second": None, "first": 2}
+    assert positions(members=False, all=True) == expected
+    assert positions(all=True, filters=["status=SUCCEEDED"]) == {"second": None}
 
 
 def test_lists_and_filters(ground: Ground) -> None:

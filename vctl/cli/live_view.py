@@ -36,7 +36,7 @@ class LiveView:
         bottom = list(screen.text((notice, "yellow"))) if notice else []
         capacity = max(2, screen.height - len(top) - len(bottom))
         screen.height = capacity
-        body = list(screen.finish(answer.draw(screen)))
+        body = [Drawn(line) for lines in screen.finish(answer.draw(screen)) for line in lines.split("\n")]
         hidden = answer.more
         if len(body) + (hidden > 0) > capacity:
             hidden += len(body) - capacity + 1

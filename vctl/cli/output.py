@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import islice, repeat
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl import cli
 from vctl.cli.table import Cell, Column
-from vctl.core.listed import Listed, Values, field_of, keyed
+from vctl.core.listed import Alike, Listed, Values, field_of, filled, mapped
 from vctl.core.text import harmless, visible
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ Data = Mapping[str, Any]
 Draw = Callable[["Screen"], Iterable[str]]
 API_VERSION = "vctl/v1"
 OLDEST_FIRST = ("EventList", "TaskList", "LeaseList")
-BATCH = 100
-"""So many rows of JSON are written at a time: few system calls, little memory."""
 OWN_WORDS = ("entrypoint", "name", "metadata")
 """Fields with text of users, in which no id is replaced by an alias."""
 
@@ -59,7 +57,7 @@ def listing(
     def drawn(rows: Sequence[Data]) -> Draw:
         def draw(screen: "Screen") -> Iterator[str]:
             if rows:
-                return screen.table(columns, rows)
+                return screen.blocks(columns, rows)
             return screen.text((none, "dim")) if screen.header else iter(())
 
         return draw
@@ -190,11 +188,13 @@ def _indented(value: Any, encode: Encode, pad: str = "\n") -> Iterator[str]:
         yield encode(value, comma)
     elif not isinstance(value, dict):
         fields = _fields_of(value)
-        parts = _rows(fields, encode, inside) if fields else (_whole(one, encode, inside) for one in value)
-        yield f"[{inside}{next(parts)}"
-        while batch := list(islice(parts, BATCH)):
-            yield "".join([comma + part for part in batch])
-        yield pad + "]"
+        wholes = (_whole(one, encode, inside) + comma for one in value)
+        parts = wholes if fields is None else _rows(fields, len(value), encode, inside)
+        last = "[" + inside
+        for part in parts:
+            yield last
+            last = part
+        yield last.removesuffix(comma) + pad + "]"
     else:
         before, plain = "{" + inside, dict[str, Any]()
         for name, part in value.items():
@@ -224,28 +224,23 @@ def _fields_of(value: "list[Any] | Listed[Any]") -> dict[str, Values] | None:
     return dict(zip(names, zip(*map(dict.values, value), strict=True), strict=True))
 
 
-def _rows(fields: Mapping[str, Values], encode: Encode, pad: str) -> Iterator[str]:
-    """The texts of objects; what is alike in many of them is encoded once."""
-    inside, heads, found, count = pad + "  ", [], [], 0
-    for name, values in fields.items():
-        keys, known = keyed(values)
-        texts, count = _each(known, encode, inside), len(keys)
-        place = "%s"
-        if len(texts) == 1:
-            place = next(iter(texts.values())).replace("%", "%%")
-        else:
-            found.append(map(texts.__getitem__, keys))
-        heads.append(f"{encode(name, ',').replace('%', '%%')}: {place}")
-    row = "{" + inside + ("," + inside).join(heads) + pad + "}"
-    return map(row.__mod__, zip(*found, strict=True) if found else repeat((), count))
+def _rows(fields: Mapping[str, Values], count: int, encode: Encode, pad: str) -> Iterator[str]:
+    """The texts of objects, each with a comma behind it."""
+    inside = pad + "  "
+    places = [
+        (f",{inside}{encode(name, ',').replace('%', '%%')}: %s", _each(values, encode, inside))
+        for name, values in fields.items()
+    ]
+    places[0] = ("{" + places[0][0][1:], places[0][1])
+    places[-1] = (places[-1][0] + pad + "}," + pad, places[-1][1])
+    return filled(places, count)
 
 
-def _each(values: dict[Any, Any], encode: Encode, pad: str) -> dict[Any, str]:
-    """The texts of values, by key; no text has an end of line in it unless its value contains something."""
-    nested = {key: part for key, part in values.items() if part and type(part) in (dict, list)}
-    plain = encode(list((values | dict.fromkeys(nested)).values()), "\n")[1:-1].split("\n")
-    texts = dict(zip(values, plain, strict=True))
-    return texts | {key: _whole(part, encode, pad) for key, part in nested.items()}
+def _each(values: Values, encode: Encode, pad: str) -> Values:
+    """The texts of the values of a field; no text has an end of line in it unless its value contains something."""
+    if isinstance(values, Alike) or not {dict, list}.isdisjoint(map(type, values)):
+        return mapped(lambda value: _whole(value, encode, pad), values)
+    return encode(list(values), "\n")[1:-1].split("\n")
 
 
 def _one_line(name: object, stream: TextIO) -> str:

@@ -8,12 +8,12 @@ here may contain colours.
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
-from itertools import repeat
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl.cli.table import GIVES, LEAST, MATTERS, Bar, Cell, Column
 from vctl.cli.words import named
+from vctl.core.listed import Alike, Values, filled, mapped
 from vctl.core.text import visible
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Part = str | tuple[str, str]
 
 
 class Drawn(str):
-    """A line that is ready for the terminal; any other string is shown as text."""
+    """A line that is ready for the terminal, or many; any other string is shown as text."""
 
     __slots__ = ()
 
@@ -152,7 +152,12 @@ class Screen:
         )  # fmt: skip
 
     def table(self, columns: Sequence[Column], items: Sequence[Any]) -> Iterator[Drawn]:
-        """A table that is no wider than the terminal."""
+        """The lines of a table that is no wider than the terminal."""
+        for block in self.blocks(columns, items):
+            yield from map(Drawn, block.split("\n"))
+
+    def blocks(self, columns: Sequence[Column], items: Sequence[Any]) -> Iterator[Drawn]:
+        """A table, many lines at a time."""
         edge = self.width or NO_EDGE
         columns = [column for column in columns if column.at <= edge or self.width is None]
         contents = [_Content(column, items) for column in columns]
@@ -166,25 +171,23 @@ class Screen:
                 for column, width in zip(columns, widths, strict=True)
             )
             yield Drawn(self._painted(gap.join(cells).rstrip(), "bold"))
-        places, drawn = [], []
-        for content, width in zip(contents, widths, strict=False):
-            texts, place = content.texts, f"%{'' if content.column.right else '-'}{width}s"
+        places: list[tuple[str, Values]] = []
+        for column, content, width in zip(columns, contents, widths, strict=False):
+            texts, place = content.texts, f"%{width if column.right else -width}s"
             if content.width > width or content.is_drawn or self.colour:
-                texts, place = {key: self._fitted(content, key, width) for key in texts}, "%s"
-            if len(texts) == 1:  # the same in all rows
-                place = (place % next(iter(texts.values()))).replace("%", "%%")
-            else:
-                drawn.append(map(texts.__getitem__, content.keys))
-            places.append(place)
-        row = gap.join(places)
-        rows = zip(*drawn, strict=True) if drawn else repeat((), len(items))
-        yield from map(Drawn, map(str.rstrip, map(row.__mod__, rows)))
+                texts, place = mapped(partial(self._fitted, column, width), content.cells, texts), "%s"
+            elif column is columns[-1] and not column.right:
+                place = "%s"
+            places.append((f"{gap if places else ''}{place}", texts))
+        places[-1] = (places[-1][0] + "\n", places[-1][1])
+        for block in filled(places, len(items)):
+            lines = block[:-1]
+            yield Drawn("\n".join(map(str.rstrip, lines.split("\n"))) if " \n" in block else lines)
 
-    def _fitted(self, content: "_Content", key: Any, width: int) -> str:
-        """A cell, as wide as its column."""
-        column, cell = content.column, content.cells[key]
+    def _fitted(self, column: Column, width: int, cell: "str | Cell | Bar", whole: str) -> str:
+        """A cell with its whole text, as wide as its column."""
         if not isinstance(cell, Bar):
-            text = whole = content.texts[key]
+            text = whole
             if len(text) > width or not text.isascii():
                 text = self._cut(text, width, middle=column.middle)
             if not self.colour:
@@ -286,24 +289,23 @@ class Screen:
 
 
 class _Content:
-    """The content of a column: a key for each row, for each key its cell, and its text as it is shown."""
+    """The content of a column: its cells, and their texts as they are shown."""
 
     def __init__(self, column: Column, items: Sequence[Any]) -> None:
-        self.column = column
-        self.keys, self.cells = column.cells(items)
-        kinds = set(map(type, self.cells.values()))
-        texts: list[Any] = list(self.cells.values())
-        if kinds != {str}:
-            texts = [
-                cell if isinstance(cell, str) else " " * BAR if isinstance(cell, Bar) else cell.text
-                for cell in texts
-            ]
-        together = "\n".join(texts)
-        if not (column.raw or named(together) == together) or not "".join(texts).isprintable():
+        self.cells = column.cells(items)
+        cells = self.cells[:1] if isinstance(self.cells, Alike) else self.cells
+        kinds = set(map(type, cells))
+        texts = cells if kinds <= {str} else mapped(_text, cells)
+        together = " ".join(texts)
+        if not (column.raw or named(together) == together) or not together.isprintable():
             texts = [visible(text if column.raw else named(text)) for text in texts]
-        self.texts = dict(zip(self.cells, texts, strict=True))
+        self.texts: Values = texts if cells is self.cells else Alike(texts[0], len(self.cells))
         self.is_drawn = not together.isascii() or Bar in kinds
         self.width = max(map(len if together.isascii() else _cells, texts), default=0)
+
+
+def _text(cell: "str | Cell | Bar") -> str:
+    return cell if isinstance(cell, str) else " " * BAR if isinstance(cell, Bar) else cell.text
 
 
 def _cells(text: str) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vctl.core.listed import field_of, keyed
+from vctl.core.listed import Alike, Values, field_of, mapped
 
 GIVES, NORMAL, KEY, MATTERS = range(4)
 """The ranks of columns, in the order in which they become narrower on a narrow terminal."""
@@ -64,26 +64,18 @@ class Column:
         self.raw = raw
         """Whether the column has text of users, in which no cluster id is replaced by an alias."""
 
-    def cells(
-        self, items: Sequence[Mapping[str, Any]]
-    ) -> tuple[Sequence[Any], dict[Any, "str | Cell | Bar"]]:
-        """For each item a key, and for each key what the items show that have it: what is alike is made once."""
+    def cells(self, items: Sequence[Mapping[str, Any]]) -> Values:
+        """What the column shows of each item: texts, cells, bars."""
         show = self.show
         if isinstance(show, str):
-            keys, found = keyed(field_of(items, show))
-            empty = {key: "-" for key, value in found.items() if value is None or value == ""}
-            return keys, {**dict(zip(found, map(str, found.values()), strict=True)), **empty}
+            values = field_of(items, show)
+            if isinstance(values, Alike):
+                return mapped(_cell, values)
+            return ["-" if value is None or value == "" else str(value) for value in values]
         if not self.reads:
-            return range(len(items)), {at: _cell(show(item)) for at, item in enumerate(items)}
-        fields = {name: keyed(field_of(items, name)) for name in self.reads}
-        varying = [name for name, (_, found) in fields.items() if len(found) > 1]
-        item = {name: next(iter(found.values()), None) for name, (_, found) in fields.items()}
-        keys = list(zip(*(fields[name][0] for name in varying), strict=True)) or [()] * len(items)
-        cells = {}
-        for key in dict.fromkeys(keys):
-            item |= {name: fields[name][1][one] for name, one in zip(varying, key, strict=True)}
-            cells[key] = _cell(show(item))
-        return keys, cells
+            return [_cell(show(item)) for item in items]
+        fields = [field_of(items, name) for name in self.reads]
+        return mapped(lambda *values: _cell(show(dict(zip(self.reads, values, strict=True)))), *fields)
 
 
 def _cell(value: Any) -> "str | Cell | Bar":

@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, repeat
 from typing import Any, TypeVar, overload
 
 F = TypeVar("F", bound=Mapping[str, Any])
-Values = list[Any] | tuple[Any, ...]
+BLOCK = 1 << 16
+"""About so many characters of text are made at a time: few system calls, little memory."""
+
+
+class Alike(Sequence[Any]):
+    """The same value for many objects: whoever makes something of it makes that once."""
+
+    def __init__(self, value: Any, count: int) -> None:
+        self._value = value
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return repeat(self._value, self._count)
+
+    def __getitem__(self, at: int | slice) -> Any:
+        there = range(self._count)[at]  # IndexError where there is none
+        return Alike(self._value, len(there)) if isinstance(there, range) else self._value
+
+
+Values = Sequence[Any]
+"""The values of a field, in the order of the objects."""
 
 
 class Listed(Sequence[F]):
@@ -20,11 +44,11 @@ class Listed(Sequence[F]):
         self._fields = dict(fields)
 
     def field(self, name: str) -> Values:
-        """The values of a field, in the order of the objects; None for a field that they do not have."""
+        """The values of a field; None for a field that they do not have."""
         found = self._fields.get(name)
         if callable(found):
             found = self._fields[name] = found()
-        return [None] * self._count if found is None else found
+        return Alike(None, self._count) if found is None else found
 
     def fields(self) -> dict[str, Values]:
         """All fields, in the order of the form."""
@@ -64,13 +88,56 @@ def field_of(items: Sequence[Mapping[str, Any]], name: str) -> Values:
     return items.field(name) if isinstance(items, Listed) else [item.get(name) for item in items]
 
 
-def keyed(values: Values) -> tuple[Values, dict[Any, Any]]:
-    """A key for each value, and the value of each key: one where all are the same.
+def joined(values: Values) -> Values:
+    """The same values, as one where all are equal."""
+    if values and values[0] == values[-1] and values.count(values[0]) == len(values):
+        return Alike(values[0], len(values))
+    return values
 
-    Keys are the values themselves, or where the same number may be another text, which object it is.
+
+def mapped(make: Callable[..., Any], *fields: Values) -> Values:
+    """What a function makes of the values of each object; of those that are alike it is made once."""
+    count = len(fields[0])
+    if count and all(isinstance(values, Alike) for values in fields):
+        return Alike(make(*(values[0] for values in fields)), count)
+    keys = list(zip(*map(_keys, fields), strict=True))
+    made = {
+        key: make(*values) for key, values in dict(zip(keys, zip(*fields, strict=True), strict=True)).items()
+    }
+    return list(map(made.__getitem__, keys))
+
+
+def _keys(values: Values) -> Values:
+    """What is the same for values that are alike: themselves, or where the same number may be another text, which
+    object it is.
     """
     kinds = set(map(type, values)) - {type(None)}
-    keys = values if len(kinds) < 2 and kinds <= {str, int} else list(map(id, values))
-    if keys and keys.count(keys[0]) == len(keys):
-        return keys, {keys[0]: values[0]}
-    return keys, dict(zip(keys, values, strict=True))
+    return values if len(kinds) < 2 and kinds <= {str, int} else list(map(id, values))
+
+
+def runs(*fields: Values) -> Iterator[tuple[tuple[Any, ...], range]]:
+    """The values of neighbours that are alike in all fields, and which objects these are."""
+    if fields[0] and all(isinstance(values, Alike) for values in fields):
+        yield tuple(values[0] for values in fields), range(len(fields[0]))
+        return
+    start = 0
+    for kind, neighbours in groupby(zip(*fields, strict=True)):
+        yield kind, range(start, start := start + sum(1 for _ in neighbours))
+
+
+def filled(places: Sequence[tuple[str, Values]], count: int) -> Iterator[str]:
+    """Text for many objects, many of them at a time: one after the other all places, with the object's values in them.
+
+    A place is a text with ``%s`` where the value belongs.
+    """
+    if not count:
+        return
+    varying = [values for _, values in places if not isinstance(values, Alike)]
+    row = "".join(
+        (place % values[0]).replace("%", "%%") if isinstance(values, Alike) else place
+        for place, values in places
+    )
+    size = BLOCK // len(row) + 1
+    for start in range(0, count, size):
+        part = [values[start : start + size] for values in varying]
+        yield row * min(size, count - start) % tuple(chain.from_iterable(zip(*part, strict=True)))

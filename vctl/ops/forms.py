@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vctl.core import jobs as jb
 from vctl.core import wording
 from vctl.core.jobs import NON_ZERO_EXIT
-from vctl.core.listed import Listed, Values
+from vctl.core.listed import Listed, Values, mapped
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.tasks import FAILED, FINISHED
 from vctl.errors import BadSpec
@@ -65,17 +64,16 @@ def job(store: Store, row: Row, position: int | None, shown: Shown) -> JobForm:
     return jobs(store, {name: (row[name],) for name in JOB}, (position,), (shown,))[0]
 
 
-def jobs(
-    store: Store, columns: Mapping[str, Values], places: Values, shown: Sequence[Shown]
-) -> Listed[JobForm]:
-    """Jobs of the columns ``JOB``, each with its place in the queue, as of one moment."""
+def jobs(store: Store, columns: Mapping[str, Values], places: Values, shown: Values) -> Listed[JobForm]:
+    """Jobs of the columns ``JOB``, each with its place in the queue and what is ``Shown``, as of one moment."""
     submitted, started, ended = columns["submitted_at"], columns["started_at"], columns["ended_at"]
     now, home = store.clock(), os.fspath(store.home)
 
-    def each(values: Values, make: Callable[[Any], Any]) -> Values:
-        """What is alike is made once."""
-        known = {value: make(value) for value in set(values)}
-        return list(map(known.__getitem__, values)) if len(known) > 1 else list(known.values()) * len(values)
+    def waited(sent: int, start: int | None, end: int | None) -> float:
+        return ((end or now) - sent if start is None else start - sent) / 1e9
+
+    def ran(start: int | None, end: int | None) -> float | None:
+        return None if start is None else ((end or now) - start) / 1e9
 
     return Listed(
         len(shown),
@@ -84,8 +82,8 @@ def jobs(
             "submission_id": columns["submission_id"],
             "name": columns["name"],
             "status": columns["status"],
-            "state_reason": list(map(itemgetter(0), shown)),
-            "message": list(map(itemgetter(1), shown)),
+            "state_reason": mapped(lambda one: one[0], shown),
+            "message": mapped(lambda one: one[1], shown),
             "exit_code": columns["exit_code"],
             "cluster_id": columns["cluster_id"],
             "parent_cluster_id": columns["parent_cluster_id"],
@@ -94,22 +92,16 @@ def jobs(
             "entrypoint": columns["entrypoint"],
             "attempt": columns["attempt"],
             "user": columns["user"],
-            "submitted_at": each(submitted, timestamp),
-            "started_at": each(started, timestamp),
-            "ended_at": each(ended, timestamp),
-            "resources": each(columns["resources"], lambda text: amounts(loads(text)) if text else {}),
-            "node_ids": each(columns["node_ids"], lambda text: loads(text) if text else []),
-            "wait_s": lambda: [
-                ((end or now) - sent if start is None else start - sent) / 1e9
-                for sent, start, end in zip(submitted, started, ended, strict=True)
-            ],
-            "run_s": lambda: [
-                None if start is None else ((end or now) - start) / 1e9
-                for start, end in zip(started, ended, strict=True)
-            ],
+            "submitted_at": mapped(timestamp, submitted),
+            "started_at": mapped(timestamp, started),
+            "ended_at": mapped(timestamp, ended),
+            "resources": mapped(lambda text: amounts(loads(text)) if text else {}, columns["resources"]),
+            "node_ids": mapped(lambda text: loads(text) if text else [], columns["node_ids"]),
+            "wait_s": lambda: mapped(waited, submitted, started, ended),
+            "run_s": lambda: mapped(ran, started, ended),
             "time_limit_s": columns["time_limit_s"],
             "log_path": lambda: [log_path(home, submission_id) for submission_id in columns["submission_id"]],
-            "metadata": each(columns["metadata"], loads),
+            "metadata": mapped(loads, columns["metadata"]),
             "array_id": columns["array_id"],
             "array_index": columns["array_index"],
         },

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
-from vctl.core.listed import Values
+from vctl.core.listed import Alike, Values, runs
 from vctl.core.spans import spans_of
 from vctl.engine.changes import JobEnded, JobForgotten, JobsPruned
 from vctl.errors import BadSpec, Conflict, NotFound
@@ -128,13 +127,8 @@ def list_jobs(
         if not members:
             together = arrays.list_(store, all=all, within=(within, values))
         columns = job_views.listed(store, COLUMNS, condition, values, None if wanted else limit)
-        numbers, parents = columns["job_id"], columns["parent_cluster_id"]
-        queued = zip(numbers, parents, columns["priority"], columns["status"], strict=True)
-        waiting = [(one, parent, priority) for one, parent, priority, state in queued if state == jb.PENDING]
-        places = positions(store, waiting)
-        forms_: Sequence[JobForm] = forms.jobs(
-            store, columns, list(map(places.get, numbers)), _reasons(store, columns)
-        )
+        places = positions(store, columns)
+        forms_: Sequence[JobForm] = forms.jobs(store, columns, places, _reasons(store, columns))
         if values:
             total = job_views.count(store, condition, values)
         else:
@@ -150,25 +144,27 @@ def list_jobs(
     return (forms_ if limit is None or len(forms_) <= limit else forms_[:limit]), total
 
 
-def _reasons(store: Store, columns: Mapping[str, Values]) -> list[Shown]:
-    """Reasons of listed jobs; those that are alike are judged once."""
-    reasons, known, shown = Reasons(store), dict[Values, Shown](), list[Shown]()
+def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
+    """What is ``Shown`` of listed jobs as their reasons; those that are alike are judged once."""
+    reasons, known, shown = Reasons(store), dict[Values, Shown](), list[Values]()
     winners: Collection[int] = ()
-    kinds = zip(*(columns[name] for name in ALIKE), strict=True)
-    for kind, neighbours in groupby(zip(kinds, columns["job_id"], strict=True), itemgetter(0)):
-        numbers = [job_id for _, job_id in neighbours]
+    for kind, neighbours in runs(*(columns[name] for name in ALIKE)):
+        numbers = columns["job_id"][neighbours.start : neighbours.stop]
         if kind[0] != jb.PENDING:
-            shown += [kind[1:3]] * len(numbers)
+            shown.append(Alike(kind[1:3], len(numbers)))
             continue
         row = job_views.get(store, numbers[0])
         assert row is not None
         if not winners and reasons.gate(row) is None:
             winners = reasons.winners
-        own = set(numbers if row["waits_for"] else winners).intersection(numbers)  # it is about this very job
+        own = set(numbers) if row["waits_for"] else set(winners) and set(winners).intersection(numbers)
         if kind not in known and (common := next((job_id for job_id in numbers if job_id not in own), None)):
             known[kind] = _reason(store, reasons, common)
-        shown += [_reason(store, reasons, job_id) if job_id in own else known[kind] for job_id in numbers]
-    return shown
+        if own:  # it is about this very job
+            shown.append([_reason(store, reasons, one) if one in own else known[kind] for one in numbers])
+        else:
+            shown.append(Alike(known[kind], len(numbers)))
+    return shown[0] if len(shown) == 1 else list(chain(*shown))
 
 
 def _reason(store: Store, reasons: Reasons, job_id: int) -> Shown:

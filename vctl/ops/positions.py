@@ -7,13 +7,14 @@ that the scheduler uses. In order ``fair`` users take turns, by what they hold n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob
+from vctl.core.listed import Alike, Values, runs
 from vctl.core.queue_policy import FAIR, MAKESPAN, PRIORITY, QueuePolicy
 from vctl.ops.capacity import totals_of
 from vctl.scheduler.orders import order_key
@@ -35,15 +36,29 @@ def position(store: Store, row: Row) -> int | None:
     return _places(store, row["parent_cluster_id"], policy)[row["job_id"]]
 
 
-def positions(store: Store, waiting: Sequence[tuple[int, str, int]]) -> dict[int, int]:
-    """The queue positions of waiting jobs, each given as (number, cluster, priority)."""
-    clusters = {cluster_id for _, cluster_id, _ in waiting}
+def positions(store: Store, columns: Mapping[str, Values]) -> Values:
+    """The queue positions of jobs, newest first; None for a job that does not wait."""
+    numbers = columns["job_id"]
+    kinds = list(runs(columns["status"], columns["parent_cluster_id"], columns["priority"]))
+    clusters = {cluster_id for (status, cluster_id, _), _ in kinds if status == jb.PENDING}
+    if not clusters:
+        return Alike(None, len(numbers))
     special = {
         cluster_id: policy
         for cluster_id, policy in settings.queues(store).items()
         if not is_plain(policy) and cluster_id in clusters
     }
-    plain = [one for one in waiting if one[1] not in special]
+    if len(kinds) == 1 and not special:
+        _, cluster_id, priority = kinds[0][0]
+        last, first = (queues.position(store, cluster_id, priority, one) for one in (numbers[0], numbers[-1]))
+        if last - first == len(numbers) - 1:  # nobody else stands between them
+            return range(last, first - 1, -1)
+    plain = [
+        (job_id, cluster_id, priority)
+        for (status, cluster_id, priority), at in kinds
+        for job_id in numbers[at.start : at.stop]
+        if status == jb.PENDING and cluster_id not in special
+    ]
     found: dict[int, int] = {}
     if len(plain) > FEW:
         for cluster_id in clusters.difference(special):
@@ -55,7 +70,7 @@ def positions(store: Store, waiting: Sequence[tuple[int, str, int]]) -> dict[int
         }
     for cluster_id, policy in special.items():
         found |= _places(store, cluster_id, policy)
-    return found
+    return list(map(found.get, numbers))
 
 
 def ahead(store: Store, row: Row, limit: int) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vctl.core import jobs as jb
-from vctl.core.listed import Values
+from vctl.core.listed import Alike, Values, joined
 from vctl.store import database
 from vctl.store.store import Row, Store
 
@@ -51,9 +51,11 @@ def listed(
     select = f"{', '.join(rest)} FROM jobs j WHERE {where} AND j.job_id >= {found[-1][0]}"
     shared = database.fetched(cursor, f"SELECT DISTINCT {select} LIMIT 2", given)
     if len(shared) == 1:
-        others: list[Values] = [[value] * len(found) for value in shared[0]]
+        others: list[Values] = [Alike(value, len(found)) for value in shared[0]]
     else:
-        others = list(zip(*database.fetched(cursor, f"SELECT {select} {order}", given), strict=True))
+        others = list(
+            map(joined, zip(*database.fetched(cursor, f"SELECT {select} {order}", given), strict=True))
+        )
     return dict(zip((*OWN, *rest), (*zip(*found, strict=True), *others), strict=True))
 
 
