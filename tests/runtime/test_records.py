@@ -88,6 +88,22 @@ def test_supervisors_that_are_killed_at_any_moment(ground):
         ground.runtime.clear_lost(name)
 
 
+def test_a_run_that_was_forgotten_stays_forgotten_when_the_rest_of_its_record_is_read(tmp_path):
+    """Its start was read in the file, its end came on the line: the file holds it as well (spec 16)."""
+    path = tmp_path / "7"
+    taken = lines.line(lines.TAKEN, b"a", b"5 50 boot")
+    rest = lines.line(lines.STARTED, b"a", b"6 60 1") + lines.line(lines.ENDED, b"a", b"0 0 0 0 1 0 0 0 ")
+    path.write_bytes(lines.line(lines.HEADER, b"7", b"boot") + taken)
+    file = RecordFile(str(path), 7)
+    file.read()
+    path.write_bytes(path.read_bytes() + rest)
+    file.feed(taken + rest, heard=True)
+    assert file.runs["a"].exit is not None
+    file.forget("a")
+    file.read()
+    assert not file.runs
+
+
 def test_a_file_is_removed_when_nobody_needs_it(ground, monkeypatch):
     """Each number has so many runs, then another one; a file stays until all its ends are in the tables."""
     monkeypatch.setattr(supervisors, "MOST_RUNS", 3)
@@ -263,6 +279,11 @@ def test_a_request_to_stop_that_nobody_will_read_is_removed(ground):
     records = ground.runtime._records
     for run_id in ("unknown", "assigned", "gone"):
         records.request_stop(run_id, 60.0, 15)
-    ground.runtime.settle({"assigned": ground.runtime.assign()})
+    ground.runtime.settle({"assigned": ground.number("assigned")})
     assert sorted(records.stop_requests()) == ["assigned", "unknown"]
+    ground.runtime.stop("gone", grace_s=0)
+    ground.runtime.changes()
+    assert ground.runtime.due_s() < 1
+    ground.runtime.settle({"assigned": ground.number("assigned")})
+    assert ground.runtime.due_s() > 1, "nothing is left that it has to see to soon"
     ground.runtime.stop("unknown", grace_s=0)

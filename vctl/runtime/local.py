@@ -245,8 +245,8 @@ class LocalRuntime(Runtime):
                 del self._stopping[run_id]
             return seen.state in (RunState.EXITED, RunState.LOST)
         supervisor = self._supervisor_of(run_id)
-        if supervisor is None:
-            return False
+        if supervisor is None or processes.start_time(supervisor[0]) != supervisor[1]:
+            return False  # below such a process is what others have started
         is_suspended = getattr(processes.process(supervisor[0]), "state", "X") in "Tt"
         if pending is None:
             if not is_suspended:
@@ -330,8 +330,11 @@ class LocalRuntime(Runtime):
         return self._findings.known_runs()
 
     def settle(self, live: Mapping[str, int | None]) -> None:
-        """Remove what is kept for no live run: files that nobody writes."""
+        """Remove what is kept for no live run: files that nobody writes, stops of what is gone."""
         self._findings.settle(live)
+        for run_id in self._stopping.keys() - live.keys():
+            if self.observe(run_id).state is RunState.NEVER_STARTED:
+                del self._stopping[run_id]
 
     def drop_ended(self) -> None:
         """Forget how runs have ended: the tables are not those for which they did."""

@@ -113,14 +113,15 @@ class RecordFile:
         if run_id in self.over and heard and kind == lines.ENDED:
             self.over.discard(run_id)
             return ""
-        if entry.heard if entry is not None else old or run_id in self.over:
+        known = not heard and (old or run_id == self.heard)  # the line has told of it, and it was forgotten
+        if entry.heard if entry is not None else known or run_id in self.over:
             return ""  # what else is in the file of it is late, or not from its supervisor
         try:
             if kind == lines.HEADER:
                 return ""
             if entry is None:  # without T somebody removed a line
-                pid, started, boot = rest.split(b" ") if kind == lines.TAKEN else (b"1", b"0", b"")
-                supervisor = _number(pid, 1, _MOST_PID), _number(started)
+                pid, started, boot = rest.split(b" ") if kind == lines.TAKEN else (b"0", b"0", b"")
+                supervisor = _number(pid, kind == lines.TAKEN, _MOST_PID), _number(started)
                 entry = self.runs[run_id] = Entry(supervisor, boot.decode())
                 self.last = run_id
             if kind == lines.STARTED:
