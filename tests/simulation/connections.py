@@ -5,10 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from tests.simulation.kernel import Violation
 from tests.world import Killed
+from vctl.store import database
 from vctl.store.store import Store
 
 FULL, IOERR = 13, 10
@@ -29,6 +31,8 @@ class Faults(Protocol):
     """What a store asks at each boundary."""
 
     writer: Actor | None
+    spare: list[sqlite3.Connection]
+    """Connections of processes that have ended."""
 
     def boundary(self, actor: Actor, where: str) -> None: ...
     def announced(self, actor: Actor) -> None: ...
@@ -100,6 +104,12 @@ class Connection:
         self._faults.boundary(self._actor, "committed")
         return done
 
+    def close(self) -> None:
+        """Leave it to the next process: opening one, and its statements, cost more than most commands."""
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+        self._faults.spare.append(self._db)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._db, name)
 
@@ -132,9 +142,9 @@ class SimulatedStore(Store):
         """Nobody reads it here."""
 
 
-def opened(home: Any, faults: Faults, actor: Actor) -> SimulatedStore:
+def opened(home: Path, faults: Faults, actor: Actor) -> SimulatedStore:
     """A store of one process."""
-    store: SimulatedStore = SimulatedStore.open(home)  # type: ignore[assignment]
+    store = SimulatedStore(home, faults.spare.pop() if faults.spare else database.connect(home))
     store._db.execute("PRAGMA synchronous = OFF")  # what a machine loses is decided by the simulation
     store.faults, store.actor = faults, actor
     connection = Connection(store._db, faults, actor)

@@ -60,6 +60,7 @@ class Timeline(Protocol):
     def can_fork(self) -> bool: ...
     def boundary(self, actor: Any, where: str) -> None: ...
     def taken(self, run_id: str) -> None: ...
+    def killed(self, run_id: str) -> None: ...
     def left(self, run_id: str) -> None: ...
 
 
@@ -105,6 +106,8 @@ class Main(Process):
         self.code = self.signo = 0
 
     def signal(self, signo: int) -> None:
+        if signo in (signal.SIGKILL, signal.SIGTERM):
+            self.kernel.timeline.killed(self.run_id)
         if signo == signal.SIGKILL and self.kernel.dice.random() < 0.1:  # the kernel is busy with it
             self.kernel.soon(f"kill {self.run_id}", lambda: self.alive and self.die(137, signo), 4.0)
         else:
@@ -200,8 +203,9 @@ class Supervisor(Process):
             del self.kernel.locks[self.number]
         if self.run:
             self.kernel.orphaned.add(self.run)
-        for pid in self.kernel.descendants(self.pid):
-            self.kernel.table[pid].parent = 1
+        for one in self.kernel.table.values():
+            if one.parent == self.pid:
+                one.parent = 1
 
     # ---- what it does ----
 
@@ -471,6 +475,10 @@ class Kernel:
         return True
 
     def descendants(self, root: int, spare: object = None) -> list[int]:
+        if root not in self.table:
+            raise Violation(
+                f"{root}, whose processes are looked for, is not there: another may have its number"
+            )
         return [one.pid for one in self.table.values() if one.parent == root]
 
     def kill_all(self, look: Callable[[], list[int]]) -> None:

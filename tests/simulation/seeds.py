@@ -12,7 +12,9 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import StringIO
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,6 +81,8 @@ def _play(seed: int, steps: int, without: frozenset[str], often: int) -> Played:
             patch.setattr("vctl.daemon.commit._free_port", lambda taken: max(taken, default=20_000) + 1)
             with Simulation(folder / "state", seed, without=without, often=often) as world:
                 world.processes.install(patch)
+                ticks = SimpleNamespace(monotonic=count(0, 0.001).__next__, sleep=world.sleep)
+                patch.setattr("vctl.ops.jobs.time", ticks)
                 try:
                     played.fingerprint = world.run(steps)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the code under test has failed

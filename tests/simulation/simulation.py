@@ -10,6 +10,7 @@ import hashlib
 import heapq
 import random
 import signal
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +126,7 @@ class Simulation(World):
         self.digest = hashlib.sha256()
         self.skew_s = 0.0
         self.writer: Actor | None = None
+        self.spare: list[sqlite3.Connection] = []
         self.actors = 0
         self.depth = 0
         self.nest: int | None = None
@@ -560,6 +562,13 @@ class Simulation(World):
         if not row["current"]:
             raise Violation(f"{run_id} is of an earlier attempt")
 
+    def killed(self, run_id: str) -> None:
+        """A process is to end: somebody must have asked for it, or its supervisor is gone."""
+        row = self.store.row("SELECT state, stop_reason FROM runs WHERE run_id = ?", run_id)
+        if row is not None and row["state"] != "ENDED" and row["stop_reason"] is None:
+            if run_id not in self.processes.orphaned:
+                raise Violation(f"{run_id} is killed, and nobody has asked for it")
+
     def left(self, run_id: str) -> None:
         """A process leaves its outputs."""
         before, self.users.store = self.users.store, self.store
@@ -730,6 +739,8 @@ class Simulation(World):
         self.processes.close()
         self.folding.close()
         self.store.close()
+        for connection in self.spare:
+            connection.close()
 
 
 def _close(store: Store) -> None:
