@@ -50,6 +50,25 @@ def server_of(place: Place) -> int | None:
     return None
 
 
+def forks_of(place: Place) -> list[int]:
+    """The forks of that process, which carry commands out."""
+    server = server_of(place)
+    assert server is not None
+    return processes.descendants(server)
+
+
+def only_fork(place: Place) -> int:
+    """The fork that waits for a command, when no other one is left."""
+    found: list[int] = []
+
+    def is_alone() -> bool:
+        found[:] = forks_of(place)
+        return len(found) == 1
+
+    eventually(is_alone, "the end of the forks that carry commands out")
+    return found[0]
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A state directory with a daemon, its command server, a node, clusters and jobs."""
@@ -148,10 +167,8 @@ def test_an_output_that_nobody_reads_any_more(served: Place) -> None:
 
 def test_ctrl_c_ends_it(served: Place, tmp_path: Path) -> None:
     """Its output stands in a full pipe."""
-    server = server_of(served)
-    assert server is not None
-    eventually(lambda: not processes.descendants(server), "the end of the forks of commands before this one")
     read, write = os.pipe()
+    pipe = os.readlink(f"/proc/self/fd/{write}")
     fill = os.fpathconf(read, "PC_PIPE_BUF")
     os.set_blocking(write, False)
     try:
@@ -164,13 +181,67 @@ def test_ctrl_c_ends_it(served: Place, tmp_path: Path) -> None:
             [*VCTL, "list", "events", "-o", "json"], env=served.environment({}), cwd=served.folder,
             stdin=subprocess.DEVNULL, stdout=write, stderr=errors,
         )  # fmt: skip
-    eventually(lambda: len(processes.descendants(server)) > 0, "a fork that writes")
+    eventually(lambda: pipe in map(output_of, forks_of(served)), "a fork that writes")
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 130
     os.close(read)
     os.close(write)
-    eventually(lambda: not processes.descendants(server), "the end of the fork")
+    eventually(lambda: pipe not in map(output_of, forks_of(served)), "the end of the fork")
     assert (tmp_path / "errors").read_bytes() == b""
+
+
+def output_of(pid: int) -> str:
+    """Where a process writes to; nowhere when it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/1")
+    except OSError:
+        return ""
+
+
+def test_a_fork_takes_the_next_command_as_if_it_were_its_first(served: Place) -> None:
+    """Nothing is left of the one before: environment, directory, files, signals that come late."""
+
+    def twice() -> bool:
+        done, forks = [], set()
+        for folder, more in (("/usr", {"MINE": "a"}), ("/", {})):
+            ran = subprocess.run(
+                [*VCTL, "run", "-d", "--", "sh", "-c", "echo ${MINE-none}; pwd"], env=served.environment(more),
+                cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+            )  # fmt: skip
+            done.append(ran.stdout.strip())
+            forks.add(fork := only_fork(served))
+            os.kill(fork, signal.SIGINT)
+        for name in done:
+            served.reach(name, "SUCCEEDED")
+        assert [served.run("logs", name).out for name in done] == ["a\n/usr\n", "none\n/\n"]
+        return len(forks) == 1
+
+    eventually(twice, "two commands by one fork, within five seconds")
+    served.ok("ps")
+    fork = only_fork(served)
+    assert output_of(fork) == os.devnull
+    assert os.readlink(f"/proc/{fork}/cwd") == "/"
+
+
+def test_a_fork_ends_after_a_failure_after_a_while_and_when_it_is_killed(served: Place) -> None:
+    served.ok("ps")
+    fork = only_fork(served)
+    assert served.run("job", "status", "no-such").code == 4
+    eventually(lambda: fork not in forks_of(served), "another fork")
+    served.ok("ps")
+    fork = only_fork(served)
+    eventually(lambda: fork not in forks_of(served), "the end of a fork that nobody needs")
+    fork = only_fork(served)
+    os.kill(fork, signal.SIGKILL)
+    eventually(lambda: fork not in forks_of(served), "its end")
+    assert IMPORTED not in traced(served, "ps").stderr
+
+
+def test_commands_at_the_same_time(served: Place) -> None:
+    """Each has a fork of its own, and of those one stays."""
+    started = [served.start("ps", "-o", "json") for _ in range(6)]
+    assert [served.finish(one).code for one in started] == [0] * 6
+    only_fork(served)
 
 
 def test_a_closed_standard_file(served: Place) -> None:
@@ -211,14 +282,17 @@ def test_a_directory_that_is_gone(served: Place, tmp_path: Path) -> None:
 def test_a_suspended_server_holds_nobody_up(served: Place) -> None:
     server = server_of(served)
     assert server is not None
-    os.kill(server, signal.SIGSTOP)
+    fork = only_fork(served)
+    for pid in (server, fork):
+        os.kill(pid, signal.SIGSTOP)
     try:
         done = traced(served, "run", "-d", "--submission-id", "once", "--", "true")
         assert (done.code, done.stdout) == (0, b"once\n")
         assert IMPORTED in done.stderr
     finally:
-        os.kill(server, signal.SIGCONT)
-    eventually(lambda: not processes.descendants(server), "the end of what was asked and given up")
+        for pid in (server, fork):
+            os.kill(pid, signal.SIGCONT)
+    only_fork(served)
     served.reach("once", "SUCCEEDED")
     assert [name for name in served.jobs() if name.startswith("once")] == ["once"]
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Place, eventually, is_gone
-from tests.integration.test_command_server import IMPORTED, server_of, traced
+from tests.integration.test_command_server import IMPORTED, only_fork, server_of, traced
 from tests.specification import spec
 from vctl.cli import command_client
 from vctl.cli.command_client import SOCKET
-from vctl.runtime import processes
 
 pytestmark = spec("13.output", "17.durable")
 
@@ -75,10 +74,11 @@ def annoy(place: Place, seed: int, count: int) -> None:
     server = server_of(place)
     assert server is not None
     dice = random.Random(seed)
+    only_fork(place)
     files = len(os.listdir(f"/proc/{server}/fd"))
     for _ in range(count):
         call(dice, place)
-    eventually(lambda: not processes.descendants(server), "the end of all who answered")
+    only_fork(place)
     assert not is_gone(server)
     assert len(os.listdir(f"/proc/{server}/fd")) == files
     done = traced(place, "ps", "-o", "json")
@@ -108,6 +108,4 @@ def test_one_that_says_nothing_holds_nobody_up(served: Place) -> None:
         assert line.recv(4096)
         done = traced(served, "ps", "-o", "json")
         assert (done.code, IMPORTED in done.stderr) == (0, False)
-    server = server_of(served)
-    assert server is not None
-    eventually(lambda: not processes.descendants(server), "the end of the one that waited")
+    only_fork(served)

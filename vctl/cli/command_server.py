@@ -1,7 +1,10 @@
-"""The process that has everything imported and waits for commands; each is carried out by a fork of it.
+"""The process that has everything imported, and its forks, which wait for commands and carry them out.
 
 ``python -m vctl.cli.command_server HOME``, started by a scheduler, ends with the scheduler: its standard input ends
 then. It has no database open (SQLite does not survive a fork) and holds no lock. Its other end is ``command_client``.
+
+A fork is made before its command comes, and takes the next one if all went well: half of the time of its first command
+goes into copying the pages that it writes to.
 """
 
 import gc
@@ -13,11 +16,22 @@ import time
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
-from socket import AF_UNIX, MSG_CTRUNC, MSG_TRUNC, SO_PEERCRED, SOCK_SEQPACKET, SOL_SOCKET, recv_fds, socket
+from socket import (
+    AF_UNIX,
+    MSG_CTRUNC,
+    MSG_TRUNC,
+    SO_PEERCRED,
+    SOCK_SEQPACKET,
+    SOL_SOCKET,
+    recv_fds,
+    socket,
+    socketpair,
+)
 
 from vctl import SOCKET, spec
 from vctl.cli import command_client
 from vctl.cli.command_client import stamp
+from vctl.cli.common import INTERRUPTED
 from vctl.core.text import visible
 from vctl.engine.changes import JobSubmitted
 from vctl.store.store import Store
@@ -26,6 +40,13 @@ LIFE = 0
 """The descriptor that ends with the scheduler."""
 MOST_BYTES = 1 << 18
 BACKLOG = 128
+STAY_S = 5.0
+"""How long a fork waits for its next command, and before that for the end of the process that asked."""
+MOST_COMMANDS = 1000
+"""Of one fork."""
+FILES = "/proc/self/fd"
+READY, TAKEN = b"+", b"-"
+"""What a fork says: it waits for a command; it does not any more."""
 MODULES = (
     "vctl.cli.app", "vctl.cli.completion", "vctl.cli.output", "vctl.cli.submission",
     "vctl.ops.views", "vctl.ops.overview", "vctl.ops.jobs", "vctl.ops.submitting", "vctl.ops.feasible",
@@ -54,19 +75,7 @@ def main() -> None:
     hand_over_jobs(sys.argv[1])
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
-    mine = stamp()
-    poll = select.poll()
-    poll.register(LIFE, 0)  # its end is all that can come from there
-    poll.register(listening, select.POLLIN)
-    while True:
-        ready = dict(poll.poll())
-        if LIFE in ready:
-            return
-        with suppress(OSError):
-            line, _ = listening.accept()
-            with line:
-                if os.fork() == 0:
-                    answer(line, mine)
+    Forks(listening).serve()
 
 
 def rehearse(home: str) -> None:
@@ -113,32 +122,124 @@ def listen(home: str) -> socket:
     return listening
 
 
-def answer(line: socket, mine: bytes) -> None:
-    """In the fork: carry one command out, if the same user asks; does not return."""
-    code = 70
-    gc.disable()  # it does not live for long
+class Forks:
+    """All that live: at most one of them waits for a command, the others carry one out."""
+
+    def __init__(self, listening: socket) -> None:
+        self.listening = listening
+        listening.settimeout(0)  # a fork may be quicker than another one
+        self.lines: dict[int, socket] = {}
+        self.ready: int | None = None
+        self.poll = select.poll()
+        self.poll.register(LIFE, 0)  # its end is all that can come from there
+
+    def serve(self) -> None:
+        """See to it that one is ready, until the scheduler is gone."""
+        self.make()
+        while True:
+            self.poll.register(self.listening, select.POLLIN if self.ready is None else 0)
+            news = [fd for fd, _ in self.poll.poll()]
+            if LIFE in news:
+                return
+            for fd in news:
+                if fd in self.lines:
+                    self.hear(fd)
+            if self.ready is None and self.listening.fileno() in news and not self.make():
+                with suppress(OSError):
+                    self.listening.accept()[0].close()  # who asks does without
+
+    def make(self) -> bool:
+        """Make one that is ready; False when there can be none."""
+        ours, theirs = socketpair()
+        with theirs:
+            try:
+                if os.fork() == 0:
+                    for one in (ours, *self.lines.values()):
+                        one.close()
+                    work(self.listening, theirs)
+            except OSError:
+                ours.close()
+                return False
+        self.ready = ours.fileno()
+        self.lines[self.ready] = ours
+        self.poll.register(ours, select.POLLIN)
+        return True
+
+    def hear(self, fd: int) -> None:
+        """Take in what one says; of two that are ready one ends."""
+        said, was_ready = self.lines[fd].recv(1), self.ready == fd
+        if was_ready:
+            self.ready = None
+        if said == READY and self.ready is None:
+            self.ready = fd
+        elif said != TAKEN:
+            self.poll.unregister(fd)
+            self.lines.pop(fd).close()
+            if self.ready is None and not was_ready:  # else it was killed: another one is made for a command
+                self.make()
+
+
+def work(listening: socket, line: socket) -> None:
+    """In a fork: take commands until none comes any more, or one has left something behind; does not return."""
     try:
-        if int.from_bytes(line.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], sys.byteorder) != os.geteuid():
-            return
-        line.send(b"%d %s" % (os.getpid(), mine))
-        message, files, flags, _ = recv_fds(line, MOST_BYTES, 3)
-        if flags & (MSG_TRUNC | MSG_CTRUNC) or len(files) != 3:
-            return  # it does without, or is another installation
-        code = carry_out(message.split(b"\0"), files)
-        answer_with(line, code)
-    except KeyboardInterrupt:  # before the command could say so itself
-        code = 130
-        answer_with(line, code)
+        gc.disable()  # what a command leaves is collected when it has its answer
+        mine, own = stamp(), [os.dup(fd) for fd in (0, 1, 2)]
+        files = len(os.listdir(FILES))
+        poll = select.poll()
+        stay_ms: float | None = None
+        poll.register(listening, select.POLLIN)
+        for end in (LIFE, line):
+            poll.register(end, 0)
+        for _ in range(MOST_COMMANDS):
+            if [event for _, event in poll.poll(stay_ms)] != [select.POLLIN]:
+                break
+            with suppress(BlockingIOError):
+                asks, _ = listening.accept()
+                line.send(TAKEN)
+                with asks:
+                    is_fit = answer(asks, mine, own) and len(os.listdir(FILES)) == files + 1
+                    if not is_fit or not has_ended(asks):
+                        break
+                gc.collect()
+                line.send(READY)
+            stay_ms = STAY_S * 1000
+        line.send(TAKEN)
+    except (BrokenPipeError, KeyboardInterrupt):  # it is not needed; it was interrupted when it had answered
+        return
     except BaseException as error:  # noqa: BLE001 - nothing may leave a fork but by _exit
         sys.stderr.write(f"a message is no command: {type(error).__name__}: {visible(str(error))}\n")
     finally:
-        os._exit(code)
+        os._exit(0)
 
 
-def answer_with(line: socket, code: int) -> None:
-    """Send the exit code; a client that was interrupted may have ended before."""
-    with suppress(BrokenPipeError):
+def answer(line: socket, mine: bytes, own: list[int]) -> bool:
+    """Carry one command out, if the same user asks; whether all went well."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if int.from_bytes(line.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], sys.byteorder) != os.geteuid():
+        return False
+    line.send(b"%d %s" % (os.getpid(), mine))
+    message, files, flags, _ = recv_fds(line, MOST_BYTES, 3)
+    if flags & (MSG_TRUNC | MSG_CTRUNC) or len(files) != 3:
+        return False  # it does without, or is another installation
+    try:
+        code = carry_out(message.split(b"\0"), files)
+    except KeyboardInterrupt:  # before the command could say so itself
+        code = INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for fd, file in enumerate(own):
+        os.dup2(file, fd)  # who reads the output waits for its end
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    os.chdir("/")
+    with suppress(BrokenPipeError):  # a client that was interrupted may have ended before
         line.send(b"%d" % code)
+    return code == 0
+
+
+def has_ended(asks: socket) -> bool:
+    """Whether who asked ends soon. Until then it may interrupt this process, and that must not end another command."""
+    with suppress(ConnectionResetError):
+        return bool(select.select([asks], [], [], STAY_S)[0]) and not asks.recv(1)
+    return True
 
 
 def carry_out(parts: list[bytes], files: list[int]) -> int:
@@ -162,8 +263,9 @@ def carry_out(parts: list[bytes], files: list[int]) -> int:
     sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, encoding=encoding, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
     code = command_client.carry_out(sys.argv[1:])
-    with suppress(BrokenPipeError):  # what an interrupted command leaves, where the reader has ended too
-        sys.stdout.flush()
+    with suppress(BrokenPipeError):
+        if code != INTERRUPTED:  # else the rest may wait for a reader that does not read
+            sys.stdout.flush()
     sys.stderr.flush()
     return code
 
