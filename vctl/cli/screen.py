@@ -184,10 +184,10 @@ class Screen:
             lines = block[:-1]
             yield Drawn("\n".join(map(str.rstrip, lines.split("\n"))) if " \n" in block else lines)
 
-    def _fitted(self, column: Column, width: int, cell: "str | Cell | Bar", whole: str) -> str:
+    def _fitted(self, column: Column, width: int, cell: "str | int | Cell | Bar", whole: str | int) -> str:
         """A cell with its whole text, as wide as its column."""
         if not isinstance(cell, Bar):
-            text = whole
+            text = str(whole)
             if len(text) > width or not text.isascii():
                 text = self._cut(text, width, middle=column.middle)
             if not self.colour:
@@ -295,11 +295,16 @@ class _Content:
         self.cells = column.cells(items)
         cells = self.cells[:1] if isinstance(self.cells, Alike) else self.cells
         kinds = set(map(type, cells))
+        if kinds == {int}:
+            self.texts: Values = self.cells
+            self.is_drawn = False
+            self.width = max(len(str(min(cells))), len(str(max(cells))))
+            return
         texts = cells if kinds <= {str} else mapped(_text, cells)
         together = " ".join(texts)
         if not (column.raw or named(together) == together) or not together.isprintable():
             texts = [visible(text if column.raw else named(text)) for text in texts]
-        self.texts: Values = texts if cells is self.cells else Alike(texts[0], len(self.cells))
+        self.texts = texts if cells is self.cells else Alike(texts[0], len(self.cells))
         self.is_drawn = not together.isascii() or Bar in kinds
         self.width = max(map(len if together.isascii() else _cells, texts), default=0)
 

@@ -65,12 +65,14 @@ class Column:
         """Whether the column has text of users, in which no cluster id is replaced by an alias."""
 
     def cells(self, items: Sequence[Mapping[str, Any]]) -> Values:
-        """What the column shows of each item: texts, cells, bars."""
+        """What the column shows of each item: texts, numbers, cells, bars."""
         show = self.show
         if isinstance(show, str):
             values = field_of(items, show)
             if isinstance(values, Alike):
                 return mapped(_cell, values)
+            if {int} == (kinds := set(map(type, values))) or (kinds == {str} and "" not in values):
+                return values
             return ["-" if value is None or value == "" else str(value) for value in values]
         if not self.reads:
             return [_cell(show(item)) for item in items]

@@ -42,6 +42,11 @@ EXIT_STOPPED, EXIT_TIME_LIMIT, EXIT_NEVER_RAN = 143, 124, 3
 ASSIGNED, RUNNING, ENDED = "ASSIGNED", "RUNNING", "ENDED"
 
 
+def cluster_of(parent_id: str, submission_id: str, shares_parent: bool) -> str:
+    """The cluster in which a job is to run: its own, or its parent's."""
+    return parent_id if shares_parent else f"{parent_id}##{submission_id}"
+
+
 @value(frozen=True, slots=True)
 class PendingJob:
     """A job in the queue, as far as deciding needs it. ``entry`` is what the entrypoint asks for itself."""
@@ -80,7 +85,7 @@ class PendingJob:
     @property
     def cluster_id(self) -> str:
         """The cluster in which it is to run: its own, or its parent's."""
-        return self.parent_id if self.shares_parent else f"{self.parent_id}##{self.submission_id}"
+        return cluster_of(self.parent_id, self.submission_id, self.shares_parent)
 
     @property
     def is_gated(self) -> bool:

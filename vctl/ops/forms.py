@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vctl.core import jobs as jb
 from vctl.core import wording
-from vctl.core.jobs import NON_ZERO_EXIT
+from vctl.core.jobs import NON_ZERO_EXIT, cluster_of
 from vctl.core.listed import Listed, Values, mapped
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.tasks import FAILED, FINISHED
@@ -48,11 +48,11 @@ def amounts(value: Amounts) -> dict[str, float]:
 
 
 JOB = (
-    "job_id", "submission_id", "name", "exit_code", "cluster_id", "priority", "entrypoint", "submitted_at",
+    "job_id", "submission_id", "name", "exit_code", "shares_parent", "priority", "entrypoint", "submitted_at",
     "started_at", "ended_at", "resources", "node_ids", "time_limit_s", "metadata", "array_id", "array_index",
     "status", "parent_cluster_id", "attempt", "user",
 )  # fmt: skip
-"""The columns of ``jobs`` that a form shows as they are."""
+"""The columns of ``jobs`` of which a form is made."""
 
 
 Shown = tuple[str | None, str | None]
@@ -67,7 +67,7 @@ def job(store: Store, row: Row, position: int | None, shown: Shown) -> JobForm:
 def jobs(store: Store, columns: Mapping[str, Values], places: Values, shown: Values) -> Listed[JobForm]:
     """Jobs of the columns ``JOB``, each with its place in the queue and what is ``Shown``, as of one moment."""
     submitted, started, ended = columns["submitted_at"], columns["started_at"], columns["ended_at"]
-    now, home = store.clock(), os.fspath(store.home)
+    now, home, parents = store.clock(), os.fspath(store.home), columns["parent_cluster_id"]
 
     def waited(sent: int, start: int | None, end: int | None) -> float:
         return ((end or now) - sent if start is None else start - sent) / 1e9
@@ -85,8 +85,10 @@ def jobs(store: Store, columns: Mapping[str, Values], places: Values, shown: Val
             "state_reason": mapped(lambda one: one[0], shown),
             "message": mapped(lambda one: one[1], shown),
             "exit_code": columns["exit_code"],
-            "cluster_id": columns["cluster_id"],
-            "parent_cluster_id": columns["parent_cluster_id"],
+            "cluster_id": lambda: list(
+                map(cluster_of, parents, columns["submission_id"], columns["shares_parent"])
+            ),
+            "parent_cluster_id": parents,
             "priority": columns["priority"],
             "queue_position": places,
             "entrypoint": columns["entrypoint"],

@@ -33,7 +33,7 @@ def matching(
     return store.rows(f"{VIEW} WHERE {where} ORDER BY j.job_id DESC{tail}", *values)
 
 
-OWN = ("job_id", "submission_id", "cluster_id", "array_index")
+OWN = ("job_id", "submission_id", "array_index")
 """What no two jobs have in common, or hardly any."""
 
 
