@@ -11,9 +11,10 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
+from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import SCALE
 from vctl.engine.settings import LeaseTerms
-from vctl.errors import Conflict
+from vctl.errors import BadSpec, Conflict
 from vctl.ops import clusters, jobs, leases, nodes, tasks
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -397,6 +398,63 @@ def test_a_job_is_not_forgotten_while_something_detached_of_it_lives(work: Elast
     assert until_over(work, detached) == [("FAILED", "Cancelled", 143)]
     jobs.delete(work.store, "j")
     work.life.turn()
+
+
+def detached_cluster(work: Elastic, name: str = "kept", parent: str = "kPrimaryClusterID##j") -> str:
+    """A sub-cluster of 1 CPU that outlives its job."""
+    made = clusters.create(work.store, name, spec=ClusterSpec({"CPU": SCALE}), parent_id=parent, detach=True)
+    return made["cluster_id"]
+
+
+@spec("10.life", "12.maintenance")
+def test_a_detached_sub_cluster_outlives_its_job_until_it_is_deleted(work: Elastic) -> None:
+    """Spec 10: ``--detach`` also on ``vc create`` inside a job. Its job's cluster stays for it, and goes with it."""
+    clusters.create(work.store, "other", parent_id="kPrimaryClusterID##j")
+    inner = clusters.create(work.store, "inner", parent_id="kPrimaryClusterID##j")["cluster_id"]
+    kept = detached_cluster(work, parent=inner)
+    work.life.end("j")
+    work.life.skew_ns += 10**12  # long enough for the maintenance round
+    work.life.turn()
+    work.die_and_start()
+    work.life.turn()
+    assert work.exists(kept)
+    assert work.node("n0") == (4, 3)
+    with pytest.raises(Conflict, match="still in use") as refused:
+        clusters.delete(work.store, "primary##j")
+    assert refused.value.details["blockers"][0] == f"cluster {inner}"
+    with pytest.raises(Conflict, match="cluster primary##j##inner##kept is detached"):
+        jobs.delete(work.store, "j")
+    work.store.clock = work.life.now
+    assert jobs.prune(work.store, 60, dry_run=True)["jobs"] == []
+    clusters.delete(work.store, kept)
+    clusters.delete(work.store, "kPrimaryClusterID##j##other")
+    assert not work.exists("kPrimaryClusterID##j")
+    work.life.turn()
+    assert (work.leases(), work.node("n0")) == ([], (4, 4))
+    jobs.delete(work.store, "j")
+
+
+@spec("10.life", "7.delete")
+@pytest.mark.parametrize("ends_first", [True, False], ids=["its job is over", "its job runs"])
+def test_force_deletes_the_cluster_of_a_job_with_its_detached_sub_cluster(
+    work: Elastic, ends_first: bool
+) -> None:
+    """Spec 7: --force stops the blockers first."""
+    kept = detached_cluster(work)
+    task = work.task("j", detach=True, inside={"VCTL_CLUSTER_ID": kept})
+    if ends_first:
+        work.life.end("j")
+    clusters.delete(work.store, "primary##j", force=True)
+    work.life.until(lambda: not work.exists("kPrimaryClusterID##j"))
+    assert until_over(work, task)[0][0] == "FAILED"
+    assert work.node("n0") == (4, 4)
+
+
+@spec("10.life")
+def test_only_a_cluster_inside_a_job_can_be_detached(work: Elastic) -> None:
+    """Spec 10."""
+    with pytest.raises(BadSpec, match="--detach: team is not inside the cluster of a job"):
+        clusters.create(work.store, "team", detach=True)
 
 
 @spec("10.life")

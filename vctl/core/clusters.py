@@ -117,6 +117,8 @@ class Cluster:
     """How much of its minimum it may lend while it does not use it; nothing by default."""
     queue: QueuePolicy = DEFAULT
     """How the jobs sent to it are served, and its weight among its siblings."""
+    detached: bool = False
+    """A sub-cluster: it outlives its job. A job cluster: its job is over, and something detached still lives in it."""
 
     @property
     def starts_jobs(self) -> bool:

@@ -315,6 +315,16 @@ class Ledger:
             found += sorted(self.subclusters.get(one, ()))
         return found
 
+    def outlives_job(self, cluster_id: str) -> bool:
+        """Whether a job cluster stays when its job is over: a detached sub-cluster lies in it, and none is to go."""
+        return any(self.clusters[one].detached and not self._is_to_go(one) for one in self.below(cluster_id))
+
+    def _is_to_go(self, cluster_id: str) -> bool:
+        cluster: Cluster | None = self.clusters[cluster_id]
+        while cluster is not None and cluster.cluster_id not in self.removing:
+            cluster = self.clusters.get(cluster.parent_id or "")
+        return cluster is not None
+
     def total(self, cluster_id: str) -> Amounts:
         """What a cluster has on nodes that are not dead: summed again only when that has changed."""
         known, version = self._sums.get(cluster_id), self.capacity(cluster_id)

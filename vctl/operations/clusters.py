@@ -69,6 +69,7 @@ def create(
     parent: Annotated[
         str | None, Opt(wire="parent_id", help="Parent cluster (default: the primary).")
     ] = None,
+    detach: Annotated[bool, Opt("--detach", help="Inside a job: let it outlive the job.")] = False,
     borrow_limit: Borrow = None,
     lending_limit: Lend = None,
     queue: Queue = None,
@@ -81,6 +82,7 @@ def create(
         spec=_spec(here, spec, replica_sets),
         replica_sets=replica_sets,
         parent_id=parent,
+        detach=detach,
         borrow_limit=here.amounts(borrow_limit, "borrow_limit"),
         lending_limit=here.amounts(lending_limit, "lending_limit"),
         queue=queue,

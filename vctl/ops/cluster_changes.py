@@ -14,7 +14,7 @@ from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, Clust
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.wording import cluster_text, listed
-from vctl.engine.changes import ClusterAdded, ClusterChanged, VNodesChanged
+from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
 from vctl.engine.rules.leases import granted
 from vctl.engine.rules.nodes import leases_settled
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
@@ -66,16 +66,23 @@ def create(
     *,
     parent_id: str,
     owner: str | None,
+    detach: bool = False,
     ledger: Ledger | None = None,
 ) -> Cluster:
     """Add a cluster with its resources: a logical cluster, or a sub-cluster inside the cluster of a job.
 
-    The id of a sub-cluster is qualified by its parent's, so that two jobs may use the same names.
+    The id of a sub-cluster is qualified by its parent's, so that two jobs may use the same names. ``detach``: the
+    sub-cluster outlives its job, until it is deleted.
     """
     above = _check_parent(store, parent_id)
     kind, job = LOGICAL, None
     if above is not None and above["kind"] in (JOB, SUB):
         kind, job, cluster_id = SUB, str(above["job_id"]), job_cluster_id(parent_id, cluster_id)
+    elif detach:
+        raise BadSpec(
+            f"--detach: {cluster_id} is not inside the cluster of a job, so it outlives all jobs anyway",
+            fix="leave --detach out",
+        )
     if table.get(store, cluster_id) is not None:
         raise Conflict(f"virtual cluster {cluster_id} exists already", fix=f"vctl vc update {cluster_id} …")
     divisible = True if kind == SUB else bool(wanted.divisible)
@@ -86,6 +93,8 @@ def create(
     )  # fmt: skip
     ledger = _ledger(store, cluster, NOTHING, ledger)
     store.emit(ClusterAdded(store.clock(), cluster, owner))
+    if detach:
+        store.emit(ClusterDetached(cluster_id))
     fulfil(store, ledger, cluster, NOTHING)
     return cluster
 
@@ -380,7 +389,8 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
     details = {"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE}
     if never is not None:
         return Infeasible(
-            f"cluster {cluster.cluster_id} exceeds the capacity of {cluster_text(cluster.parent_id)}: {never.capacity}",
+            f"cluster {cluster_text(cluster.cluster_id)} exceeds the capacity of"
+            f" {cluster_text(cluster.parent_id)}: {never.capacity}",
             fix="ask for less",
             details=details,
         )

@@ -30,7 +30,7 @@ from vctl.ops.cluster_views import (
 )
 from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resolve_cluster_id
 from vctl.store import clusters as table
-from vctl.store import rows, settings, tasks
+from vctl.store import jobs, rows, settings, tasks
 from vctl.store.partial import load_for_exchange
 from vctl.store.store import Row, Store
 
@@ -58,11 +58,15 @@ def create(
     spec: ClusterSpec | None = None,
     replica_sets: Mapping[str, object] | None = None,
     parent_id: str | None = None,
+    detach: bool = False,
     borrow_limit: Amounts | None = None,
     lending_limit: Amounts | None = None,
     queue: Mapping[str, object] | None = None,
 ) -> ClusterForm:
-    """Create a logical cluster of whole nodes (``replica_sets``) or of slices (``spec``) in a divisible parent."""
+    """Create a cluster of whole nodes (``replica_sets``) or of slices (``spec``) in a divisible parent.
+
+    ``detach``: in the cluster of a job, let it outlive the job.
+    """
     check_new_cluster_id(cluster_id)
     settled = _queue_changes(queue)
     parent = resolve(parent_id)
@@ -70,7 +74,9 @@ def create(
     rights.check_cluster(store, parent)
     nodes.join(store)
     with store.transaction():
-        made = changes.create(store, cluster_id, wanted, parent_id=parent, owner=nodes.author())
+        made = changes.create(
+            store, cluster_id, wanted, parent_id=parent, owner=nodes.author(), detach=detach
+        )
         _set_queue(store, made.cluster_id, settled)
     return get_cluster(store, made.cluster_id)
 
@@ -151,14 +157,16 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:
-            store.emit(table.removal(store, cluster_id))
+            _remove(store, store.emit, row)
             return {**form, "state": "REMOVED", "blockers": []}
         if not (drain or force):
             raise in_use(cluster_id, blockers)
-        if row["kind"] != JOB:  # the job of a job cluster may still start tasks until it ends
+        # the job of a job cluster may still start tasks until it ends
+        is_over = row["kind"] == JOB and (force or not jobs.is_running(store, int(row["job_id"])))
+        if row["kind"] != JOB or is_over:
             for below in [cluster_id, *table.subtree(store, cluster_id)]:
                 child = table.get(store, below)
-                if child is not None and row["kind"] in (SUB, child["kind"]):
+                if child is not None and (is_over or row["kind"] in (SUB, child["kind"])):
                     store.emit(ClusterMoved(store.clock(), below, "remove", REMOVING))
     if force:
         _stop_everything(store, cluster_id, attached_too=row["kind"] == SUB)
@@ -169,11 +177,30 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
 
 def sweep_removing(store: Store, emit: Callable[[Change], None]) -> list[str]:
     """Delete the clusters in state REMOVING that are empty, children first; inside a transaction. Returns their ids."""
-    removed = []
+    removed: list[str] = []
     for row in reversed(table.parents_first(table.removing_rows(store))):
-        if row["state"] == REMOVING and not blockers_of(store, row["cluster_id"]):
-            emit(table.removal(store, row["cluster_id"]))
-            removed.append(str(row["cluster_id"]))
+        cluster_id = row["cluster_id"]
+        if row["state"] == REMOVING and cluster_id not in removed and not blockers_of(store, cluster_id):
+            removed += _remove(store, emit, row)
+    return removed
+
+
+def _remove(store: Store, emit: Callable[[Change], None], row: Row) -> list[str]:
+    """Delete an empty cluster, and those of a job that is over which only stayed for it. Returns their ids."""
+    removed: list[str] = []
+    above: Row | None = row
+    while above is not None:
+        emit(table.removal(store, above["cluster_id"]))
+        removed.append(str(above["cluster_id"]))
+        above = table.get(store, above["parent_id"])
+        if (
+            above is None
+            or above["kind"] == LOGICAL
+            or jobs.is_running(store, int(above["job_id"]))
+            or (above["kind"] == SUB and above["detached"])
+            or blockers_of(store, above["cluster_id"])
+        ):
+            break
     return removed
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.listed import Alike, Values, runs
 from vctl.core.spans import spans_of
+from vctl.core.wording import cluster_text
 from vctl.engine.changes import JobEnded, JobForgotten, JobsPruned
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Filter, Shown, parse_filters
 from vctl.ops.positions import position, positions
 from vctl.ops.reasons import Reasons
-from vctl.store import feed, job_views, observed, tasks
+from vctl.store import clusters, feed, job_views, observed, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
 
@@ -249,7 +250,7 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
 
 
 def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
-    """The ids of the tasks of a finished job. Raises Conflict while a detached task of the job is not over."""
+    """The ids of the tasks of a finished job. Raises Conflict while something detached of the job is left."""
     array = arrays.named(store, form["submission_id"]) if "array" in form else None
     reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
     left = tasks.unfinished_among(store, *reach)
@@ -258,6 +259,12 @@ def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
             f"task {left['task_id']} of job {left['submission_id']} is detached and not over",
             fix=f"vctl task cancel {left['task_id']}, or wait for it, then delete the job",
             details={"task_id": left["task_id"]},
+        )
+    if (cluster_id := clusters.detached_among(store, *reach)) is not None:
+        raise Conflict(
+            f"cluster {cluster_text(cluster_id)} is detached and still there",
+            fix=f"vctl vc delete '{cluster_text(cluster_id)}', then delete the job",
+            details={"cluster_id": cluster_id},
         )
     return tasks.ids_among(store, [reach])
 

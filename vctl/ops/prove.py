@@ -191,8 +191,9 @@ def _jobs(facts: _Facts) -> Iterator[str]:
             yield f"{name}: RUNNING without its cluster {job['cluster_id']}"
         if job["status"] not in ("PENDING", "RUNNING") and job_id in attached:
             yield f"{name}: {job['status']} with a live process in the tables"
+    kept_for = {one["job_id"] for one in clusters.values() if one["kind"] == "sub" and one["detached"]}
     for cluster_id, cluster in clusters.items():
-        if cluster["kind"] == "job" and not cluster["detached"]:
+        if cluster["kind"] == "job" and not cluster["detached"] and cluster["job_id"] not in kept_for:
             its = jobs.get(int(cluster["job_id"] or 0))
             if its is None or its["status"] != "RUNNING":
                 yield f"cluster {cluster_id}: its job is over"

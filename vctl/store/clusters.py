@@ -64,6 +64,15 @@ def children(store: Store, cluster_id: str) -> list[Row]:
     return store.rows("SELECT * FROM clusters WHERE parent_id = ? ORDER BY cluster_id", cluster_id)
 
 
+def detached_among(store: Store, first_job_id: int, last_job_id: int) -> str | None:
+    """The first sub-cluster of a span of jobs that outlives its job."""
+    found = store.value(
+        "SELECT min(cluster_id) FROM clusters WHERE kind = 'sub' AND detached AND job_id BETWEEN ? AND ?",
+        first_job_id, last_job_id,
+    )  # fmt: skip
+    return None if found is None else str(found)
+
+
 def vnode_rows(store: Store, cluster_id: str) -> list[Row]:
     """The virtual nodes of a cluster, by rank, each with the template of its physical node."""
     return store.rows(

@@ -99,6 +99,7 @@ def ended_before(store: Store, before_ns: int) -> list[Row]:
     return store.rows(
         "SELECT job_id, submission_id FROM jobs j WHERE ended_at IS NOT NULL AND ended_at < ? AND status NOT IN"
         " ('PENDING', 'RUNNING') AND NOT EXISTS"
-        " (SELECT 1 FROM tasks t WHERE t.job_id = j.job_id AND t.ended_at IS NULL) ORDER BY job_id",
+        " (SELECT 1 FROM tasks t WHERE t.job_id = j.job_id AND t.ended_at IS NULL) AND NOT EXISTS"
+        " (SELECT 1 FROM clusters c WHERE c.cluster_id = j.cluster_id AND c.job_id = j.job_id) ORDER BY job_id",
         before_ns,
     )

@@ -139,7 +139,7 @@ def cluster(row: Row) -> Cluster:
     return Cluster(
         row["cluster_id"], row["parent_id"], row["kind"], spec(row["spec"]), bool(row["divisible"]), row["revision"],
         row["state"], job, limits.get("borrow_limit"), limits.get("lending_limit", {}),
-        queue_policy(limits.get("queue", {})),
+        queue_policy(limits.get("queue", {})), bool(row["detached"]),
     )  # fmt: skip
 
 

@@ -95,7 +95,7 @@ class QueueChanged(Change):
 
 @change
 class ClusterDetached(Change):
-    """The job of a cluster is over, and something detached still lives in it."""
+    """A sub-cluster outlives its job, or the job of a cluster is over and something detached still lives in it."""
 
     cluster_id: str
 
@@ -103,7 +103,9 @@ class ClusterDetached(Change):
         """For schedulers alone."""
         return _cluster_event("", self.cluster_id)
 
-    apply = unread
+    def apply(self, state: SchedulerState) -> None:
+        if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
+            state.ledger.put_cluster(replace(cluster, detached=True))
 
 
 @change

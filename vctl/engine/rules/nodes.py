@@ -155,7 +155,7 @@ def over(state: SchedulerState) -> Iterator[Change]:
         if cluster is None or state.runs_of_job.get(job_id) or job_id in state.running.jobs:
             continue
         inside = [cluster_id, *ledger.below(cluster_id)]
-        if not any(_is_inhabited(state, one) for one in inside):
+        if not ledger.outlives_job(cluster_id) and not any(_is_inhabited(state, one) for one in inside):
             for one in reversed(inside):
                 yield state.removal_of(one)
 
