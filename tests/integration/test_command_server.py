@@ -165,6 +165,25 @@ def test_an_output_that_nobody_reads_any_more(served: Place) -> None:
         assert done.stderr in (b"141\n", b"0\n")
 
 
+@spec("13.errors")
+@pytest.mark.parametrize("handed", [True, False])
+def test_an_output_whose_disk_is_full(served: Place, handed: bool) -> None:
+    """Spec 13, errors: said as what it is, on standard error, also where the output keeps a buffer."""
+    full = "Error: the disk is full: the data could not be written\n"
+    for words, code, told in (
+        ("status", 1, full),
+        ("list events -o json", 1, full),
+        ("list --help", 1, full),
+        ("job status nosuch -o json", 4, "Error: there is no job 'nosuch'\n"),
+    ):
+        done = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m vctl {words} {'' if handed else '--home $VCTL_HOME'} > /dev/full"],
+            env=served.environment({"PYTHONUNBUFFERED": ""}), cwd=served.folder, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr.decode().partition("Fix: ")[0]) == (code, told), words
+
+
 def test_ctrl_c_ends_it(served: Place, tmp_path: Path) -> None:
     """Its output stands in a full pipe."""
     read, write = os.pipe()

@@ -108,9 +108,30 @@ def test_begin():
     assert o.parse_begin("2030-01-31T08:00:00+00:00", 0) == 1_896_076_800
     assert o.parse_begin("2030-01-31T08:00:00Z", 0) == 1_896_076_800
     assert o.parse_begin("2030-01-31 08:00", 0) == datetime(2030, 1, 31, 8).timestamp()  # noqa: DTZ001 - local
-    for bad in ("", "tomorrow", "2030-13-01", "now-1h", "25:00", "now+", "2030-02-30"):
+    for bad in ("", "tomorrow", "2030-13-01", "now-1h", "25:00", "25:00:00", "16:0", "now+", "2030-02-30"):
         with pytest.raises(BadSpec, match=r"^--begin: "):
             o.parse_begin(bad, 0)
+
+
+def at(*moment: int) -> float:
+    return datetime(*moment).timestamp()  # type: ignore[arg-type]  # noqa: DTZ001 - local
+
+
+@pytest.mark.parametrize("second", [0, 30])
+def test_a_time_of_day_is_the_next_one_for_a_begin_and_the_last_one_for_a_since(second: int) -> None:
+    """Spec 8, begin time: as in at and sbatch. With a sign or days it stays a duration."""
+    now = at(2030, 1, 31, 12, 0, second)
+    assert o.parse_begin("16:00", now) == at(2030, 1, 31, 16)
+    assert o.parse_begin("9:30:15", now) == at(2030, 2, 1, 9, 30, 15)
+    assert o.parse_since("16:00:00", now) == at(2030, 1, 30, 16)
+    assert o.parse_since("09:30", now) == at(2030, 1, 31, 9, 30)
+    assert o.parse_begin("+16:00:00", now) == o.parse_begin("now+16:00:00", now) == now + 16 * 3600
+    assert o.parse_begin("1-00:00:00", now) == now + 86_400
+    assert (o.parse_since("now", now), o.parse_since("1h ago", now)) == (now, now - 3600)
+    for read in (o.parse_begin, o.parse_since):
+        with pytest.raises(BadSpec, match='"24:30" is not a time of day') as told:
+            read("24:30", now)
+        assert "16:00" in told.value.fix
 
 
 def test_a_word_for_a_time_is_told_what_a_time_is() -> None:

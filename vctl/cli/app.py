@@ -33,9 +33,7 @@ def run(words: Sequence[str]) -> int:
     except VctlError as error:
         return _report(error, as_json=wants_json(words))
     except BrokenPipeError:
-        # the reader of the output has ended; the last flush of the interpreter must not fail either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _unread()
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
@@ -192,15 +190,31 @@ def _answer(call: Call, values: dict[str, Any]) -> int:
         call.pause()
 
 
-def _report(error: VctlError, *, as_json: bool) -> int:
-    sys.stdout.flush()
-    if as_json:
-        import json
+def _unread() -> int:
+    """The reader of the output has ended."""
+    _drop_output()
+    return 141
 
-        text = json.dumps(error.document(), indent=2, ensure_ascii=False, default=str)
-        sys.stdout.write(harmless(text) + "\n")
+
+def _drop_output() -> None:
+    """What could not be written leads to nowhere: the last flush of the interpreter must not fail either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report(error: VctlError, *, as_json: bool) -> int:
+    try:
         sys.stdout.flush()
-        return error.exit_code
+        if as_json:
+            import json
+
+            text = json.dumps(error.document(), indent=2, ensure_ascii=False, default=str)
+            sys.stdout.write(harmless(text) + "\n")
+            sys.stdout.flush()
+            return error.exit_code
+    except BrokenPipeError:
+        return _unread()
+    except OSError:  # the disk of the output is full: then the error is told as to a person
+        _drop_output()
     sys.stderr.write(f"Error: {visible(error.problem)}\n")
     if error.fix:
         sys.stderr.write(f"Fix: {visible(error.fix)}\n")

@@ -55,7 +55,7 @@ STATE = _option(
 )
 SINCE = _option(
     "since", Text, "--since", metavar="TIME",
-    help="Only entries that began in the last 1h, or since 2030-01-31T08:00; finished or not.",
+    help="Only entries that began in the last 1h, since 16:00, or since 2030-01-31T08:00; finished or not.",
 )  # fmt: skip
 SORT = _option(
     "sort", Text, "--sort", metavar="FIELD[:desc]",

@@ -159,7 +159,7 @@ def request(
         float | None,
         Opt(
             "--begin", metavar="TIME", reads="begin", least=0, most=9e9,
-            help="Earliest start: 2030-01-31T08:00, or 1h from now.",
+            help="Earliest start: 1h from now, the next 16:00, or 2030-01-31T08:00.",
         ),
     ] = None,
     array: Annotated[

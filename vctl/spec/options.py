@@ -192,23 +192,53 @@ def parse_array(text: str, path: str = "--array") -> ArrayRange:
     return ArrayRange(indices, at_once)
 
 
-def parse_since(text: str, now: float) -> float:
-    """The begin of a period in epoch seconds: ``1h`` ago, or ISO 8601 (local time unless it names a zone)."""
-    word = text.strip()
-    if not (re.match(_DATE, word) or word[:1].isalpha()):
-        return now - parse_duration(word, "--since")
-    return _moment(text, "--since", "write 1h, or 2030-01-31T08:00")
+def parse_since(text: str, now: float, path: str = "--since") -> float:
+    """The begin of a period in epoch seconds: ``1h`` or ``1h ago``, or a moment: the last ``16:00``, or ISO 8601."""
+    fix = "write 1h, 16:00, or 2030-01-31T08:00"
+    word = text.strip().removesuffix(" ago")
+    if word == "now":
+        return now
+    if re.match(_DATE, word) or word[:1].isalpha():
+        return _moment(text, path, fix)
+    if _is_time_of_day(word):
+        return _time_of_day(word, now, path, fix, days=-1)
+    return now - parse_duration(word, path)
 
 
 def parse_begin(text: str, now: float, path: str = "--begin") -> float:
-    """The earliest start of a job in epoch seconds: ``now+1h``, ``1h``, or ISO 8601 (local unless it names a zone)."""
+    """The earliest start of a job in epoch seconds: ``now+1h`` or ``1h``, or a moment: the next ``16:00``, or ISO 8601.
+
+    A moment is in local time unless it names a zone.
+    """
+    fix = "write now+1h, 16:00, or 2030-01-31T08:00"
     word = text.strip()
     if word == "now":
         return now
     later = word.removeprefix("now").removeprefix("+")
-    if not (re.match(_DATE, word) or later[:1].isalpha()):
-        return now + parse_duration(later, path)
-    return _moment(text, path, "write now+1h, or 2030-01-31T08:00")
+    if re.match(_DATE, word) or later[:1].isalpha():
+        return _moment(text, path, fix)
+    if _is_time_of_day(word):
+        return _time_of_day(word, now, path, fix, days=1)
+    return now + parse_duration(later, path)
+
+
+def _is_time_of_day(word: str) -> bool:
+    """Whether it is meant as ``16:00`` or ``16:00:00``, as in at and sbatch; ``1-12:00:00`` is a duration."""
+    return ":" in word and word[:1].isdigit() and "-" not in word
+
+
+def _time_of_day(word: str, now: float, path: str, fix: str, *, days: int) -> float:
+    """The first moment after (``days`` 1) or before (-1) now at which clocks show this time."""
+    from datetime import datetime, time, timedelta
+
+    try:
+        shown = time.fromisoformat(word.zfill(5 if word.count(":") == 1 else 8))
+    except ValueError:
+        raise refuse(path, f"{show(word)} is not a time of day", fix) from None
+    moment = datetime.combine(datetime.fromtimestamp(now), shown)  # noqa: DTZ006 - local
+    if (moment.timestamp() - now) * days < 0:
+        moment += timedelta(days=days)
+    return moment.timestamp()
 
 
 def _moment(text: str, path: str, fix: str) -> float:

@@ -142,13 +142,9 @@ def _number(text: str) -> int:
 
 
 def _moment(text: str, path: str) -> int:
-    """A date, or how long ago."""
     import time
 
-    now = time.time()
-    ago = spec.options.parse_begin(text.removesuffix(" ago"), now, path)
-    looks_like_date = text[:4].isdigit() and text[4:5] == "-"
-    return int((ago if looks_like_date or text == "now" else 2 * now - ago) * 1e9)
+    return int(spec.options.parse_since(text, time.time(), path) * 1e9)
 
 
 def _resources(call: Call, given: str | None) -> dict[str, int] | None:
