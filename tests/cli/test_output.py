@@ -99,6 +99,37 @@ def test_a_limited_table_says_how_many_more(jobs: Cli) -> None:
     assert "more" not in data.err
 
 
+def test_a_limit_of_0_does_not_say_that_there_are_none(jobs: Cli) -> None:
+    ran = jobs("job list --limit 0")
+    assert (ran.out, "… 2 more" in ran.err) == ("", True)
+
+
+def test_a_page_has_amounts_with_units_and_a_dash_for_none(nodes: Cli) -> None:
+    """Spec 13: tables are for people, data has numbers."""
+    lines = dict(line.split(None, 1) for line in nodes("current-cluster").out.splitlines())
+    assert lines["used_object_store_memory"] == "0B"
+    nodes("vc create empty")
+    lines = dict(line.split(None, 1) for line in nodes("vc get empty").out.splitlines())
+    assert lines["total_resources"] == "-"
+
+
+def test_the_log_of_a_job_that_never_started_says_why_there_is_none(jobs: Cli) -> None:
+    jobs("job stop first")
+    ran = jobs("job logs first")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == "job first never started, so it has no output: stopped before it started\n"
+
+
+@spec("13.errors")
+@pytest.mark.parametrize("kind", ["job", "task"])
+def test_the_end_of_a_log_is_refused_where_it_cannot_be_shown(jobs: Cli, kind: str) -> None:
+    """The same words on both backends; until now a state directory took it for nothing."""
+    ran = jobs(f"{kind} logs first --tail -1")
+    assert (ran.code, ran.err) == (2, "Error: --tail: -1 is negative\nFix: write 0 or more\n")
+    ran = jobs(f"{kind} logs first --follow --tail 1")
+    assert (ran.code, ran.err.splitlines()[0]) == (2, "Error: --tail: it cannot be combined with --follow")
+
+
 def test_finished_jobs_show_with_all_in_json_and_when_asked_for(jobs: Cli) -> None:
     assert jobs("job stop first first").out == "job first is STOPPED\n"
     assert "first" not in jobs("job list").out

@@ -52,13 +52,13 @@ class Answer:
 def listing(
     kind: str, items: Sequence[Data], total: int, key: str, columns: Sequence[Column], none: str
 ) -> Answer:
-    """A list of objects in its envelope; ``none`` is the text for an empty list."""
+    """A list of objects in its envelope; ``none`` is the text where there are none at all."""
 
     def drawn(rows: Sequence[Data]) -> Draw:
         def draw(screen: "Screen") -> Iterator[str]:
             if rows:
                 return screen.blocks(columns, rows)
-            return screen.text((none, "dim")) if screen.header else iter(())
+            return screen.text((none, "dim")) if screen.header and not total else iter(())
 
         return draw
 

@@ -19,7 +19,7 @@ from vctl.cli.common import INTERRUPTED
 from vctl.cli.progress import Progress
 from vctl.core import jobs as jb
 from vctl.core.tasks import FINAL as FINAL_TASK
-from vctl.errors import TimedOut
+from vctl.errors import BadSpec, TimedOut
 from vctl.ops.forms import exit_code, failure_of
 
 if TYPE_CHECKING:
@@ -97,7 +97,10 @@ def waited(
 
 
 def print_log(call: Call, kind: str, ref: str, *, follows: bool, tail: int | None, progress: bool) -> int:
-    """Print the present output of a job or task, or follow it; for a waiting job without output tell why it waits."""
+    """Print the present output of a job or task, or follow it; where a job has none, tell why it has not started."""
+    if tail is not None and (follows or tail < 0):
+        problem = "it cannot be combined with --follow" if follows else f"{tail} is negative"
+        raise BadSpec(f"--tail: {problem}", fix="leave one of the two out" if follows else "write 0 or more")
     if follows:
         return follow(call, kind, get(call, kind, ref), progress=progress)
     written = False
@@ -105,9 +108,13 @@ def print_log(call: Call, kind: str, ref: str, *, follows: bool, tail: int | Non
         written = written or bool(block)
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
-    if not written and kind == JOBS and (job := get(call, kind, ref))["status"] == jb.PENDING:
+    if not written and kind == JOBS:
+        job = get(call, kind, ref)
         name, why = job["submission_id"], job["message"] or job["state_reason"]
-        call.note(f"job {name} has not started, so it has no output: {why}; vctl why {name}")
+        if job["status"] == jb.PENDING:
+            call.note(f"job {name} has not started, so it has no output: {why}; vctl why {name}")
+        elif job["started_at"] is None:
+            call.note(f"job {name} never started, so it has no output: {why}")
     return 0
 
 

@@ -88,12 +88,14 @@ def value(name: str, given: Any) -> str:
         return "yes" if given else "no"
     if isinstance(given, (int, float)) and name.endswith("_s"):
         return format_duration(int(given) if given >= 1 else round(given, 3))
+    if isinstance(given, (int, float)) and name.endswith("_memory"):
+        return amount("memory", given)
     if isinstance(given, Mapping):
         numbers = all(
             isinstance(inner, (int, float)) and not isinstance(inner, bool) for inner in given.values()
         )
         if "resources" in name.lower() or name.lower() in ("available", "used", "total", "labels"):
-            return amounts(given) if numbers else ", ".join(f"{k}={v}" for k, v in given.items())
+            return (amounts(given) if numbers else ", ".join(f"{k}={v}" for k, v in given.items())) or "-"
         if not given:
             return "-"
         if name == "queue":

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from vctl import ops
+from vctl import cli, ops
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import command, shows
@@ -84,7 +84,7 @@ def daemon(
 def _status(found: Data) -> Answer:
     sentence = "No scheduler is running. Start one with `vctl daemon`."
     if found["running"]:
-        sentence = f"{found['kind']} scheduler, pid {found['pid']}, since {found['since']}"
+        sentence = f"{found['kind']} scheduler, pid {found['pid']}, since {cli.words.moment(found['since'])}"
     answer = _sentence(found, sentence)
     answer.code = 0 if found["running"] else Unreachable.exit_code
     return answer
