@@ -15,12 +15,13 @@ from vctl.daemon import ray_nodes
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
 from vctl.daemon.place import Place
+from vctl.daemon.renewal import AGAIN, REST_S, Renewal, begin_anew
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.settings import scheduler_of
 from vctl.daemon.trouble import say
 from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
 from vctl.ops import background
-from vctl.runtime.detached import settle_in, use_cpus
+from vctl.runtime.detached import HANDED_OVER, settle_in, use_cpus
 from vctl.store import locks, nodes, rows, upkeep
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
 from vctl.store.store import Fenced, Store
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.daemon.ray_nodes import RayNodes
 
+TOLD, IDLE, ANEW = "told", "idle", "anew"
+"""Why a scheduler ends: a signal, nothing to do for long, or much free memory."""
 HANDOVER_S = 20.0
 LEAVE_S = 5.0
 """The time in which a background scheduler has to leave when one in the foreground comes."""
@@ -40,27 +43,37 @@ def run_daemon(home: Path, config: Config) -> int:
     from vctl.store.database import prepare_home
 
     prepare_home(home)
-    with Signals() as signals, Store.open(home) as store:
-        lock = SchedulerLock(home)
-        _take_over(home, lock, signals)
-        return 0 if signals.caught else _rule(store, config, lock, signals, kind=FOREGROUND)
+    with Signals() as signals:
+        with Store.open(home) as store:
+            lock = SchedulerLock.inherited(home, HANDED_OVER) or SchedulerLock(home)
+            if not lock.is_held:
+                _take_over(home, lock, signals)
+            code = 0 if signals.caught else _rule(store, config, lock, signals, kind=FOREGROUND)
+        if code is None:
+            begin_anew(home, config, lock, signals, kind=FOREGROUND)
+    return code or 0
 
 
-def run_in_background(home: Path, config: Config, start: StartLock) -> int:
+def run_in_background(home: Path, config: Config, given: StartLock | SchedulerLock) -> int:
     """Schedule until there has been nothing to do for a while; the exit code."""
     settle_in()
     try:
-        with Signals() as signals, Store.open(home, create=False) as store:
-            lock = SchedulerLock(home)
-            while not lock.acquire(BACKGROUND):
-                found = background.settled(home)
-                if signals.caught or (found is not None and found.kind in background.SCHEDULERS):
-                    return 0  # another one was quicker
-                time.sleep(_PAUSE_S)  # a replay or a restore is over soon
-            start.release()
-            if local := nodes.local(store):
-                use_cpus(rows.node(local[-1]).total.cores or ())
-            return _rule(store, config, lock, signals, kind=BACKGROUND)
+        with Signals() as signals:
+            with Store.open(home, create=False) as store:
+                lock = given if isinstance(given, SchedulerLock) else SchedulerLock(home)
+                while not (lock.is_held or lock.acquire(BACKGROUND)):
+                    found = background.settled(home)
+                    if signals.caught or (found is not None and found.kind in background.SCHEDULERS):
+                        return 0  # another one was quicker
+                    time.sleep(_PAUSE_S)  # a replay or a restore is over soon
+                if isinstance(given, StartLock):
+                    given.release()
+                if local := nodes.local(store):
+                    use_cpus(rows.node(local[-1]).total.cores or ())
+                code = _rule(store, config, lock, signals, kind=BACKGROUND)
+            if code is None:
+                begin_anew(home, config, lock, signals, kind=BACKGROUND)
+        return code or 0
     except VctlError:
         raise
     except Exception:
@@ -68,12 +81,13 @@ def run_in_background(home: Path, config: Config, start: StartLock) -> int:
         raise
 
 
-def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int:
+def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int | None:
+    """Schedule; the exit code, or None when this process is to begin anew, and keeps the lock for that."""
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
     scheduler = scheduler_of(store, config, kind=kind)
     nodes = ray_nodes.of(scheduler.runtime, store.home, config)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
-    orderly = False
+    end, orderly = "", False
     collection, commands = Collection(), CommandServer(store.home)
     try:
         collection.start()
@@ -82,8 +96,9 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         scheduler.start()
         collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
-        orderly = not _loop(scheduler, signals, collection, commands, nodes, lock, idle_s)
-        say(f"vctl daemon {os.getpid()}{background.ENDED}")
+        end = _loop(scheduler, signals, collection, commands, nodes, lock, idle_s)
+        orderly = end == TOLD
+        say(f"vctl daemon {os.getpid()}{AGAIN if end == ANEW else background.ENDED}")
     except VctlError as error:  # a newer scheduler rules, or the directory is gone
         say(f"vctl daemon {os.getpid()} ends: {error.problem}")
         if isinstance(error, Fenced):
@@ -93,8 +108,9 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         collection.stop()
         commands.close()
         scheduler.close(orderly=orderly)
-        lock.release()
-    return 0
+        if end != ANEW:
+            lock.release()
+    return None if end == ANEW else 0
 
 
 def _loop(
@@ -105,8 +121,8 @@ def _loop(
     nodes: RayNodes | None,
     lock: SchedulerLock,
     idle_s: float | None,
-) -> bool:
-    """Take turns until a signal; True when it has left because there was nothing to do for so long."""
+) -> str:
+    """Take turns until there is an end; which one."""
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(scheduler.runtime.fileno(), select.POLLIN)
@@ -114,7 +130,7 @@ def _loop(
     poll.register(commands.fileno(), select.POLLIN)
     resting = select.poll()  # what comes then is looked at after the rest
     resting.register(signals.fileno(), select.POLLIN)
-    place = Place(scheduler, lock)
+    place, renewal = Place(scheduler, lock), Renewal()
     busy_at = time.monotonic()
     while not signals.caught:
         place.look_after()
@@ -130,12 +146,17 @@ def _loop(
             left_s = busy_at + idle_s - time.monotonic()
             if left_s <= 0:
                 if _has_left(scheduler, lock):
-                    return True
+                    return IDLE
                 busy_at = time.monotonic()
             sleep_s = min(sleep_s, max(left_s, _PAUSE_S))
         collection.between(sleep_s)
-        (resting if scheduler.trouble.rest_s() else poll).poll(sleep_s * 1000)
-    return False
+        if nodes is None and sleep_s >= REST_S and not scheduler.trouble.rest_s():
+            sleep_s = min(sleep_s, renewal.due_s())
+            if not sleep_s and _has_resigned(scheduler):
+                return ANEW
+        if (resting if scheduler.trouble.rest_s() else poll).poll(sleep_s * 1000) or not sleep_s:
+            renewal.put_off()
+    return TOLD
 
 
 def _has_left(scheduler: Scheduler, lock: SchedulerLock) -> bool:
@@ -146,6 +167,14 @@ def _has_left(scheduler: Scheduler, lock: SchedulerLock) -> bool:
             scheduler.resign()
             lock.release()
     return not lock.is_held
+
+
+def _has_resigned(scheduler: Scheduler) -> bool:
+    """End the term; False on a full disk, on which no scheduler could begin."""
+    with contextlib.suppress(DiskTrouble, Unreachable), scheduler.store.together():
+        scheduler.resign()
+        return True
+    return False
 
 
 # ---- one after the other ----
@@ -201,6 +230,7 @@ class Signals:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._old = {number: signal.signal(number, self._catch) for number in self.numbers}
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.numbers)  # see renewal.py
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -103,19 +103,9 @@ class Background:
             log = self.home / LOG
             self._starts.append((time.monotonic(), _rotate(log)))
             env = {**small_environment(os.environ), **self.settings()}
-            words = [
-                sys.executable,
-                "-P",
-                "-m",
-                "vctl",
-                "daemon",
-                "--background",
-                "--home",
-                os.fspath(self.home),
-            ]
             from vctl.runtime.detached import start_detached
 
-            start_detached(words, env, log=log, hand_over=lock.fd)
+            start_detached(words(self.home, kind=locks.BACKGROUND), env, log=log, hand_over=lock.fd)
         except OSError as error:
             raise Unreachable(
                 f"cannot start a scheduler in {self.home}: {error.strerror}",
@@ -269,11 +259,17 @@ def status(home: Path) -> dict[str, Any]:
     }
 
 
-def inherited_start(home: Path) -> locks.StartLock | None:
-    """The lock that a starter passed to this process; None when a user started it."""
+def words(home: Path, *, kind: str) -> list[str]:
+    """The command that schedules in a state directory."""
+    how = ["--background"] if kind == locks.BACKGROUND else []
+    return [sys.executable, "-P", "-m", "vctl", "daemon", *how, "--home", os.fspath(home)]
+
+
+def inherited_lock(home: Path) -> locks.StartLock | locks.SchedulerLock | None:
+    """The lock that a starter passed to this process, or that it held as another program; None: a user started it."""
     from vctl.runtime.detached import HANDED_OVER
 
-    return locks.StartLock.inherited(home, HANDED_OVER)
+    return locks.StartLock.inherited(home, HANDED_OVER) or locks.SchedulerLock.inherited(home, HANDED_OVER)
 
 
 def small_environment(environ: Mapping[str, str]) -> dict[str, str]:

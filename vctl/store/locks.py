@@ -72,6 +72,21 @@ class SchedulerLock:
         self._fd = fd
         return True
 
+    @classmethod
+    def inherited(cls, home: Path, fd: int) -> SchedulerLock | None:
+        """The lock that this process held as another program, by this descriptor; None when there is none."""
+        lock = cls(home)
+        if not _same_file(fd, lock.path) or not taken(fd, 0):
+            return None
+        os.set_inheritable(fd, False)  # noqa: FBT003
+        lock._fd = fd
+        return lock
+
+    def hand_over(self, fd: int) -> None:
+        """Have the program that this process becomes hold it, by this descriptor."""
+        assert self._fd is not None
+        os.dup2(self._fd, fd)
+
     @property
     def is_held(self) -> bool:
         """Whether this process schedules."""

@@ -72,10 +72,10 @@ def daemon(
         from vctl.daemon.loop import run_daemon
 
         return run_daemon(call.home, config)
-    if (start := ops.background.inherited_start(call.home)) is not None:
+    if (lock := ops.background.inherited_lock(call.home)) is not None:
         from vctl.daemon.loop import run_in_background
 
-        return run_in_background(call.home, config, start)
+        return run_in_background(call.home, config, lock)
     _ = call.store  # made when there is none
     ops.background.wait_for_start(ops.background.Background(config))
     return _status(ops.background.status(call.home))
