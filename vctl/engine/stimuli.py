@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Preemption, Run
 from vctl.core.nodes import NodeRequest
 from vctl.core.values import Exit, value
 from vctl.engine.changes import Process
-from vctl.scheduler.provisioning import Wanted
+
+if TYPE_CHECKING:
+    from vctl.scheduler.provisioning import Wanted
 
 Left = Mapping[str, int] | str
 """Bytes of each output of a task, or why one of them is none."""

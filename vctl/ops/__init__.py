@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         backup,
         cluster_views,
         clusters,
+        dependencies,
         forms,
         health,
         job_edits,

@@ -14,7 +14,7 @@ from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound
-from vctl.ops import arrays, dependencies, jobs, logs, nodes, rights
+from vctl.ops import arrays, jobs, logs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
 from vctl.spec.ids import full_cluster_id
@@ -115,8 +115,11 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         if is_handed and table.number_of(store, submission_id) is not None:
             return submission_id  # the scheduler has written it, and could not say so
         job = numbered(store, job)
-        after, lost = dependencies.unmet(store, resolved(store, request.after))
-        job = replace(job, waits_for=len(after))
+        after: tuple[tuple[str, str], ...] = ()
+        lost: list[str] = []
+        if request.after:
+            after, lost = ops.dependencies.unmet(store, resolved(store, request.after))
+            job = replace(job, waits_for=len(after))
         if lost or ahead.may_precede(store, job, lambda: settings.queue_of(store, parent_id).order):
             ahead.take_back(store)
         change: JobSubmitted | ArraySubmitted
@@ -131,7 +134,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
             logs.forget_log(store.home, name)
         store.emit(change)
         if lost:
-            dependencies.settle(store, lost)
+            ops.dependencies.settle(store, lost)
         if judged is not None:
             observed.set_feasible(store, parent_id, wanted.shape, judged)
     return submission_id

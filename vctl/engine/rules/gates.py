@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
 from vctl.engine.changes import BeginTimesPassed, Change, DependencyMet, JobEnded, MembersAdmitted
-from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import AwaitedOver, Stimulus
+from vctl.engine.stimuli import AwaitedOver
+
+if TYPE_CHECKING:  # whoever submits a job judges its dependencies and needs no scheduler
+    from vctl.engine.state import SchedulerState
+    from vctl.engine.stimuli import Stimulus
 
 OPEN, MET, IMPOSSIBLE = "open", "met", "impossible"
 
