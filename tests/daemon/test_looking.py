@@ -85,7 +85,7 @@ def test_runs_that_follow_others_tell_how_short_runs_are() -> None:
     pace = paced(0.09)
     assert pace.depth == 1
     for number in range(40):
-        pace.over(f"f{number}", 0.004)
+        pace.over(f"f{number}", 0.002)
     assert pace.depth == MOST_AHEAD
     for number in range(40):
         pace.over(f"l{number}", 2.0)
@@ -95,6 +95,20 @@ def test_runs_that_follow_others_tell_how_short_runs_are() -> None:
 def test_ends_gather_while_no_slot_waits() -> None:
     assert paced(0.002).changes(News("a", "b"), ahead=1) == {"a", "b"}
     assert paced(5.0).changes(News("a", "b"), ahead=1) == {"a"}
+
+
+@pytest.mark.parametrize(("heard", "pause_s"), [(1, 0.0075), (11, 0.005), (30, 0.001), (40, 0.001)])
+def test_the_more_ends_were_heard_the_sooner_others_follow(
+    heard: int, pause_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs that are left last until the turn has assigned more: no slot runs dry."""
+    pace, slept = paced(0.001), list[float]()
+    pace._typical_s = 0.001
+    monkeypatch.setattr(pace.clock, "sleep", slept.append)
+    together = News()
+    monkeypatch.setattr(together, "changes", lambda: {str(number) for number in range(heard)})
+    pace.changes(together, ahead=31)
+    assert slept == [pytest.approx(pause_s)]
 
 
 @pytest.fixture

@@ -53,6 +53,8 @@ class Ledger:
         """cluster id -> the number of changes of its virtual nodes (not of what is free on them)."""
         self._totals: dict[Allocation, Allocation] = {}
         self._indexes: dict[str, SlotIndex] = {}
+        self._unfiled: dict[str, dict[str, None]] = {}
+        """cluster id -> virtual nodes that have changed since its index was last asked for."""
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
         self._begun = count()
         self._static: dict[str, tuple[VNode, Node, str, int]] = {}
@@ -75,7 +77,7 @@ class Ledger:
         twin.may_gain_nodes, twin.versions = self.may_gain_nodes, dict(self.versions)
         twin._static, twin._begun = dict(self._static), self._begun
         twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
-        twin._indexes = {cluster_id: index.copy() for cluster_id, index in self._indexes.items()}
+        twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
         return twin
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
@@ -141,6 +143,7 @@ class Ledger:
         self._note_change(PRIMARY)
         for index in self._indexes.values():
             index.drop(node_id)
+        self._unfiled.get(PRIMARY, {}).pop(node_id, None)
         del self.nodes[node_id], self.vnodes[node_id], self.capacities[node_id]
         del self.members[PRIMARY][node_id], self.children[node_id]
         self._static.pop(node_id, None)
@@ -162,7 +165,7 @@ class Ledger:
         cluster = self.clusters.pop(cluster_id)
         self.removing.discard(cluster_id)
         del self.members[cluster_id]
-        for known in (self._indexes, self._kinds, self._sums):
+        for known in (self._indexes, self._unfiled, self._kinds, self._sums):
             known.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
         if cluster.kind == cl.JOB:
@@ -255,6 +258,7 @@ class Ledger:
         assert self.capacities[vnode_id].is_untouched(), (vnode, self.capacities[vnode_id].free)
         if index := self._indexes.get(vnode.cluster_id):
             index.drop(vnode_id)
+            self._unfiled.get(vnode.cluster_id, {}).pop(vnode_id, None)
         self.capacities[vnode.parent_id].give_back(vnode.allocation)
         del self.vnodes[vnode_id], self.capacities[vnode_id], self.children[vnode_id]
         self._static.pop(vnode_id, None)
@@ -290,11 +294,13 @@ class Ledger:
     # ---- views ----
 
     def index(self, cluster_id: str) -> SlotIndex:
-        """The schedulable virtual nodes of a cluster by class; kept up to date from the first call on."""
+        """The schedulable virtual nodes of a cluster by class, as they are now: whoever looks later asks again."""
         index = self._indexes.get(cluster_id)
         if index is None:
             index = self._indexes[cluster_id] = SlotIndex(next(self._begun))
             self.file(index, {one: self.capacities[one] for one in self.members.get(cluster_id, ())})
+        elif unfiled := self._unfiled.pop(cluster_id, None):
+            self.file(index, {one: self.capacities[one] for one in unfiled})
         return index
 
     def slots(self, cluster_id: str) -> Iterator[VNode]:
@@ -363,12 +369,10 @@ class Ledger:
             self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
 
     def _refile(self, vnode_ids: Iterable[str]) -> None:
-        changed: dict[str, dict[str, FreeCapacity]] = {}
-        for vnode_id in dict.fromkeys(vnode_ids):
+        """File virtual nodes anew when the index of their cluster is next asked for: until then they change often."""
+        for vnode_id in vnode_ids:
             if (cluster_id := self.vnodes[vnode_id].cluster_id) in self._indexes:
-                changed.setdefault(cluster_id, {})[vnode_id] = self.capacities[vnode_id]
-        for cluster_id, some in changed.items():
-            self.file(self._indexes[cluster_id], some)
+                self._unfiled.setdefault(cluster_id, {})[vnode_id] = None
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster has all of a virtual node: then not even work without a request may run there."""

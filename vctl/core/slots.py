@@ -74,9 +74,12 @@ class SlotIndex:
         leaving: dict[ClassKey, list[str]] = {}
         joining: dict[ClassKey, list[str]] = {}
         alike: dict[tuple[int, ...], ClassKey] = {}
+        for vnode_id in [vnode_id for vnode_id, one in filed.items() if one is None]:
+            self.drop(
+                vnode_id
+            )  # first: with the last one its class goes, which another one may be about to join
         for vnode_id, one in filed.items():
             if one is None:
-                self.drop(vnode_id)
                 continue
             node_id, labels, static, template_id, capacity = one
             look = (static, id(capacity.free), id(capacity.instances), id(capacity.cores), id(capacity.total))

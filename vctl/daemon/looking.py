@@ -19,7 +19,7 @@ SHORT_S, PAUSES_S = 0.1, (0.001, 0.004)
 """A short run, from its launch to its end; how long an end waits for those of other short runs."""
 GATHER_S = 0.01
 """How long an end waits at most for others while runs are assigned ahead: no slot waits for it."""
-MOST_AHEAD, AHEAD_S, LED_S = 16, 0.1, 0.25
+MOST_AHEAD, AHEAD_S, LED_S = 32, 0.1, 0.25
 """So many runs follow a running one at most, and of how many seconds of work; behind a longer run there is none.
 
 Where many run at once on few cores each takes long, and yet many end: so one follows also where that is more work.
@@ -96,12 +96,17 @@ class Pace:
             return 0
         return min(MOST_AHEAD, max(1, int(AHEAD_S / max(self._typical_s, AHEAD_S / MOST_AHEAD))))
 
-    def changes(self, runtime: Runtime, ahead: float = 0) -> set[str]:
-        """The runs that have changed, with those that follow at once; ``ahead``: how many are to follow each."""
+    def changes(self, runtime: Runtime, ahead: float = 0, slots: int = 1) -> set[str]:
+        """The runs that have changed, with those that follow at once.
+
+        ``ahead``: how many were to follow each running one, of which there were so many as there are ``slots``. The
+        ends that are heard have used some up; three quarters of the rest run while this turn records ends.
+        """
         news = runtime.changes()
         pause_s = 0.0
         if news and ahead and self._typical_s <= LED_S:
-            pause_s = min(max(self._typical_s * ahead / 2, PAUSES_S[0]), GATHER_S)
+            left = max(0.0, ahead - len(news) / slots)
+            pause_s = min(max(self._typical_s * max(left / 4, min(left, 1) / 2), PAUSES_S[0]), GATHER_S)
         elif news and self._typical_s <= SHORT_S and self._others_are_due(news):
             pause_s = min(max(self._typical_s / 8, PAUSES_S[0]), PAUSES_S[1])
         if pause_s:

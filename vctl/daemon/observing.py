@@ -56,8 +56,12 @@ class Observer:
     def look(self, state: FollowedState, now: Now) -> list[Stimulus]:
         """The stimuli from outside of the tables."""
         self._results = self.measuring.ready()
-        ahead = len(state.ahead.runs) / max(1, len(state.runs))
-        names = self.pace.changes(self.runtime, ahead) | self._results | self._early
+        slots = max(1, len(state.runs))
+        names = (
+            self.pace.changes(self.runtime, len(state.ahead.runs) / slots, slots)
+            | self._results
+            | self._early
+        )
         if is_sweep := self.processes_at <= now.uptime:
             self.processes_at, names = now.uptime + int(SAFETY_S * 1e9), {*state.runs, *state.ahead.runs}
         found: list[Stimulus] = [

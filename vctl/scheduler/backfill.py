@@ -15,6 +15,7 @@ from itertools import islice
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import FreeCapacity, subtract
+from vctl.core.slots import SlotIndex
 from vctl.scheduler.availability import AvailabilityProfile, amounts_of
 from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.placement import Placed, place_on
@@ -57,8 +58,12 @@ class _Ahead:
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.ledger, self.others, self.profile)
-        self.index = self.ledger.index(self.level)
         self.count = UpperBound(self.job.spec)
+
+    @property
+    def index(self) -> SlotIndex:
+        """The virtual nodes among which it looks."""
+        return self.ledger.index(self.level)
 
     def earliest(self, before_ns: int | None) -> tuple[int | None, Placed] | None:
         """The first moment at which the job fits until its own end, and its place then.

@@ -27,7 +27,7 @@ from vctl.scheduler.queueing import Queue
 
 _MOST_CLASSES = 8
 """In a queue with more, nobody follows: who is next costs a look at each."""
-_MOST_TOGETHER = 32
+_MOST_TOGETHER = 64
 """So many are assigned ahead at most where several run, unless more run: then one follows each."""
 _EXPECTED = (
     JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
