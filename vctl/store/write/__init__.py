@@ -7,12 +7,13 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vctl.engine.changes import HOMES, Change, JobEnded, JobStarted, RunEnded
 from vctl.engine.codec import encode
 from vctl.store.rows import dumps
-from vctl.store.write.table import WRITERS, insert
+from vctl.store.write import jobs
+from vctl.store.write.table import WRITERS, Writer, insert
 
 for home in HOMES:
     import_module(f"{__name__}.{home}")
@@ -47,23 +48,25 @@ Entry = Event | Emitted
 
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
     """Put entries into the tables; the last one has this number."""
-    for kind, equal in _gathered(one.change for one in entries if isinstance(one, Emitted)):
-        WRITERS[kind](db, equal)
+    for writer, equal in _gathered(one.change for one in entries if isinstance(one, Emitted)):
+        writer(db, equal)
     first = last - len(entries) + 1
     insert(db, _EVENT, [(seq, *_event(entry)) for seq, entry in enumerate(entries, first)])
 
 
-def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[type[Change], Sequence[Change]]]:
-    """Changes of one type that follow each other, or would do so in ``_IN_TURNS``."""
+def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]]]:
+    """Changes of one type that follow each other, or would do so in ``_IN_TURNS``, and who writes them."""
     for in_turns, some in groupby(emitted, lambda change: type(change) in _IN_TURNS):
         if in_turns:
-            among = list(some)
+            whole, among = jobs.whole(list(some))
+            if whole:
+                yield jobs.write_whole, whole
             for kind in _IN_TURNS:
                 if equal := [change for change in among if type(change) is kind]:
-                    yield kind, equal
+                    yield WRITERS[kind], equal
         else:
             for other, alike in groupby(some, type):
-                yield other, list(alike)
+                yield WRITERS[other], list(alike)
 
 
 def _event(entry: Entry) -> Event:

@@ -13,8 +13,47 @@ from vctl.store import moves
 from vctl.store.rows import dumps
 from vctl.store.write import clusters
 from vctl.store.write.clusters import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
-from vctl.store.write.runs import RUN_COLUMNS, run_row
+from vctl.store.write.runs import ENDED_RUN_COLUMNS, RUN_COLUMNS, ended_run_row, run_row
 from vctl.store.write.table import insert, writes
+
+Whole = tuple[ch.JobStarted, ch.RunEnded, ch.JobEnded]
+"""A job that starts and is over in one transaction: its cluster comes and goes, and no row of it is ever written."""
+_STARTED = "cluster_id = ?, attempt = ?, started_at = ?, node_ids = ?, resources = ?, master_port = ?"
+_OVER = "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?, waits_for = 0"
+
+
+def whole(among: Sequence[ch.Change]) -> tuple[list[Whole], Sequence[ch.Change]]:
+    """The jobs of one process that start and are over among starts and ends, and all other changes."""
+    over = {one.job_id: one for one in among if isinstance(one, ch.JobEnded) and one.move == "end"}
+    runs = {one.run_id: one for one in among if isinstance(one, ch.RunEnded)}
+    found = []
+    for one in among:
+        if isinstance(one, ch.JobStarted) and len(one.runs) == 1:
+            run, end = runs.get(one.job.run_id), over.get(one.job.job_id)
+            if run is not None and end is not None and _leaves_nothing(one, end):
+                found.append((one, run, end))
+    if not found:
+        return [], among
+    parts = {id(part) for three in found for part in three}
+    return found, [one for one in among if id(one) not in parts]
+
+
+def _leaves_nothing(start: ch.JobStarted, end: ch.JobEnded) -> bool:
+    """Whether the end of a job removes the cluster that came with its start, and nothing else."""
+    gone, cluster = end.removed, start.cluster
+    if gone is None or cluster is None:
+        return gone is None and cluster is None
+    return gone.cluster_id == cluster.cluster_id and not (gone.returned or gone.lent)
+
+
+def write_whole(db: sqlite3.Connection, found: Sequence[Whole]) -> None:
+    """Write jobs that start and are over: their rows as they are at the end."""
+    insert(db, ENDED_RUN_COLUMNS, [ended_run_row(one.runs[0], one.at, run) for one, run, _ in found])
+    _no_longer_ahead(db, [one for one, _, _ in found])
+    moves.update_all(
+        db, JOB, "start", f"{_STARTED}, {_OVER}",
+        [(*_started(one), *_over(end), one.job.job_id) for one, _, end in found],
+    )  # fmt: skip
 
 
 @writes(ch.JobStarted)
@@ -23,20 +62,25 @@ def _jobs_started(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> N
     insert(db, CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at) for one in own if one.cluster is not None])
     insert(db, VNODE_COLUMNS, [vnode_row(vnode) for one in own for vnode in one.vnodes])
     insert(db, RUN_COLUMNS, [run_row(run, one.at) for one in started for run in one.runs])
+    _no_longer_ahead(db, started)
+    moves.update_all(
+        db, JOB, "start", f"status = ?, state_reason = NULL, message = NULL, {_STARTED}",
+        [(jb.RUNNING, *_started(one), one.job.job_id) for one in started],
+    )  # fmt: skip
+
+
+def _started(one: ch.JobStarted) -> tuple[object, ...]:
+    job = one.job
+    return job.cluster_id, job.attempt, one.at, dumps(one.nodes), dumps(job.held), job.master_port
+
+
+def _over(one: ch.JobEnded) -> tuple[object, ...]:
+    return one.status, one.reason, one.message, one.exit_code, one.at
+
+
+def _no_longer_ahead(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> None:
     if ahead := [(one.job.job_id,) for one in started if one.was_ahead]:
         db.executemany("DELETE FROM runs_ahead WHERE job_id = ?", ahead)
-    moves.update_all(
-        db, JOB, "start",
-        "status = ?, state_reason = NULL, message = NULL, cluster_id = ?, attempt = ?, started_at = ?,"
-        " node_ids = ?, resources = ?, master_port = ?",
-        [
-            (
-                jb.RUNNING, one.job.cluster_id, one.job.attempt, one.at, dumps(one.nodes), dumps(one.job.held),
-                one.job.master_port, one.job.job_id,
-            )
-            for one in started
-        ],
-    )  # fmt: skip
 
 
 @writes(ch.JobEnding)
@@ -48,11 +92,7 @@ def _jobs_ending(db: sqlite3.Connection, ending: Sequence[ch.JobEnding]) -> None
 @writes(ch.JobEnded)
 def _jobs_ended(db: sqlite3.Connection, ended: Sequence[ch.JobEnded]) -> None:
     for move, alike in groupby(ended, lambda one: one.move):
-        moves.update_all(
-            db, JOB, move,
-            "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?, waits_for = 0",
-            [(one.status, one.reason, one.message, one.exit_code, one.at, one.job_id) for one in alike],
-        )  # fmt: skip
+        moves.update_all(db, JOB, move, _OVER, [(*_over(one), one.job_id) for one in alike])
     if waited := [(one.job_id,) for one in ended if one.move != "end"]:
         db.executemany("DELETE FROM dependencies WHERE job_id = ?", waited)
     if removed := [one.removed for one in ended if one.removed is not None]:

@@ -17,7 +17,7 @@ RUN_COLUMNS = (
     "runs (run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances, cores,"
     " assigned_at, supervisor)"
 )
-
+ENDED_RUN_COLUMNS = f"{RUN_COLUMNS[:-1]}, exit_code, message, ended_at, pid, pid_start, boot_id, started_at)"
 
 _PROCESS = "pid = ?, pid_start = ?, boot_id = ?, started_at = ?"
 
@@ -28,13 +28,19 @@ def _process(process: ch.Process | None) -> tuple[object, ...]:
     return process.pid, process.pid_start, process.boot_id, process.started_at
 
 
-def run_row(run: Run, at: int) -> tuple[object, ...]:
-    """A run as a row."""
+def run_row(run: Run, at: int, state: str | None = None) -> tuple[object, ...]:
+    """A run as a row; ``state``: where that is another one than at its start."""
     amounts, instances, cores = rows.allocation_columns(run.allocation)
     return (
         run.run_id, run.job_id, run.task_id, run.attempt, run.rank, run.cluster_id, run.vnode_id, run.node_id,
-        run.state, amounts, instances, cores, at, run.supervisor,
+        state or run.state, amounts, instances, cores, at, run.supervisor,
     )  # fmt: skip
+
+
+def ended_run_row(run: Run, at: int, end: ch.RunEnded) -> tuple[object, ...]:
+    """A run as a row (``ENDED_RUN_COLUMNS``) that is over."""
+    process = _process(end.process) or (run.pid, run.pid_start, run.boot_id, run.started_at)
+    return *run_row(run, at, jb.ENDED), end.exit_code, end.message, end.at, *process
 
 
 @writes(ch.RunAssigned)

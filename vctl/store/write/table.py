@@ -13,7 +13,8 @@ from vctl.engine.changes import Change
 MOST_ROWS = 64
 """Rows of one INSERT. Their number is a power of two, so that few statements are prepared."""
 
-WRITERS: dict[type[Change], Callable[[sqlite3.Connection, Any], None]] = {}
+Writer = Callable[[sqlite3.Connection, Any], None]
+WRITERS: dict[type[Change], Writer] = {}
 """Type of change -> the function that writes changes of it; it gets the connection and a list of them."""
 W = TypeVar("W", bound=Callable[..., None])
 
