@@ -97,11 +97,11 @@ def _next_start_ms(place: Bed) -> float:
 
 
 def _settled_mib(place: Bed, daemon: subprocess.Popen[bytes]) -> float:
-    """Proportional memory of a daemon that has nothing more to do."""
+    """Proportional memory of a daemon that has nothing more to do, and has given back what it can."""
     rounds = -1
     while (now := place.scheduler()["rounds"]) != rounds:
         rounds = now
-        time.sleep(2)
+        time.sleep(4)
     lines = Path(f"/proc/{daemon.pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 

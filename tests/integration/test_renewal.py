@@ -22,6 +22,8 @@ from vctl.store import locks
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock
 from vctl.store.store import Store
 
+pytestmark = spec("18.budgets", "17.one-daemon", "12.daemon-death")
+
 QUEUED = 7_000
 
 
@@ -44,7 +46,6 @@ def stop_what_waits(place: Place) -> None:
             jobs.stop(store, job["submission_id"])
 
 
-@spec("18.budgets", "17.one-daemon", "12.daemon-death")
 @pytest.mark.parametrize("kind", [FOREGROUND, pytest.param(BACKGROUND, marks=pytest.mark.slow)])
 def test_memory_is_given_back_after_a_long_queue(place: Place, kind: str) -> None:
     fill(place.home, queued=QUEUED)
@@ -84,7 +85,6 @@ def test_memory_is_given_back_after_a_long_queue(place: Place, kind: str) -> Non
     assert "Traceback" not in log.read_text()
 
 
-@spec("18.budgets")
 def test_it_is_worth_it_after_a_large_fall_and_while_the_program_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +101,6 @@ def test_it_is_worth_it_after_a_large_fall_and_while_the_program_is_the_same(
     assert scheduler.due_s() == math.inf, "another version was installed"
 
 
-@spec("17.one-daemon")
 def test_a_signal_that_comes_meanwhile_reaches_the_new_program(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +133,6 @@ def test_a_signal_that_comes_meanwhile_reaches_the_new_program(
     assert locks.holder(home) is None
 
 
-@spec("17.one-daemon")
 def test_a_lock_that_somebody_else_holds_is_not_inherited(home: Path) -> None:
     lock = SchedulerLock(home)
     assert lock.acquire(FOREGROUND)
