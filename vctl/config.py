@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vctl.core.resources import CPU, DEFAULT_UNITS, MEMORY, OBJECT_STORE_MEMORY
+from vctl.core.values import value
 from vctl.errors import BadSpec
 from vctl.spec.fields import as_text, did_you_mean, refuse, show
 from vctl.spec.ids import resolve_cluster_id
@@ -27,7 +27,7 @@ RAY_JOBS = ("private", "none")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Setting:
     """One row: ``kind`` names the parser, ``default`` is a value as the parser would return it."""
 
@@ -131,7 +131,7 @@ SETTINGS: tuple[Setting, ...] = (
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Config:
     """Every setting with its value and origin; immutable."""
 
@@ -162,10 +162,10 @@ class Config:
     def with_flags(self, flags: Mapping[str, object]) -> Config:
         """The same with command-line flags on top; a flag that is None was not given."""
         values, origins = dict(self.values), dict(self.origins)
-        for name, value in flags.items():
-            if value is not None:
+        for name, given in flags.items():
+            if given is not None:
                 where = "--" + name.replace("_", "-")
-                values[name], origins[name] = _parse(_setting(name), value, where, self.cwd, self.env), "flag"
+                values[name], origins[name] = _parse(_setting(name), given, where, self.cwd, self.env), "flag"
         return Config(values, origins, self.cwd, self.env)
 
     def handed_on(self, names: Iterable[str]) -> dict[str, str]:
@@ -195,8 +195,8 @@ def load(
     if env.get("NO_COLOR"):  # no-color.org: a file or flag of ours overrides it
         values["color"], origins["color"] = "never", "environment NO_COLOR"
     for file in _files(here, env):
-        for name, value in _read(file, env).items():
-            values[name], origins[name] = value, f"file {file}"
+        for name, given in _read(file, env).items():
+            values[name], origins[name] = given, f"file {file}"
     for setting in SETTINGS:
         if text := env.get(setting.env):
             values[setting.name] = _parse(setting, text, setting.env, here, env)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from tests.specification import spec
 from vctl.core.resources import Allocation
 from vctl.core.values import value
@@ -30,3 +32,50 @@ def test_a_hash_of_its_own_stays() -> None:
     """Amounts are mappings, which have none."""
     one, other = Allocation({"CPU": 1}), Allocation({"CPU": 1})
     assert (one == other, hash(one) == hash(other)) == (True, True)
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class More(Named):
+    """With fields of another one, a method of its own, and a look at what it is given."""
+
+    parts: list[str] = dataclasses.field(default_factory=list, compare=False)
+
+    def __post_init__(self) -> None:
+        assert self.name
+
+    def __repr__(self) -> str:
+        return "more"
+
+
+@pytest.mark.parametrize("first", ["init", "repr", "eq", "hash"])
+def test_methods_that_are_compiled_at_first_use_are_those_of_a_dataclass(first: str) -> None:
+    """Most commands use few of the classes that they import."""
+
+    @value(frozen=True, slots=True)
+    class Fresh:
+        name: str
+        count: int = 0
+
+    one = object.__new__(Fresh)
+    for name, content in (("name", "a"), ("count", 0)):
+        object.__setattr__(one, name, content)
+    use = {
+        "init": lambda: Fresh("b"),
+        "repr": lambda: repr(one),
+        "eq": lambda: one == one,
+        "hash": lambda: hash(one),
+    }
+    use[first]()
+    assert one == Fresh("a") != Fresh("a", 1)
+    assert hash(one) == hash(Fresh("a"))
+    assert repr(one).endswith("Fresh(name='a', count=0)")
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
+        Fresh()  # type: ignore[call-arg]
+
+
+def test_a_value_can_have_the_fields_of_another_one() -> None:
+    assert More("a", parts=["x"]) == More("a") != More("b")
+    assert (repr(More("a")), More("a").parts, More("a", 2).count) == ("more", [], 2)
+    assert Named("a") != More("a")
+    with pytest.raises(AssertionError):
+        More("")

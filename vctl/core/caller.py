@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from vctl.core.values import value
 
 JOB_ID, SUBMISSION_ID = "VCTL_JOB_ID", "VCTL_SUBMISSION_ID"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Caller:
     """A process of a job: the number and the submission id of that job."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from vctl.core.values import value
 
 VNODE_ID, VCLUSTER_ID, NODE_ID = "ray.io/vnode_id", "ray.io/vcluster_id", "ray.io/node-id"
 """System labels that every virtual node carries: itself, its cluster, its physical node."""
@@ -42,7 +43,7 @@ def common(labels: Labels) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(item for item in labels.items() if item[0] not in OWN))
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Condition:
     """One key of a selector: ``operator`` is ``in``, ``!in``, ``exists`` or ``!exists``."""
 

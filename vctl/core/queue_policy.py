@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from vctl.core.values import value
 
 FIFO, PRIORITY, FAIR = "fifo", "priority", "fair"
 LONGEST, SHORTEST, MAKESPAN = "longest", "shortest", "makespan"
@@ -17,7 +17,7 @@ MOST_WEIGHT = 1_000_000
 MOST_HEADS = 100
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class QueuePolicy:
     """The settings of one cluster's queue; all times in nanoseconds."""
 

@@ -1,4 +1,4 @@
-"""Values that do not change, of which many are made for each job."""
+"""Values that do not change: of some many are made for each job, and each command imports the classes of most."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,30 @@ if TYPE_CHECKING:
 else:
     from dataclasses import dataclass
 
+    METHODS = ("__init__", "__repr__", "__eq__", "__hash__")
+
     def value(**options: Any) -> Callable[[type], type]:
-        """A dataclass that the type checker sees as frozen. At run time it is not: that makes it ten times as dear."""
+        """A dataclass that the type checker sees as frozen. At run time it is not: that makes it ten times as dear.
+
+        Its methods are compiled when one of them is first used: a command imports many more classes than it uses.
+        """
 
         def made(kind: type) -> type:
-            hashes = kind.__dict__.get("__hash__") is None
-            return dataclass(**{**options, "frozen": False, "unsafe_hash": hashes})(kind)
+            late = [name for name in METHODS if kind.__dict__.get(name) is None]
+            found = dataclass(**{**options, "frozen": False, "init": False, "repr": False, "eq": False})(kind)
+
+            def first(name: str) -> Callable[..., Any]:
+                def method(*args: Any, **named: Any) -> Any:
+                    full = dataclass(unsafe_hash=True)(type(found.__name__, (found,), {}))
+                    for each in late:
+                        setattr(found, each, full.__dict__[each])
+                    return getattr(found, name)(*args, **named)
+
+                return method
+
+            for name in late:
+                setattr(found, name, first(name))
+            return found
 
         return made
 

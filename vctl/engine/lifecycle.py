@@ -8,13 +8,13 @@ assigned ahead of the end of another one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from vctl.core import jobs as jb
 from vctl.core import nodes as nd
 from vctl.core import tasks as tk
 from vctl.core.clusters import ACTIVE, REMOVING, STOPPED
 from vctl.core.leases import CALLED, GRANTED
+from vctl.core.values import value
 from vctl.errors import VctlError
 
 GONE = "gone"
@@ -29,7 +29,7 @@ SAME: Phases = ()
 Moves = Mapping[str, tuple[Phases, Phases]]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Lifecycle:
     """``moves``: name -> (phases in which it is possible, phases to which it leads)."""
 

@@ -17,6 +17,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import EMPTY
+from vctl.core.values import value
 from vctl.engine.changes import Change, ClusterRemoved, JobEnded, RowSetAside, RunEnded, RunStripped
 from vctl.engine.repair_divisible import repair_divisible
 
@@ -30,7 +31,7 @@ TITLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Tables:
     """The rows of the tables that can be read, as values."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl import ops
@@ -12,6 +12,7 @@ from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
+from vctl.core.values import value
 from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, jobs, logs, nodes, rights
@@ -38,7 +39,7 @@ hand_over: Callable[[Store, JobSubmitted, int | None], bool] | None = None
 """Has the scheduler write a job; see ``vctl/ops/handing.py``. None where no scheduler listens."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Prepared:
     """What a request means here: where it goes and what must be free. ``known``: judged possible at ``capacity``."""
 

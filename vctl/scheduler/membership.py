@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD
+from vctl.core.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Exchange:
     """Virtual nodes of the parent to take whole, and own virtual nodes to give back."""
 
@@ -18,7 +18,7 @@ class Exchange:
     leave: tuple[VNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Shortage:
     """Too few nodes to remove (``adding`` False) or to add.
 

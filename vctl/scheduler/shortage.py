@@ -16,6 +16,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
 from vctl.core.labels import Labels, Selector
 from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
+from vctl.core.values import value
 from vctl.core.wording import amounts_text, counted, number_text
 
 MOST_NODES = 4
@@ -24,7 +25,7 @@ MOST_PARTS = 3
 UNBOUNDED = 1 << 60
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Slot:
     """One virtual node with its free capacity; ``labels`` is called only when a selector needs it."""
 
@@ -50,7 +51,7 @@ class Slots:
         """Whether a node has several of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Above:
     """A cluster from which the cluster below it (``grower``) may grow: its virtual nodes, and the grower's limits."""
 
@@ -63,7 +64,7 @@ class Above:
     """Whether siblings may lend to the grower as well."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Part:
     """Equal pieces of a request. ``how``: ``one`` (each in one virtual node), ``distinct`` (each on a node of its
     own), ``pack`` (all on one node), ``split`` (may be divided over nodes), ``whole`` (whole nodes of a template).
@@ -92,7 +93,7 @@ class Part:
         return f"{self.count} times {amounts}{where}"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Shortage:
     """``need`` and ``free`` are phrases; ``fits`` is None when only a search can tell."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -12,6 +12,7 @@ from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY, Amounts
 from vctl.core.tasks import PendingTask
+from vctl.core.values import value
 
 THRESHOLD = 0.5
 """Below this utilisation virtual nodes count as equal and are packed in order (Ray's hybrid policy)."""
@@ -21,7 +22,7 @@ SOFT = ":soft"
 NO_LOAD: Amounts = {}
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Circumstances:
     """The inputs of a choice beside the ledger. ``load``: vnode id -> the requests of tasks that wait for it.
 

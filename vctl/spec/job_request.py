@@ -6,11 +6,12 @@ Every ``JobRequest`` is well formed; whether the job can run is checked elsewher
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts
+from vctl.core.values import value
 from vctl.spec.fields import child, refuse, show
 from vctl.spec.ids import check_submission_id, resolve_cluster_id
 from vctl.spec.launch import (
@@ -31,7 +32,7 @@ CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
 """The failures that can be retried."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class JobRay:
     """The Ray of a job. ``own``: the kind of its private Ray cluster, ``plain`` or ``dashboard``; empty for none.
 
@@ -60,7 +61,7 @@ DEFAULT_ENTRY: Amounts = {CPU: SCALE}
 MAX_NODES = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """All parameters of a submit. None means the default of the specification.
 

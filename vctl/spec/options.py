@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from vctl.core.values import value
 from vctl.spec.fields import did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id
 from vctl.spec.quantities import parse_duration
@@ -25,7 +25,7 @@ _ESCAPE = r"\\(.)"
 _ARRAY = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?\Z"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WarningSignal:
     """A signal to send ``before_s`` seconds before the time limit; ``name`` without SIG."""
 
@@ -34,7 +34,7 @@ class WarningSignal:
     before_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Dependency:
     """Start only when ``job`` ended as ``condition`` says: ok, any or notok."""
 
@@ -42,7 +42,7 @@ class Dependency:
     job: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ArrayRange:
     """The indices of an array, and how many members may run at once (None: all)."""
 

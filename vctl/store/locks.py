@@ -11,9 +11,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from vctl.core.values import value
 from vctl.errors import Unreachable
 
 SCHEDULER_LOCK = "scheduler.lock"
@@ -26,7 +26,7 @@ _PROBED_S = 0.05
 """A look at a lock takes it for an instant: a refusal counts when it lasts longer than that."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Holder:
     """The holder of the scheduler lock. ``kind`` is empty, and ``pid`` 0, until the holder has written them."""
 
