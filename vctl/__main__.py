@@ -23,6 +23,19 @@ def main() -> int:
         return 130
 
 
+def run() -> None:
+    """Run the command line, and end: the kernel frees memory at once, for which the interpreter takes long."""
+    code = main()
+    if "threading" in sys.modules:
+        sys.exit(code)  # there may be threads to wait for
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        sys.exit(code)  # the interpreter tries again, and tells of it
+    os._exit(code)
+
+
 def _open_standard_files() -> None:
     """What the caller has closed leads to nowhere: else the next file that is opened would get the output."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -34,4 +47,4 @@ def _open_standard_files() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -239,6 +239,14 @@ def test_rare_spellings_are_left_to_typer(line: str) -> None:
     assert declare.read(command, rest) is None
 
 
+@pytest.mark.parametrize(("before", "out"), [("", ""), ("import threading; ", "tidied up\n")])
+def test_a_command_ends_without_what_the_interpreter_would_tidy_up(cli: Cli, before: str, out: str) -> None:
+    """That takes longer than many a command; where threads may be left, it waits for them."""
+    code = "import atexit, sys; atexit.register(print, 'tidied up'); sys.argv[1:] = ['--version']"
+    ran = python("-c", f"{before}{code}; from vctl.__main__ import run; run()", home=cli.home)
+    assert (ran.returncode, ran.stdout) == (0, f"vctl 0.1.0\n{out}")
+
+
 def test_version_needs_no_typer(cli: Cli) -> None:
     code = "import sys; sys.argv = ['vctl', '--version']; from vctl.__main__ import main; main()"
     ran = python("-c", f"{code}; print([m for m in sys.modules if m.startswith('vctl')])", home=cli.home)
