@@ -172,10 +172,10 @@ def test_gangs_with_one_process_follow_each_other_unless_one_of_their_nodes_is_d
 
 
 def test_where_many_run_few_follow_each() -> None:
-    state = members(40, "1c, 1c")
-    assert len(assigned(state, 99)) == 32
-    state = members(80, ", ".join(["1c"] * 20))
-    assert len(assigned(state, 99)) == 20
+    state = members(80, "1c, 1c")
+    assert len(assigned(state, 99)) == 64
+    state = members(160, ", ".join(["1c"] * 40))
+    assert len(assigned(state, 99)) == 80
 
 
 def test_nobody_follows_one_that_is_told_to_stop_or_has_tasks() -> None:

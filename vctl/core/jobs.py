@@ -88,6 +88,11 @@ class PendingJob:
         return cluster_of(self.parent_id, self.submission_id, self.shares_parent)
 
     @property
+    def array_index(self) -> int | None:
+        """Its index in its array."""
+        return None if self.array_id is None else int(self.submission_id.rpartition("_")[2])
+
+    @property
     def is_gated(self) -> bool:
         """Whether something other than its turn and its time keeps it out of the queue."""
         return bool(self.held or self.waits_for or self.closed)
@@ -149,11 +154,10 @@ class RunningJob:
     ) -> RunningJob:  # fmt: skip
         """A job that starts now, in this cluster, with this process."""
         ends_at_ns = None if job.time_limit_ns is None else now_ns + job.time_limit_ns
-        index = None if job.array_id is None else int(job.submission_id.rpartition("_")[2])
         return cls(
             job.job_id, job.parent_id, cluster_id, run_id, job.user, ends_at_ns, job.submission_id, job.priority,
-            now_ns, job.attempt + 1, job.preemptions, job.array_id, index, job.per_node, master_port, job.rules,
-            job.grace_s, held=held,
+            now_ns, job.attempt + 1, job.preemptions, job.array_id, job.array_index,
+            job.per_node, master_port, job.rules, job.grace_s, held=held,
         )  # fmt: skip
 
 

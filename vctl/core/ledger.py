@@ -53,8 +53,6 @@ class Ledger:
         """cluster id -> the number of changes of its virtual nodes (not of what is free on them)."""
         self._totals: dict[Allocation, Allocation] = {}
         self._indexes: dict[str, SlotIndex] = {}
-        self._unfiled: dict[str, dict[str, None]] = {}
-        """cluster id -> virtual nodes that have changed since its index was last asked for."""
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
         self._begun = count()
         self._static: dict[str, tuple[VNode, Node, str, int]] = {}
@@ -143,7 +141,6 @@ class Ledger:
         self._note_change(PRIMARY)
         for index in self._indexes.values():
             index.drop(node_id)
-        self._unfiled.get(PRIMARY, {}).pop(node_id, None)
         del self.nodes[node_id], self.vnodes[node_id], self.capacities[node_id]
         del self.members[PRIMARY][node_id], self.children[node_id]
         self._static.pop(node_id, None)
@@ -165,7 +162,7 @@ class Ledger:
         cluster = self.clusters.pop(cluster_id)
         self.removing.discard(cluster_id)
         del self.members[cluster_id]
-        for known in (self._indexes, self._unfiled, self._kinds, self._sums):
+        for known in (self._indexes, self._kinds, self._sums):
             known.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
         if cluster.kind == cl.JOB:
@@ -214,8 +211,7 @@ class Ledger:
             vnode_id, parent_id = vnode.vnode_id, vnode.parent_id or ""
             self._take(parent_id, vnode.node_id, vnode.allocation)
             self.vnodes[vnode_id], self.capacities[vnode_id] = vnode, FreeCapacity(vnode.allocation)
-            self.children[vnode_id] = {}
-            self.children[parent_id][vnode_id] = None
+            self.children[vnode_id], self.children[parent_id][vnode_id] = {}, None
             made.setdefault(vnode.cluster_id, []).append(vnode)
             refiled += (vnode_id, parent_id)
         for cluster_id, some in made.items():
@@ -258,7 +254,6 @@ class Ledger:
         assert self.capacities[vnode_id].is_untouched(), (vnode, self.capacities[vnode_id].free)
         if index := self._indexes.get(vnode.cluster_id):
             index.drop(vnode_id)
-            self._unfiled.get(vnode.cluster_id, {}).pop(vnode_id, None)
         self.capacities[vnode.parent_id].give_back(vnode.allocation)
         del self.vnodes[vnode_id], self.capacities[vnode_id], self.children[vnode_id]
         self._static.pop(vnode_id, None)
@@ -295,12 +290,12 @@ class Ledger:
 
     def index(self, cluster_id: str) -> SlotIndex:
         """The schedulable virtual nodes of a cluster by class, as they are now: whoever looks later asks again."""
-        index = self._indexes.get(cluster_id)
-        if index is None:
+        if (index := self._indexes.get(cluster_id)) is None:
             index = self._indexes[cluster_id] = SlotIndex(next(self._begun))
-            self.file(index, {one: self.capacities[one] for one in self.members.get(cluster_id, ())})
-        elif unfiled := self._unfiled.pop(cluster_id, None):
-            self.file(index, {one: self.capacities[one] for one in unfiled})
+            index.unfiled.update(self.members.get(cluster_id, {}))
+        if index.unfiled:
+            self.file(index, {one: self.capacities[one] for one in index.unfiled})
+            index.unfiled.clear()
         return index
 
     def slots(self, cluster_id: str) -> Iterator[VNode]:
@@ -309,8 +304,7 @@ class Ledger:
 
     def upward(self, cluster_id: str) -> list[Cluster]:
         """A cluster and those above it, without the primary."""
-        cluster = self.clusters.get(cluster_id)
-        if cluster is None or cluster.parent_id is None:
+        if (cluster := self.clusters.get(cluster_id)) is None or cluster.parent_id is None:
             return []
         return [cluster, *self.upward(cluster.parent_id)]
 
@@ -323,13 +317,8 @@ class Ledger:
 
     def outlives_job(self, cluster_id: str) -> bool:
         """Whether a job cluster stays when its job is over: a detached sub-cluster lies in it, and none is to go."""
-        return any(self.clusters[one].detached and not self._is_to_go(one) for one in self.below(cluster_id))
-
-    def _is_to_go(self, cluster_id: str) -> bool:
-        cluster: Cluster | None = self.clusters[cluster_id]
-        while cluster is not None and cluster.cluster_id not in self.removing:
-            cluster = self.clusters.get(cluster.parent_id or "")
-        return cluster is not None
+        detached = [one for one in self.below(cluster_id) if self.clusters[one].detached]
+        return not all(any(up.cluster_id in self.removing for up in self.upward(one)) for one in detached)
 
     def total(self, cluster_id: str) -> Amounts:
         """What a cluster has on nodes that are not dead: summed again only when that has changed."""
@@ -371,8 +360,8 @@ class Ledger:
     def _refile(self, vnode_ids: Iterable[str]) -> None:
         """File virtual nodes anew when the index of their cluster is next asked for: until then they change often."""
         for vnode_id in vnode_ids:
-            if (cluster_id := self.vnodes[vnode_id].cluster_id) in self._indexes:
-                self._unfiled.setdefault(cluster_id, {})[vnode_id] = None
+            if (index := self._indexes.get(self.vnodes[vnode_id].cluster_id)) is not None:
+                index.unfiled[vnode_id] = None
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster has all of a virtual node: then not even work without a request may run there."""

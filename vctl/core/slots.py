@@ -44,6 +44,8 @@ class SlotIndex:
         self.classes: dict[ClassKey, SlotClass] = {}
         self.crowded: dict[str, frozenset[str]] = {}
         self.stamp = stamp
+        self.unfiled: dict[str, None] = {}
+        """Virtual nodes that have changed and are to be filed anew before anybody looks."""
         self._on_node: dict[str, frozenset[str]] = {}
         self._key_of: dict[str, ClassKey] = {}
         self._order: dict[str, tuple[str, str]] = {}
@@ -111,6 +113,7 @@ class SlotIndex:
 
     def drop(self, vnode_id: str) -> None:
         """Remove a virtual node (it is gone, or its node takes no work)."""
+        self.unfiled.pop(vnode_id, None)
         key = self._key_of.pop(vnode_id, None)
         if key is None:
             return

@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, VNode
-from vctl.core.jobs import Run, RunningJob
+from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, GPU, Allocation
@@ -85,15 +86,15 @@ def request_of(
     ``ahead``: the start that a run will be that is assigned ahead; None also where it has to see a Ray of its own.
     """
     ledger = state.ledger
-    if ahead is not None:
-        job: RunningJob | None = ahead.begun(store.clock())
-    else:
+    job: PendingJob | RunningJob | None = None if ahead is None else ahead.start.job
+    if job is None:
         job = state.running.jobs.get(run.job_id) or _detached_from(store, run.job_id)
     command = None if job is None else commands.of(run, job.array_id)
     source = ledger.nodes[run.node_id].source if run.node_id in ledger.nodes else ""
     if job is None or command is None or (ahead is not None and (command.ray or source == RAY)):
         return None
     home = str(store.home)
+    attempt = job.attempt if ahead is None else run.attempt
     in_gang = run.task_id is None and job.per_node
     sees = run.allocation
     if command.sees_all:
@@ -110,13 +111,10 @@ def request_of(
         "VCTL_CLUSTER_PATH": path_of(ledger, run.cluster_id, job.parent_id),
         "VCTL_VNODE_ID": run.vnode_id,
         "VCTL_NODE_ID": run.node_id,
-        "VCTL_RESOURCES": dumps(amounts(sees.amounts)),
-        "VCTL_INSTANCES": dumps(
-            {name: sorted(shares) for name, shares in sorted(sees.instances.items()) if shares}
-        ),
+        **_granted(sees),
         "VCTL_HOME": home,
         "VCTL_LEASE_FILE": notices.path_of(home, job.submission_id),
-        "VCTL_OBJECT_DIR": objects.prepare(store, state, run, job.attempt),
+        "VCTL_OBJECT_DIR": objects.prepare(store, state, run, attempt),
     }
     if run.task_id is not None:
         own["VCTL_TASK_ID"] = run.task_id
@@ -124,7 +122,7 @@ def request_of(
         own["VCTL_ARRAY_ID"] = job.array_id
         own["VCTL_ARRAY_INDEX"] = str(job.array_index)
         own["VCTL_ARRAY_COUNT"] = str(command.count)
-    if in_gang:
+    if in_gang and isinstance(job, RunningJob):
         own.update(gangs.environment(store, ledger, run, job.master_port or 0))
     before: tuple[str, ...] = ()
     ray = private_rays.part_of(command.ray, command.argv) if source == RAY else ""
@@ -145,10 +143,17 @@ def request_of(
         grace_s=job.grace_s,
         log_max_bytes=log_max_bytes,
         node_id=run.node_id,
-        reservation=reservation_of(ledger, run, job.attempt) if source == RAY else None,
+        reservation=reservation_of(ledger, run, attempt) if source == RAY else None,
         ray=ray,
         shown=shown,
     )
+
+
+@lru_cache(1024)
+def _granted(sees: Allocation) -> Mapping[str, str]:
+    """The variables that name resources: the runs that follow each other in a place have the same."""
+    instances = {name: sorted(shares) for name, shares in sorted(sees.instances.items()) if shares}
+    return {"VCTL_RESOURCES": dumps(amounts(sees.amounts)), "VCTL_INSTANCES": dumps(instances)}
 
 
 def _detached_from(store: Store, job_id: int) -> RunningJob | None:

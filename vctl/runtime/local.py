@@ -8,9 +8,9 @@ after the other or at once, see the same. Decides nothing: time limits and retri
 import marshal
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -364,20 +364,24 @@ def _is_there(one: processes.Process) -> bool:
     return processes.start_time(one.pid) == one.started
 
 
-_known = lru_cache(4096)(os.fsencode)
-"""Encodes names and values of variables that jobs share, each once."""
+_ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
 def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
     """The request as bytes: the launcher's locale, and so its encoding, may not be ours."""
-    encode = os.fsencode
-    env = {_known(name): _known(value) for name, value in request.env.items()}
-    argv = tuple(encode(word) for word in request.argv)
-    env[_known(RUN_MARK)], env[_known(HOME_MARK)] = encode(request.run_id), _known(home)
+    code, errors = _ENCODING
+    env = {name.encode(code, errors): text.encode(code, errors) for name, text in request.env.items()}
+    run_id = request.run_id.encode(code, errors)
+    env[_MARKS[0]], env[_MARKS[1]] = run_id, home.encode(code, errors)
+    argv = tuple([word.encode(code, errors) for word in request.argv])
+    cwd, log = request.cwd.encode(code, errors), request.log_path.encode(code, errors)
     return (
-        encode(request.run_id),
+        run_id,
         round(request.grace_s * 1000),
         request.log_max_bytes,
-        (argv, env, encode(request.cwd), encode(request.log_path), request.cpu_ids, request.niceness),
-        encode(follows),
+        (argv, env, cwd, log, request.cpu_ids, request.niceness),
+        follows.encode(code, errors),
     )
+
+
+_MARKS = os.fsencode(RUN_MARK), os.fsencode(HOME_MARK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 
 from vctl.core.clusters import JOB
 from vctl.core.jobs import PendingJob, Run, RunningJob
@@ -27,8 +28,8 @@ from vctl.scheduler.queueing import Queue
 
 _MOST_CLASSES = 8
 """In a queue with more, nobody follows: who is next costs a look at each."""
-_MOST_TOGETHER = 64
-"""So many are assigned ahead at most where several run, unless more run: then one follows each."""
+_MOST_TOGETHER, _LEAST = 64, 2
+"""So many are assigned ahead at most where several run, unless that is less than two behind each."""
 _EXPECTED = (
     JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
 )  # fmt: skip
@@ -70,7 +71,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
         if (run := state.runs.get(run_id)) is not None and _leads(state, run):
             *_, (before, like, length) = ((run_id, state.requests[run.job_id], 0), *_chain(state, run_id))
             last[run_id] = run, before, like, length
-    most = min(most, max(1, _MOST_TOGETHER // max(1, len(state.runs))))
+    most = min(most, max(_LEAST, _MOST_TOGETHER // max(1, len(state.runs))))
     for depth in range(1, most + 1):
         for head, (run, before, like, length) in last.items():
             if length >= depth:
@@ -127,8 +128,13 @@ def _leads(state: SchedulerState, run: Run) -> bool:
 def _is_tried_again(job: PendingJob | RunningJob) -> bool:
     """Whether a job may wait again when it fails in this attempt, or in the next one of a job that waits."""
     attempt = job.attempt + isinstance(job, PendingJob)
-    most: int = json.loads(job.rules).get("max_retries", 0)
-    return attempt - job.preemptions <= most
+    return attempt - job.preemptions <= _retries(job.rules)
+
+
+@lru_cache
+def _retries(rules: str) -> int:
+    found: int = json.loads(rules).get("max_retries", 0)
+    return found
 
 
 def _next(queue: Queue, now: int) -> PendingJob | None:

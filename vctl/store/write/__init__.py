@@ -51,7 +51,7 @@ def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
     for writer, equal in _gathered(one.change for one in entries if isinstance(one, Emitted)):
         writer(db, equal)
     first = last - len(entries) + 1
-    insert(db, _EVENT, [(seq, *_event(entry)) for seq, entry in enumerate(entries, first)])
+    insert(db, _EVENT, [_row(seq, entry) for seq, entry in enumerate(entries, first)])
 
 
 def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]]]:
@@ -69,9 +69,10 @@ def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]
                 yield WRITERS[other], list(alike)
 
 
-def _event(entry: Entry) -> Event:
+def _row(seq: int, entry: Entry) -> tuple[object, ...]:
+    """An entry as a row of the journal."""
     if isinstance(entry, Event):
-        return entry
+        return seq, *entry
     kind, object_, object_id, cluster_id, job_id, data = entry.change.public_event()
     text = dumps(data) if data else "{}"
-    return Event(entry.at, kind, object_, object_id, cluster_id, job_id, text, encode(entry.change))
+    return seq, entry.at, kind, object_, object_id, cluster_id, job_id, text, encode(entry.change)
