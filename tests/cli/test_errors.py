@@ -31,9 +31,32 @@ CASES = {
     "pairs where JSON is meant": ("vc create x --replica-sets 8c=1,4c=2", 2, """'{"8c": 1, "4c": 2}'"""),
     "a word where a number is meant": ("job list --limit x", 2, "write for example --limit 5"),
     "an argument too many": ("vc get a b", 2, "see `vctl vc get --help`"),
+    "an id with a slash": ("job status a/b", 4, "see `vctl job list -a`"),
     "a cluster of which the id is mistyped": ("vc get primry", 4, "did you mean primary?"),
     "what can never run": ("job submit --num-cpus 99 -- true", 3, "ask for less"),
 }
+
+
+EMPTY = {
+    "job status": (4, "there is no job ''"),
+    "job stop": (4, "there is no job ''"),
+    "job logs": (4, "there is no job ''"),
+    "why": (4, "there is no job ''"),
+    "task status": (4, "there is no task ''"),
+    "node drain": (4, "there is no node ''"),
+    "vc get": (2, "Invalid request, the virtual cluster id is empty."),
+    "vc stop": (2, "Invalid request, the virtual cluster id is empty."),
+    "vc update --divisible": (2, "Invalid request, the virtual cluster id is empty."),
+}
+
+
+@pytest.mark.parametrize(("command", "told"), EMPTY.items(), ids=list(EMPTY))
+def test_an_empty_id_is_told_in_the_same_words_on_both_backends(
+    nodes: Cli, command: str, told: tuple[int, str]
+) -> None:
+    """A variable of a script that is not set; spec 7 has the words for clusters."""
+    ran = nodes(*command.split(), "")
+    assert (ran.code, ran.out, ran.err.splitlines()[0]) == (told[0], "", f"Error: {told[1]}")
 
 
 @pytest.mark.parametrize(("line", "code", "fix"), CASES.values(), ids=list(CASES))

@@ -15,6 +15,7 @@ from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import SCALE
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
+from vctl.http import metrics
 from vctl.ops import clusters, jobs, leases, nodes, tasks
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -398,6 +399,16 @@ def test_a_job_is_not_forgotten_while_something_detached_of_it_lives(work: Elast
     assert until_over(work, detached) == [("FAILED", "Cancelled", 143)]
     jobs.delete(work.store, "j")
     work.life.turn()
+
+
+@spec("9.growth", "14.api")
+def test_what_is_lent_and_what_is_demanded_is_in_the_metrics(work: Elastic) -> None:
+    """Spec 9: everything visible, in JSON and metrics."""
+    work.task("j", 3)
+    work.task("j", 99, running=False)
+    shown = metrics.text(work.store).splitlines()
+    assert f'vctl_resources_lent{{resource="CPU"}} {sum(cpus for *_, cpus in work.leases()):.1f}' in shown
+    assert 'vctl_resources_demanded{resource="CPU"} 99.0' in shown
 
 
 def detached_cluster(work: Elastic, name: str = "kept", parent: str = "kPrimaryClusterID##j") -> str:

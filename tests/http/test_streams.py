@@ -157,6 +157,7 @@ def test_metrics(server: Running):
     assert {
         'vctl_nodes{state="ALIVE"} 3.0',
         'vctl_resources_total{resource="CPU"} 8.0',
+        'vctl_resources_demanded{resource="CPU"} 1.0',
         'vctl_jobs{status="PENDING"} 1.0',
         'vctl_jobs_pending{reason="PendingEvaluation"} 1.0',
         'vctl_clusters{kind="logical"} 1.0',

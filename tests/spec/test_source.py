@@ -32,8 +32,9 @@ def test_inline_file_and_standard_input(tmp_path, monkeypatch):
     assert read(f"@{tmp_path}/spec") == want
     assert read(f"@{tmp_path}/spec.yml") == want
     assert read("@~/spec.json") == want
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    assert read("-") == want
+    for given in (text, "\n" + text, "CPU: 0.1\nGPU: 1\n"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        assert read("-") == want
 
 
 def test_yaml_keeps_merges_and_aliases(tmp_path):

@@ -89,6 +89,12 @@ def _begin(text: str, path: str) -> float:
     return spec.options.parse_begin(text, time.time(), path)
 
 
+def _cluster_id(text: str) -> str:
+    if not text:  # elsewhere no id means the primary
+        spec.ids.check_new_cluster_id(text)
+    return spec.ids.full_cluster_id(text)
+
+
 def _document(what: str) -> Callable[[str, str], object]:
     def read(text: str, path: str) -> object:
         return spec.source.read_document(text, what, path)
@@ -102,7 +108,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
     "duration": _duration,
     "positive duration": _positive_duration,
     "begin": _begin,
-    "cluster id": lambda text, _: spec.ids.full_cluster_id(text),
+    "cluster id": lambda text, _: _cluster_id(text),
     "cluster spec": _document("a cluster spec"),
     "labels": _document("a map of labels"),
     "resources": _document("a map of resources"),

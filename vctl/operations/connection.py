@@ -223,10 +223,18 @@ def _query(values: Mapping[str, object]) -> str:
     return f"?{urlencode(given)}" if given else ""
 
 
+_LISTED = {"jobs": "job list -a", "tasks": "task list -a", "nodes": "node list"}
+"""The first part of a path, and the command that shows the ids which its second part may be."""
+
+
 def at(*parts: str) -> str:
     """A path of quoted parts, as an id of a user may contain any character."""
-    if not all(parts):
-        raise NotFound("an id is empty", fix="write the id")
+    if not all(parts) or (parts[0] in _LISTED and "/" in parts[1 % len(parts)]):
+        # no object has such an id, and a server would take it for another path
+        if (listed := _LISTED.get(parts[0])) is None:
+            raise NotFound("an id is empty", fix="write the id")
+        kind, ref = parts[0][:-1], parts[1]
+        raise NotFound(f"there is no {kind} {ref!r}", fix=f"see `vctl {listed}`", details={kind: ref})
     # a part of dots alone would mean a directory
     return "".join("/" + (quote(part, safe="") if part.strip(".") else "%2E" * len(part)) for part in parts)
 

@@ -71,18 +71,16 @@ def create(
 ) -> Cluster:
     """Add a cluster with its resources: a logical cluster, or a sub-cluster inside the cluster of a job.
 
-    The id of a sub-cluster is qualified by its parent's, so that two jobs may use the same names. ``detach``: the
-    sub-cluster outlives its job, until it is deleted.
+    The id of a sub-cluster is qualified by its parent's, so that two jobs may use the same names. ``detach``: it
+    outlives its job, until it is deleted.
     """
     above = _check_parent(store, parent_id)
     kind, job = LOGICAL, None
     if above is not None and above["kind"] in (JOB, SUB):
         kind, job, cluster_id = SUB, str(above["job_id"]), job_cluster_id(parent_id, cluster_id)
     elif detach:
-        raise BadSpec(
-            f"--detach: {cluster_id} is not inside the cluster of a job, so it outlives all jobs anyway",
-            fix="leave --detach out",
-        )
+        problem = f"--detach: {cluster_id} is not inside the cluster of a job, so it outlives all jobs anyway"
+        raise BadSpec(problem, fix="leave --detach out")
     if table.get(store, cluster_id) is not None:
         raise Conflict(f"virtual cluster {cluster_id} exists already", fix=f"vctl vc update {cluster_id} …")
     divisible = True if kind == SUB else bool(wanted.divisible)

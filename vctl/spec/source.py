@@ -29,10 +29,14 @@ MAX_ITEMS = 1_000_000
 def read_document(ref: str, what: str, path: str) -> object:
     """Read the JSON (or YAML) that an option names; every failure is a BadSpec that starts with ``path``.
 
-    ``what`` names the expected document, such as "a cluster spec". Decimals in the result are ``Decimal``.
+    Standard input may be either. ``what`` names the expected document, such as "a cluster spec". Decimals in the result
+    are ``Decimal``.
     """
     if ref == "-":
-        return parse_text(_read(sys.stdin.buffer, "standard input", path), what, f"{path} (standard input)")
+        text = _read(sys.stdin.buffer, "standard input", path)
+        return parse_text(
+            text, what, f"{path} (standard input)", yaml=not text.lstrip().startswith(("{", "["))
+        )
     if not ref.startswith("@"):
         return parse_text(ref, what, path, inline=True)
     name = os.path.expanduser(ref[1:])
