@@ -224,10 +224,9 @@ class Ledger:
 
     def resize(self, vnode: VNode, *, for_start: bool = False) -> None:
         """Change a (flexible) virtual node in place; the parent must have free what it gains."""
-        old = self.vnodes[vnode.vnode_id]
-        assert vnode.parent_id is not None
-        assert vnode.parent_id == old.parent_id, (vnode, old)
-        self.capacities[vnode.parent_id].give_back(old.allocation)
+        old, parent_id = self.vnodes[vnode.vnode_id], vnode.parent_id or ""
+        assert parent_id == old.parent_id, (vnode, old)
+        self.capacities[parent_id].give_back(old.allocation)
         self._resize(vnode, for_start=for_start)
 
     def _resize(self, vnode: VNode, *, for_start: bool) -> None:
