@@ -120,6 +120,16 @@ def test_the_log_of_a_job_that_never_started_says_why_there_is_none(jobs: Cli) -
     assert ran.err == "job first never started, so it has no output: stopped before it started\n"
 
 
+@spec("11.why")
+def test_why_says_that_a_node_drains_beside_who_holds_it(nodes: Cli) -> None:
+    made = nodes("vc", "create", "held", "--spec", '{"flexible_resource_min": {"CPU": 1}}', "-o", "json").json
+    (node_id,) = made["node_instances"]
+    nodes(f"node drain {node_id}")
+    nodes(*SUBMIT, "waits", "--", "true")
+    (line,) = (line for line in nodes("why waits").out.splitlines() if line.strip().startswith(node_id))
+    assert line.endswith("held (CPU 1); the node is DRAINING")
+
+
 @spec("13.errors")
 @pytest.mark.parametrize("kind", ["job", "task"])
 def test_the_end_of_a_log_is_refused_where_it_cannot_be_shown(jobs: Cli, kind: str) -> None:

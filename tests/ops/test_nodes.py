@@ -136,8 +136,15 @@ def test_a_node_in_use_is_not_removed(ground: Ground) -> None:
     clusters.create(ground.store, "c", replica_sets={"4c8g": 1})
     used = [node["node_id"] for node in nodes.list_nodes(ground.store) if node["available"]["CPU"] == 0]
     assert len(used) == 1
-    with pytest.raises(Conflict, match="in use"):
-        nodes.remove(ground.store, used[0])
+    for change, fix in (
+        (None, "vctl node drain"),
+        (nodes.kill, "it has a part of c: make it smaller, or delete it"),
+    ):
+        if change is not None:
+            change(ground.store, used[0])
+        with pytest.raises(Conflict, match="in use") as refused:
+            nodes.remove(ground.store, used[0])
+        assert refused.value.fix.startswith(fix)  # a dead node cannot drain
     clusters.delete(ground.store, "c")
     nodes.remove(ground.store, used[0])
     assert used[0] not in [node["node_id"] for node in nodes.list_nodes(ground.store)]

@@ -59,6 +59,11 @@ def _needs(node: Data) -> str:
     return words.amounts(node["need"]) + (" in total" if total else "")
 
 
+def _held_by(node: Data) -> str:
+    holders, note = _holders(node["holders"]), str(node.get("note") or "")
+    return f"{holders}; {note}" if holders and note.startswith("the node is ") else holders or note
+
+
 _PIECES = [
     Column("RANK", "rank", right=True),
     Column("NODE", "node_id"),
@@ -90,7 +95,7 @@ _NODES = [
     state("VERDICT", lambda one: Cell(one["verdict"], VERDICT_COLOURS.get(one["verdict"], ""))),
     Column("NEEDS", _needs, rank=GIVES, at=WIDE),
     Column("FREE", lambda one: words.amounts(one["have"]) or "nothing", rank=GIVES),
-    matters("HELD BY", lambda one: _holders(one["holders"]) or one.get("note")),
+    matters("HELD BY", _held_by),
 ]
 
 

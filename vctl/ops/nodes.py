@@ -18,6 +18,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY
 from vctl.core.nodes import MADE_BY, MADE_BY_COMMAND, Node
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocation, Amounts, whole_node
+from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound
@@ -339,16 +340,24 @@ def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
             settle_leases(store, ledger, cluster_id)
 
 
+def _how_to_empty(store: Store, row: Row) -> str:
+    from vctl.store import clusters
+
+    node_id = row["node_id"]
+    if row["state"] != nd.DEAD or not (holders := clusters.on_node(store, node_id)):
+        return f"vctl node drain {node_id}, and remove it when it is empty"
+    return (
+        f"it has a part of {listed([cluster_text(one) for one in holders], 5)}: make it smaller, or delete it"
+    )
+
+
 def remove(store: Store, node_id: str) -> NodeForm:
     """Remove an unused node."""
     form = get_node(store, node_id)
     with store.transaction():
         row = _row(store, node_id)
         if is_used(store, row["node_id"]):
-            raise Conflict(
-                f"node {row['node_id']} is in use",
-                fix=f"vctl node drain {row['node_id']}, and remove it when it is empty",
-            )
+            raise Conflict(f"node {row['node_id']} is in use", fix=_how_to_empty(store, row))
         kept = [f"{one['submission_id']}/{one['name']}" for one in objects.are_on(store, row["node_id"])]
         if kept and row["state"] != nd.DEAD:
             raise Conflict(

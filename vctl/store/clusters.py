@@ -64,6 +64,12 @@ def children(store: Store, cluster_id: str) -> list[Row]:
     return store.rows("SELECT * FROM clusters WHERE parent_id = ? ORDER BY cluster_id", cluster_id)
 
 
+def on_node(store: Store, node_id: str) -> list[str]:
+    """The clusters that have something on a node."""
+    sql = "SELECT DISTINCT cluster_id FROM vnodes WHERE node_id = ? ORDER BY 1"
+    return [str(one) for one in store.column(sql, node_id)]
+
+
 def detached_among(store: Store, first_job_id: int, last_job_id: int) -> str | None:
     """The first sub-cluster of a span of jobs that outlives its job."""
     found = store.value(
