@@ -15,6 +15,7 @@ from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, VctlError
 from vctl.ops import clusters, job_edits, jobs, logs, submitting
 from vctl.ops.replay import replay
 from vctl.spec.options import Dependency, parse_array
+from vctl.store import job_views
 from vctl.store import jobs as table
 from vctl.store.store import Store
 
@@ -219,6 +220,26 @@ def test_positions_in_a_list_are_those_of_each_job_also_where_others_stand_betwe
     expected = {"fourth": 6, "third": 1, "array": None, "second": None, "first": 2}
     assert positions(members=False, all=True) == expected
     assert positions(all=True, filters=["status=SUCCEEDED"]) == {"second": None}
+
+
+@pytest.mark.parametrize("kinds", [0, 4, 100])
+def test_a_list_tells_of_each_job_what_the_job_itself_tells(
+    ground: Ground, kinds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of it was read once, as all jobs had it in common."""
+    monkeypatch.setattr(job_views, "KINDS", kinds)
+    ground.submit("array", array=parse_array("1-5"), name="ours")
+    ground.submit("held", hold=True, priority=3)
+    for number, name in enumerate(["array_2", "array_4"]):
+        ground.now += 10**9
+        ground.end(name, "FAILED", number)
+    listed: list[tuple[int, dict[str, Any]]] = [
+        (4, {}), (6, {"all": True}), (3, {"all": True, "limit": 3}), (2, {"all": True, "filters": ["status=FAILED"]}),
+    ]  # fmt: skip
+    for count, asked in listed:
+        found = jobs.list_jobs(ground.store, **asked)[0]
+        assert list(found) == [jobs.get_job(ground.store, job["submission_id"]) for job in found]
+        assert len(found) == count
 
 
 def test_lists_and_filters(ground: Ground) -> None:

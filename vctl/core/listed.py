@@ -97,13 +97,12 @@ def joined(values: Values) -> Values:
 
 def mapped(make: Callable[..., Any], *fields: Values) -> Values:
     """What a function makes of the values of each object; of those that are alike it is made once."""
-    count = len(fields[0])
-    if count and all(isinstance(values, Alike) for values in fields):
-        return Alike(make(*(values[0] for values in fields)), count)
-    keys = list(zip(*map(_keys, fields), strict=True))
-    made = {
-        key: make(*values) for key, values in dict(zip(keys, zip(*fields, strict=True), strict=True)).items()
-    }
+    varying = [values for values in fields if not isinstance(values, Alike)]
+    if not varying and fields[0]:
+        return Alike(make(*(values[0] for values in fields)), len(fields[0]))
+    keys = _keys(varying[0]) if len(varying) == 1 else list(zip(*map(_keys, varying), strict=True))
+    examples = dict(zip(keys, range(len(keys)), strict=True))
+    made = {key: make(*(values[at] for values in fields)) for key, at in examples.items()}
     return list(map(made.__getitem__, keys))
 
 
@@ -122,7 +121,7 @@ def runs(*fields: Values) -> Iterator[tuple[tuple[Any, ...], range]]:
         return
     start = 0
     for kind, neighbours in groupby(zip(*fields, strict=True)):
-        yield kind, range(start, start := start + sum(1 for _ in neighbours))
+        yield kind, range(start, start := start + len(list(neighbours)))
 
 
 def filled(places: Sequence[tuple[str, Values]], count: int) -> Iterator[str]:

@@ -37,26 +37,33 @@ OWN = ("job_id", "submission_id", "array_index")
 """What no two jobs have in common, or hardly any."""
 
 
+KINDS = 100
+"""Of jobs of so many kinds, what all have in common is read once."""
+
+
 def listed(
     store: Store, columns: Sequence[str], where: str, values: Iterable[object], limit: int | None
 ) -> dict[str, Values]:
-    """Some columns of jobs, newest first. What all of them have in common is read once."""
+    """Some columns of jobs, newest first."""
     cursor, given = store.db.cursor(), tuple(values)
     cursor.row_factory = None
     order = f"ORDER BY j.job_id DESC LIMIT {-1 if limit is None else int(limit)}"
     found = database.fetched(cursor, f"SELECT {', '.join(OWN)} FROM jobs j WHERE {where} {order}", given)
     if not found:
         return dict.fromkeys(columns, ())
+    these = f"FROM jobs j WHERE {where} AND j.job_id >= {found[-1][0]}"
+    read: dict[str, Values] = dict(zip(OWN, zip(*found, strict=True), strict=True))
     rest = [name for name in columns if name not in OWN]
-    select = f"{', '.join(rest)} FROM jobs j WHERE {where} AND j.job_id >= {found[-1][0]}"
-    shared = database.fetched(cursor, f"SELECT DISTINCT {select} LIMIT 2", given)
-    if len(shared) == 1:
-        others: list[Values] = [Alike(value, len(found)) for value in shared[0]]
-    else:
-        others = list(
-            map(joined, zip(*database.fetched(cursor, f"SELECT {select} {order}", given), strict=True))
+    kinds = database.fetched(cursor, f"SELECT DISTINCT {', '.join(rest)} {these} LIMIT {KINDS + 1}", given)
+    if len(kinds) <= KINDS:
+        common = zip(rest, map(joined, zip(*kinds, strict=True)), strict=True)
+        read |= {name: Alike(one[0], len(found)) for name, one in common if isinstance(one, Alike)}
+    if rest := [name for name in rest if name not in read]:
+        others = zip(
+            *database.fetched(cursor, f"SELECT {', '.join(rest)} {these} {order}", given), strict=True
         )
-    return dict(zip((*OWN, *rest), (*zip(*found, strict=True), *others), strict=True))
+        read |= zip(rest, map(joined, others), strict=True)
+    return read
 
 
 def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
