@@ -133,6 +133,17 @@ def test_a_number_that_was_handed_out_for_nothing_is_used(ground):
     assert ground.runtime.assign() == second
 
 
+def test_a_number_that_a_run_has_is_not_given_to_another(ground):
+    """A commit failed that is there all the same: it gave a run the number of one that is over (spec 16)."""
+    ground.launch("a", "true")
+    ground.ended("a")
+    eventually(lambda: ground.runtime.changes() or ground.runtime._supervisors.idle)
+    ground.runtime.settle({"b": ground.number("a")})
+    assert ground.runtime.assign() != ground.number("a")
+    ground.runtime.settle({})
+    assert ground.number("a") in {ground.runtime.assign(), ground.runtime.assign()}
+
+
 def test_a_run_is_not_started_where_its_records_are_gone(ground):
     ground.number("a")
     ground.record("a").unlink()

@@ -22,7 +22,7 @@ from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
-from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded
+from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded, TaskStarted
 from vctl.engine.codec import decode, encode
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.stimuli import Left
@@ -601,12 +601,22 @@ class Simulation(World):
                     raise Violation(f"{len(change.runs)} of {members} members start: {change}")
                 if (array_id := change.job.array_id) is not None:
                     self._check_array(array_id)
+                self._check_numbers()
+            case TaskStarted():
+                self._check_numbers()
             case JobSubmitted() if change.job.submission_id.startswith("job-"):
                 if change.job.submission_id in self.submitted:
                     raise Violation(f"{change.job.submission_id} was submitted twice")
                 self.submitted.add(change.job.submission_id)
             case RunEnded():
                 self._check_end(change.run_id)
+
+    def _check_numbers(self) -> None:
+        twice = self.store.rows(
+            "SELECT supervisor, group_concat(run_id) FROM runs WHERE state <> 'ENDED' GROUP BY 1 HAVING count(*) > 1"
+        )
+        if twice:
+            raise Violation(f"one supervisor has several runs: {[tuple(row) for row in twice]}")
 
     def _check_end(self, run_id: str) -> None:
         row = self.store.row("SELECT exit_code, message, stop_reason FROM runs WHERE run_id = ?", run_id)

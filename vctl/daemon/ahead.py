@@ -85,7 +85,7 @@ class NextRuns:
             if seen in (RunState.STARTING, RunState.RUNNING):
                 runtime.stop(run_id, grace_s=0.0)
             elif seen is not RunState.NEVER_STARTED or runtime.was_declined(run_id):
-                state.displaced.discard(run_id)
+                state.displaced.pop(run_id, None)
                 runtime.let_next_go(run_id)
         if not self._since:
             return

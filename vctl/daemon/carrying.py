@@ -58,7 +58,7 @@ class Carrier:
         self.rays, self.notices = PrivateRays(store.home, runtime), Notices(store)
         self.done: Done = {}
         self.memo = Memo()
-        self.postponed: set[str] = set()
+        self.postponed: dict[str, None] = {}
         """Runs that could not be launched for a reason that passes."""
 
     def begin(self, state: FollowedState) -> None:
@@ -67,6 +67,7 @@ class Carrier:
         self.postponed.clear()
         self.store.check_term()  # what a newer scheduler has started is not known here
         self.remains.end_unknown(self.runtime, state)
+        self.runtime.settle(_numbers(state))
         self.rays.begin(state)
         self.notices.begin()
         gangs.tidy(self.store.home, [*state.runs.values(), *(one.run for one in state.ahead.runs.values())])
@@ -82,7 +83,7 @@ class Carrier:
 
     def retry(self, state: FollowedState) -> None:
         """Try once more what could not be done."""
-        postponed, self.postponed = self.postponed, set()
+        postponed, self.postponed = self.postponed, {}
         for run_id in postponed:
             self.again(state, run_id)
 
@@ -133,8 +134,7 @@ class Carrier:
         """After a look at every process: remove files that nobody needs."""
         self.store.check_term()  # what a newer scheduler has started is not known here
         self.objects.tidy(state, uptime)
-        ahead = {run_id: one.run.supervisor for run_id, one in state.ahead.runs.items()}
-        self.runtime.settle({run_id: run.supervisor for run_id, run in state.runs.items()} | ahead)
+        self.runtime.settle(_numbers(state))
 
     def _launch(self, state: FollowedState, run: Run) -> list[Stimulus]:
         runtime = self.runtime
@@ -155,7 +155,7 @@ class Carrier:
         except (OSError, VctlError) as error:
             if not self.trouble.passes(error):
                 raise
-            self.postponed.add(run.run_id)
+            self.postponed[run.run_id] = None
         return []
 
     def _assigned(self, state: FollowedState, run: Run) -> Run:
@@ -197,3 +197,9 @@ class Carrier:
         for run_id in sorted(state.runs_of_job.get(job_id, ())):
             number = asked["number"] if asked and run_id in members else NOTICE_SIGNAL
             self.runtime.signal_run(run_id, number, tree=True)
+
+
+def _numbers(state: FollowedState) -> dict[str, int | None]:
+    """All runs that are not over -> the numbers of their supervisors."""
+    ahead = {run_id: one.run.supervisor for run_id, one in state.ahead.runs.items()}
+    return {run_id: run.supervisor for run_id, run in state.runs.items()} | ahead

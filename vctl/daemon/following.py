@@ -49,7 +49,7 @@ class FollowedState(SchedulerState):
         self.tick_ns = TICK_NS
         self.assign: Callable[[], int] = int
         """Gives the number of the supervisor for one more run."""
-        self.displaced: set[str] = set()
+        self.displaced: dict[str, None] = {}
         """Runs that were assigned ahead, found no place, and may have started."""
         self._own: set[int] = set()
         """Entries of the journal after ``seen`` that were applied when they were emitted."""
@@ -59,7 +59,7 @@ class FollowedState(SchedulerState):
         if self.ahead.runs and not keeps_order(change):
             self.take_back(store, list(self.ahead.runs))
         if isinstance(change, RunTakenBack) and not ahead.withdraw(store.home, change.run_id):
-            self.displaced.add(change.run_id)
+            self.displaced[change.run_id] = None
         self.emit_in_order(store, change)
 
     def emit_in_order(self, store: Store, change: Change) -> None:

@@ -332,7 +332,7 @@ class LocalRuntime(Runtime):
     def settle(self, live: Mapping[str, int | None]) -> None:
         """Remove what is kept for no live run: files that nobody writes, stops of what is gone."""
         self._findings.settle(live)
-        for run_id in self._stopping.keys() - live.keys():
+        for run_id in [one for one in self._stopping if one not in live]:
             if self.observe(run_id).state is RunState.NEVER_STARTED:
                 del self._stopping[run_id]
 

@@ -366,7 +366,8 @@ class Supervisors:
             self.next_look, self.least_idle = now + _REST_S, len(self.idle)
 
     def settle(self, assigned: Collection[int]) -> None:
-        """Free the numbers that were handed out for runs that did not come about."""
+        """Free the numbers that no run has. One that is free may have been given in a commit that seemed to fail."""
+        self.idle = [seat for seat in self.idle if seat.file.number not in assigned]
         for number, seat in list(self.seats.items()):
             if not seat.run and number not in assigned and seat not in self.idle:
                 self.idle.append(seat)
