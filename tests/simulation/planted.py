@@ -14,6 +14,7 @@ from vctl.daemon.observing import Observer
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.turn import Turn
 from vctl.engine import changes as ch
+from vctl.runtime.local import LocalRuntime
 from vctl.scheduler.plan import Trial
 from vctl.store import write
 from vctl.store.store import Store
@@ -108,9 +109,9 @@ def effect_before_commit(patch: pytest.MonkeyPatch) -> None:
     """After an end, the next run is launched inside of the transaction."""
     original = Turn._decide
 
-    def decide(self: Any, state: Any, stimuli: Any, now: Any, plan: Any) -> Any:
+    def decide(self: Any, state: Any, stimuli: Any, tables: Any, now: Any, plan: Any) -> Any:
         with self.store.together():
-            found = original(self, state, stimuli, now, plan)
+            found = original(self, state, stimuli, tables, now, plan)
             self._found += self.carrier.carry_out(state, now, stimuli)
         return found
 
@@ -143,10 +144,21 @@ def kept_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "turn", turn)
 
 
+def wrong_stop(patch: pytest.MonkeyPatch) -> None:
+    """A stop that nobody answers is carried out on another run of the same machine."""
+    original = LocalRuntime.stop
+
+    def stop(self: Any, run_id: str, **how: Any) -> None:
+        original(self, max(self._running, default=run_id), **how)
+
+    patch.setattr(LocalRuntime, "stop", stop)
+
+
 PLANTED: dict[str, Plant] = {
     plant.__name__: plant
     for plant in (
         double_launch, lost_exit, leaked_lease, partial_gang, unfenced_daemon, skipped_event, wrong_take_back,
         effect_before_commit, forgotten_write, no_adoption, kept_state,
+        wrong_stop,
     )
 }  # fmt: skip

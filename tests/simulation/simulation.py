@@ -114,7 +114,7 @@ class Simulation(World):
         swarm = random.Random(f"{seed} swarm")
         self.user_gap_s = swarm.choice([0.1, 0.5, 2.0, 5.0])
         self.faults = {
-            name: self.user_gap_s * swarm.choice([5, 15, 50, 150]) * (4 if name == "power cut" else 1)
+            name: self.user_gap_s * swarm.choice([1, 5, 15, 50, 150]) * (4 if name == "power cut" else 1)
             for name in FAULTS
             if swarm.random() < 0.5 and name not in without
         }

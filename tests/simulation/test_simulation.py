@@ -58,6 +58,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
             PLANTED[name](patch)
             played = play(seed, MIDDLE)
         if played.problem is not None:
+            assert isinstance(played.problem, AssertionError), "the planted fault itself fails"
             print(f"{name}: seed {seed}, step {played.steps}: {played.problem!r}"[:400])
             return
     pytest.fail(f"{name} was not found")
