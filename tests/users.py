@@ -194,10 +194,8 @@ class Users:
 
     def update(self) -> None:
         cluster_id = self.one("SELECT cluster_id FROM clusters WHERE kind <> 'sub' OR parent_id LIKE '%##%'")
-        if cluster_id is None:
-            return
-        row = clusters.get(self.store, cluster_id)
-        assert row is not None
+        if cluster_id is None or (row := clusters.get(self.store, cluster_id)) is None:
+            return  # somebody has deleted it meanwhile
         logical = row["kind"] == "logical"
         wanted: dict[str, Any] = self.limits() if logical else {}
         if not wanted or self.dice.random() < 0.7:

@@ -55,6 +55,7 @@ class Connection:
         self._db, self._faults, self._actor = db, faults, actor
         self.store: SimulatedStore | None = None
         self._changes = 0
+        self._closed = False
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         if self._actor.dead:
@@ -106,6 +107,9 @@ class Connection:
 
     def close(self) -> None:
         """Leave it to the next process: opening one, and its statements, cost more than most commands."""
+        if self._closed:
+            return
+        self._closed = True
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
         self._faults.spare.append(self._db)

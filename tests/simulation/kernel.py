@@ -7,6 +7,7 @@ killed or suspended between any two of them.
 
 from __future__ import annotations
 
+import errno
 import marshal
 import os
 import random
@@ -439,7 +440,7 @@ class Kernel:
                     self.truth.pop(os.fsdecode(name), None)
         for run_id in sorted(self.accepted):
             if self.dice.random() < 0.3:  # nor does the disk know that its offer was taken
-                ahead.offer(self.timeline.home, run_id)
+                self.offer(self.timeline.home, run_id)
         self.boots += 1
 
     def close(self) -> None:
@@ -496,6 +497,13 @@ class Kernel:
         found = self.table.get(pid)
         return isinstance(found, Supervisor) and found.own is not None and path.endswith(f"/{found.number}")
 
+    offer = staticmethod(ahead.offer)
+
+    def offer_or_fail(self, home: Path, run_id: str) -> None:
+        if self.timeline.disk_is_full():
+            raise OSError(errno.ENOSPC, "no space left for an offer")
+        self.offer(home, run_id)
+
     def holder(self, file: records.RecordFile) -> int | None:
         holder = self.locks.get(file.number)
         return None if holder is None or not os.path.exists(file.path) else holder.pid
@@ -515,6 +523,7 @@ class Kernel:
         patch.setattr(os, "kill", self.kill)
         patch.setattr(records.RecordFile, "holder", lambda file: self.holder(file))  # noqa: PLW0108 - bound to the file
         patch.setattr(supervisors, "ForkServer", lambda home: Launcher(self))
+        patch.setattr(ahead, "offer", self.offer_or_fail)
         patch.setattr(ahead, "_boot", lambda: self.boot.encode())  # noqa: PLW0108 - of the day
         patch.setattr(os, "fsync", lambda fd: self.synced.add(os.fstat(fd).st_ino))
         listdir = os.listdir
@@ -555,7 +564,7 @@ class Runtime(local.LocalRuntime):
     def launch(self, request: LaunchRequest) -> None:
         self._boundary(f"launch {request.run_id}")
         if not self.timeline.can_fork():
-            raise OSError(28, "no space left for a socket")
+            raise OSError(errno.ENOSPC, "no space left for a socket")
         super().launch(request)
         self._boundary(f"launched {request.run_id}")
 

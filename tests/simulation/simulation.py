@@ -177,6 +177,7 @@ class Simulation(World):
                 (12, self.submit_many),
                 (0.5, self.users.join),
                 *((1, action) for action in few),
+                *((0.3, action) for action in (self.users.kill, self.users.create, self.users.update)),
             ]
 
     # ---- time ----
