@@ -180,6 +180,16 @@ def test_without_any_home_it_says_what_to_set(home, monkeypatch):
     assert load(home, {"VCTL_HOME": "/x"}).home() == Path("/x")
 
 
+def test_a_directory_that_was_removed_under_the_caller(home, monkeypatch):
+    gone = home / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(BadSpec, match="the current directory has been removed") as error:
+        load()
+    assert "cd" in error.value.fix
+
+
 def test_rows_show_everything(home):
     rows = list(at(home, VCTL_CLUSTER="team").rows())
     assert [setting.name for setting, _, _ in rows] == [setting.name for setting in SETTINGS]

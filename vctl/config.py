@@ -189,7 +189,13 @@ def load(
     flags: Mapping[str, object] | None = None,
 ) -> Config:
     """All settings as they hold in a directory with an environment (default: those of this process)."""
-    here, env = os.path.abspath(cwd or "."), os.environ if env is None else env
+    env = os.environ if env is None else env
+    try:
+        here = os.path.abspath(cwd or ".")
+    except FileNotFoundError:
+        raise BadSpec(
+            "the current directory has been removed", fix="change to a directory that exists, with cd"
+        ) from None
     values = {setting.name: setting.default for setting in SETTINGS}
     origins = dict.fromkeys(values, "default")
     if env.get("NO_COLOR"):  # no-color.org: a file or flag of ours overrides it
