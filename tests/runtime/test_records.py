@@ -287,6 +287,7 @@ def test_a_request_to_stop_that_nobody_will_read_is_removed(ground):
     """A scheduler that was suspended may ask for the end of what is over and forgotten (spec 16)."""
     ground.launch("unknown", "sleep", "60")
     ground.running("unknown")
+    eventually(lambda: (ground.runtime.changes(), ground.runtime.due_s() > 1)[1], "heard that it was taken")
     records = ground.runtime._records
     for run_id in ("unknown", "assigned", "gone"):
         records.request_stop(run_id, 60.0, 15)
