@@ -130,6 +130,7 @@ def test_a_signal_that_comes_meanwhile_reaches_the_new_program(
         assert new.caught == signal.SIGTERM
         renewal.begin_anew(home, config, inherited, new, kind=FOREGROUND)
     assert len(became) == 1, "whoever is told to end does not begin anew"
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()), "and hears every further signal"
     assert locks.holder(home) is None
 
 

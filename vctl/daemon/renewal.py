@@ -80,6 +80,7 @@ def begin_anew(home: Path, config: Config, lock: SchedulerLock, signals: Signals
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, signals.numbers)
     if signals.caught:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.numbers)
         lock.release()
         return
     lock.hand_over(HANDED_OVER)
