@@ -76,10 +76,9 @@ class SlotIndex:
         leaving: dict[ClassKey, list[str]] = {}
         joining: dict[ClassKey, list[str]] = {}
         alike: dict[tuple[int, ...], ClassKey] = {}
+        # first those that leave: with the last one its class goes, which another one may be about to join
         for vnode_id in [vnode_id for vnode_id, one in filed.items() if one is None]:
-            self.drop(
-                vnode_id
-            )  # first: with the last one its class goes, which another one may be about to join
+            self.drop(vnode_id)
         for vnode_id, one in filed.items():
             if one is None:
                 continue

@@ -8,7 +8,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.resources import SCALE
 from vctl.ops import views
 from vctl.ops.capacity import totals_of
-from vctl.store import clusters, feed, job_views, leases, nodes
+from vctl.store import clusters, feed, job_views, nodes
 from vctl.store.store import Store
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,10 +31,10 @@ def _families(store: Store) -> Iterator[Iterator[str]]:
     yield _family(
         "vctl_resources_demanded",
         "Resources that waiting jobs and tasks ask for.",
-        _amounts(leases.demanded(store)),
+        _amounts(job_views.demanded(store)),
     )
     yield _family(
-        "vctl_resources_lent", "Resources that clusters have borrowed.", _amounts(leases.lent(store))
+        "vctl_resources_lent", "Resources that clusters have borrowed.", _amounts(job_views.lent(store))
     )
     yield _family("vctl_jobs", "Jobs by state.", _by("status", job_views.counts_by_status(store)))
     yield _family(

@@ -1,4 +1,4 @@
-"""SQL for those who look: jobs with the scheduler's verdicts, the head of the queue, how many there are of what."""
+"""SQL for those who look: jobs with the scheduler's verdicts, the head of the queue, how many and how much of what."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from vctl.core import jobs as jb
 from vctl.core.listed import Alike, Values, joined
-from vctl.store import database
+from vctl.core.resources import Amounts
+from vctl.store import database, rows
 from vctl.store.store import Row, Store
 
 VIEW = (
@@ -176,3 +177,26 @@ def never_ran(store: Store, since_ns: int | None, until_ns: int | None) -> dict[
         since_ns if since_ns is not None else 0, until_ns if until_ns is not None else 1 << 62,
     )  # fmt: skip
     return {row["status"]: row["n"] for row in found}
+
+
+def lent(store: Store) -> Amounts:
+    """What all leases have lent, together."""
+    return _summed(store, "SELECT amounts, count(*) FROM leases GROUP BY 1")
+
+
+def demanded(store: Store) -> Amounts:
+    """What waiting jobs and tasks ask for, together."""
+    return _summed(
+        store,
+        "SELECT resources, count(*) FROM jobs WHERE status = 'PENDING' GROUP BY 1 UNION ALL"
+        " SELECT request, count(*) FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT' GROUP BY 1",
+    )
+
+
+def _summed(store: Store, sql: str) -> Amounts:
+    """The sum of amounts, from rows of their text and how often there are such."""
+    total: dict[str, int] = {}
+    for text, number in store.rows(sql):
+        for name, amount in rows.loads(text or "{}").items():
+            total[name] = total.get(name, 0) + amount * number
+    return total

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from vctl.core.leases import Lease
-from vctl.core.resources import Amounts
 from vctl.store import rows
 from vctl.store.store import Row, Store
 
@@ -29,26 +28,3 @@ def flexible_entry(store: Store, cluster_id: str) -> dict[str, int]:
     )
     found: dict[str, int] = {} if row is None else rows.loads(row["amounts"])
     return found
-
-
-def lent(store: Store) -> Amounts:
-    """What all leases have lent, together."""
-    return _summed(store, "SELECT amounts, count(*) FROM leases GROUP BY 1")
-
-
-def demanded(store: Store) -> Amounts:
-    """What waiting jobs and tasks ask for, together."""
-    return _summed(
-        store,
-        "SELECT resources, count(*) FROM jobs WHERE status = 'PENDING' GROUP BY 1 UNION ALL"
-        " SELECT request, count(*) FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT' GROUP BY 1",
-    )
-
-
-def _summed(store: Store, sql: str) -> Amounts:
-    """The sum of amounts, from rows of their text and how often there are such."""
-    total: dict[str, int] = {}
-    for text, number in store.rows(sql):
-        for name, amount in rows.loads(text or "{}").items():
-            total[name] = total.get(name, 0) + amount * number
-    return total
