@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -148,30 +146,6 @@ def test_no_change_has_two_writers() -> None:
     """The second one would take the place of the first, which nobody would call any more."""
     with pytest.raises(ValueError, match="declared twice: JobsHeld"):
         writes(ch.JobsHeld)
-
-
-ONCE = """
-import sys, threading
-from dataclasses import fields
-from vctl.engine import changes as ch
-from vctl.engine.changes.change import FIELDS, _Unmade
-assert all(isinstance(vars(kind)[FIELDS], _Unmade) for kind in ch.CHANGES.values())
-sys.setswitchinterval(1e-6)
-made, start = [], threading.Barrier(8)
-def make():
-    start.wait()
-    made.append(ch.RunStopping("1.1.0.aa", "TimeLimit"))
-threads = [threading.Thread(target=make) for _ in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert len(made) == 8 and len(set(made)) == 1
-assert [one.name for one in fields(ch.NodeRemoved)] == ["node_id"]
-assert isinstance(vars(ch.NodeMoved)[FIELDS], _Unmade)
-"""
-
-
-def test_what_a_command_does_not_use_is_not_made_and_threads_make_it_once() -> None:
-    subprocess.run([sys.executable, "-c", ONCE], check=True)
 
 
 @pytest.mark.parametrize("change", SAMPLES, ids=lambda one: type(one).__name__)

@@ -11,46 +11,12 @@ if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
 
 C = TypeVar("C")
-FIELDS = "__dataclass_fields__"
-_makers: dict[type, object] = {}
 
 
 @dataclass_transform(frozen_default=True)
 def change(kind: type[C]) -> type[C]:
-    """A frozen dataclass that is made when its first value is, or when its fields are asked for.
-
-    Making one costs half a millisecond. Every command imports all of them, and most commands need one or none.
-    """
-
-    def new(cls: type[C], *_: object, **__: object) -> C:
-        _make(kind)
-        return object.__new__(cls)
-
-    setattr(kind, FIELDS, _Unmade())
-    setattr(kind, "__new__", staticmethod(new))  # noqa: B010  # an assignment would be another type
-    return kind
-
-
-class _Unmade:
-    """Stands for the fields of a change until somebody asks for them."""
-
-    def __get__(self, instance: object, kind: type) -> Any:
-        _make(kind)
-        return getattr(kind, FIELDS)
-
-
-def _make(kind: type) -> None:
-    """Make it in the thread that comes first; another one waits for that half millisecond."""
-    me = object()
-    if _makers.setdefault(kind, me) is me:
-        value(frozen=True)(kind)
-        setattr(kind, "__new__", staticmethod(_plain))  # noqa: B010  # as above
-    while kind.__new__ is not _plain:
-        pass
-
-
-def _plain(cls: type[C], *_: object, **__: object) -> C:
-    return object.__new__(cls)
+    """A frozen dataclass."""
+    return value(frozen=True)(kind)
 
 
 class PublicEvent(NamedTuple):
