@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.conftest import eventually, is_gone
+from tests.runtime.conftest import Ground, eventually, is_gone
 from tests.specification import spec
 from vctl.runtime import lines, processes, supervisors
 from vctl.runtime.local import LocalRuntime
@@ -299,3 +299,37 @@ def test_a_request_to_stop_that_nobody_will_read_is_removed(ground):
     ground.runtime.settle({"assigned": ground.number("assigned")})
     assert ground.runtime.due_s() > 1, "nothing is left that it has to see to soon"
     ground.runtime.stop("unknown", grace_s=0)
+
+
+def test_a_run_that_no_supervisor_takes_is_given_up_and_says_where_to_look(ground, monkeypatch):
+    """Whoever waits for it would see a running job for ever, and no reason (spec 8)."""
+    monkeypatch.setattr(supervisors, "MOST_TRIES", 3)
+    monkeypatch.setattr(supervisors, "_FIRST_PAUSE_S", 0.001)
+    number = ground.number("a")
+    assert ground.runtime._supervisors.give(number, "a", b"no request")
+    eventually(lambda: "a" in ground.runtime.changes())
+    eventually(lambda: (ground.runtime.changes(), ground.runtime.observe("a").state is RunState.LOST)[1])
+    assert ground.runtime.observe("a").problem == "3 supervisors ended before they took it: see launcher.log"
+    assert ground.runtime.clear_lost("a") == ()
+    ground.runtime.forget("a")
+    assert ground.runtime.observe("a").state is RunState.NEVER_STARTED
+    log = ground.home / "launcher.log"
+    assert "marshal.loads" in log.read_text()
+    log.write_text("")
+
+
+def test_a_file_to_which_lines_are_appended_may_lie_where_no_space_can_be_kept(tmp_path):
+    """ext2, ramfs, NFS before 4.2: glibc would imitate it by writing, and refuses that with EBADF (spec 16)."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = ["mount", "-t", "ramfs", "-o", "mode=700", "ramfs", str(disk)]
+    if subprocess.run(words, check=False, capture_output=True).returncode:
+        pytest.skip("only who may mount can have a disk without fallocate")
+    try:
+        there = Ground(disk)
+        there.launch("a", "echo", "here")
+        assert there.ended("a").exit_code == 0
+        assert there.log("a") == b"here\n"
+        there.end()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

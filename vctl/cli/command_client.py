@@ -36,6 +36,14 @@ def hand_over(words: list[str]) -> int | None:
         return None
     line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:
+        return _answered(line, server) if (server := _sent(line, path, words)) else None
+    finally:
+        line.close()
+
+
+def _sent(line: "_socket.socket", path: str, words: list[str]) -> int | None:
+    """Pid of the process that has got a command; None where nobody listens, answers, or is of this installation."""
+    try:
         line.settimeout(_START_S)
         line.connect(path)
         pid, _, installation = line.recv(_LONGEST).partition(b" ")
@@ -45,9 +53,9 @@ def hand_over(words: list[str]) -> int | None:
         files = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1, 2))
         line.sendmsg([encode(words)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
         line.settimeout(None)
-    except OSError:  # nobody listens, or answers; or this is too long for one message
+    except OSError:  # or this is too long for one message
         return None
-    return _answered(line, int(pid))
+    return int(pid)
 
 
 def carry_out(words: list[str]) -> int:

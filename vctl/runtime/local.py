@@ -25,12 +25,11 @@ from vctl.runtime.protocol import (
     check_run_id,
 )
 from vctl.runtime.supervisor import STOP_SIGNAL, Request, serves_all
-from vctl.runtime.supervisors import ANSWER_S
+from vctl.runtime.supervisors import ANSWER_S, GONE
 
 RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
 """In the environment of every process of a run: how what a killed supervisor left behind is found."""
 
-GONE = "its records are gone"
 _CLEAR_TIMEOUT_S = 2.0
 _CLEAR_PAUSE_S = 0.01
 _PATIENCE_S = 10.0  # with a supervisor that is not suspended: the machine is overloaded
@@ -165,8 +164,9 @@ class LocalRuntime(Runtime):
         with self._lock:
             found = self._findings.find(run_id)
         if found is None:
-            if run_id in self._supervisors.refused or run_id in self._running:
-                found = Found(self._running.get(run_id), problem=GONE)
+            refused = self._supervisors.refused.get(run_id)
+            if refused or run_id in self._running:
+                found = Found(self._running.get(run_id), problem=refused or GONE)
             else:
                 return Seen(RunState.NEVER_STARTED)
         if found.proved:
@@ -315,7 +315,7 @@ class LocalRuntime(Runtime):
                 if self._old is not None:
                     self._old.remove(run_id)
             self._of.pop(run_id, None)
-            self._supervisors.refused.discard(run_id)
+            self._supervisors.refused.pop(run_id, None)
             self._running.pop(run_id, None)
             if self._stopping.pop(run_id, None) is not None:
                 self._records.drop_stop(run_id)

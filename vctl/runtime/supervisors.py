@@ -29,6 +29,10 @@ ANSWER_S = 2.0
 """Who has not taken a request by then is suspended, or as good as dead."""
 _LONGEST_ANSWER_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 30.0  # between processes of a number that take no request
+MOST_TRIES = 10
+"""So many processes of a number may end without having taken their request: that takes 20 seconds."""
+GONE = "its records are gone"
+"""Nobody knows whether such a run was started."""
 _REST_S = 5.0  # supervisors that nobody needed for so long may go; a fork costs as much as several short jobs
 _SPARE_FILES = 256  # of those that a process may have open: for all else that the scheduler does
 _CHUNK_BYTES = 1 << 16
@@ -75,7 +79,7 @@ class Supervisors:
         self.idle: list[Seat] = []  # the one that was busy last at the end: its pages are warm
         self.left: set[int] = set()  # numbers that get no more runs
         self.news: set[str] = set()  # runs of which something was heard
-        self.refused: set[str] = set()  # runs whose file is gone: they may have been started, nobody knows
+        self.refused: dict[str, str] = {}  # runs that nobody will start -> why
         self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # for good; more only while they are needed
         self.least_idle = 0
         self.next_look: float | None = None
@@ -124,8 +128,8 @@ class Supervisors:
             self._send(seat, request)
         return True
 
-    def _refuse(self, run_id: str) -> bool:
-        self.refused.add(run_id)
+    def _refuse(self, run_id: str, why: str = GONE) -> bool:
+        self.refused[run_id] = why
         self.news.add(run_id)
         return False
 
@@ -290,6 +294,9 @@ class Supervisors:
             seat.request and seat.file.boot != self.boot
         ):  # its file is gone: no process of its number starts it
             self._refuse(seat.run)
+            self.leave(seat)
+        elif seat.request and seat.tries >= MOST_TRIES and seat.file.holder() is None:
+            self._refuse(seat.run, f"{seat.tries} supervisors ended before they took it: see launcher.log")
             self.leave(seat)
         elif seat.request:
             seat.due = time.monotonic() + min(
