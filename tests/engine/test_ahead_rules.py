@@ -67,6 +67,14 @@ def test_the_next_members_follow_those_that_run_and_leave_their_queue() -> None:
     assert assigned(state, 2) == []
 
 
+def test_of_two_runs_of_one_supervisor_the_later_one_leads() -> None:
+    """The end of the first was said after the look for ends: whoever follows it would wait for the end of the second."""
+    state = members()
+    first, second = (next(iter(state.runs_of_job[job_id])) for job_id in (1, 2))
+    state.runs[second] = replace(state.runs[second], supervisor=state.runs[first].supervisor)
+    assert assigned(state, 2) == [(3, 2), (4, 3)]
+
+
 def test_a_follower_starts_where_a_look_at_what_is_free_would_have_started_it() -> None:
     ahead, plain = members(), members()
     assigned(ahead)

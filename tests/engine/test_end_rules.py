@@ -145,6 +145,16 @@ def test_a_gang_goes_on_after_a_member_that_ended_well_and_ends_with_the_last() 
     assert follows(state, end(state, "j1.1")) == [run_over("j1.1"), over()]
 
 
+def test_a_gang_is_not_ending_after_a_member_that_was_to_end_has_ended_well() -> None:
+    """As it is for who reads the tables: its resources do not come free for others."""
+    state = state_of()
+    run_job(state, members=2)
+    apply(state, ch.RunStopping("j1.0", "TimeLimit"))
+    assert state.running.leaving == {1}
+    assert follows(state, end(state)) == [run_over()]
+    assert not state.running.leaving
+
+
 def test_a_gang_ends_with_the_member_that_ended_badly() -> None:
     state = state_of()
     run_job(state, members=2)

@@ -285,6 +285,7 @@ class Supervisor(Process):
         yield from self.while_full()
         rest = b"%d %d 0 %d %d 0 0 0 " % (code, signo, run.stopped, kernel.timeline.now())
         own.write(lines.ENDED, run.name, rest)
+        kernel.over.add(name)
         if not run.stopped:
             kernel.truth[name] = code
 
@@ -366,6 +367,8 @@ class Kernel:
         self.starts: dict[str, int] = {}
         self.truth: dict[str, int] = {}
         """Run -> the exit code that its record gives."""
+        self.over: set[str] = set()
+        """Runs of which a record tells the end."""
         self.orphaned: set[str] = set()
         """Runs whose supervisor was killed before it had said all of them."""
         self.accepted: set[str] = set()
@@ -438,6 +441,7 @@ class Kernel:
                 lost = _ended(text) - _ended(path.read_bytes().rpartition(b"\n")[0])
                 for name in lost:
                     self.truth.pop(os.fsdecode(name), None)
+                    self.over.discard(os.fsdecode(name))
         for run_id in sorted(self.accepted):
             if self.dice.random() < 0.3:  # nor does the disk know that its offer was taken
                 self.offer(self.timeline.home, run_id)

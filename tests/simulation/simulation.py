@@ -616,7 +616,7 @@ class Simulation(World):
         """No supervisor has two runs; one of which the end is known, and not in the tables yet, does not count."""
         runs: dict[int, str] = {}
         for row in self.store.rows("SELECT supervisor, run_id FROM runs WHERE state <> 'ENDED'"):
-            if row["run_id"] not in self.processes.truth:
+            if row["run_id"] not in self.processes.over:
                 if row["supervisor"] in runs:
                     raise Violation(f"{row['run_id']} has the supervisor of {runs[row['supervisor']]}")
                 runs[row["supervisor"]] = row["run_id"]

@@ -114,8 +114,14 @@ class RunEnded(Change):
             return
         state.drop_run(run)
         job = state.running.jobs.get(run.job_id)
-        if job is not None and job.run_id == run.run_id and (others := state.members_of(run.job_id)):
+        if job is None or run.task_id is not None or not (others := state.members_of(run.job_id)):
+            return
+        if job.run_id == run.run_id:
             state.running.put(replace(job, run_id=min(others)))
+        if run.stop_reason is not None:  # it may have ended well all the same: then the others go on
+            state.running.leave(
+                run.job_id, leaves=state.is_ending(run.job_id) or run.job_id in state.preemptions
+            )
 
 
 def with_process(run: Run, process: Process | None) -> Run:

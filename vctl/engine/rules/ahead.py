@@ -67,10 +67,15 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
         return
     last: dict[str, tuple[Run, str, PendingJob, int]] = {}
     """Run -> it, the last one that follows it, the job of that, and how many follow."""
-    for run_id in started:
-        if (run := state.runs.get(run_id)) is not None and _leads(state, run):
-            *_, (before, like, length) = ((run_id, state.requests[run.job_id], 0), *_chain(state, run_id))
-            last[run_id] = run, before, like, length
+    # One that has said the end of a run before the rules hear of it may have a second one already: that one leads.
+    latest = {run.supervisor: run for run_id in started if (run := state.runs.get(run_id)) is not None}
+    for run in latest.values():
+        if _leads(state, run):
+            *_, (before, like, length) = (
+                (run.run_id, state.requests[run.job_id], 0),
+                *_chain(state, run.run_id),
+            )
+            last[run.run_id] = run, before, like, length
     most = min(most, max(_LEAST, _MOST_TOGETHER // max(1, len(state.runs))))
     for depth in range(1, most + 1):
         for head, (run, before, like, length) in last.items():
