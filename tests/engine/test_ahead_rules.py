@@ -68,7 +68,7 @@ def test_the_next_members_follow_those_that_run_and_leave_their_queue() -> None:
 
 
 def test_of_two_runs_of_one_supervisor_the_later_one_leads() -> None:
-    """The end of the first was said after the look for ends: whoever follows it would wait for the end of the second."""
+    """The end of the first was said after the look for ends: who follows it would wait for the second."""
     state = members()
     first, second = (next(iter(state.runs_of_job[job_id])) for job_id in (1, 2))
     state.runs[second] = replace(state.runs[second], supervisor=state.runs[first].supervisor)
