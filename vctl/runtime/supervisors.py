@@ -290,18 +290,15 @@ class Supervisors:
         self.news.add(seat.run)
         self.watch(seat.file)  # another process may have taken it
         self.look(seat)
-        if (
-            seat.request and seat.file.boot != self.boot
-        ):  # its file is gone: no process of its number starts it
-            self._refuse(seat.run)
+        if seat.request and seat.file.boot != self.boot:
+            self._refuse(seat.run)  # its file is gone: no process of its number starts it
             self.leave(seat)
         elif seat.request and seat.tries >= MOST_TRIES and seat.file.holder() is None:
             self._refuse(seat.run, f"{seat.tries} supervisors ended before they took it: see launcher.log")
             self.leave(seat)
         elif seat.request:
-            seat.due = time.monotonic() + min(
-                _LONGEST_PAUSE_S, 0 if seat.tries < 2 else _FIRST_PAUSE_S * 2**seat.tries
-            )
+            pause_s = 0 if seat.tries < 2 else _FIRST_PAUSE_S * 2**seat.tries
+            seat.due = time.monotonic() + min(_LONGEST_PAUSE_S, pause_s)
         else:
             self.leave(seat)
 
@@ -355,12 +352,10 @@ class Supervisors:
             self._fork(seat)
         elif getattr(processes.process(holder), "state", "X") in "Tt":
             seat.file.read()
-            if (
-                seat.run not in seat.file.runs
-            ):  # a suspended process starts nothing between this look and its end
-                processes.send(holder, signal.SIGKILL)
-            else:
-                processes.send(holder, signal.SIGCONT)
+            is_taken = (
+                seat.run in seat.file.runs
+            )  # a suspended process starts nothing between this look and its end
+            processes.send(holder, signal.SIGCONT if is_taken else signal.SIGKILL)
 
     def _trim(self, now: float) -> None:
         """End idle supervisors that were not needed lately."""
