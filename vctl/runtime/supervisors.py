@@ -352,9 +352,7 @@ class Supervisors:
             self._fork(seat)
         elif getattr(processes.process(holder), "state", "X") in "Tt":
             seat.file.read()
-            is_taken = (
-                seat.run in seat.file.runs
-            )  # a suspended process starts nothing between this look and its end
+            is_taken = seat.run in seat.file.runs  # nor does a suspended process take it after this look
             processes.send(holder, signal.SIGCONT if is_taken else signal.SIGKILL)
 
     def _trim(self, now: float) -> None:
