@@ -12,7 +12,13 @@ def main() -> int:
     if words == ["--version"] or words == ["version"]:
         from vctl import __version__
 
-        sys.stdout.write(f"vctl {__version__}\n")
+        try:
+            sys.stdout.write(f"vctl {__version__}\n")
+            sys.stdout.flush()
+        except OSError as error:
+            from vctl.cli import app
+
+            return app.failed(error, words)
         return 0
     try:
         from vctl.cli import command_client

@@ -156,8 +156,13 @@ def test_bytes_that_are_no_text_go_through(served: Place) -> None:
 
 
 def test_an_output_that_nobody_reads_any_more(served: Place) -> None:
-    for more in ({}, OWN):
-        shell = f"{sys.executable} -m vctl list events -o json; echo $? >&2"
+    for words, more in (
+        ("list events -o json", {}),
+        ("list events -o json", OWN),
+        ("--help", {}),
+        ("--version", {}),
+    ):
+        shell = f"{sys.executable} -m vctl {words}; echo $? >&2"
         done = subprocess.run(
             ["bash", "-c", f"({shell}) | true"], env=served.environment(more), cwd=served.folder,
             stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=True,
@@ -174,6 +179,8 @@ def test_an_output_whose_disk_is_full(served: Place, handed: bool) -> None:
         ("status", 1, full),
         ("list events -o json", 1, full),
         ("list --help", 1, full),
+        ("--help", 1, full),
+        *([("--version", 1, full)] if handed else []),
         ("job status nosuch -o json", 4, "Error: there is no job 'nosuch'\n"),
     ):
         done = subprocess.run(
@@ -182,6 +189,19 @@ def test_an_output_whose_disk_is_full(served: Place, handed: bool) -> None:
             capture_output=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr.decode().partition("Fix: ")[0]) == (code, told), words
+
+
+@spec("13.errors")
+@pytest.mark.parametrize("handed", [True, False])
+def test_messages_that_cannot_be_written_change_no_exit_code(served: Place, handed: bool) -> None:
+    for words, code in (("job status nosuch", 4), ("nosuch", 2), ("ps", 0)):
+        for rest in ("2> /dev/full", "2>&1 >/dev/null | true; exit ${PIPESTATUS[0]}"):
+            done = subprocess.run(
+                ["bash", "-c", f"{sys.executable} -m vctl {words} {'' if handed else '--home $VCTL_HOME'} {rest}"],
+                env=served.environment({"PYTHONUNBUFFERED": ""}), cwd=served.folder, stdin=subprocess.DEVNULL,
+                capture_output=True, timeout=PATIENCE_S, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (code, b""), (words, rest)
 
 
 def test_ctrl_c_ends_it(served: Place, tmp_path: Path) -> None:

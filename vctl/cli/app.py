@@ -11,10 +11,10 @@ from typing import Any
 
 from vctl import cli, spec
 from vctl.cli import catalog, declare
-from vctl.cli.call import Call
+from vctl.cli.call import Call, tell
 from vctl.cli.common import HOISTED, INTERRUPTED
 from vctl.cli.declare import Command
-from vctl.core.text import harmless, visible
+from vctl.core.text import harmless
 from vctl.errors import BadSpec, VctlError, known
 from vctl.operations.declare import Param
 
@@ -30,23 +30,26 @@ def run(words: Sequence[str]) -> int:
         if command is None or values is None:
             return 0  # help was shown
         return _execute(command, values)
-    except VctlError as error:
-        return _report(error, as_json=wants_json(words))
-    except BrokenPipeError:
-        return _unread()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:
-        if os.environ.get("VCTL_DEBUG") == "1":
-            raise
-        if (trouble := known(error)) is not None:
-            return _report(trouble, as_json=wants_json(words))
+    except Exception as error:  # noqa: BLE001 - told, and shown in full with VCTL_DEBUG=1
+        return failed(error, words)
+
+
+def failed(error: Exception, words: Sequence[str]) -> int:
+    """Tell why a command line ended early; returns the exit code."""
+    if isinstance(error, BrokenPipeError):
+        return _unread()
+    trouble = error if isinstance(error, VctlError) else None
+    if trouble is None and os.environ.get("VCTL_DEBUG") == "1":
+        raise error
+    if trouble is None and (trouble := known(error)) is None:
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
-        problem = VctlError(
+        trouble = VctlError(
             f"internal error: {detail}",
             fix="run it again with VCTL_DEBUG=1 to see the traceback, and report the error",
         )
-        return _report(problem, as_json=wants_json(words))
+    return _report(trouble, as_json=wants_json(words))
 
 
 def wants_json(words: Sequence[str]) -> bool:
@@ -192,13 +195,8 @@ def _answer(call: Call, values: dict[str, Any]) -> int:
 
 def _unread() -> int:
     """The reader of the output has ended."""
-    _drop_output()
+    cli.output.drop(sys.stdout)
     return 141
-
-
-def _drop_output() -> None:
-    """What could not be written leads to nowhere: the last flush of the interpreter must not fail either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: VctlError, *, as_json: bool) -> int:
@@ -214,8 +212,8 @@ def _report(error: VctlError, *, as_json: bool) -> int:
     except BrokenPipeError:
         return _unread()
     except OSError:  # the disk of the output is full: then the error is told as to a person
-        _drop_output()
-    sys.stderr.write(f"Error: {visible(error.problem)}\n")
+        cli.output.drop(sys.stdout)
+    tell(f"Error: {error.problem}")
     if error.fix:
-        sys.stderr.write(f"Fix: {visible(error.fix)}\n")
+        tell(f"Fix: {error.fix}")
     return error.exit_code

@@ -82,6 +82,8 @@ def _ask(
         found = entry.main(args=list(words), prog_name=name, standalone_mode=False)
     except UsageError as error:
         raise _mistake(error, name, examples[0], params) from None
+    except SystemExit:  # nobody reads the page: click ends the program, with the code of an error
+        raise BrokenPipeError from None
     if isinstance(found, dict):
         return found
     # not as typer's epilog, which would break the lines that users copy

@@ -228,8 +228,7 @@ class Call:
         """Write a text that is not a result to stderr."""
         if text:
             sys.stdout.flush()
-            sys.stderr.write(visible(text) + "\n")
-            sys.stderr.flush()
+            tell(text)
 
     def warn_if_nothing_schedules(self) -> None:
         """Warn when no scheduler has sent a heartbeat lately; only after the state was opened."""
@@ -284,3 +283,12 @@ class Call:
         import time
 
         time.sleep(self.watch_s or 0)
+
+
+def tell(text: str) -> None:
+    """Write to stderr. Where that cannot be written, the result and the exit code still count, as with other tools."""
+    try:
+        sys.stderr.write(visible(text) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        cli.output.drop(sys.stderr)
