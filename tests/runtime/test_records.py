@@ -319,7 +319,7 @@ def test_a_run_that_no_supervisor_takes_is_given_up_and_says_where_to_look(groun
 
 
 def test_a_file_to_which_lines_are_appended_may_lie_where_no_space_can_be_kept(tmp_path):
-    """ext2, ramfs, NFS before 4.2: glibc would imitate it by writing, and refuses that with EBADF (spec 16)."""
+    """ext2, ramfs: glibc would imitate it by writing, and refuses that with EBADF (spec 16)."""
     disk = tmp_path / "disk"
     disk.mkdir()
     words = ["mount", "-t", "ramfs", "-o", "mode=700", "ramfs", str(disk)]

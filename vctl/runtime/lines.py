@@ -29,7 +29,7 @@ _MOST_MESSAGE = 2000
 _LEAST_SPACE, _SPACE = 8192, 32768  # for several runs: the end of one that was taken always fits
 NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # opening what is no file of ours
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
-"""ext2, ramfs, NFS before 4.2: no space is kept. glibc would write zeros, but not to a file that is appended to."""
+"""ext2, ramfs: no space is kept there. glibc would write zeros, but not to a file that is appended to."""
 
 
 def line(kind: bytes, run: bytes, rest: bytes) -> bytes:
