@@ -19,6 +19,7 @@ from vctl.engine.rules.revocation import to_call
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.turn import follows
 from vctl.ops import clusters, leases, nodes, tasks
+from vctl.ops.why import why
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.options import parse_warning_signal
 from vctl.spec.quantities import parse_resources
@@ -128,6 +129,18 @@ def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:
     assert total(shared, "a") == 6.0
     assert shared.job("train")["status"] == "RUNNING"
     assert list((shared.home / "notices").iterdir()) == [], "it has given back, and goes on"
+
+
+def test_while_a_lease_is_called_back_both_sides_are_told_when_it_ends(shared: Life) -> None:
+    """Waiting is enough, and who looks must see that (spec 8: a job never waits without a reason)."""
+    lend_and_call_in(shared)
+    (ends,) = (one["expires_at"] for one in leases.list_leases(shared.store) if one["lender_id"] == "a")
+    waiting, running = why(shared.store, "own"), why(shared.store, "train")
+    assert waiting["message"] is not None and running["message"] is not None
+    assert f"; 1 CPU that a lent to b is back by {ends}" in waiting["message"]
+    assert shared.job("own")["message"] == waiting["message"]
+    said = f"; b gives 1 CPU back to a by {ends}: what uses it then is ended"
+    assert running["message"].endswith(said)
 
 
 @pytest.mark.parametrize("restarts", [False, True])

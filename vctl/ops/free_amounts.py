@@ -6,17 +6,18 @@ Resources that are reserved by preemptions count as not free.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster
 from vctl.core.labels import Labels
+from vctl.core.leases import Lease
 from vctl.core.resources import Allocation, FreeCapacity
 from vctl.core.wording import cluster_text
 from vctl.scheduler.shortage import Above, Slot, Slots
-from vctl.store import clusters, preemptions, rows
+from vctl.store import clusters, leases, preemptions, rows
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
@@ -79,6 +80,25 @@ class FreeAmounts:
             self.slots(one, job_id)
             found |= self._reserved_in.get(one, set())
         return [one.submission_id for one in self.nominations if one.job_id in found and one.job_id != job_id]
+
+    @cached_property
+    def called(self) -> list[Lease]:
+        """The leases that their lenders have called back."""
+        return leases.called(self.store)
+
+    def coming_back(self, cluster_id: str) -> list[Lease]:
+        """What a cluster has lent and called back, or one above it from which it can grow."""
+        lenders = {cluster_id, *self._upward(cluster_id)}
+        return [lease for lease in self.called if lease.lender_id in lenders]
+
+    def to_give_back(self, cluster_id: str) -> list[Lease]:
+        """What a cluster has borrowed and is to give back, or one above it in which it lies."""
+        borrowers: set[str] = set()
+        cluster = self.cluster(cluster_id)
+        while cluster is not None:
+            borrowers.add(cluster.cluster_id)
+            cluster = None if cluster.parent_id is None else self.cluster(cluster.parent_id)
+        return [lease for lease in self.called if lease.borrower_id in borrowers]
 
     def _upward(self, cluster_id: str) -> Iterator[str]:
         cluster = self.cluster(cluster_id)

@@ -132,8 +132,22 @@ class Reasons:
         if short.fits is None and self._has_place(row):
             return None
         if short.fits is None:
-            return jb.INSUFFICIENT, f"{short.text}{beside}; the parts do not all fit at the same time"
-        return None if short.fits else (jb.INSUFFICIENT, short.text + beside)
+            parts = parts_of(rows.spec(row["spec"]), rows.loads(row["entry"]))
+            several = len(parts) > 1 or any(part.count > 1 for part in parts)
+            what = "the parts do not all fit at the same time" if several else "that is not enough for it"
+            beside = f"{beside}; {what}"
+        return None if short.fits else (jb.INSUFFICIENT, f"{short.text}{beside}{self._coming_back(row)}")
+
+    def _coming_back(self, row: Row) -> str:
+        """The end of a message that names what it needs and was lent, and is called back already."""
+        wanted = rows.loads(row["resources"])
+        coming = [
+            f"{amounts_text(lease.amounts)} that {cluster_text(lease.lender_id)} lent to"
+            f" {cluster_text(lease.borrower_id)} is back by {timestamp(lease.expires_at)}"
+            for lease in self.capacity.coming_back(str(row["parent_cluster_id"]))
+            if wanted.keys() & lease.amounts.keys()
+        ]
+        return f"; {listed(coming, MOST_NAMED)}" if coming else ""
 
     def _limit(self, row: Row, parent_id: str) -> tuple[str, str] | None:
         """The reached limit of running jobs; None when no limit is reached."""

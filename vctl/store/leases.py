@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vctl.core.leases import Lease
+from vctl.core.leases import CALLED, Lease
 from vctl.store import rows
 from vctl.store.store import Row, Store
 
@@ -10,6 +10,12 @@ from vctl.store.store import Row, Store
 def all_rows(store: Store) -> list[Row]:
     """All leases, oldest first."""
     return store.rows("SELECT * FROM leases ORDER BY lease_id")
+
+
+def called(store: Store) -> list[Lease]:
+    """The leases that their lenders have called back, oldest first."""
+    found = store.rows("SELECT * FROM leases WHERE state = ? ORDER BY lease_id", CALLED)
+    return [rows.lease(row) for row in found]
 
 
 def of_borrower(store: Store, cluster_id: str) -> list[Lease]:
