@@ -55,6 +55,9 @@ CHECKS = {
         ["vc", "delete", "kPrimaryClusterID"], 2, "Invalid request, kPrimaryClusterID can not be removed."),
     "a negative count": (
         create("x", {"a": -1}), 2, "Invalid request, replicas(-1) must >= 0, virtual_cluster_id: x"),
+    "a negative count in a spec": (
+        ["vc", "create", "x", "--spec", '{"replica_sets": {"a": -1}}'], 2,
+        "Invalid request, replicas(-1) must >= 0, virtual_cluster_id: x"),
     "an empty template": (
         create("x", {"": 1}), 2, "Invalid request, template_id is empty, virtual_cluster_id: x"),
     "an id that exists": (create("team", {}), 5, "virtual cluster team exists already"),

@@ -79,7 +79,7 @@ def create(
         here.store,
         cluster_id,
         divisible=divisible,
-        spec=_spec(here, spec, replica_sets),
+        spec=_spec(here, cluster_id, spec, replica_sets),
         replica_sets=replica_sets,
         parent_id=parent,
         detach=detach,
@@ -142,7 +142,7 @@ def update(
         here.store,
         cluster_id,
         divisible=divisible,
-        spec=_spec(here, spec, replica_sets),
+        spec=_spec(here, cluster_id, spec, replica_sets),
         replica_sets=replica_sets,
         revision=None if revision is None else int(revision),
         borrow_limit=here.amounts(borrow_limit, "borrow_limit"),
@@ -189,14 +189,14 @@ def resume(here: Here, cluster_id: Id) -> "ClusterForm":
 
 
 def _spec(
-    here: Here, document: Mapping[str, Any] | Written | None, replica_sets: Document
+    here: Here, cluster_id: str, document: Mapping[str, Any] | Written | None, replica_sets: Document
 ) -> "ClusterSpec | None":
     if document is None:
         return None
     if replica_sets is not None:
         raise spec.fields.refuse("spec", "it cannot be combined with replica_sets", "keep one of the two")
     return spec.cluster_spec.parse_cluster_spec(
-        document_of(document), units=here.units, camel_case=True, logical=True
+        document_of(document), units=here.units, camel_case=True, logical=True, cluster_id=cluster_id
     )
 
 
