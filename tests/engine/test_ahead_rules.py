@@ -166,6 +166,15 @@ def test_nobody_follows_a_job_of_another_user_or_one_that_may_be_tried_again() -
     assert assigned(state, 3) == [(3, 1), (4, 2)]
 
 
+def test_nobody_follows_a_job_of_another_cluster() -> None:
+    """Its place is not that cluster's; where the other queue is empty there is only one in which anybody waits."""
+    state = members(2)
+    apply(state, ch.ClusterAdded(1, Cluster("c", PRIMARY, "logical", ClusterSpec())))
+    for number in (3, 4):
+        state.put_pending(pending(number, rules=ONCE, parent="c"))
+    assert assigned(state) == []
+
+
 def test_gangs_with_one_process_follow_each_other_unless_one_of_their_nodes_is_drained() -> None:
     state = members(5, "1c, 1c", spec=TWO_NODES)
     assert assigned(state, 2) == [(2, 1), (3, 2)]

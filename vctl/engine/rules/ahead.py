@@ -84,11 +84,16 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
             job = _next(queue, now)
             if job is None:
                 return
-            if (job.user, job.shape) != (like.user, like.shape) or _is_tried_again(like):
+            if _kind(job) != _kind(like) or _is_tried_again(like):
                 continue
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor or 0, supply.revision())
             last[head] = run, run_id, job, depth
+
+
+def _kind(job: PendingJob) -> tuple[str, str, str]:
+    """What a job and the one that takes its place have in common, so that this is the same for all limits."""
+    return job.parent_id, job.user, job.shape
 
 
 def _chain(state: SchedulerState, run_id: str) -> Iterator[tuple[str, PendingJob, int]]:
