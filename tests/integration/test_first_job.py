@@ -97,10 +97,11 @@ def test_the_exit_code_travels(
 @pytest.mark.parametrize(
     ("argv", "line"), [(["echo hi; exit 3"], "'echo hi; exit 3'"), (["cd", "/tmp"], "'cd /tmp'")]
 )
-def test_a_shell_line_is_recognised(one: Place, argv: list[str], line: str) -> None:
-    ran = one.run("job", "submit", "--", *argv)
+@pytest.mark.parametrize("typed", ["job submit", "run"])
+def test_a_shell_line_is_recognised(one: Place, typed: str, argv: list[str], line: str) -> None:
+    ran = one.run(*typed.split(), "--", *argv)
     assert ran.code == 127
-    assert f"Fix: run the line in a shell: vctl job submit -- sh -c {line}\n" in ran.err
+    assert f"Fix: run the line in a shell: vctl {typed} -- sh -c {line}\n" in ran.err
 
 
 @pytest.mark.parametrize("folder", ["no-such", "/etc/passwd"], ids=["missing", "a file"])

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
         arrange,
         attach,
         bridge,
+        catalog,
         columns,
         completion,
         declare,

@@ -81,6 +81,7 @@ def _find(words: list[str]) -> tuple[Command | None, list[str]]:
             given = ["-o", given[0].partition("=")[2] if taken == 1 else "".join(given[1:])]
         front += given
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+        _check_order(words)
         words = ["status", *words]
     if words[0] in ("-h", "--help", "help") or (
         words[0] in catalog.GROUPS and words[1:2] in (["-h"], ["--help"], ["help"])
@@ -91,6 +92,23 @@ def _find(words: list[str]) -> tuple[Command | None, list[str]]:
         return None, []
     command, rest = catalog.find(words)
     return command, front + rest
+
+
+def _check_order(words: list[str]) -> None:
+    """Refuse options in front of a command, which would be read as those of ``vctl status``."""
+    own = words[: words.index("--")] if "--" in words else words
+    known = {*catalog.GROUPS, *catalog.WORDS, *catalog.SHORT}
+    at = next((index for index, word in enumerate(own) if word in known), None)
+    if at is None:
+        return
+    status, _ = catalog.find(["status"])
+    if declare.read(status, _spell_out(status, words)) is None:
+        meant = " ".join(own[at : at + (2 if own[at] in catalog.GROUPS else 1)])
+        option = words[0].partition("=")[0]
+        raise BadSpec(
+            f"{option} stands before the command",
+            fix=f"options follow the command: `vctl {meant} {option} …`",
+        )
 
 
 def _show_help(group: str) -> None:

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Optional, cast
 
 import typer
 
-from vctl.cli.catalog import OPTION_ADVICE, OTHER_OPTIONS
+from vctl.cli.catalog import GROUPS, OPTION_ADVICE, OTHER_OPTIONS, members
 from vctl.cli.declare import Command
 from vctl.errors import BadSpec
 from vctl.operations.declare import Param
+from vctl.spec.fields import nearest
 
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
 """The usage error of click, or of the click inside newer versions of typer."""
@@ -93,15 +94,16 @@ def _ask(
 
 def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> BadSpec:
     message = str(error.format_message())
-    guesses = [str(guess) for guess in getattr(error, "possibilities", None) or ()]
     message = message.partition(" (Possible options")[0].partition(" Did you mean")[0].rstrip(". ")
-    if advice := _advice(getattr(error, "option_name", None), params):
+    if hasattr(error, "possibilities") and (advice := _advice(error.option_name, params)):
         return BadSpec(message, fix=advice)
-    if guesses:
-        return BadSpec(message, fix=f"did you mean {' or '.join(guesses)}?")
     if message.startswith("Got unexpected extra argument"):
         extra = message.partition("(")[2].removeprefix("s) (").rstrip(")")
         fix = "put JSON in single quotes, or the shell splits it" if "}" in extra else f"see `{name} --help`"
+        group = name.removeprefix("vctl ").removesuffix("s")
+        meant = f"{group} {extra.partition(' ')[0]}"
+        if group in GROUPS and meant in (command.path for command in members(group)):  # nodes list
+            fix = f"did you mean `vctl {meant}`?"
         return BadSpec(f"too many arguments: {extra}", fix=fix)
     if message.startswith("Missing"):
         return BadSpec(message, fix=f"for example `{example}`; see `{name} --help`")
@@ -113,12 +115,16 @@ def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> Ba
     return BadSpec(message, fix=f"see `{name} --help`")
 
 
-def _advice(option: str | None, params: Sequence[Param]) -> str | None:
-    """The option to write in place of an option of another tool."""
-    ours = OTHER_OPTIONS.get(option or "")
-    if ours is not None and not any(ours in param.info.names for param in params):
+def _advice(option: str, params: Sequence[Param]) -> str | None:
+    """The option to write in place of an unknown one. Guesses of typer count the dashes: --qos would be --nodes."""
+    own = [name for param in params for name in (*param.info.names, param.info.off) if name]
+    if option in OTHER_OPTIONS and OTHER_OPTIONS[option] not in own:
         return None
-    return OPTION_ADVICE.get(option or "") or (f"did you mean {ours}?" if ours else None)
+    if option in OPTION_ADVICE:
+        return OPTION_ADVICE[option]
+    long = [name for name in (*own, "--help") if name.startswith("--")]
+    ours = OTHER_OPTIONS.get(option) or nearest(option, long)
+    return f"did you mean {ours}?" if ours else None
 
 
 def _callback(command: Command) -> Callable[..., dict[str, Any]]:

@@ -88,7 +88,9 @@ ELSEWHERE = {
     "scancel": "stop", "qdel": "stop", "bkill": "stop", "kill": "stop", "cancel": "stop", "end": "stop",
     "log": "logs", "output": "logs", "tail": "logs --tail 20", "attach": "logs --follow", "sattach": "logs --follow",
     "sinfo": "node list", "snodes": "node list", "scontrol": "job edit", "sprio": "why", "sdiag": "status",
-    "htop": "top", "watch": "top", "info": "status",
+    "scontrol show": "job status", "scontrol hold": "job hold", "scontrol release": "job release",
+    "scontrol requeue": "job rerun", "scontrol show node": "get nodes", "scontrol show nodes": "node list",
+    "scontrol show partition": "vc list", "htop": "top", "watch": "top", "info": "status",
     "show": "status", "describe": "job status", "inspect": "job status", "explain": "why",
     "apply": "vc apply", "create": "vc create", "delete": "job delete", "rm": "job delete", "edit": "job edit",
     "drain": "node drain", "cordon": "node drain", "uncordon": "node undrain", "hold": "job hold",
@@ -96,7 +98,7 @@ ELSEWHERE = {
     "tasks": "task list", "objects": "list objects", "up": "daemon", "ssh": "shell", "server": "serve",
     "memory": "list objects",
 }  # fmt: skip
-"""First words of Slurm, PBS, LSF, Ray and kubectl -> the command of vctl."""
+"""First words of Slurm, PBS, LSF, Ray and kubectl -> the command of vctl; the longest entry counts."""
 OTHER_WORDS = {
     "ls": ("list",),
     "ps": ("list",),
@@ -155,6 +157,7 @@ OTHER_OPTIONS = {
         "--cwd": "--chdir --workdir -D",
         "--after": "--dependency",
         "--metadata": "--comment",
+        "--priority": "--nice",
         "--no-wait": "--wait --background --async",
         "--per-node": "--ntasks-per-node",
         "--follow": "--stream",
@@ -166,6 +169,8 @@ OTHER_OPTIONS = {
 """Options of other tools -> the option of vctl; offered only where the command has it."""
 OPTION_ADVICE = {
     "--wait": "leave it out: the command waits; --no-wait returns at once",
+    "--exclusive": "leave it out: nobody else uses what a job reserves",
+    "--wrap": "write the line last: -- sh -c '…'",
     "--address": "set VCTL_ADDRESS=http://HOST:PORT to work on a server",
 }
 
@@ -232,7 +237,7 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
         command, rest = short(first), words[1:]
         return command, _in_shell(rest) if first == SHELL else _watched(rest) if first == TOP else rest
     if first not in GROUPS and first not in WORDS and first not in HIDDEN:
-        raise _unknown("vctl", first, [*GROUPS, *WORDS, *SHORT])
+        raise _unknown("vctl", words, [*GROUPS, *WORDS, *SHORT])
     load(first)
     if first in COMMANDS:
         return COMMANDS[first], words[1:]
@@ -241,14 +246,15 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
         raise BadSpec(f"vctl {first} needs a command", fix=f"one of: {names}; see `vctl {first} --help`")
     path = f"{first} {words[1]}"
     if path not in COMMANDS:
-        raise _unknown(f"vctl {first}", words[1], [command.path.split()[1] for command in members(first)])
+        raise _unknown(f"vctl {first}", words[1:], [command.path.split()[1] for command in members(first)])
     return COMMANDS[path], words[2:]
 
 
-def _unknown(before: str, word: str, known: list[str]) -> BadSpec:
-    guess = None
+def _unknown(before: str, words: list[str], known: list[str]) -> BadSpec:
+    word, guess = words[0], None
     if before == "vctl":
-        guess = ELSEWHERE.get(word)
+        starts = (" ".join(words[:length]) for length in (3, 2, 1))
+        guess = next((ELSEWHERE[start] for start in starts if start in ELSEWHERE), None)
         if guess is None and f"job {word}" in _job_paths():  # most users mean a job
             guess = f"job {word}"
     else:

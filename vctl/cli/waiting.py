@@ -225,7 +225,9 @@ def _tell_end(call: Call, form: Form) -> None:
     elif "array" not in form and form["status"] != jb.SUCCEEDED and form["state_reason"] != jb.NON_ZERO_EXIT:
         call.note(f"Job {form['submission_id']} {form['status']}: {form['state_reason']}: {form['message']}")
         if form["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(form["entrypoint"])):
-            call.note(f"Fix: run the line in a shell: vctl job submit -- sh -c {line}")
+            typed = call.command.path
+            typed = typed if cli.catalog.SHORT.get(typed) == "job submit" else "job submit"
+            call.note(f"Fix: run the line in a shell: vctl {typed} -- sh -c {line}")
 
 
 def _shell_line(entrypoint: str) -> str | None:
