@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -44,13 +45,13 @@ _ANY_PORT = (
 class RayCluster:
     """One cluster. The node of the head has no CPUs, so work runs on the others."""
 
-    def __init__(self, folder: Path, token: str = "") -> None:
-        self.folder = folder
-        self.folder.mkdir(mode=0o700)
+    def __init__(self, token: str = "") -> None:
+        folder = tempfile.mkdtemp(prefix="vr-", dir="/tmp")  # short: its sockets have paths in there
+        self.folder = Path(folder)
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.env = {
-            **os.environ, **SETTINGS, "HOME": str(folder), _MARK: str(folder),
+            **os.environ, **SETTINGS, "HOME": folder, _MARK: folder,
             "RAY_health_check_initial_delay_ms": "2000", "RAY_health_check_timeout_ms": "3000",
             "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
         }  # fmt: skip
@@ -63,9 +64,13 @@ class RayCluster:
         self.nodes = 0
         self.raylets: dict[str, int] = {}
         """Address -> pid of its raylet."""
-        self.environment = {"HOME": str(folder), "TMPDIR": str(folder), **let_in}
+        self.environment = {"HOME": folder, "TMPDIR": folder, **let_in}
         """What a daemon needs to be let in."""
-        self.begin()
+        try:
+            self.begin()
+        except BaseException:  # nobody has what could end it
+            self.end()
+            raise
 
     def begin(self, *more: str) -> None:
         """Start the head, without a part of its dashboard, as vctl does."""
@@ -96,13 +101,16 @@ class RayCluster:
         """Ray gives up a start after 30 s, which a busy machine may need: it is tried again, as vctl does."""
         ray, before = Path(sys.executable).parent / "ray", self.processes().keys()
         for left in reversed(range(TRIES)):
-            done = subprocess.run(
-                [ray, "start", *words, *_ANY_PORT], env={**self.env, "TMPDIR": str(self.folder)}, check=not left,
-                timeout=RAY_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
-            if not done.returncode:
+            try:
+                subprocess.run(
+                    [ray, "start", *words, *_ANY_PORT], env={**self.env, "TMPDIR": str(self.folder)}, check=True,
+                    timeout=RAY_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                )  # fmt: skip
                 return
-            self._kill(lambda: self.processes().keys() - before)
+            except BaseException as error:
+                self._kill(lambda: self.processes().keys() - before)
+                if not left or not isinstance(error, subprocess.CalledProcessError):
+                    raise
 
     def processes(self) -> dict[int, list[bytes]]:
         """All processes of this Ray, and what came from them."""
@@ -173,7 +181,7 @@ class RayCluster:
 
 def running(*cpus_and_gpus: tuple[int, int], token: str = "") -> Iterator[RayCluster]:
     """A head without CPUs and nodes with so many CPUs and GPUs, until the tests of a module are over."""
-    made = RayCluster(Path("/tmp") / f"vr-{os.getpid()}", token)
+    made = RayCluster(token)
     try:
         for cpus, gpus in cpus_and_gpus:
             made.add(cpus, gpus)
@@ -242,9 +250,9 @@ class AutoscalingRay(RayCluster):
     Of version 2 there are only the requests: its provider for one machine lacks a file in what the package index has.
     """
 
-    def __init__(self, folder: Path, types: Mapping[str, Mapping[str, Any]], *, version: int) -> None:
+    def __init__(self, types: Mapping[str, Mapping[str, Any]], *, version: int) -> None:
         self.types, self.version = types, version
-        super().__init__(folder)
+        super().__init__()
 
     def begin(self, *more: str) -> None:
         """Start the head with its autoscaler."""

@@ -1,4 +1,4 @@
-"""The guard of tests with real Ray ends what they started, also when they are killed."""
+"""What tests with real Ray have started ends with them, also when they are killed or their cluster does not start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import eventually, is_gone
+from tests.ray_cluster import RayCluster
 from tests.specification import spec
+from vctl.runtime.private_ray import TRIES
 
 pytestmark = spec("16.ray")
 
@@ -43,3 +45,21 @@ def test_what_tests_have_started_ends_with_them(signo: int) -> None:
     finally:
         before.kill()
         before.wait()
+
+
+def test_a_cluster_that_does_not_start_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a process of any try nor its folder; the next cluster has another folder."""
+    ray = tmp_path / "ray"
+    ray.write_text('#!/bin/sh\nsleep 1000 &\necho "$HOME $!" >> "$(dirname "$0")/tried"\nexit 1\n')
+    ray.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    for _ in range(2):
+        with pytest.raises(subprocess.CalledProcessError):
+            RayCluster()
+    tried = [line.split() for line in (tmp_path / "tried").read_text().splitlines()]
+    assert len(tried) == 2 * TRIES
+    assert len({folder for folder, _ in tried}) == 2
+    assert not any(Path(folder).exists() for folder, _ in tried)
+    assert all(is_gone(int(pid)) for _, pid in tried)

@@ -7,9 +7,7 @@ cannot use that provider, only what it was asked for is read back, and the test 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +25,7 @@ TEMPLATES = {"two": {"resources": {"CPU": 2}, "max": 3}, "gpu": {"resources": {"
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["v1", "v2"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[AutoscalingRay]:
-    made = AutoscalingRay(Path("/tmp") / f"vra-{os.getpid()}", TYPES, version=request.param)
+    made = AutoscalingRay(TYPES, version=request.param)
     try:
         yield made
     finally:
