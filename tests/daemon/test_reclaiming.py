@@ -11,6 +11,7 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
+from vctl.cli import columns
 from vctl.core.leases import CALLED
 from vctl.daemon import turn as turn_module
 from vctl.daemon.following import FollowedState
@@ -18,7 +19,7 @@ from vctl.engine.changes import LeaseReturned
 from vctl.engine.rules.revocation import to_call
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.turn import follows
-from vctl.ops import clusters, leases, nodes, tasks
+from vctl.ops import clusters, leases, nodes, tasks, views
 from vctl.ops.why import why
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.options import parse_warning_signal
@@ -113,6 +114,22 @@ def lend_and_call_in(shared: Life) -> str:
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
     shared.until(lambda: shared.events("lease.called_in"))
     return task
+
+
+def test_events_of_leases_show_amounts_and_times_as_other_documents_do(shared: Life) -> None:
+    """Not in the units of the scheduler: 0.5 CPU is no 5000, and a time is no number of nanoseconds."""
+    task = lend_and_call_in(shared)
+    (lease,) = (one for one in leases.list_leases(shared.store) if one["borrower_id"] == "b")
+    tasks.cancel(shared.store, task)
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+    found, _ = views.list_events(shared.store, filters=["object=lease", "cluster_id=b"])
+    assert [(event["kind"], event["data"]) for event in found] == [
+        ("lease.granted", {"lender": "a", "vnode": lease["vnode_id"], "amounts": {"CPU": 1.0}}),
+        ("lease.called_in", {"lender": "a", "ends_at": lease["expires_at"]}),
+        ("lease.returned", {"lender": "a", "left": {}}),
+    ]
+    (details,) = (column for column in columns.EVENTS if column.heading == "DETAILS")
+    assert '"amounts": "CPU 1"' in details.show(found[0])
 
 
 def test_the_borrowers_job_is_told_before_it_is_cut(shared: Life) -> None:

@@ -188,13 +188,26 @@ DEMAND = [
     state("REASON", lambda line: line["reason"]),
     Column("BY", lambda line: words.few(line["by"]), rank=GIVES, middle=True),
 ]
+
+
+def _details(event: Item) -> str:
+    """The data of an event; what a lease gives is in words."""
+    data = event["data"]
+    if event["object"] == "lease":
+        data = {
+            name: words.amounts(given) or "nothing" if isinstance(given, Mapping) else given
+            for name, given in data.items()
+        }
+    return words.value("", data) if data else ""
+
+
 EVENTS = [
     Column("SEQ", "seq", right=True),
     _stamp("TIME", "at"),
     Column("EVENT", "kind", whole=True),
     Column("OBJECT", "object_id", middle=True, rank=GIVES),
     Column("CLUSTER", "cluster_id", middle=True, rank=GIVES, at=WIDE),
-    matters("DETAILS", lambda event: words.value("", event["data"]) if event["data"] else ""),
+    matters("DETAILS", _details),
 ]
 
 
