@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -400,6 +401,7 @@ class Asker:
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Agent, "_end_when_idle", lambda _: None)  # it would end this process
     return "s"
 
 
@@ -489,7 +491,6 @@ def test_another_agent_goes_on(asker: Asker, state: str, tmp_path: Path) -> None
     assert started is not None
     eventually(lambda: pid_file.exists() and pid_file.read_text())
     asker.agent.local.close()
-    asker.agent.has_left.set()  # else it would end this process when it was idle for long
     asker.agent = Agent(state, NODE, str(tmp_path / "home"))
     asker.known["a"] = None, 0, ""
     assert asker.until("a", RunState.RUNNING).start == started
@@ -499,6 +500,20 @@ def test_another_agent_goes_on(asker: Asker, state: str, tmp_path: Path) -> None
     assert end is not None
     assert end.stopped
     assert is_gone(int(pid_file.read_text()))
+
+
+def test_an_agent_that_has_left_ends(tmp_path: Path) -> None:
+    """Also when who asked it to leave has ended before Ray got its request to kill the actor."""
+    code = (
+        "import sys, time\nfrom vctl.runtime.on_ray.agent import Agent\n"
+        "print(Agent(*sys.argv[1:]).leave(), flush=True)\ntime.sleep(1000)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "s", NODE, str(tmp_path / "home")], env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=True, timeout=60, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert done.stdout == b"True\n"
+    assert not list((tmp_path / f"vctl-on-ray-{os.getuid()}").iterdir())
 
 
 def test_a_run_that_is_stopped_before_it_starts(asker: Asker) -> None:

@@ -38,6 +38,7 @@ Known = Mapping[str, tuple[Packed | None, int, str]]
 IDLE_S = 120.0
 """An agent that nobody has asked for so long, and that has no run, ends."""
 _LOOK_S = 5.0
+_ANSWER_S = 1.0
 
 
 def folder_of(state: str, node_id: str) -> Path:
@@ -226,7 +227,7 @@ class Agent:
     # ---- the end ----
 
     def leave(self) -> bool:
-        """End, if there is nothing to do or to tell; the caller ends the actor then."""
+        """End, if there is nothing to do or to tell; the caller may end the actor then, which else ends soon."""
         with self.lock:
             if self.has_left.is_set() or self._claimed():
                 return self.has_left.is_set()
@@ -238,8 +239,11 @@ class Agent:
 
     def _end_when_idle(self) -> None:
         while not self.has_left.wait(_LOOK_S):
-            if time.monotonic() - self.asked_at > IDLE_S and self.leave():
-                os._exit(0)
+            if time.monotonic() - self.asked_at > IDLE_S:
+                self.leave()
+        # who asked gets the answer; if it ends then, Ray may never get its request to kill the actor
+        time.sleep(_ANSWER_S)
+        os._exit(0)
 
 
 def _read(path: Path, offset: int) -> tuple[int, bytes]:
