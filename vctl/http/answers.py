@@ -12,11 +12,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse as _JSONResponse
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from vctl.core.text import harmless
 from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, known
 
 MANAGEMENT = "/virtual_clusters"
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 CREATE, REMOVE_NODES, REMOVE = "create or update", "remove nodes from", "remove"
 """The actions of the management API, as they appear in its messages about failures."""
 _ALWAYS: dict[str, tuple[str, Any]] = {
@@ -121,7 +125,12 @@ def install(app: FastAPI) -> None:
         return JSONResponse(json.loads(encode(body)), problem.http_status)
 
     @app.exception_handler(HTTPException)
-    async def framework(request: Request, error: HTTPException) -> JSONResponse:
+    async def framework(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:  # the framework names the methods of one route only
+            allowed = ", ".join(_methods(request))
+            error = HTTPException(405, headers={"Allow": allowed})
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers=error.headers)
         return answer(request, _of_framework(request, error), error.headers)
 
     @app.exception_handler(Exception)
@@ -172,6 +181,19 @@ def _place(loc: Sequence[str | int], kind: str, body: Any) -> list[str]:
             break
         path.append(str(part))
     return path
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods that the routes of a path take together. Each is tried, as an included router may show no routes."""
+    tried: Scope = {"type": "http", "path": request.scope["path"], "root_path": "", "headers": []}
+
+    def is_taken(method: str) -> bool:
+        method = "GET" if method == "HEAD" else method  # the guard passes HEAD on as GET
+        return method == "OPTIONS" or any(
+            route.matches({**tried, "method": method})[0] is Match.FULL for route in request.app.routes
+        )
+
+    return list(filter(is_taken, METHODS))
 
 
 def _of_framework(request: Request, error: HTTPException) -> VctlError:

@@ -37,7 +37,10 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Checks host, origin, token and size, in this order, and adds the duration to the answer."""
+    """Checks host, origin, token and size, in this order, and adds the duration to the answer.
+
+    Passes HEAD on as GET, and drops the body of the answer.
+    """
 
     def __init__(self, app: ASGIApp, server: Server) -> None:
         self.app = app
@@ -56,27 +59,22 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started = time.perf_counter_ns()
-
-        async def timed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                took_ms = (time.perf_counter_ns() - started) / 1e6
-                timing = (b"server-timing", f"app;dur={took_ms:.1f}".encode())
-                message = {**message, "headers": [*message.get("headers", ()), timing]}
-            await send(message)
-
+        only_head = scope["method"] == "HEAD"
+        send = _timed(send, only_head=only_head)
         try:
             self._check(scope)
+            if only_head:
+                scope = {**scope, "method": "GET"}
             if scope["path"].startswith(UPLOADS):
-                await self.app(scope, receive, timed)
+                await self.app(scope, receive, send)
                 return
             body = await _body(scope, receive)
         except VctlError as error:
-            await _refuse(scope, timed, error)
+            await _refuse(scope, send, error)
             return
         if body is None:
             return  # the client has closed the connection, or was too slow
-        await self.app(_as_json(scope), _again(body, receive), timed)
+        await self.app(_as_json(scope), _again(body, receive), send)
 
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope["headers"])
@@ -86,6 +84,23 @@ class Guard:
             _check_host(headers.get("host", ""), headers.get("origin"))
         if self.server.token is not None and not _is_open(scope.get("method", "GET"), scope["path"]):
             _check_token(headers.get("authorization", ""), self.server.token)
+
+
+def _timed(send: Send, *, only_head: bool) -> Send:
+    """A send function that adds the duration until now to the head of an answer, and drops a body not asked for."""
+    started = time.perf_counter_ns()
+
+    async def timed(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            took_ms = (time.perf_counter_ns() - started) / 1e6
+            timing = (b"server-timing", f"app;dur={took_ms:.1f}".encode())
+            await send({**message, "headers": [*message.get("headers", ()), timing]})
+            if only_head:  # at once, as the first part of a stream may never come
+                await send({"type": "http.response.body"})
+        elif not only_head:
+            await send(message)
+
+    return timed
 
 
 def _as_json(scope: Scope) -> Scope:
@@ -209,8 +224,6 @@ async def _refuse(scope: Scope, send: Send, error: VctlError) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if error.http_status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="vctl"'))
-    if scope.get("method") == "HEAD":
-        body = b""
     answer = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
     await send({"type": f"{answer}.start", "status": error.http_status, "headers": headers})
     await send({"type": f"{answer}.body", "body": body})

@@ -25,7 +25,6 @@ Protocol = Annotated[str, Path(description=f"`{PROTOCOL}`: the store of this ser
 Package = Annotated[str, Path(description="Name of the archive, with its ending.")]
 
 
-@router.head("/{protocol}/{package}", response_class=Response)
 @router.get("/{protocol}/{package}", response_class=Response)
 def exists(request: Request, protocol: Protocol, package: Package) -> Response:
     """Whether a package was uploaded: 200 or 404, without a body."""
