@@ -207,6 +207,84 @@ def test_a_refused_submit_leaves_nothing(site: Site, asked: dict[str, Any], erro
     assert site.client.jobs.list() == []
 
 
+WRONG_VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "a number as name": ({"name": 5}, "name"),
+    "nothing as name": ({"name": None}, "name"),
+    "a number as variables": ({"env": 5}, "env"),
+    "no number as variables": ({"env": 0}, "env"),
+    "a variable that is a number": ({"env": {"A": 1}}, "env.A"),
+    "a number as metadata": ({"metadata": 5}, "metadata"),
+    "an empty list as metadata": ({"metadata": []}, "metadata"),
+    "a number in metadata": ({"metadata": {"a": 1}}, "metadata.a"),
+    "a number in labels": ({"labels": {"a": 1}}, "labels.a"),
+    "labels that are no text": ({"labels": {"a": "\udc80"}}, "labels.a"),
+    "a text as priority": ({"priority": "high"}, "priority"),
+    "a part of a priority": ({"priority": 1.5}, "priority"),
+    "true as priority": ({"priority": True}, "priority"),
+    "a priority out of range": ({"priority": 2**40}, "priority"),
+    "a number as yes": ({"per_node": 1}, "per_node"),
+    "a text as yes": ({"hold": "no"}, "hold"),
+    "a text as number of nodes": ({"nodes": "2"}, "nodes"),
+    "true as number of nodes": ({"nodes": True}, "nodes"),
+    "a number as id": ({"submission_id": 5}, "submission_id"),
+    "a number as cluster": ({"cluster": 5}, "cluster"),
+    "a text as dependencies": ({"after": "ok:1"}, "after"),
+    "a number as dependency": ({"after": [1]}, "after[0]"),
+    "a number as causes": ({"retry_on": 5}, "retry_on"),
+    "a number as word": ({"entrypoint": ["sleep", 1]}, "entrypoint[1]"),
+    "a number as command": ({"entrypoint": 5}, "entrypoint"),
+    "a number as directory": ({"working_dir": 5}, "working_dir"),
+    "a number as array": ({"array": 5}, "array"),
+    "a number as signal": ({"signal": 5}, "signal"),
+    "a text as begin": ({"begin_at": "soon"}, "begin_at"),
+    "a begin that never comes": ({"begin_at": float("nan")}, "begin_at"),
+    "a list as CPUs": ({"num_cpus": [1]}, "--num-cpus"),
+}
+
+
+def test_values_of_another_type_are_refused_as_by_a_server(site: Site, served: vctl.Client) -> None:
+    site.nodes(1)
+    for case, (asked, path) in WRONG_VALUES.items():
+        for client in (site.client, served):
+            with pytest.raises(BadSpec) as caught:
+                client.submit(**{"entrypoint": "true", **asked})
+            assert caught.value.fix, case
+            if client is site.client:
+                assert caught.value.details["path"] == path, case
+                assert caught.value.problem.startswith(path + ": "), case
+    with pytest.raises(BadSpec) as caught:  # JSON makes a text of it
+        site.client.submit("true", env={1: "a"})  # type: ignore[dict-item]  # as an untyped program may
+    assert caught.value.details["path"] == "env"
+    assert site.client.jobs.list() == []
+    job = site.client.submit("true", metadata={"a": "1"}, labels={"a b": "c"}, env={"A": ""}, hold=True)
+    assert served.submit("true", labels={"a b": "c"}, hold=True).info()["metadata"] == {"a b": "c"}
+    assert job.info()["metadata"] == {"a": "1", "a b": "c"}
+
+
+LIMITS: dict[str, object] = {"below 0": -1, "a text": "1", "a part": 1.5, "true": True}
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_a_limit_that_is_none_is_refused(site: Site, limit: Any) -> None:
+    site.nodes(2)
+    client = site.client
+    state = (client.list_vnodes, client.list_leases, client.list_demand, client.list_objects)
+    asked = (
+        client.jobs.list,
+        client.tasks.list,
+        client.clusters.list,
+        client.physical_nodes.list,
+        client.events,
+    )
+    for list_ in (*asked, *state):
+        with pytest.raises(BadSpec) as caught:
+            list_(limit=limit)
+        assert caught.value.details == {"path": "limit"}
+        assert caught.value.fix
+    assert len(client.physical_nodes.list(limit=1)) == 1
+    assert client.physical_nodes.list(limit=0) == []
+
+
 def test_threads_share_a_client(site: Site) -> None:
     site.nodes(2)
     jobs: list[vctl.Job] = []

@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vctl import spec
@@ -115,12 +115,12 @@ class Jobs(Started):
             time_limit_s=None if time_limit is None else seconds_of(time_limit, "time_limit"),
             name=name,
             submission_id=submission_id,
-            env=env or {},
+            env=jobs.NONE if env is None else env,
             environment=inside.environment(),
             clean_env=clean_env,
             cwd=_directory(working_dir),
-            metadata=metadata or {},
-            labels=labels or {},
+            metadata=jobs.NONE if metadata is None else metadata,
+            labels=jobs.NONE if labels is None else labels,
             grace_s=self.backend.config.get("kill_grace") if grace is None else seconds_of(grace, "grace"),
             hold=hold,
             begin_at=begin_at,
@@ -214,7 +214,7 @@ class Tasks(Started):
             name=name,
             job=job,
             detach=detach,
-            env=env or {},
+            env=jobs.NONE if env is None else env,
             environment=inside.environment(),
             cwd=_directory(working_dir),
             grace_s=None if grace is None else seconds_of(grace, "grace"),
@@ -244,6 +244,12 @@ class Tasks(Started):
 
 def words_of(command: Command) -> tuple[str, ...]:
     """The words of a command. Refuses operators of a shell."""
+    if not isinstance(command, str | Iterable):
+        raise spec.fields.refuse(
+            "entrypoint",
+            f"{spec.fields.show(command)} is not a command",
+            'write it as ["python", "train.py"]',
+        )
     if not isinstance(command, str):
         return tuple(command)
     try:
@@ -259,7 +265,14 @@ def words_of(command: Command) -> tuple[str, ...]:
 
 
 def _directory(given: str | os.PathLike[str] | None) -> str | None:
-    return None if given is None else os.path.abspath(os.path.expanduser(given))
+    if given is None:
+        return None
+    try:
+        return os.path.abspath(os.path.expanduser(os.fsdecode(given)))
+    except TypeError:
+        raise spec.fields.refuse(
+            "working_dir", f"{spec.fields.show(given)} is not a path", "put it in quotes"
+        ) from None
 
 
 def seconds_of(given: Duration, path: str) -> float:

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 from vctl import ops
 from vctl.client import inside
+from vctl.client.accepted import check
 from vctl.client.handles import Place
 from vctl.core.clusters import PRIMARY
 from vctl.operations import clusters, jobs, nodes, tasks, views
+from vctl.operations.declare import Limit, Param
 from vctl.spec.documents import (
     Amounts,
     ClusterForm,
@@ -30,6 +32,7 @@ from vctl.spec.ids import JOB_MARK, resolve_cluster_id
 Filter = str | tuple[str, str, object]
 """``state=RUNNING``, ``state!=RUNNING``, or as in Ray ``("state", "=", "RUNNING")``."""
 Filters = Sequence[Filter]
+LIMIT = Param("limit", Limit, default=None)
 F = TypeVar("F", bound=Mapping[str, Any])
 
 
@@ -109,6 +112,7 @@ class State:
         """Events of the cluster and of the clusters below it, oldest first; with a limit the newest ones."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         found, _ = views.list_events(self.backend, since=since, cluster=within)
+        check(LIMIT, limit)
         chosen = _chosen(found, filters, None)
         return chosen if limit is None else chosen[max(len(chosen) - limit, 0) :]
 
@@ -155,6 +159,7 @@ def _texts(filters: Filters) -> list[str]:
 
 
 def _chosen(found: Sequence[F], filters: Filters, limit: int | None) -> list[F]:
+    check(LIMIT, limit)
     return ops.forms.choose(found, _texts(filters))[:limit]
 
 

@@ -137,6 +137,7 @@ class JobRequest:
                 raise refuse("retry_on", f"unknown cause {show(cause)}", f"causes: {', '.join(CAUSES)}")
         check_environment(self.env)
         check_document(self.metadata, "metadata")
+        check_document(self.labels, "labels")
 
 
 def entry_amounts(request: JobRequest) -> Amounts:
