@@ -25,6 +25,11 @@ def amount_text(name: str, amount: int) -> str:
     return f"{number_text(name, amount)} {name}"
 
 
+def in_units(amounts: Amounts) -> dict[str, float]:
+    """A resource map as numbers in whole units; names with the amount 0 stay."""
+    return {name: amount / SCALE for name, amount in sorted(amounts.items())}
+
+
 def amounts_text(amounts: Amounts) -> str:
     """Several amounts in one phrase."""
     wanted = [amount_text(name, amount) for name, amount in sorted(amounts.items()) if amount]

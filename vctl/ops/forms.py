@@ -11,7 +11,7 @@ from vctl.core import jobs as jb
 from vctl.core import wording
 from vctl.core.jobs import NON_ZERO_EXIT, cluster_of
 from vctl.core.listed import Listed, Values, mapped
-from vctl.core.resources import SCALE, Amounts
+from vctl.core.resources import Amounts
 from vctl.core.tasks import FAILED, FINISHED
 from vctl.errors import BadSpec
 from vctl.ops.logs import log_path
@@ -42,9 +42,7 @@ def moment(text: str) -> int | None:
     return None if at.tzinfo is None else round(at.timestamp() * 1e6) * 1000
 
 
-def amounts(value: Amounts) -> dict[str, float]:
-    """A resource map as numbers in whole units; names with the amount 0 stay."""
-    return {name: amount / SCALE for name, amount in sorted(value.items())}
+amounts = wording.in_units
 
 
 JOB = (

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vctl.core.clusters import ACTIVE, JOB, PRIMARY, REMOVING, STOPPED, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.core.resources import SCALE, Amounts
-from vctl.core.wording import timestamp
+from vctl.core.wording import in_units, timestamp
 from vctl.engine.changes.change import Change, PublicEvent, change, unread
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ class LeaseGranted(Change):
     lease: Lease
 
     def public_event(self) -> PublicEvent:
-        data = {"vnode": self.lease.vnode_id, "amounts": _units(self.lease.amounts)}
+        data = {"vnode": self.lease.vnode_id, "amounts": in_units(self.lease.amounts)}
         return _lease_event("lease.granted", self.lease, data)
 
     def apply(self, state: SchedulerState) -> None:
@@ -241,14 +240,10 @@ class LeaseReturned(Change):
     lease: Lease
 
     def public_event(self) -> PublicEvent:
-        return _lease_event("lease.returned", self.lease, {"left": _units(self.lease.amounts)})
+        return _lease_event("lease.returned", self.lease, {"left": in_units(self.lease.amounts)})
 
     def apply(self, state: SchedulerState) -> None:
         state.put_lease(self.lease)
-
-
-def _units(amounts: Amounts) -> dict[str, float]:
-    return {name: amount / SCALE for name, amount in sorted(amounts.items())}
 
 
 def _lease_event(kind: str, lease: Lease, data: Mapping[str, Any]) -> PublicEvent:
