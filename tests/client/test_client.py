@@ -238,6 +238,9 @@ WRONG_VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a number as signal": ({"signal": 5}, "signal"),
     "a text as begin": ({"begin_at": "soon"}, "begin_at"),
     "a begin that never comes": ({"begin_at": float("nan")}, "begin_at"),
+    "a number in quotes as begin": ({"begin_at": "5"}, "begin_at"),
+    "true as begin": ({"begin_at": True}, "begin_at"),
+    "true as CPUs": ({"num_cpus": True}, "--num-cpus"),
     "a list as CPUs": ({"num_cpus": [1]}, "--num-cpus"),
 }
 

@@ -22,7 +22,8 @@ from vctl.http import app as http
 from vctl.http.context import Server
 from vctl.http.derived import add_route
 from vctl.operations import clusters, jobs, nodes, tasks
-from vctl.operations.declare import Arg, Here, Local, Operation, Opt, Remote, Verb, operation
+from vctl.operations.declare import Here, Local, Operation, Remote, Verb, operation
+from vctl.operations.params import Arg, Opt
 from vctl.spec import documents, reports
 from vctl.store.store import Store
 

@@ -16,7 +16,7 @@ from vctl.cli.common import HOISTED, INTERRUPTED
 from vctl.cli.declare import Command
 from vctl.core.text import harmless
 from vctl.errors import BadSpec, VctlError, known
-from vctl.operations.declare import Param
+from vctl.operations.params import Param
 
 
 def run(words: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ import typer
 from vctl.cli.catalog import GROUPS, OPTION_ADVICE, OTHER_OPTIONS, members
 from vctl.cli.declare import Command
 from vctl.errors import BadSpec
-from vctl.operations.declare import Param
+from vctl.operations.params import Param
 from vctl.spec.fields import nearest
 
 UsageError = cast(type[Exception], typer.BadParameter.__base__)

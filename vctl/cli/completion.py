@@ -15,7 +15,7 @@ from vctl.cli import catalog
 from vctl.cli.common import HOISTED
 from vctl.cli.declare import Command
 from vctl.core.text import visible
-from vctl.operations.declare import Param
+from vctl.operations.params import Param
 
 if TYPE_CHECKING:
     from vctl.operations.declare import Backend

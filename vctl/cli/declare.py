@@ -9,7 +9,8 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from vctl import spec
-from vctl.operations.declare import Operation, P, Param, R, Together, params_of
+from vctl.operations.declare import Operation, P, R
+from vctl.operations.params import Param, Together, params_of
 
 if TYPE_CHECKING:
     from vctl.cli.output import Answer

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from vctl.operations.declare import Given, Opt, Together
+from vctl.operations.params import Given, Opt, Together
 
 ORDERS = ("fifo", "priority", "fair", "longest", "shortest", "makespan")
 DISCIPLINES = ("strict", "best-effort", "backfill")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, Protocol
 
 from vctl import operations
-from vctl.client.accepted import check_call
 from vctl.core.caller import Caller
 from vctl.core.jobs import FINAL as OVER
 from vctl.core.tasks import FINAL as TASK_OVER
@@ -195,7 +194,7 @@ class Local(declare.Local):
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry out one verb in this process, with values as a server accepts them."""
-        check_call(operation, args, kwargs)
+        operation.check(args, kwargs)
         return super().call(operation, *args, **kwargs)
 
     @contextmanager

@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 from vctl import ops
 from vctl.client import inside
-from vctl.client.accepted import check
 from vctl.client.handles import Place
 from vctl.core.clusters import PRIMARY
 from vctl.operations import clusters, jobs, nodes, tasks, views
-from vctl.operations.declare import Limit, Param
+from vctl.operations.params import Limit, Param
 from vctl.spec.documents import (
     Amounts,
     ClusterForm,
@@ -112,7 +111,7 @@ class State:
         """Events of the cluster and of the clusters below it, oldest first; with a limit the newest ones."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         found, _ = views.list_events(self.backend, since=since, cluster=within)
-        check(LIMIT, limit)
+        LIMIT.check(limit)
         chosen = _chosen(found, filters, None)
         return chosen if limit is None else chosen[max(len(chosen) - limit, 0) :]
 
@@ -159,7 +158,7 @@ def _texts(filters: Filters) -> list[str]:
 
 
 def _chosen(found: Sequence[F], filters: Filters, limit: int | None) -> list[F]:
-    check(LIMIT, limit)
+    LIMIT.check(limit)
     return ops.forms.choose(found, _texts(filters))[:limit]
 
 

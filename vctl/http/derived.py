@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from types import ModuleType, UnionType
+from types import ModuleType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fastapi import APIRouter, Query, Request
@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     PlainValidator,
     StrictBool,
+    StrictFloat,
     StrictInt,
     StrictStr,
     WithJsonSchema,
@@ -22,7 +23,8 @@ from pydantic import (
 from vctl.http import documents
 from vctl.http.answers import JSONResponse
 from vctl.http.context import here
-from vctl.operations.declare import NOT_GIVEN, Operation, Param, Written
+from vctl.operations.declare import Operation
+from vctl.operations.params import NOT_GIVEN, Param, Written
 from vctl.spec import documents as forms
 from vctl.spec import reports
 
@@ -43,7 +45,7 @@ def _kernel_text(value: object) -> str:
 KernelText = Annotated[
     str, PlainValidator(_kernel_text, json_schema_input_type=str), WithJsonSchema({"type": "string"})
 ]
-_STRICT: dict[object, object] = {str: StrictStr, int: StrictInt, bool: StrictBool}
+_STRICT: dict[object, object] = {str: StrictStr, int: StrictInt, float: StrictFloat, bool: StrictBool}
 _KERNEL: dict[object, object] = {
     str: KernelText,
     Sequence[str]: list[KernelText],
@@ -151,11 +153,8 @@ def _field(param: Param) -> Any:
     """The strict type of a field: a text is not read as a number, nor a number as a boolean."""
     if param.info.choices:
         return Literal[param.info.choices]
-    kind = param.annotation.__origin__
-    parts = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
-    if param.to_kernel:
-        parts = tuple(_KERNEL.get(part, part) for part in parts)
-    strict = [_strict(part, param.info.pattern) for part in parts if part is not Written]
+    kinds = [_KERNEL.get(kind, kind) for kind in param.kinds] if param.to_kernel else param.kinds
+    strict = [_strict(kind, param.info.pattern) for kind in kinds if kind is not Written]
     return strict[0] if len(strict) == 1 else Union[tuple(strict)]  # noqa: UP007  # made from values
 
 

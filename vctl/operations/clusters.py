@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
-from vctl.operations.declare import Arg, Filters, Here, Opt, Written, document_of, operation
+from vctl.operations.declare import Here, operation
+from vctl.operations.params import Arg, Filters, Opt, Written, document_of
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec

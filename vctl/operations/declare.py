@@ -6,26 +6,14 @@ so a declaration costs nothing until it is called.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from types import CodeType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    get_args,
-    get_origin,
-    overload,
-    runtime_checkable,
-)
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from vctl import operations, ops, spec
 from vctl.errors import VctlError, known
+from vctl.operations.params import PARAMETERS, Param, params_of
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -35,129 +23,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 Q = TypeVar("Q")
 R = TypeVar("R")
-PARAMETERS = "vctl_parameters"
-"""The attribute that names the function with the parameters of a verb, where these are shared."""
-
-
-class Opt:
-    """One parameter: ``cluster: Annotated[str | None, Opt("-c", "--cluster", help="…")] = None``.
-
-    ``off`` names the opposite of a flag, ``bare`` is the value of an option without a value, and ``complete``
-    names the words that the shell offers: jobs, clusters, nodes, file or dir. ``reads`` names the reader that
-    turns the text of the command line into the value (``READERS`` in ``vctl/cli/declare.py``).
-
-    A server knows the parameter as ``wire`` and refuses numbers below ``least``, above ``most``, not above ``above``,
-    and texts and lists with more than ``longest`` parts. ``kernel``: the value is any bytes (a path, an argument, a
-    variable), not only Unicode text. ``sent`` converts a value to the value that a remote client sends.
-    """
-
-    def __init__(
-        self,
-        *names: str,
-        help: str,
-        metavar: str | None = None,
-        choices: Sequence[str] = (),
-        complete: str | None = None,
-        off: str | None = None,
-        bare: str | None = None,
-        reads: str = "",
-        wire: str | None = None,
-        least: float | None = None,
-        most: float | None = None,
-        above: float | None = None,
-        longest: int | None = None,
-        pattern: str | None = None,
-        kernel: bool = False,
-        sent: Callable[[Any], object] | None = None,
-    ) -> None:
-        self.names, self.help, self.metavar = names, help, metavar
-        self.choices, self.complete = tuple(choices), complete
-        self.off, self.bare, self.reads, self.wire = off, bare, reads, wire
-        self.least, self.most, self.above, self.longest = least, most, above, longest
-        self.pattern, self.kernel, self.sent = pattern, kernel, sent
-
-
-class Arg(Opt):
-    """One positional argument; ``Arg("JOB", help="…")``."""
-
-    def __init__(self, metavar: str, **given: Any) -> None:
-        super().__init__(metavar=metavar, **given)
-
-
-class Together:
-    """Options that several commands share; the function gets the given options as one map by name.
-
-    ``queue: Annotated[Given, Together(order=Order, weight=Weight)] = None``
-    """
-
-    def __init__(self, **options: Any) -> None:
-        self.params = [Param(name, annotation, default=None) for name, annotation in options.items()]
-
-    @classmethod
-    def of(cls, operation: "Operation[..., Any]") -> "Together":
-        """The arguments and options of a verb, for a command with further options."""
-        found = cls()
-        found.params = [param for param in operation.params if param.is_argument or param.info.names]
-        return found
-
-
-Given = Mapping[str, Any] | None
-"""The map of the given options of a ``Together``."""
-
-
-class Param:
-    """An option or argument together with its type and default."""
-
-    def __init__(self, name: str, annotation: Any, *, default: Any, required: bool = False) -> None:
-        self.name = name
-        self.annotation = annotation
-        self.info: Opt = annotation.__metadata__[0]
-        self.default = default
-        self.required = required
-        self.wire = self.info.wire or name
-        self.is_argument = isinstance(self.info, Arg)
-        kind = annotation.__origin__
-        if get_origin(kind) is UnionType:
-            kind = next(part for part in get_args(kind) if part is not type(None))
-        self.many = get_origin(kind) in (list, Sequence) and not self.info.reads
-        self.is_text = kind is str
-        self.type: type = str if self.info.reads else get_args(kind)[0] if self.many else kind
-        self.is_flag = self.type is bool
-        self.to_kernel = self.info.kernel or self.info.complete in ("file", "dir", "command")
-
-    @property
-    def absent(self) -> Any:
-        """The value where a command line does not have the parameter; None where a text is read or collected first."""
-        return None if self.info.reads or (self.many and not self.is_argument) else self.default
-
-    @property
-    def metavar(self) -> str:
-        """The word that stands for the value in help: the choices, the given word, or the type."""
-        if self.info.metavar:
-            return self.info.metavar
-        return "|".join(self.info.choices) or {int: "N", float: "NUMBER"}.get(self.type, "TEXT")
-
-    @property
-    def spelled(self) -> str:
-        """The name in messages: the longest option name, or the word of the argument."""
-        return max(self.info.names, key=len) if self.info.names else self.metavar
-
-
-NOT_GIVEN: Any = type("NotGiven", (), {"__repr__": lambda _: "NOT_GIVEN"})()
-"""The default of a parameter that may be None and that is left as it is without a value."""
-
-
-@runtime_checkable
-class Written(Protocol):
-    """A document as an object of the Python API."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Its JSON form."""
-
-
-def document_of(given: object) -> object:
-    """The JSON form of a document; other values stay as they are, and are refused where they are read."""
-    return given.as_dict() if isinstance(given, Written) else given
 
 
 class Here:
@@ -243,20 +108,28 @@ class Operation(Generic[P, R]):
 
     def _carry_out(self, here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.service:
-            named = zip((param.name for param in self.params), args, strict=False)
-            ops.rights.check_service(here.store, self.service.format_map({**dict(named), **kwargs}))
+            ops.rights.check_service(here.store, self.service.format_map(self._by_name(args, kwargs)))
         return self.run(here, *args, **kwargs)
 
-    @property
+    @cached_property
     def params(self) -> list[Param]:
         """Its parameters."""
         return [param for param in params_of(self.run).values() if isinstance(param, Param)]
 
+    def _by_name(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
+        return {**dict(zip((param.name for param in self.params), args, strict=False)), **kwargs}
+
+    def check(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """Refuse the values of a call that a server would not accept."""
+        values = self._by_name(args, kwargs)
+        for param in self.params:
+            if param.name in values:
+                param.check(values[param.name])
+
     def given(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[tuple[Param, object]]:
         """The parameters of a call with the values to send; defaults are left out."""
-        params = self.params
-        values = {**dict(zip((param.name for param in params), args, strict=False)), **kwargs}
-        for param in params:
+        values = self._by_name(args, kwargs)
+        for param in self.params:
             value = values[param.name] if param.required else values.get(param.name, param.default)
             if param.info.sent is not None:
                 yield param, param.info.sent(value)
@@ -331,32 +204,6 @@ class Verb(Generic[P, R]):
 
         verb.__name__, verb.__doc__ = self.operation.name.rpartition(" ")[2], self.__doc__
         return verb
-
-
-def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
-    """The parameters of a function after its first; read without ``inspect``, whose import is slow."""
-    run = getattr(run, PARAMETERS, run)
-    code: CodeType = run.__code__
-    defaults = run.__defaults__ or ()
-    values = dict(
-        zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
-    )
-    values.update(run.__kwdefaults__ or {})
-    found: dict[str, Param | Together] = {}
-    for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
-        annotation = run.__annotations__[name]
-        together = annotation.__metadata__[0]
-        if isinstance(together, Together):
-            found[name] = together
-        else:
-            found[name] = Param(name, annotation, default=values.get(name), required=name not in values)
-    return found
-
-
-Filters = Annotated[
-    Sequence[str], Opt(wire="filter", longest=50, help="key=value or key!=value; repeatable.")
-]
-Limit = Annotated[int | None, Opt(least=0, most=2**31, help="Maximum number of entries.")]
 
 
 class Local:

@@ -5,18 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
-from vctl.operations.declare import (
-    NOT_GIVEN,
-    Arg,
-    Filters,
-    Here,
-    Limit,
-    Opt,
-    Written,
-    asks,
-    document_of,
-    operation,
-)
+from vctl.operations.declare import Here, asks, operation
+from vctl.operations.params import NOT_GIVEN, Arg, Filters, Limit, Opt, Written, document_of
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
-from vctl.operations.declare import Arg, Filters, Here, Opt, operation
+from vctl.operations.declare import Here, operation
+from vctl.operations.params import Arg, Filters, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import NodeForm

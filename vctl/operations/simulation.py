@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import operations, ops, spec
-from vctl.operations.declare import Backend, Here, Opt, operation
+from vctl.operations.declare import Backend, Here, operation
+from vctl.operations.params import Opt
 
 if TYPE_CHECKING:
     from vctl.ops.simulate import Progress

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops, spec
-from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, asks, operation
+from vctl.operations.declare import Here, asks, operation
 from vctl.operations.jobs import NONE, Directory, Document, Environment, Title, Variables, Words
+from vctl.operations.params import Arg, Filters, Limit, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import ObjectForm, TaskForm

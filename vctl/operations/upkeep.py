@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops
-from vctl.operations.declare import Here, Opt, operation
+from vctl.operations.declare import Here, operation
+from vctl.operations.params import Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import Pruned

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops
 from vctl.errors import NotFound
-from vctl.operations.declare import Arg, Filters, Here, Limit, Opt, operation
+from vctl.operations.declare import Here, operation
+from vctl.operations.params import Arg, Filters, Limit, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import (

@@ -8,7 +8,7 @@ from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, single
 from vctl.operations import clusters
-from vctl.operations.declare import Opt
+from vctl.operations.params import Opt
 
 if TYPE_CHECKING:
     from vctl.spec.reports import TreeDiff

@@ -10,7 +10,7 @@ from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, S
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single, single_by
 from vctl.operations import clusters
-from vctl.operations.declare import Arg, Given, Opt, Together
+from vctl.operations.params import Arg, Given, Opt, Together
 
 
 def _changed(cluster: Data, sentence: str) -> Answer:

@@ -8,7 +8,7 @@ from vctl.cli.common import CHANGES, NO_LOCAL_NODE, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, done, single
 from vctl.operations import jobs
-from vctl.operations.declare import Given, Opt, Together
+from vctl.operations.params import Given, Opt, Together
 
 NoWait = Annotated[bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")]
 StopOnInterrupt = Annotated[

@@ -11,7 +11,7 @@ from vctl.cli.declare import command
 from vctl.cli.output import API_VERSION, Answer
 from vctl.core.text import visible
 from vctl.errors import BadSpec
-from vctl.operations.declare import Opt
+from vctl.operations.params import Opt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import LIMIT, READS, InCluster, place
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing
-from vctl.operations.declare import Opt
+from vctl.operations.params import Opt
 
 ARE_WAITING = ["PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT"]
 

@@ -1,0 +1,227 @@
+"""Parameters of declared verbs: their options, the types and ranges of their values, and the check of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Protocol,
+    get_args,
+    get_origin,
+    runtime_checkable,
+)
+
+from vctl import spec
+from vctl.errors import BadSpec
+
+if TYPE_CHECKING:
+    from vctl.operations.declare import Operation
+
+PARAMETERS = "vctl_parameters"
+"""The attribute that names the function with the parameters of a verb, where these are shared."""
+_TYPES: Mapping[object, tuple[Any, Any, str, str]] = {
+    str: (str, (), "a string", "put it in quotes"),
+    int: (int, bool, "a whole number", "write a number such as 1"),
+    float: ((float, int), bool, "a number", "write a number such as 1.5"),
+    bool: (bool, (), "true or false", "write True or False"),
+    Sequence[str]: (Sequence, (str, bytes), "a list of strings", 'write it as ["a", "b"]'),
+    Mapping[str, str]: (Mapping, (), "an object", 'write it as {"NAME": "value"}'),
+    type(None): (type(None), (), "null", "leave it out"),
+}
+"""The types that are checked: the classes of their values, classes that these are not, the words and the fix."""
+
+
+class Opt:
+    """One parameter: ``cluster: Annotated[str | None, Opt("-c", "--cluster", help="…")] = None``.
+
+    ``off`` names the opposite of a flag, ``bare`` is the value of an option without a value, and ``complete``
+    names the words that the shell offers: jobs, clusters, nodes, file or dir. ``reads`` names the reader that
+    turns the text of the command line into the value (``READERS`` in ``vctl/cli/declare.py``).
+
+    A server knows the parameter as ``wire`` and refuses numbers below ``least``, above ``most``, not above ``above``,
+    and texts and lists with more than ``longest`` parts. ``kernel``: the value is any bytes (a path, an argument, a
+    variable), not only Unicode text. ``sent`` converts a value to the value that a remote client sends.
+    """
+
+    def __init__(
+        self,
+        *names: str,
+        help: str,
+        metavar: str | None = None,
+        choices: Sequence[str] = (),
+        complete: str | None = None,
+        off: str | None = None,
+        bare: str | None = None,
+        reads: str = "",
+        wire: str | None = None,
+        least: float | None = None,
+        most: float | None = None,
+        above: float | None = None,
+        longest: int | None = None,
+        pattern: str | None = None,
+        kernel: bool = False,
+        sent: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.names, self.help, self.metavar = names, help, metavar
+        self.choices, self.complete = tuple(choices), complete
+        self.off, self.bare, self.reads, self.wire = off, bare, reads, wire
+        self.least, self.most, self.above, self.longest = least, most, above, longest
+        self.pattern, self.kernel, self.sent = pattern, kernel, sent
+
+
+class Arg(Opt):
+    """One positional argument; ``Arg("JOB", help="…")``."""
+
+    def __init__(self, metavar: str, **given: Any) -> None:
+        super().__init__(metavar=metavar, **given)
+
+
+class Together:
+    """Options that several commands share; the function gets the given options as one map by name.
+
+    ``queue: Annotated[Given, Together(order=Order, weight=Weight)] = None``
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.params = [Param(name, annotation, default=None) for name, annotation in options.items()]
+
+    @classmethod
+    def of(cls, operation: Operation[..., Any]) -> Together:
+        """The arguments and options of a verb, for a command with further options."""
+        found = cls()
+        found.params = [param for param in operation.params if param.is_argument or param.info.names]
+        return found
+
+
+Given = Mapping[str, Any] | None
+"""The map of the given options of a ``Together``."""
+
+
+class Param:
+    """An option or argument together with its type and default."""
+
+    def __init__(self, name: str, annotation: Any, *, default: Any, required: bool = False) -> None:
+        self.name = name
+        self.annotation = annotation
+        self.info: Opt = annotation.__metadata__[0]
+        self.default = default
+        self.required = required
+        self.wire = self.info.wire or name
+        self.is_argument = isinstance(self.info, Arg)
+        kind = annotation.__origin__
+        self.kinds: tuple[Any, ...] = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+        """The types of its values."""
+        kind = next(one for one in self.kinds if one is not type(None))
+        self.many = get_origin(kind) in (list, Sequence) and not self.info.reads
+        self.is_text = kind is str
+        self.type: type = str if self.info.reads else get_args(kind)[0] if self.many else kind
+        self.is_flag = self.type is bool
+        self.to_kernel = self.info.kernel or self.info.complete in ("file", "dir", "command")
+
+    @property
+    def absent(self) -> Any:
+        """The value where a command line does not have the parameter; None where a text is read or collected first."""
+        return None if self.info.reads or (self.many and not self.is_argument) else self.default
+
+    @property
+    def metavar(self) -> str:
+        """The word that stands for the value in help: the choices, the given word, or the type."""
+        if self.info.metavar:
+            return self.info.metavar
+        return "|".join(self.info.choices) or {int: "N", float: "NUMBER"}.get(self.type, "TEXT")
+
+    @property
+    def spelled(self) -> str:
+        """The name in messages: the longest option name, or the word of the argument."""
+        return max(self.info.names, key=len) if self.info.names else self.metavar
+
+    def check(self, value: Any) -> None:
+        """Refuse a value of another type or out of range; documents and amounts pass, as their readers check them."""
+        is_amount = float in self.kinds and str in self.kinds
+        if value is self.default or is_amount or any(kind not in _TYPES for kind in self.kinds):
+            return
+        kind = next((kind for kind in self.kinds if _is(value, kind)), None)
+        if kind is None:
+            raise _refuse(value, self.kinds[0], self.name)
+        if kind is int or kind is float:
+            self._check_range(value)
+        elif kind == Mapping[str, str]:
+            for key, inner in value.items():
+                _check_text(key, self.name)
+                _check_text(inner, spec.fields.child(self.name, key))
+        elif kind == Sequence[str]:
+            for number, inner in enumerate(value):
+                _check_text(inner, f"{self.name}[{number}]")
+
+    def _check_range(self, value: float) -> None:
+        least, above, most = self.info.least, self.info.above, self.info.most
+        if (
+            (least is not None and not value >= least)
+            or (above is not None and not value > above)
+            or (most is not None and not value <= most)
+        ):
+            bounds = (("at least", least), ("above", above), ("at most", most))
+            words = ", ".join(f"{word} {bound:.0f}" for word, bound in bounds if bound is not None)
+            problem = f"{spec.fields.show(value)} is out of range"
+            raise spec.fields.refuse(self.name, problem, f"write a number: {words}")
+
+
+def _is(value: object, kind: object) -> bool:
+    classes, others, _, _ = _TYPES[kind]
+    return isinstance(value, classes) and not isinstance(value, others)
+
+
+def _refuse(value: object, kind: object, path: str) -> BadSpec:
+    _, _, what, fix = _TYPES[kind]
+    return spec.fields.refuse(path, f"{spec.fields.show(value)} is not {what}", fix)
+
+
+def _check_text(value: object, path: str) -> None:
+    if not isinstance(value, str):
+        raise _refuse(value, str, path)
+
+
+NOT_GIVEN: Any = type("NotGiven", (), {"__repr__": lambda _: "NOT_GIVEN"})()
+"""The default of a parameter that may be None and that is left as it is without a value."""
+
+
+@runtime_checkable
+class Written(Protocol):
+    """A document as an object of the Python API."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its JSON form."""
+
+
+def document_of(given: object) -> object:
+    """The JSON form of a document; other values stay as they are, and are refused where they are read."""
+    return given.as_dict() if isinstance(given, Written) else given
+
+
+def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
+    """The parameters of a function after its first; read without ``inspect``, whose import is slow."""
+    run = getattr(run, PARAMETERS, run)
+    code: CodeType = run.__code__
+    defaults = run.__defaults__ or ()
+    values = dict(
+        zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+    )
+    values.update(run.__kwdefaults__ or {})
+    found: dict[str, Param | Together] = {}
+    for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
+        annotation = run.__annotations__[name]
+        together = annotation.__metadata__[0]
+        if isinstance(together, Together):
+            found[name] = together
+        else:
+            found[name] = Param(name, annotation, default=values.get(name), required=name not in values)
+    return found
+
+
+Filters = Annotated[
+    Sequence[str], Opt(wire="filter", longest=50, help="key=value or key!=value; repeatable.")
+]
+Limit = Annotated[int | None, Opt(least=0, most=2**31, help="Maximum number of entries.")]
