@@ -13,7 +13,9 @@ import pytest
 
 from tests.specification import spec
 from tests.world import World, amounts
+from vctl.daemon.following import FollowedState
 from vctl.engine.changes import JobSubmitted
+from vctl.engine.stimuli import Now, Stimulus
 from vctl.errors import VctlError
 from vctl.ops import clusters, handing, nodes, submitting
 from vctl.spec.job_request import JobRequest
@@ -48,6 +50,7 @@ class Desk(World):
 
     def _submit(self, request: JobRequest) -> None:
         with Store.open(self.home) as store:
+            store.clock = self.now
             try:
                 self.submitted.append(submitting.submit(store, request, environment={})["submission_id"])
             except VctlError as error:
@@ -95,6 +98,27 @@ def test_submit_and_start_are_one_commit(desk: Desk) -> None:
     assert desk.kinds()[:2] == ["job.submitted", "job.started"]
     assert len(commits) == 1
     assert [row[0] for row in desk.store.rows("SELECT submission_id FROM jobs")] == desk.submitted
+
+
+def test_no_job_starts_before_it_was_submitted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes from the beginning of a turn to its transaction: one job was handed over, one is written meanwhile."""
+    assert desk.scheduler is not None
+    observer, command = desk.scheduler.observer, desk.command()
+    handed, look = desk.receive(), observer.look
+
+    def submit_and_look(state: FollowedState, now: Now) -> list[Stimulus]:
+        monkeypatch.setattr(observer, "look", look)
+        desk.sleep(1)
+        desk.command(submission_id="mine").join(PATIENCE_S)
+        desk.sleep(1)
+        return look(state, now)
+
+    monkeypatch.setattr(observer, "look", submit_and_look)
+    desk.turn_with(handed)
+    command.join(PATIENCE_S)
+    times = [tuple(row) for row in desk.store.rows("SELECT submitted_at, started_at FROM jobs")]
+    assert len(times) == 2
+    assert all(submitted <= started for submitted, started in times), times
 
 
 def test_several_that_come_together_are_one_commit(desk: Desk) -> None:
