@@ -249,6 +249,8 @@ def test_else_it_is_over(shared: Life) -> None:
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
     job = shared.job("big")
     assert (job["status"], job["state_reason"], job["exit_code"]) == ("STOPPED", "Preempted", 143)
+    [text] = shared.store.rows("SELECT data FROM events WHERE kind = 'job.preempted'")
+    assert [json.loads(text[0])[name] for name in ("winner", "rule")] == [None, "stop"]
 
 
 def test_not_before_its_minimum_runtime(shared: Life) -> None:

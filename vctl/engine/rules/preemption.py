@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Preemption, RunningJob
-from vctl.core.queue_policy import OFF
+from vctl.core.queue_policy import OFF, STOP
 from vctl.core.resources import SCALE
 from vctl.core.wording import amounts_text, cluster_text, listed, timestamp
 from vctl.engine.changes import (
@@ -153,12 +153,15 @@ def give_up(state: SchedulerState, job_id: int, why: str) -> Iterator[Change]:
 
 
 def rule_of(state: SchedulerState, job: RunningJob) -> str:
-    """The rule for a job that ended for another: as it was decided then, else as its cluster says now."""
+    """What becomes of a job that ended for another: as it was decided then, else as its cluster says now.
+
+    A lender calls back its resources also where jobs preempt none: then the job is over.
+    """
     one = state.preemption_of(job)
     if one is not None:
         return one.rule
     parent = state.ledger.clusters.get(job.parent_id)
-    return OFF if parent is None else parent.queue.preemption
+    return STOP if parent is None or parent.queue.preemption == OFF else parent.queue.preemption
 
 
 def loss(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> JobPreempted:
