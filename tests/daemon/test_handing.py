@@ -101,7 +101,7 @@ def test_submit_and_start_are_one_commit(desk: Desk) -> None:
 
 
 def test_no_job_starts_before_it_was_submitted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time passes from the beginning of a turn to its transaction: one job was handed over, one is written meanwhile."""
+    """Time passes from the beginning of a turn to its transaction: one job was handed over, one comes meanwhile."""
     assert desk.scheduler is not None
     observer, command = desk.scheduler.observer, desk.command()
     handed, look = desk.receive(), observer.look
