@@ -84,6 +84,23 @@ def test_an_unknown_cluster_is_not_found(nodes: Cli, line: str) -> None:
     assert "nosuch" in ran.err
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'vc update nosuch --spec {"flexible_resource_min":{"CPU":1}}',
+        "vc update nosuch --queue-order fifo",
+        "vc create x --parent nosuch",
+        "vc stop nosuch",
+        "vc remove-nodes nosuch 4c8g-00",
+        "vc delete nosuch",
+    ],
+)
+def test_an_unknown_cluster_is_not_one_outside_of_the_job(inside: Cli, line: str) -> None:
+    ran = inside(line)
+    assert (ran.code, ran.out) == (4, ""), ran.err
+    assert "cluster nosuch does not exist" in ran.err
+
+
 CHANGES = {
     "job stop": "stop outsider",
     "job hold": "job hold outsider",

@@ -14,8 +14,9 @@ from vctl.config import JOB_SCOPES
 from vctl.core.caller import Caller
 from vctl.core.clusters import PRIMARY
 from vctl.errors import Damaged, NotPermitted
+from vctl.ops.cluster_views import cluster_row
 from vctl.spec.ids import JOB_MARK
-from vctl.store import clusters, jobs
+from vctl.store import jobs
 from vctl.store.database import database_path
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
@@ -71,7 +72,7 @@ def check_target(store: Store, parent_id: str) -> None:
 
 
 def check_cluster(store: Store, cluster_id: str) -> None:
-    """Raise NotPermitted unless the caller may change this cluster, or create clusters in it."""
+    """Raise NotPermitted unless the caller may change this cluster, or create clusters in it; NotFound: no such cluster."""
     job = _confined(store)
     if job is None:
         return
@@ -79,8 +80,8 @@ def check_cluster(store: Store, cluster_id: str) -> None:
     owner = jobs.number_of(store, rest.partition(JOB_MARK)[0]) if mark else None
     if owner is not None and jobs.is_own(store, owner, job["job_id"]):
         return
-    row = clusters.get(store, cluster_id)
-    raise _refused(job, f"cluster {cluster_id}", None if row is None else row["owner"])
+    owner_name = None if cluster_id == PRIMARY else cluster_row(store, cluster_id)["owner"]
+    raise _refused(job, f"cluster {cluster_id}", owner_name)
 
 
 def check_service(store: Store, what: str) -> None:
