@@ -100,6 +100,27 @@ def test_the_path_of_a_bad_field_is_in_the_details(nodes: Cli) -> None:
     assert error["details"] == {"path": "fixed_size_nodes[0].nodes[0].resources.GPU"}
 
 
+STATES = {
+    "the log of an array": ("logs a", 2, "is an array of jobs", "such as a_3"),
+    "hold": ("job hold over", 5, "only a pending job can be put on hold", "`vctl job rerun over`"),
+    "release": ("job release over", 5, "only a pending job can be released", "`vctl job rerun over`"),
+    "edit": ("job edit over --priority 3", 5, "--priority cannot be changed", "`vctl job rerun over`"),
+}
+
+
+@pytest.mark.parametrize(("line", "code", "problem", "fix"), STATES.values(), ids=list(STATES))
+def test_errors_are_about_the_job_that_was_named(
+    nodes: Cli, monkeypatch: pytest.MonkeyPatch, line: str, code: int, problem: str, fix: str
+) -> None:
+    monkeypatch.setenv("VCTL_AUTOSTART", "0")
+    assert nodes("run --no-wait --submission-id a --array 3-5 -- true").code == 0
+    assert nodes("run --no-wait --submission-id over -- true").code == nodes("stop over").code == 0
+    ran = nodes(line)
+    assert (ran.code, ran.out) == (code, ""), ran.err
+    assert problem in ran.err
+    assert fix in ran.err
+
+
 @pytest.mark.on_the_machine  # the surprise is in this process
 def test_surprises_are_one_line_unless_debugging(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def surprise(*_: object, **__: object) -> None:

@@ -41,9 +41,10 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
         pending = [row for row in found if row["status"] == jb.PENDING]
         if not pending:
             name, status = found[0]["submission_id"], found[0]["status"]
+            done = "put on hold" if held else "released"
             raise Conflict(
-                f"job {name} is {status}, and only a pending job can be put on hold",
-                fix=f"vctl job stop {name}" if status == jb.RUNNING else "submit it again",
+                f"job {name} is {status}, and only a pending job can be {done}",
+                fix=f"vctl job stop {name}" if status == jb.RUNNING else _submit_again(name),
                 details={"status": status},
             )
         if spans := spans_of(row["job_id"] for row in pending if bool(row["held"]) != held):
@@ -120,6 +121,10 @@ def refuse_fixed_fields(row: Row, changes: Mapping[str, object]) -> None:
     )
     raise Conflict(
         f"job {row['submission_id']} is {row['status']}: {', '.join(fixed)} cannot be changed any more",
-        fix=fix if allowed else "submit it again",
+        fix=fix if allowed else _submit_again(row["submission_id"]),
         details={"status": row["status"], "allowed": list(allowed)},
     )
+
+
+def _submit_again(name: str) -> str:
+    return f"`vctl job rerun {name}` submits it again"

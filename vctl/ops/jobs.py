@@ -18,6 +18,7 @@ from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Filter, Shown, parse_filters
 from vctl.ops.positions import position, positions
 from vctl.ops.reasons import Reasons
+from vctl.store import arrays as arrays_table
 from vctl.store import clusters, feed, job_views, observed, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -61,8 +62,9 @@ def resolve(store: Store, ref: str | int) -> int:
         return number
     if ref.isascii() and ref.isdigit() and len(ref) < 19 and table.get(store, int(ref)) is not None:
         return int(ref)
-    if arrays.known(store, ref):
-        raise BadSpec(f"{ref} is an array of jobs", fix=f"name one of its members, such as {ref}_0")
+    if (array := arrays_table.get(store, ref)) is not None:
+        first = array["range"].partition("-")[0]
+        raise BadSpec(f"{ref} is an array of jobs", fix=f"name one of its members, such as {ref}_{first}")
     like = table.numbers_like(store, ref) if ref else []
     if len(like) == 1:
         return like[0][0]

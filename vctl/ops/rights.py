@@ -72,7 +72,7 @@ def check_target(store: Store, parent_id: str) -> None:
 
 
 def check_cluster(store: Store, cluster_id: str) -> None:
-    """Raise NotPermitted unless the caller may change this cluster, or create clusters in it; NotFound: no such cluster."""
+    """Raise NotPermitted unless the caller may change this cluster, or create clusters in it; NotFound: there is none"""
     job = _confined(store)
     if job is None:
         return
