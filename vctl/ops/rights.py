@@ -72,7 +72,10 @@ def check_target(store: Store, parent_id: str) -> None:
 
 
 def check_cluster(store: Store, cluster_id: str) -> None:
-    """Raise NotPermitted unless the caller may change this cluster, or create clusters in it; NotFound: there is none"""
+    """Raise NotPermitted unless the caller may change this cluster, or create clusters in it.
+
+    Raises NotFound for a cluster that is not there.
+    """
     job = _confined(store)
     if job is None:
         return
