@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.http.conftest import Running
+from tests.http.conftest import Running, message
 from tests.specification import spec
 
 pytestmark = spec("14.management", "7.checks")
@@ -365,6 +365,24 @@ def test_a_value_of_a_wrong_type_is_named_by_its_field(api: Running):
     assert answer.json()["data"] == {"virtualClusterId": "a", "nodesWithFailure": []}
     start = "Failed to remove nodes from virtual cluster a: Invalid request, nodesToRemove.0: "
     assert answer.json()["msg"].startswith(start)
+
+
+BODIES = {
+    b"": "the body is missing, a JSON object is needed",
+    b"[]": "the body is not a JSON object",
+    b"null": "the body is not a JSON object",
+    b'{"a": }': "the body is not JSON: Expecting value",
+}
+
+
+def test_what_is_wrong_with_a_whole_body_is_said(api: Running):
+    for content, problem in BODIES.items():
+        answer = api.http.post("/virtual_clusters", content=content)
+        whole = f"Failed to create or update virtual cluster : Invalid request, {problem}"
+        assert (answer.status_code, answer.json()["msg"]) == (400, whole)
+        for path in ("/api/v1/jobs", "/api/jobs/", "/api/v1/tree-file/plan"):
+            answer = api.http.post(path, content=content)
+            assert (answer.status_code, message(answer)) == (400, f"Invalid request, {problem}"), path
 
 
 def test_bodies_are_json_whatever_curl_calls_them(api: Running):

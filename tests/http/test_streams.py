@@ -122,6 +122,11 @@ def test_a_log_is_followed_to_its_end(server: Running):
     rest = server.http.get(f"/api/v1/jobs/{job}/logs", params={"follow": "true", "offset": 7})
     assert rest.content == whole[7:]
     assert server.http.get(f"/api/v1/jobs/{job}/logs", params={"tail": 1}).content == b"\xff\x00end"
+    both = server.http.get(f"/api/v1/jobs/{job}/logs", params={"tail": 1, "follow": "true"})
+    assert (both.status_code, both.json()["error"]["message"]) == (
+        400,
+        "tail: it cannot be combined with follow",
+    )
 
 
 def test_waiting_ends_in_time(server: Running):

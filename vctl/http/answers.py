@@ -154,11 +154,22 @@ def answer(
     return JSONResponse(body, error.http_status, dict(headers or {}))
 
 
+_BODY = {
+    "missing": "the body is missing, a JSON object is needed",
+    "model_attributes_type": "the body is not a JSON object",
+    "json_invalid": "the body is not JSON",
+}
+"""What is wrong with a body as a whole, by pydantic's word for it."""
+
+
 def _first_problem(error: RequestValidationError) -> BadSpec:
     """The first problem of a request, with its path. The sent value is not repeated, as it may be a secret."""
     found = error.errors()[0]
     path = ".".join(_place(found["loc"], found["type"], error.body))
     problem = str(found["msg"])[:300]
+    if not path and (whole := _BODY.get(found["type"])) is not None:
+        reason = found.get("ctx", {}).get("error")
+        problem = f"{whole}: {reason}" if reason else whole
     return BadSpec(
         f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
         fix="see /openapi.json for the accepted requests",

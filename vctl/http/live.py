@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import StreamingResponse
 
+from vctl.errors import BadSpec
 from vctl.http import documents, streams
 from vctl.http.context import server_of
 from vctl.http.documents import ERRORS, good
@@ -36,6 +37,8 @@ def _add(kind: streams.Kind, one: str, watched: type[documents.Document]) -> Non
         offset: Offset = 0,
         tail: Tail = None,
     ) -> StreamingResponse:
+        if follow and tail is not None:  # as on the command line
+            raise BadSpec("tail: it cannot be combined with follow", fix="leave one of the two out")
         return await streams.log_of(server_of(request), kind, ref, follow=follow, offset=offset, tail=tail)
 
     path = f"/{one}s/{{{one}}}"
