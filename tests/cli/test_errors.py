@@ -152,3 +152,24 @@ def test_a_part_of_an_indivisible_cluster(nodes: Cli) -> None:
     assert ran.code == 2
     assert "--num-cpus" in ran.err.splitlines()[0]
     assert "--entrypoint-num-cpus" in ran.err.splitlines()[1]
+
+
+IN_WORDS_OF_THE_COMMAND = {
+    "run --num-cpus 1 --virtual-cluster {} -- true": "--num-cpus: cannot be combined with --virtual-cluster\n",
+    "run --num-cpus 0 -- true": "Fix: --entrypoint-num-cpus 0 starts",
+    "run --label -- true": "--label: only a job with --per-node has ranks\nFix: add --per-node, or leave label out",
+    "run --nodes 2 --per-node --entrypoint-num-cpus 1 -- true": "--per-node: each member gets",
+    "task run --job j --output a/b -- true": '--output: "a/b" is not',
+    "task run -- true": "Fix: name the job with --job=ID,",
+    "job list --filter per_node=1": "--filter: unknown key 'per_node'\n",
+    "node add --simulated --resources {} --count 0": "--count: 0 is out of range",
+    "simulate --model lublin --limit-factor 0": "--limit-factor: 0 is not a factor",
+}
+
+
+@pytest.mark.parametrize("words", IN_WORDS_OF_THE_COMMAND)
+def test_an_error_of_a_verb_names_options(nodes: Cli, words: str) -> None:
+    """Verbs speak of parameters, as Python and HTTP name them; the command line makes options of these."""
+    ran = nodes(*words.split())
+    assert ran.code == 2
+    assert IN_WORDS_OF_THE_COMMAND[words] in ran.err

@@ -240,8 +240,11 @@ WRONG_VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "a begin that never comes": ({"begin_at": float("nan")}, "begin_at"),
     "a number in quotes as begin": ({"begin_at": "5"}, "begin_at"),
     "true as begin": ({"begin_at": True}, "begin_at"),
-    "true as CPUs": ({"num_cpus": True}, "--num-cpus"),
-    "a list as CPUs": ({"num_cpus": [1]}, "--num-cpus"),
+    "true as CPUs": ({"num_cpus": True}, "num_cpus"),
+    "a list as CPUs": ({"num_cpus": [1]}, "num_cpus"),
+    "CPUs beside a spec": ({"num_cpus": 1, "virtual_cluster": {}}, "num_cpus"),
+    "no nodes": ({"nodes": 0}, "nodes"),
+    "a part of a GPU": ({"entrypoint_num_gpus": 1.5}, "entrypoint_num_gpus"),
 }
 
 
@@ -286,6 +289,51 @@ def test_a_limit_that_is_none_is_refused(site: Site, limit: Any) -> None:
         assert caught.value.fix
     assert len(client.physical_nodes.list(limit=1)) == 1
     assert client.physical_nodes.list(limit=0) == []
+
+
+FILTERS: dict[str, Any] = {
+    "a text": "state=PENDING",
+    "a short tuple": [("state", "=")],
+    "a number": [5],
+    "no mark": ["x"],
+    "an unknown key": ["nosuch=1"],
+}
+
+
+@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
+def test_a_filter_that_is_none_is_refused(site: Site, filters: Any) -> None:
+    """Also where the list is empty; in words of Python, not of the command line."""
+    site.nodes(1)
+    client = site.client
+    for list_ in (
+        client.jobs.list,
+        client.tasks.list,
+        client.clusters.list,
+        client.list_leases,
+        client.list_events,
+    ):
+        with pytest.raises(BadSpec) as caught:
+            list_(filters=filters)
+        assert caught.value.fix
+        assert "--" not in str(caught.value)
+
+
+def test_wrong_calls_are_refused_here_and_by_a_client_of_a_server(site: Site, served: vctl.Client) -> None:
+    site.nodes(1)
+    job = site.client.submit("true", hold=True)
+    for client in (site.client, served):
+        with pytest.raises(TypeError):
+            client.clusters.update("a", nosuch=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            client.physical_nodes.add(template="t")  # type: ignore[call-arg]
+        with pytest.raises(BadSpec):
+            client.jobs.logs(job.ref, tail=-1)
+        with pytest.raises(BadSpec, match=r"model\.jobs"):
+            client.simulate(model={"jobs": "x"})
+        with pytest.raises(BadSpec, match=r"model\.nosuch"):
+            client.simulate(model={"nosuch": 1})
+        with pytest.raises(TimedOut, match=r"not over after 0\.2 s"):
+            client.jobs.wait(job.ref, timeout_s=0.2)
 
 
 def test_threads_share_a_client(site: Site) -> None:

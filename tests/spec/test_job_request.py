@@ -38,16 +38,16 @@ def test_shortcuts(options, want):
 
 
 BAD_SHORTCUTS = {
-    "beside a spec": ({"num_cpus": "1", "beside_spec": True}, "--num-cpus", "into the spec"),
-    "memory beside a spec": ({"memory": "1", "beside_spec": True}, "--memory", "into the spec"),
-    "no node": ({"nodes": 0, "num_cpus": "1"}, "--nodes", "from 1"),
-    "negative nodes": ({"nodes": -1}, "--nodes", "from 1"),
-    "too many nodes": ({"nodes": 10_001}, "--nodes", "10000"),
-    "zero": ({"num_cpus": "0"}, "--num-cpus", "--entrypoint-num-cpus 0"),
-    "negative": ({"num_cpus": "-1"}, "--num-cpus", "0 or more"),
-    "word": ({"num_gpus": "all"}, "--num-gpus", "number"),
-    "one and a half": ({"num_gpus": "1.5"}, "--num-gpus", "1 or 2"),
-    "size": ({"memory": "8Q"}, "--memory", "8GiB"),
+    "beside a spec": ({"num_cpus": "1", "beside_spec": True}, "num_cpus", "into the spec"),
+    "memory beside a spec": ({"memory": "1", "beside_spec": True}, "memory", "into the spec"),
+    "no node": ({"nodes": 0, "num_cpus": "1"}, "nodes", "from 1"),
+    "negative nodes": ({"nodes": -1}, "nodes", "from 1"),
+    "too many nodes": ({"nodes": 10_001}, "nodes", "10000"),
+    "zero": ({"num_cpus": "0"}, "num_cpus", "entrypoint_num_cpus 0"),
+    "negative": ({"num_cpus": "-1"}, "num_cpus", "0 or more"),
+    "word": ({"num_gpus": "all"}, "num_gpus", "number"),
+    "one and a half": ({"num_gpus": "1.5"}, "num_gpus", "1 or 2"),
+    "size": ({"memory": "8Q"}, "memory", "8GiB"),
 }
 
 
@@ -76,10 +76,10 @@ def test_entry_requests():
 
 
 BAD_ENTRIES = {
-    "twice": ({"num_cpus": "1", "resources_json": '{"CPU": 1}'}, "--entrypoint-resources.CPU"),
-    "one and a half": ({"num_gpus": "1.5"}, "--entrypoint-num-gpus"),
-    "in the map": ({"resources_json": '{"GPU": 1.5}'}, "--entrypoint-resources.GPU"),
-    "not JSON": ({"resources_json": "FPGA=1"}, "--entrypoint-resources"),
+    "twice": ({"num_cpus": "1", "resources_json": '{"CPU": 1}'}, "entrypoint_resources.CPU"),
+    "one and a half": ({"num_gpus": "1.5"}, "entrypoint_num_gpus"),
+    "in the map": ({"resources_json": '{"GPU": 1.5}'}, "entrypoint_resources.GPU"),
+    "not JSON": ({"resources_json": "FPGA=1"}, "entrypoint_resources"),
     "on HTTP": ({"num_gpus": True, "prefix": "entrypoint_"}, "entrypoint_num_gpus"),
 }
 

@@ -30,9 +30,9 @@ def test_amounts(options, want):
 @pytest.mark.parametrize(
     ("options", "path"),
     [
-        ({"num_gpus": "1.5"}, "--num-gpus"),
-        ({"num_cpus": "1", "resources_json": '{"CPU": 1}'}, "--resources.CPU"),
-        ({"resources_json": '{"mem": 1}'}, "--resources.mem"),
+        ({"num_gpus": "1.5"}, "num_gpus"),
+        ({"num_cpus": "1", "resources_json": '{"CPU": 1}'}, "resources.CPU"),
+        ({"resources_json": '{"mem": 1}'}, "resources.mem"),
     ],
 )
 def test_bad_amounts(options, path):
@@ -53,7 +53,7 @@ def test_a_pinned_task_names_its_node():
 
 @pytest.mark.parametrize("strategy", ["NODE", "NODE:", "NODE::soft", "hybrid", "PACK", "SPREAD:2", ""])
 def test_bad_strategies(strategy):
-    with pytest.raises(BadSpec, match="--strategy"):
+    with pytest.raises(BadSpec, match="strategy"):
         TaskRequest(argv=("true",), strategy=strategy)
 
 
@@ -84,4 +84,4 @@ def test_the_job_is_the_given_one_or_that_of_the_environment():
     assert job_of(task, {"VCTL_JOB_ID": "7"}) == "7"
     with pytest.raises(BadSpec, match="not run inside one") as error:
         job_of(task, {})
-    assert "--job" in error.value.fix
+    assert "job=ID" in error.value.fix

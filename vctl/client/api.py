@@ -120,7 +120,7 @@ class Client(State):
             trace=None
             if trace is None
             else ops.simulate.read_trace(os.fspath(trace), per_node=ops.simulated.processors_of(each)),
-            model=None if model is None else ops.simulated.Model(**model),
+            model=None if model is None else operations.simulation.model_of(model),
             since_ns=None if since is None else int(since * 1e9),
             until_ns=None if until is None else int(until * 1e9),
             cluster=cluster,

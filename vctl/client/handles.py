@@ -20,6 +20,7 @@ from vctl.core.tasks import FINAL as TASK_OVER
 from vctl.errors import TimedOut, known
 from vctl.operations import declare, jobs, tasks
 from vctl.operations.declare import Backend, Operation, P, R
+from vctl.operations.params import Limit, Param
 from vctl.ops.background import Background
 from vctl.ops.forms import exit_code
 from vctl.spec.documents import JobForm, TaskForm
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from vctl.store.store import Store
 
 FOLLOW_EVERY_S = 0.2
+TAIL = Param("tail", Limit, default=None)
 
 
 class _Own(Generic[P, R]):
@@ -65,7 +67,10 @@ class Handle(ABC):
 
     def wait(self, *, timeout_s: float | None = None) -> int:
         """Wait until it is over; returns its exit code. Raises TimedOut."""
-        give_up = None if timeout_s is None else time.monotonic() + timeout_s
+        return self.wait_until(None if timeout_s is None else time.monotonic() + timeout_s, timeout_s)
+
+    def wait_until(self, give_up: float | None, timeout_s: float | None) -> int:
+        """Wait until it is over, or until a moment that is ``timeout_s`` after the beginning."""
         found = self.info()
         if _is_over(found):
             return exit_code(found)
@@ -81,6 +86,7 @@ class Handle(ABC):
 
     def logs(self, *, tail: int | None = None) -> str:
         """Its present output; ``tail``: only the last lines."""
+        TAIL.check(tail)
         return b"".join(self.backend.log(self.kind, self.ref, tail=tail)).decode("utf-8", "replace")
 
     def follow(self) -> Iterator[str]:

@@ -41,10 +41,7 @@ class Started(Verbs, ABC):
         """Wait until all are over; returns the first exit code that is not 0, in the given order, else 0."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         handles = [self.get(ref) for ref in refs]
-        codes = [
-            handle.wait(timeout_s=None if give_up is None else give_up - time.monotonic())
-            for handle in handles
-        ]
+        codes = [handle.wait_until(give_up, timeout_s) for handle in handles]
         return next((code for code in codes if code), 0)
 
     def logs(self, ref: str | int, *, tail: int | None = None) -> str:

@@ -10,6 +10,7 @@ from vctl import ops
 from vctl.client import inside
 from vctl.client.handles import Place
 from vctl.core.clusters import PRIMARY
+from vctl.errors import BadSpec
 from vctl.operations import clusters, jobs, nodes, tasks, views
 from vctl.operations.params import Limit, Param
 from vctl.spec.documents import (
@@ -26,6 +27,7 @@ from vctl.spec.documents import (
     TaskForm,
     VNodeForm,
 )
+from vctl.spec.fields import refuse, show
 from vctl.spec.ids import JOB_MARK, resolve_cluster_id
 
 Filter = str | tuple[str, str, object]
@@ -67,11 +69,11 @@ class State:
         """The cluster and the clusters below it, parents first."""
         found = clusters.list_clusters(self.backend)
         below = ops.scope.below(self.cluster_id, found)
-        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
+        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit, "ClusterForm")
 
     def list_vnodes(self, *, filters: Filters = (), limit: int | None = None) -> list[VNodeForm]:
         """The virtual nodes of the cluster and of the clusters below it."""
-        return self._inside(views.vnodes(self.backend), filters, limit)
+        return self._inside(views.vnodes(self.backend), filters, limit, "VNodeForm")
 
     def list_nodes(self, *, filters: Filters = (), limit: int | None = None) -> list[NodeForm]:
         """The physical nodes on which the cluster has resources."""
@@ -79,31 +81,31 @@ class State:
         if self.cluster_id != PRIMARY:
             own = {one["NodeName"] for one in self.nodes()}
             found = [one for one in found if one["node_id"] in own]
-        return _chosen(found, filters, limit)
+        return _chosen(found, filters, limit, "NodeForm")
 
     def list_jobs(self, *, filters: Filters = (), limit: int | None = None) -> list[JobForm]:
         """Jobs that were submitted to the cluster, and the job whose cluster it is; newest first."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         found, _ = jobs.list_jobs(self.backend, cluster=within)
-        return _chosen(found, filters, limit)
+        return _chosen(found, filters, limit, "JobForm")
 
     def list_tasks(self, *, filters: Filters = (), limit: int | None = None) -> list[TaskForm]:
         """Tasks in the cluster and below it, with finished tasks, oldest first."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         known = [text for text in _texts(filters) if ops.forms.key_of(text) in ops.tasks.FILTER_KEYS]
         found, _ = tasks.list_tasks(self.backend, filters=known, cluster=within)
-        return _chosen(found, filters, limit)
+        return _chosen(found, filters, limit, "TaskForm")
 
     def list_objects(self, *, filters: Filters = (), limit: int | None = None) -> list[ObjectForm]:
         """Outputs of tasks in the cluster and below it that are kept on nodes, by job and name."""
-        return self._inside(tasks.list_objects(self.backend)[0], filters, limit)
+        return self._inside(tasks.list_objects(self.backend)[0], filters, limit, "ObjectForm")
 
     def list_leases(self, *, filters: Filters = (), limit: int | None = None) -> list[LeaseForm]:
         """Leases in which the cluster or a cluster below it borrows or lends."""
         below = self._scope()
         found = views.list_leases(self.backend)
         own = [one for one in found if below(one["borrower_id"]) or below(one["lender_id"])]
-        return _chosen(own, filters, limit)
+        return _chosen(own, filters, limit, "LeaseForm")
 
     def list_events(
         self, *, since: int = 0, filters: Filters = (), limit: int | None = None
@@ -112,12 +114,12 @@ class State:
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         found, _ = views.list_events(self.backend, since=since, cluster=within)
         LIMIT.check(limit)
-        chosen = _chosen(found, filters, None)
+        chosen = _chosen(found, filters, None, "EventForm")
         return chosen if limit is None else chosen[max(len(chosen) - limit, 0) :]
 
     def list_demand(self, *, filters: Filters = (), limit: int | None = None) -> list[DemandForm]:
         """Waiting requests in the cluster and below it."""
-        return self._inside(views.demand(self.backend), filters, limit)
+        return self._inside(views.demand(self.backend), filters, limit, "DemandForm")
 
     # ---- summaries ----
 
@@ -133,9 +135,9 @@ class State:
         """The number of jobs in each state."""
         return _summary("jobs", "status", self.list_jobs())
 
-    def _inside(self, found: list[F], filters: Filters, limit: int | None) -> list[F]:
+    def _inside(self, found: list[F], filters: Filters, limit: int | None, form: str) -> list[F]:
         below = self._scope()
-        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit)
+        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit, form)
 
     def _scope(self) -> Callable[[str], bool]:
         """A function that tells whether a cluster is this one or below it."""
@@ -154,12 +156,32 @@ class Verbs:
 
 
 def _texts(filters: Filters) -> list[str]:
-    return [one if isinstance(one, str) else f"{one[0]}{one[1]}{one[2]}" for one in filters]
+    if isinstance(filters, str):
+        raise _no_filters(filters)
+    return [_text(one) for one in filters]
 
 
-def _chosen(found: Sequence[F], filters: Filters, limit: int | None) -> list[F]:
+def _text(given: Filter) -> str:
+    if isinstance(given, str):
+        return given
+    try:
+        key, mark, value = given
+    except (TypeError, ValueError):
+        raise _no_filters(given) from None
+    return f"{key}{mark}{value}"
+
+
+def _no_filters(given: object) -> BadSpec:
+    return refuse(
+        "filters",
+        f"{show(given)} is not a list of filters",
+        'write it as ["state=RUNNING"] or [("state", "=", "RUNNING")]',
+    )
+
+
+def _chosen(found: Sequence[F], filters: Filters, limit: int | None, form: str) -> list[F]:
     LIMIT.check(limit)
-    return ops.forms.choose(found, _texts(filters))[:limit]
+    return ops.forms.choose(found, _texts(filters), "" if found else form)[:limit]
 
 
 def _summary(kind: str, by: str, found: Sequence[Mapping[str, Any]]) -> Summary:

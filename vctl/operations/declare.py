@@ -128,8 +128,11 @@ class Operation(Generic[P, R]):
 
     def given(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[tuple[Param, object]]:
         """The parameters of a call with the values to send; defaults are left out."""
-        values = self._by_name(args, kwargs)
-        for param in self.params:
+        params, values = self.params, self._by_name(args, kwargs)
+        needed, known = {param.name for param in params if param.required}, {param.name for param in params}
+        if odd := (needed - values.keys()) | (values.keys() - known):
+            raise TypeError(f"{self.name}: missing or unknown arguments: {', '.join(sorted(odd))}")
+        for param in params:
             value = values[param.name] if param.required else values.get(param.name, param.default)
             if param.info.sent is not None:
                 yield param, param.info.sent(value)

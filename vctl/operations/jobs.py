@@ -228,7 +228,6 @@ def request(
             entrypoint_memory,
             entrypoint_resources,
             units=here.units,
-            path="entrypoint_resources",
         ),
         priority=priority,
         time_limit_s=time_limit_s,

@@ -61,13 +61,16 @@ def simulate(
     """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
     if trace is not None and model is not None:
         raise spec.fields.refuse("model", "a trace is given too", "send one of them")
+    found = None if model is None else model_of(model)
+    if found is not None and found.jobs > MOST_JOBS:
+        raise spec.fields.refuse("model.jobs", "these are too many for a server", f"write 1 to {MOST_JOBS}")
     each = here.amounts(node_resources, "node_resources", totals=True)
     lines = None if trace is None else iter(trace.splitlines(keepends=True))
     wanted = ops.simulated.Wanted(
         trace=None
         if lines is None
         else ops.simulate.trace_of(lines, "trace", per_node=ops.simulated.processors_of(each)),
-        model=None if model is None else _model(model),
+        model=found,
         since_ns=None if since is None else int(since * 1e9),
         until_ns=None if until is None else int(until * 1e9),
         cluster=None if cluster is None else spec.ids.resolve_cluster_id(cluster, "cluster"),
@@ -81,7 +84,8 @@ def simulate(
     return {"api_version": "vctl/v1", "kind": "SimulationRunList", **data, "total": len(data["items"])}
 
 
-def _model(given: Mapping[str, Any]) -> "Model":
+def model_of(given: Mapping[str, Any]) -> "Model":
+    """Read a model from its JSON form."""
     kinds: dict[str, type | tuple[type, ...]] = {"jobs": int, "seed": int, "load": (int, float)}
     for name, value in given.items():
         path = spec.fields.child("model", name)
@@ -89,6 +93,4 @@ def _model(given: Mapping[str, Any]) -> "Model":
             raise spec.fields.refuse(path, "unknown field", spec.fields.did_you_mean(name, kinds))
         if isinstance(value, bool) or not isinstance(value, kinds[name]):
             raise spec.fields.refuse(path, f"{spec.fields.show(value)} is not a number", "write a number")
-    if given.get("jobs", 1) > MOST_JOBS:
-        raise spec.fields.refuse("model.jobs", "these are too many for a server", f"write 1 to {MOST_JOBS}")
     return ops.simulated.Model(**given)

@@ -94,7 +94,7 @@ def request(
     return TaskRequest(
         argv=tuple(entrypoint),
         job=job,
-        request=task_amounts(num_cpus, num_gpus, memory, resources, units=here.units, path="resources"),
+        request=task_amounts(num_cpus, num_gpus, memory, resources, units=here.units),
         selector=()
         if label_selector is None
         else spec.selectors.parse_selector(label_selector, "label_selector"),

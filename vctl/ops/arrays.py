@@ -43,7 +43,7 @@ def submitted(
     indices, array_id = wanted.indices, template.submission_id
     if taken := table.taken(store, array_id).intersection(f"{array_id}_{index}" for index in indices):
         name = min(taken)
-        raise Conflict(f"job {name} exists already", fix="choose another --submission-id, or leave it out")
+        raise Conflict(f"job {name} exists already", fix="choose another submission_id, or leave it out")
     reach = (indices.start, indices.stop, indices.step)
     return ArraySubmitted(template, details, reach, _shown(wanted), wanted.at_once, after, launch)
 

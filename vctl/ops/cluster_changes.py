@@ -26,6 +26,7 @@ from vctl.scheduler.membership import Exchange, Shortage, exchange
 from vctl.scheduler.nominations import Nomination, Nominations
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.reshape import InUse, reshape
+from vctl.spec.fields import refuse
 from vctl.spec.ids import job_cluster_id
 from vctl.store import clusters as table
 from vctl.store import jobs, leases, preemptions, rows
@@ -79,8 +80,8 @@ def create(
     if above is not None and above["kind"] in (JOB, SUB):
         kind, job, cluster_id = SUB, str(above["job_id"]), job_cluster_id(parent_id, cluster_id)
     elif detach:
-        problem = f"--detach: {cluster_id} is not inside the cluster of a job, so it outlives all jobs anyway"
-        raise BadSpec(problem, fix="leave --detach out")
+        problem = f"{cluster_id} is not inside the cluster of a job, so it outlives all jobs anyway"
+        raise refuse("detach", problem, "leave it out")
     if table.get(store, cluster_id) is not None:
         raise Conflict(f"virtual cluster {cluster_id} exists already", fix=f"vctl vc update {cluster_id} …")
     divisible = True if kind == SUB else bool(wanted.divisible)
@@ -146,9 +147,10 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
         return None
     row = cluster_row(store, parent_id)
     if not row["divisible"]:
-        raise BadSpec(
-            f"--parent: {parent_id} is indivisible and holds no clusters",
-            fix="choose the primary or a divisible cluster",
+        raise refuse(
+            "parent",
+            f"{parent_id} is indivisible and holds no clusters",
+            "choose the primary or a divisible cluster",
         )
     if row["state"] == "REMOVING":
         raise Conflict(f"cluster {parent_id} is being removed", fix="choose another parent")
@@ -173,7 +175,7 @@ def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> N
             fix="a cluster keeps its kind; make another one",
         )
     if wanted.spec is None and wanted.borrow_limit is None and wanted.lending_limit is None:
-        raise BadSpec("nothing to update", fix="give --replica-sets, --spec or a limit")
+        raise BadSpec("nothing to update", fix="give replica_sets, spec=JSON or a limit")
     if wanted.spec is not None:
         _check_form(old, wanted.spec)
 
@@ -183,12 +185,12 @@ def _check_form(old: Cluster, spec: ClusterSpec) -> None:
     if of_whole_nodes(spec) and not of_whole_nodes(old.spec):
         raise Conflict(
             f"{old.cluster_id} was made from a resource spec and cannot change to replica sets",
-            fix="give --spec",
+            fix="give spec=JSON",
         )
     if old.spec.replica_sets and not of_whole_nodes(spec):
         raise Conflict(
             f"{old.cluster_id} was made from replica sets and cannot change to a resource spec",
-            fix="give --replica-sets",
+            fix="give replica_sets",
         )
 
 

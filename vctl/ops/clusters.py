@@ -28,6 +28,7 @@ from vctl.ops.cluster_views import (
     tree,
     unfinished_jobs,
 )
+from vctl.spec.fields import refuse
 from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resolve_cluster_id
 from vctl.store import clusters as table
 from vctl.store import jobs, rows, settings, tasks
@@ -247,9 +248,10 @@ LONGEST_MESSAGE = 1000
 def stop(store: Store, cluster_id: str, *, message: str | None = None) -> ClusterForm:
     """Stop admitting jobs to a cluster; of a stopped cluster this changes the message."""
     if message is not None and (len(message) > LONGEST_MESSAGE or not message.isprintable()):
-        raise BadSpec(
-            "--message: it is too long, or has control characters",
-            fix=f"use at most {LONGEST_MESSAGE} printable characters",
+        raise refuse(
+            "message",
+            "it is too long, or has control characters",
+            f"use at most {LONGEST_MESSAGE} printable characters",
         )
     with store.transaction():
         _admitting(store, cluster_id, "stopped")

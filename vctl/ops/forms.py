@@ -13,7 +13,6 @@ from vctl.core.jobs import NON_ZERO_EXIT, cluster_of
 from vctl.core.listed import Listed, Values, mapped
 from vctl.core.resources import Amounts
 from vctl.core.tasks import FAILED, FINISHED
-from vctl.errors import BadSpec
 from vctl.ops.logs import log_path
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
@@ -194,6 +193,8 @@ MARKS = ("=", "!=", ">=")
 
 def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
     """Read filters; the refusal of an unknown key names the nearest known key."""
+    from vctl.spec.fields import did_you_mean, refuse
+
     found: list[Filter] = []
     for text in given:
         key, mark, value = text.partition("=")
@@ -201,13 +202,9 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
             key, mark = key[:-1], key[-1] + mark
         key = key.strip()
         if not mark or not key:
-            raise BadSpec(
-                f"--filter: {text!r} is not a filter", fix="write key=value, key!=value or key>=value"
-            )
+            raise refuse("filter", f"{text!r} is not a filter", "write key=value, key!=value or key>=value")
         if key not in keys:
-            from vctl.spec.fields import did_you_mean
-
-            raise BadSpec(f"--filter: unknown key {key!r}", fix=did_you_mean(key, keys))
+            raise refuse("filter", f"unknown key {key!r}", did_you_mean(key, keys))
         found.append((key, mark, value.strip()))
     return found
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 EDITABLE = {jb.PENDING: ("priority", "name", "time_limit_s"), jb.RUNNING: ("time_limit_s",)}
 """The editable fields of a job by its status; a finished job has none."""
-OPTIONS = {"priority": "--priority", "name": "--name", "time_limit_s": "--time-limit"}
+FIELDS = {"priority": "priority", "name": "name", "time_limit_s": "time_limit"}
+"""Each editable field as it is called in messages."""
 
 
 def hold(store: Store, ref: str | int) -> JobForm:
@@ -94,7 +95,7 @@ def check(changes: Mapping[str, object]) -> None:
     from vctl.spec.launch import check_name, check_range, check_seconds
 
     if not changes:
-        raise BadSpec("nothing is to be changed", fix=f"give one of {', '.join(OPTIONS.values())}")
+        raise BadSpec("nothing is to be changed", fix="give priority=N, name=TEXT or time_limit=TIME")
     for name, value in changes.items():
         if name == "priority" and isinstance(value, int):
             check_range(value, "priority", spec.job_request.LEAST_PRIORITY, spec.job_request.MOST_PRIORITY)
@@ -106,19 +107,17 @@ def check(changes: Mapping[str, object]) -> None:
                 raise BadSpec("time_limit: the job would end at once", fix="write at least 1s, or none")
         else:
             raise BadSpec(
-                f"{name}: cannot be changed to {value!r}", fix=f"one of {', '.join(OPTIONS.values())}"
+                f"{name}: cannot be changed to {value!r}", fix="give priority=N, name=TEXT or time_limit=TIME"
             )
 
 
 def refuse_fixed_fields(row: Row, changes: Mapping[str, object]) -> None:
     """Raise Conflict for a field that cannot be edited in the present status of the job."""
     allowed = EDITABLE.get(row["status"], ())
-    fixed = [OPTIONS[name] for name in changes if name not in allowed]
+    fixed = [FIELDS[name] for name in changes if name not in allowed]
     if not fixed:
         return
-    fix = (
-        f"of a {row['status'].lower()} job, {' and '.join(OPTIONS[name] for name in allowed)} may be changed"
-    )
+    fix = f"of a {row['status'].lower()} job, {' and '.join(FIELDS[name] for name in allowed)} may be changed"
     raise Conflict(
         f"job {row['submission_id']} is {row['status']}: {', '.join(fixed)} cannot be changed any more",
         fix=fix if allowed else _submit_again(row["submission_id"]),

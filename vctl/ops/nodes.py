@@ -143,15 +143,19 @@ def add(
             "only simulated nodes are added by hand", fix="add --simulated; this machine registers itself"
         )
     if not 1 <= count <= MOST_AT_ONCE:
-        raise BadSpec(f"--count: {count} is out of range", fix=f"write a number from 1 to {MOST_AT_ONCE}")
+        raise spec.fields.refuse(
+            "count", f"{count} is out of range", f"write a number from 1 to {MOST_AT_ONCE}"
+        )
     if not any(resources.values()):
-        raise BadSpec(
-            "--resources: a node without resources", fix='write for example \'{"CPU": 8, "memory": "16GiB"}\''
+        raise spec.fields.refuse(
+            "resources", "a node without resources", 'write for example \'{"CPU": 8, "memory": "16GiB"}\''
         )
     for key, value in (labels or {}).items():
         if problem := lb.key_problem(key) or lb.value_problem(value):
-            raise BadSpec(f"--labels.{key}: {problem}", fix="follow the rules of Kubernetes labels")
-    name = spec.text.check_line(template, "--template") if template else template_of(resources)
+            raise spec.fields.refuse(
+                spec.fields.child("labels", key), problem, "follow the rules of Kubernetes labels"
+            )
+    name = spec.text.check_line(template, "template") if template else template_of(resources)
     total = whole_node(resources, units)
     with store.transaction():
         ids = [node_id] if node_id and count == 1 else _numbered(store, node_id or name, count)

@@ -357,7 +357,7 @@ def check_node(store: Store, cluster_id: str, strategy: str) -> None:
     here = [str(row["vnode_id"]) for row in clusters.vnode_rows(store, cluster_id)]
     known = ", ".join(here[:4]) + (" …" if len(here) > 4 else "")
     raise NotFound(
-        f"--strategy NODE:{wanted}: there is no node {wanted} in {cluster_text(cluster_id)}",
+        f"strategy: NODE:{wanted}: there is no node {wanted} in {cluster_text(cluster_id)}",
         fix=f"name one of {known}, or write NODE:{wanted}{SOFT} to run elsewhere when it is not there",
-        details={"node": wanted, "cluster_id": cluster_id or PRIMARY},
+        details={"path": "strategy", "node": wanted, "cluster_id": cluster_id or PRIMARY},
     )

@@ -68,13 +68,11 @@ def read_trace(name: str, *, per_node: int | None = None) -> Workload:
             return trace_of(lines, name, per_node=per_node)
     except OSError as error:
         problem = error.strerror or str(error)
-        raise refuse("--trace", f"cannot read {name}: {problem}", "name a trace that you can read") from None
+        raise refuse("trace", f"cannot read {name}: {problem}", "name a trace that you can read") from None
     except EOFError:
-        raise refuse("--trace", f"{name} ends in the middle of its gzip data", "copy it again") from None
+        raise refuse("trace", f"{name} ends in the middle of its gzip data", "copy it again") from None
     except UnicodeDecodeError as error:
-        raise refuse(
-            "--trace", f"{name} is not UTF-8 text (byte {error.start})", "save it as UTF-8"
-        ) from None
+        raise refuse("trace", f"{name} is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
 
 
 def trace_of(lines: Iterator[str], name: str, *, per_node: int | None = None) -> Workload:
@@ -146,11 +144,11 @@ def parse_policy(text: str) -> Variant:
         name, equals, value = setting.partition("=")
         if not equals:
             raise refuse(
-                "--policy", f"{show(setting)} is not a setting", "write NAME=VALUE, such as backfill_depth=3"
+                "policy", f"{show(setting)} is not a setting", "write NAME=VALUE, such as backfill_depth=3"
             )
         number = value.isascii() and value.isdigit() and len(value) < 19
         document[name.strip()] = None if value == "none" else int(value) if number else value
-    return Variant(text, parse_queue(document, "--policy"))
+    return Variant(text, parse_queue(document, "policy"))
 
 
 def trace_machine(
@@ -164,7 +162,7 @@ def trace_machine(
     def make(count: int | None) -> Ledger:
         wanted = count if count is not None else workload.nodes
         if wanted is None:
-            raise refuse("--nodes", "the trace does not say on how many nodes it ran", "write --nodes 256")
+            raise refuse("nodes", "the trace does not say on how many nodes it ran", "write nodes=256")
         ledger = equal_nodes(_sensible(wanted), each or workload.node or {CPU: SCALE})
         for name in sorted({one.job.parent_id for one in workload.arrivals} - ledger.clusters.keys()):
             ledger.put_cluster(Cluster(name, PRIMARY, LOGICAL, ClusterSpec()))
@@ -187,7 +185,7 @@ def state_machine(base: Ledger, template: str | None) -> Callable[[int | None], 
             if have != count:
                 why = "clusters hold the other nodes" if have > count else "there is no node to copy"
                 raise refuse(
-                    "--nodes", f"{count} nodes are not available, only {have}: {why}", f"write --nodes {have}"
+                    "nodes", f"{count} nodes are not available, only {have}: {why}", f"write nodes={have}"
                 )
         return ledger
 
@@ -196,7 +194,7 @@ def state_machine(base: Ledger, template: str | None) -> Callable[[int | None], 
 
 def _sensible(count: int) -> int:
     if not 1 <= count <= MOST_NODES:
-        raise refuse("--nodes", f"{count} is not a number of nodes to simulate", f"write 1 to {MOST_NODES}")
+        raise refuse("nodes", f"{count} is not a number of nodes to simulate", f"write 1 to {MOST_NODES}")
     return count
 
 
@@ -241,7 +239,11 @@ def simulate(question: Question, progress: Progress | None = None) -> dict[str, 
 
 def _check_cluster(ledger: Ledger, cluster_id: str) -> None:
     if cluster_id not in ledger.clusters:
-        raise NotFound(f"--cluster: there is no {cluster_id} on this machine", fix="see `vctl list clusters`")
+        raise NotFound(
+            f"cluster: there is no {cluster_id} on this machine",
+            fix="see `vctl list clusters`",
+            details={"path": "cluster"},
+        )
 
 
 def _reporter(progress: Progress | None, name: str, count: int) -> Callable[[int], None] | None:

@@ -18,6 +18,7 @@ from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, jobs, logs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
+from vctl.spec.fields import refuse
 from vctl.spec.ids import full_cluster_id
 from vctl.spec.job_request import JobRay, JobRequest
 from vctl.spec.options import parse_array, parse_warning_signal
@@ -147,7 +148,7 @@ def numbered(store: Store, job: PendingJob) -> PendingJob:
     if jobs.has_log(store, name) or arrays.known(store, name):
         raise Conflict(
             f"job {name} exists already",
-            fix="choose another --submission-id, or leave it out",
+            fix="choose another submission_id, or leave it out",
             details={"submission_id": name},
         )
     if job.parent_id != PRIMARY:
@@ -192,22 +193,25 @@ def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:
 def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool) -> None:
     if request.per_node:
         _check_whole(
-            "--per-node: each member", "its virtual node", request, parent_id, shares_parent=shares_parent
+            "per_node", "each member", "its virtual node", request, parent_id, shares_parent=shares_parent
         )
 
 
-def _check_whole(who: str, gets: str, request: JobRequest, parent_id: str, *, shares_parent: bool) -> None:
+def _check_whole(
+    path: str, who: str, gets: str, request: JobRequest, parent_id: str, *, shares_parent: bool
+) -> None:
     """Raise BadSpec unless the job has virtual nodes of its own, and all of each."""
     if shares_parent:
-        option, _, _ = who.partition(":")
-        raise BadSpec(
-            f"{option}: {parent_id} is indivisible, jobs share it and have no virtual nodes of their own",
-            fix="submit to a divisible cluster",
+        raise refuse(
+            path,
+            f"{parent_id} is indivisible, jobs share it and have no virtual nodes of their own",
+            "submit to a divisible cluster",
         )
     if request.entry is not None:
-        raise BadSpec(
-            f"{who} gets the whole of {gets}, --entrypoint-* does not apply",
-            fix="leave out --entrypoint-*; set the resources of each node in the spec or with --num-cpus",
+        raise refuse(
+            path,
+            f"{who} gets the whole of {gets}, a request of the entrypoint does not apply",
+            "leave out entrypoint_num_cpus and the like; set the resources of each node in the spec or with num_cpus",
         )
 
 
@@ -228,22 +232,24 @@ def _check_ray(
         return
     from vctl.runtime import raylets
 
-    _check_whole("--ray: Ray", "each virtual node", request, parent_id, shares_parent=shares_parent)
+    _check_whole("ray", "Ray", "each virtual node", request, parent_id, shares_parent=shares_parent)
     spec = request.spec or ClusterSpec()
     for amounts in (*(node.resources for node in spec.fixed), spec.flexible_min):
         for name in (CPU, GPU):
             if amounts.get(name, 0) % SCALE:
-                raise BadSpec(
-                    f"--ray: a virtual node with {amounts[name] / SCALE:g} {name}, and a node of Ray has whole ones",
-                    fix=f"request a whole number of {name}",
+                raise refuse(
+                    "ray",
+                    f"a virtual node with {amounts[name] / SCALE:g} {name}, and a node of Ray has whole ones",
+                    f"request a whole number of {name}",
                 )
     if store.recall(RAY):
         return  # its nodes have Ray
     env = _environment(request, around)
     if raylets.program(request.argv, env.get("PATH", os.defpath), request.cwd or _directory()) is None:
-        raise BadSpec(
-            f"--ray: Ray is not installed where {_shown(request.argv[:1])} runs",
-            fix=f"pip install '{raylets.EXTRA}' there, or name a Python that has it",
+        raise refuse(
+            "ray",
+            f"Ray is not installed where {_shown(request.argv[:1])} runs",
+            f"pip install '{raylets.EXTRA}' there, or name a Python that has it",
         )
 
 
@@ -277,7 +283,7 @@ def _directory() -> str:
         return os.getcwd()
     except FileNotFoundError:
         raise BadSpec(
-            "the current directory no longer exists", fix="cd to one that does, or give --working-dir"
+            "the current directory no longer exists", fix="cd to one that does, or give working_dir"
         ) from None
 
 
@@ -297,8 +303,8 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
     row = _open_cluster(store, wanted)
     if not row["divisible"] and request.spec is not None:
         raise BadSpec(
-            f"--virtual-cluster or --num-cpus: {wanted} is indivisible, jobs share it and have no part of their own",
-            fix="request resources for the command with --entrypoint-num-cpus, or submit to a divisible cluster",
+            f"virtual_cluster or num_cpus: {wanted} is indivisible, jobs share it and have no part of their own",
+            fix="request resources for the command with entrypoint_num_cpus, or submit to a divisible cluster",
         )
     return wanted, not row["divisible"]
 

@@ -112,20 +112,18 @@ class JobRequest:
         check_seconds(self.grace_s, "grace")
         check_seconds(self.backoff_s, "backoff")
         if self.label and not self.per_node:
-            raise refuse(
-                "label", "only a job with --per-node has ranks", "add --per-node, or leave --label out"
-            )
+            raise refuse("label", "only a job with per_node has ranks", "add per_node, or leave label out")
         if self.ray.own and self.per_node:
             raise refuse(
                 "ray",
                 "the command runs once, and Ray in every virtual node",
-                "leave out --per-node, or --ray",
+                "leave out per_node, or ray",
             )
         if self.attach is not None and (self.per_node or self.array is not None or self.max_retries):
             raise refuse(
                 self.attach[0],
                 "only one process can read it, and only once",
-                "leave out --per-node, --array and --max-retries",
+                "leave out per_node, array and max_retries",
             )
         if self.time_limit_s == 0:
             raise refuse(
@@ -156,25 +154,25 @@ def shortcut_spec(
     units: Iterable[str] = DEFAULT_UNITS,
     beside_spec: bool = False,
 ) -> ClusterSpec | None:
-    """``--num-cpus/--num-gpus/--memory/--nodes``: one group of equal fixed nodes; None without these options.
+    """``num_cpus``, ``num_gpus``, ``memory``, ``nodes``: one group of equal fixed nodes; None without all of them.
 
-    ``beside_spec`` says that ``--virtual-cluster`` was given too, which is refused.
+    ``beside_spec`` says that ``virtual_cluster`` was given too, which is refused.
     """
     given = [n for n, v in zip(_SHORTCUTS, (num_cpus, num_gpus, memory, nodes), strict=True) if v is not None]
     if not given:
         return None
     if beside_spec:
-        raise refuse(given[0], "cannot be combined with --virtual-cluster", "put the resources into the spec")
+        raise refuse(given[0], "cannot be combined with virtual_cluster", "put the resources into the spec")
     if nodes is not None and not 1 <= nodes <= MAX_NODES:
-        raise refuse("--nodes", f"{show(nodes)} is out of range", f"write a number from 1 to {MAX_NODES}")
-    resources = _sizes("--", num_cpus, num_gpus, memory, frozenset(units))
+        raise refuse("nodes", f"{show(nodes)} is out of range", f"write a number from 1 to {MAX_NODES}")
+    resources = _sizes("", num_cpus, num_gpus, memory, frozenset(units))
     if not resources:
-        resources = dict(DEFAULT_ENTRY)  # --nodes alone, as in Slurm
+        resources = dict(DEFAULT_ENTRY)  # nodes alone, as in Slurm
     if not any(resources.values()):
         raise refuse(
             given[0],
             "a fixed node without resources",
-            "--entrypoint-num-cpus 0 starts a job that reserves nothing",
+            "entrypoint_num_cpus 0 starts a job that reserves nothing",
         )
     count = nodes or 1
     return ClusterSpec(
@@ -183,7 +181,7 @@ def shortcut_spec(
     )
 
 
-_SHORTCUTS = ("--num-cpus", "--num-gpus", "--memory", "--nodes")
+_SHORTCUTS = ("num_cpus", "num_gpus", "memory", "nodes")
 
 
 def entry_request(
@@ -193,8 +191,7 @@ def entry_request(
     resources_json: object = None,
     *,
     units: Iterable[str] = DEFAULT_UNITS,
-    prefix: str = "--entrypoint-",
-    path: str | None = None,
+    prefix: str = "entrypoint_",
 ) -> Amounts | None:
     """The request of the entrypoint; None (the default) without any option, ``{}`` when all amounts are 0.
 
@@ -205,7 +202,7 @@ def entry_request(
     unit_names = frozenset(units)
     amounts = _sizes(prefix, num_cpus, num_gpus, memory, unit_names)
     if resources_json is not None:
-        path = path or prefix + "resources"
+        path = prefix + "resources"
         if isinstance(resources_json, str):
             resources_json = read_document(resources_json, "a map of resources", path)
         for name, amount in parse_resources(resources_json, path, unit_names).items():
@@ -220,13 +217,12 @@ def _sizes(
 ) -> dict[str, int]:
     """The amounts of CPUs, GPUs and memory that have a value."""
     amounts: dict[str, int] = {}
-    cpus, gpus = ("num-cpus", "num-gpus") if prefix.startswith("--") else ("num_cpus", "num_gpus")
     if num_cpus is not None:
-        amounts[CPU] = parse_amount(num_cpus, prefix + cpus)
+        amounts[CPU] = parse_amount(num_cpus, prefix + "num_cpus")
     if num_gpus is not None:
-        amounts[GPU] = parse_amount(num_gpus, prefix + gpus)
+        amounts[GPU] = parse_amount(num_gpus, prefix + "num_gpus")
         if GPU in units:
-            check_unit_amount(GPU, amounts[GPU], prefix + gpus)
+            check_unit_amount(GPU, amounts[GPU], prefix + "num_gpus")
     if memory is not None:
         amounts[MEMORY] = parse_memory(memory, prefix + "memory")
     return amounts
