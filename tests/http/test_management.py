@@ -385,6 +385,12 @@ def test_what_is_wrong_with_a_whole_body_is_said(api: Running):
             assert (answer.status_code, message(answer)) == (400, f"Invalid request, {problem}"), path
 
 
+def test_a_refused_list_speaks_of_no_change(api: Running):
+    answer = api.http.get("/virtual_clusters", params={"include_job_clusters": "maybe"})
+    assert (answer.status_code, answer.json()["result"]) == (400, False)
+    assert answer.json()["msg"].startswith("Invalid request, include_job_clusters: ")
+
+
 def test_bodies_are_json_whatever_curl_calls_them(api: Running):
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = api.http.post("/virtual_clusters", content='{"virtualClusterId": "c"}', headers=form)

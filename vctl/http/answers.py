@@ -118,7 +118,7 @@ def install(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         problem = _first_problem(error)
         what = {MANAGEMENT: CREATE, f"{MANAGEMENT}/remove_nodes": REMOVE_NODES}.get(request.url.path)
-        if what is None:
+        if what is None or request.method != "POST":
             return answer(request, problem)
         named = error.body.get("virtualClusterId") if isinstance(error.body, dict) else None
         body = failure(what, named if isinstance(named, str) else "", problem)

@@ -147,11 +147,8 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
         return None
     row = cluster_row(store, parent_id)
     if not row["divisible"]:
-        raise refuse(
-            "parent",
-            f"{parent_id} is indivisible and holds no clusters",
-            "choose the primary or a divisible cluster",
-        )
+        problem = f"{parent_id} is indivisible and holds no clusters"
+        raise refuse("parent", problem, "choose the primary or a divisible cluster")
     if row["state"] == "REMOVING":
         raise Conflict(f"cluster {parent_id} is being removed", fix="choose another parent")
     if row["kind"] in (JOB, SUB) and not jobs.is_running(store, int(row["job_id"])):

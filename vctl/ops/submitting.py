@@ -202,17 +202,12 @@ def _check_whole(
 ) -> None:
     """Raise BadSpec unless the job has virtual nodes of its own, and all of each."""
     if shares_parent:
-        raise refuse(
-            path,
-            f"{parent_id} is indivisible, jobs share it and have no virtual nodes of their own",
-            "submit to a divisible cluster",
-        )
+        problem = f"{parent_id} is indivisible, jobs share it and have no virtual nodes of their own"
+        raise refuse(path, problem, "submit to a divisible cluster")
     if request.entry is not None:
-        raise refuse(
-            path,
-            f"{who} gets the whole of {gets}, a request of the entrypoint does not apply",
-            "leave out entrypoint_num_cpus and the like; set the resources of each node in the spec or with num_cpus",
-        )
+        problem = f"{who} gets the whole of {gets}, a request of the entrypoint does not apply"
+        fix = "leave out entrypoint_num_cpus and the like; set the resources of each node in the spec or with num_cpus"
+        raise refuse(path, problem, fix)
 
 
 def without_ray(store: Store, request: JobRequest, around: Mapping[str, str]) -> BadSpec | None:
@@ -237,11 +232,10 @@ def _check_ray(
     for amounts in (*(node.resources for node in spec.fixed), spec.flexible_min):
         for name in (CPU, GPU):
             if amounts.get(name, 0) % SCALE:
-                raise refuse(
-                    "ray",
-                    f"a virtual node with {amounts[name] / SCALE:g} {name}, and a node of Ray has whole ones",
-                    f"request a whole number of {name}",
+                has = (
+                    f"a virtual node with {amounts[name] / SCALE:g} {name}, and a node of Ray has whole ones"
                 )
+                raise refuse("ray", has, f"request a whole number of {name}")
     if store.recall(RAY):
         return  # its nodes have Ray
     env = _environment(request, around)
