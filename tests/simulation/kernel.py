@@ -23,6 +23,7 @@ import pytest
 
 from vctl.runtime import (
     findings,
+    gate,
     lines,
     local,
     processes,
@@ -224,8 +225,10 @@ class Supervisor(Process):
             return
         kernel.locks[self.number] = self
         home = os.fsencode(kernel.timeline.home)
-        own = self.own = supervisor.Supervisor(home, self.number, kernel.boot.encode(), self.line)
-        own.taken = b"%d %d %b" % (self.pid, self.started, kernel.boot.encode())
+        starts = gate.Gate(-1, 0)  # a wait there is one of the pauses below
+        boot = kernel.boot.encode()
+        own = self.own = supervisor.Supervisor(home, self.number, boot, self.line, starts)
+        own.taken = b"%d %d %b" % (self.pid, self.started, boot)
         last = b""
         while True:
             try:

@@ -24,10 +24,11 @@ else:
     import _signal as signal  # see processes.py
 
 if MYPY or __package__:
-    from vctl.runtime import lines, processes, supervisor
+    from vctl.runtime import gate, lines, processes, supervisor
 else:
     # Behind the standard library, whose names must win over those of this directory.
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import gate
     import lines
     import processes
     import supervisor
@@ -55,6 +56,7 @@ def main() -> None:
     gc.disable()  # a collection in a supervisor would copy every page it touches
     gc.freeze()
     home, boot = os.fsencode(sys.argv[1]), processes.boot_id().encode()
+    starts = gate.made(supervisor.GATE)
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CHANNEL)
     capacity = _socket.CMSG_SPACE(_FD_BYTES)
     while True:
@@ -62,17 +64,16 @@ def main() -> None:
         if not message:
             return
         for _, _, data in handed:
-            fork(
-                home, int.from_bytes(message, "little"), boot, int.from_bytes(data[:_FD_BYTES], sys.byteorder)
-            )
+            line = int.from_bytes(data[:_FD_BYTES], sys.byteorder)
+            fork(home, int.from_bytes(message, "little"), boot, line, starts)
 
 
-def fork(home: bytes, number: int, boot: bytes, line: int) -> None:
+def fork(home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate) -> None:
     """Fork a supervisor with a number and a line. When the kernel refuses, the record of its run says so."""
     try:
         child = os.fork()
     except OSError as error:
-        refuse(home, number, boot, line, error)
+        refuse(home, number, boot, line, starts, error)
         return
     if child:
         os.close(line)
@@ -80,7 +81,7 @@ def fork(home: bytes, number: int, boot: bytes, line: int) -> None:
     status = 70
     try:
         settle(line)
-        post = supervisor.begin(home, number, boot)
+        post = supervisor.begin(home, number, boot, starts)
         if post is not None:
             post.serve()
         status = 0
@@ -92,7 +93,7 @@ def fork(home: bytes, number: int, boot: bytes, line: int) -> None:
 
 
 def settle(line: int) -> None:
-    """In a new supervisor: a session of its own, nothing inherited but the standard files and its line."""
+    """In a new supervisor: a session of its own, nothing inherited but the standard files, its line and the gate."""
     os.setsid()
     _prctl(_PR_SET_NAME, supervisor.NAME)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -100,17 +101,17 @@ def settle(line: int) -> None:
     if line != supervisor.LINE:
         os.dup2(line, supervisor.LINE)
     os.set_inheritable(supervisor.LINE, False)  # noqa: FBT003
-    os.closerange(supervisor.LINE + 1, 1 << 20)
+    os.closerange(supervisor.GATE + 1, 1 << 20)
     # The job's standard input, inherited as it is; it also takes the channel away from us.
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, CHANNEL)
     os.close(null)
 
 
-def refuse(home: bytes, number: int, boot: bytes, line: int, cause: OSError) -> None:
+def refuse(home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate, cause: OSError) -> None:
     """The kernel refuses another process: say so in the record of the run that waits on the line."""
     try:
-        own = supervisor.Supervisor(home, number, boot, line)
+        own = supervisor.Supervisor(home, number, boot, line, starts)
     except (OSError, lines.Busy):
         os.close(line)  # the scheduler tries again
         return

@@ -21,7 +21,8 @@ else:
 # argv, env, working directory, log path, cpu ids, niceness
 Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None, int]
 
-_RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores; see launcher.py for all others
+# Python ignores two of them, and the C library would ask for what it does with each of the others.
+_RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 class SpawnError(Exception):

@@ -25,8 +25,9 @@ import time
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.runtime import lines, logfile, processes, spawning
+    from vctl.runtime import gate, lines, logfile, processes, spawning
 else:
+    import gate
     import lines
     import logfile
     import processes
@@ -43,7 +44,7 @@ BACKGROUND_WORDS = [
     b"--home",
 ]  # before the directory: how a scheduler that belongs to nobody ends
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read its stop file
-LINE = 3  # to the scheduler
+LINE, GATE = 3, 4  # to the scheduler; of all supervisors of a launcher
 PREFIX_BYTES = 4
 _AWAITED = (signal.SIGCHLD, STOP_SIGNAL)
 _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
@@ -64,9 +65,10 @@ Request = tuple[bytes, int, int, spawning.Plan, bytes]
 class Supervisor:
     """One supervisor: its number's file, its line to the scheduler, and who it is."""
 
-    def __init__(self, home: bytes, number: int, boot: bytes, line: int) -> None:
+    def __init__(self, home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate) -> None:
         """Lock the file of the number. Raises lines.Busy, FileNotFoundError."""
-        self.home, self.line = home, line
+        self.home, self.number, self.line = home, number, line
+        self.starts = starts  # the gate before runs that follow another one
         self.file = lines.Writer(b"%b/records/%d" % (home, number))
         pid = os.getpid()
         self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
@@ -79,6 +81,8 @@ class Supervisor:
         last = b""  # the run that was carried out last and that nobody told to stop
         while request := self.next_request():
             run = Supervision(self, marshal.loads(request))
+            if run.follows and run.follows == last:
+                self.starts.enter(self.number)
             if run.follows and not (run.follows == last and self.accept(run.name)):
                 self.decline(run.name)
             elif self.take(run.name):
@@ -88,6 +92,7 @@ class Supervisor:
                     return
                 if run.plan[4] is not None:
                     os.sched_setaffinity(0, cpus)
+            self.starts.leave()
 
     def next_request(self) -> bytes:
         """Wait for the next request; empty when the scheduler is gone or needs us no more."""
@@ -128,6 +133,7 @@ class Supervisor:
             except OSError as error:
                 if not is_disk_trouble(error):
                     raise
+            self.starts.leave()
             time.sleep(_RETRY_S)
 
     def take_now(self, run: bytes) -> bool:
@@ -154,11 +160,11 @@ class Supervisor:
             self.unsaid = b""
 
 
-def begin(home: bytes, number: int, boot: bytes) -> Supervisor | None:
+def begin(home: bytes, number: int, boot: bytes, starts: gate.Gate) -> Supervisor | None:
     """Have a number, as soon as who had it before has ended; None when it does not, or there is no such number."""
     for _ in range(_MOST_LOCK_PAUSES):
         try:
-            return Supervisor(home, number, boot, LINE)
+            return Supervisor(home, number, boot, LINE, starts)
         except lines.Busy:
             time.sleep(_LOCK_PAUSE_S)
         except FileNotFoundError:
@@ -170,7 +176,7 @@ class Supervision:
     """One run under supervision, from the moment it was taken to the record of its end."""
 
     def __init__(self, supervisor: Supervisor, request: Request) -> None:
-        self.supervisor, self.home = supervisor, supervisor.home
+        self.supervisor, self.home, self.starts = supervisor, supervisor.home, supervisor.starts
         self.name, grace_ms, self.log_bytes, self.plan, self.follows = request
         self.stop_path = self.home + b"/stops/" + self.name
         self.grace_s = grace_ms / 1000
@@ -215,6 +221,7 @@ class Supervision:
 
     def pause(self) -> bool:
         """Wait a moment before the process is started again; True when a stop is asked for."""
+        self.starts.leave()
         signal.sigtimedwait((STOP_SIGNAL,), _RETRY_S)
         self.heed_stop()
         return self.stopped
@@ -239,23 +246,29 @@ class Supervision:
             now = time.monotonic()
             if self.status is not None and self.deadline is None:
                 self.ask(signal.SIGTERM, now + self.grace_s)
-            timeout_s = _LONG_S if self.deadline is None else max(0.0, self.deadline - now)
             if self.deadline is not None and now >= self.deadline:
                 timeout_s = self.kill()
-            if self.unwritten:
-                timeout_s = min(timeout_s, _RETRY_S)
-            if self.log is not None:
-                timeout_s = min(timeout_s, self.log.trim())
-            if self.supervisor.unsaid:
-                timeout_s = min(timeout_s, _SHORT_NEXT_S if self.follows else _SHORT_S)
-            told = signal.sigtimedwait(_AWAITED, timeout_s)
-            if told is None:
+            else:
+                timeout_s = _LONG_S if self.deadline is None else self.deadline - now
+            told = signal.sigtimedwait(_AWAITED, min(timeout_s, self.patience_s()))
+            if told is None and self.starts.is_held:
+                self.starts.leave()
+            elif told is None:
                 self.supervisor.say()
             elif told.si_signo == STOP_SIGNAL:
                 self.heed_stop()
             self.is_empty = not self.reap()
             if self.unwritten:
                 self.record_start()
+
+    def patience_s(self) -> float:
+        """How long to wait at most before something else is due than a deadline."""
+        least_s = _RETRY_S if self.unwritten else _LONG_S
+        if self.log is not None:
+            least_s = min(least_s, self.log.trim())
+        if self.supervisor.unsaid:
+            least_s = min(least_s, _SHORT_NEXT_S if self.follows else _SHORT_S)
+        return min(least_s, gate.HOLD_S) if self.starts.is_held else least_s
 
     def reap(self) -> bool:
         """Collect what has ended; False when nothing is left: a subreaper's orphans are its children."""
@@ -347,6 +360,7 @@ class Supervision:
             except OSError as error:
                 if not is_disk_trouble(error):
                     raise
+            self.starts.leave()
             time.sleep(_RETRY_S)
         self.supervisor.say()
 
