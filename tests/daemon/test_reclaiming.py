@@ -154,10 +154,21 @@ def test_while_a_lease_is_called_back_both_sides_are_told_when_it_ends(shared: L
     (ends,) = (one["expires_at"] for one in leases.list_leases(shared.store) if one["lender_id"] == "a")
     waiting, running = why(shared.store, "own"), why(shared.store, "train")
     assert waiting["message"] is not None and running["message"] is not None
-    assert f"; 1 CPU that a lent to b is back by {ends}" in waiting["message"]
+    said = f"; b gives 1 CPU back to a by {ends}, and what uses it then is ended"
+    assert said in waiting["message"]
     assert shared.job("own")["message"] == waiting["message"]
-    said = f"; b gives 1 CPU back to a by {ends}: what uses it then is ended"
     assert running["message"].endswith(said)
+
+
+def test_after_the_grace_nobody_is_told_a_time_that_is_over(shared: Life) -> None:
+    """What uses it still ends, or has its minimum runtime."""
+    lent(shared, min_runtime_s=3600)
+    shared.until(lambda: shared.events("lease.called_in"))
+    time.sleep(TERMS.reclaim_grace_s)
+    shared.turn()
+    said = "; b gives 2 CPU back to a as soon as what uses it has ended"
+    for job in ("own", "big"):
+        assert str(why(shared.store, job)["message"]).endswith(said)
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -8,12 +8,14 @@ derived (the order of a queue, reservations) is shown with its age. Jobs of one 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
 from vctl.core.clusters import PRIMARY
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted, listed, number_text
@@ -141,13 +143,25 @@ class Reasons:
     def _coming_back(self, row: Row) -> str:
         """The end of a message that names what it needs and was lent, and is called back already."""
         wanted = rows.loads(row["resources"])
-        coming = [
-            f"{amounts_text(lease.amounts)} that {cluster_text(lease.lender_id)} lent to"
-            f" {cluster_text(lease.borrower_id)} is back by {timestamp(lease.expires_at)}"
-            for lease in self.capacity.coming_back(str(row["parent_cluster_id"]))
-            if wanted.keys() & lease.amounts.keys()
+        called = self.capacity.coming_back(str(row["parent_cluster_id"]))
+        return self._given_back(lease for lease in called if wanted.keys() & lease.amounts.keys())
+
+    def to_give_back(self, cluster_id: str) -> str:
+        """The end of a message that names what the cluster of a running job is to give back soon."""
+        return self._given_back(self.capacity.to_give_back(cluster_id))
+
+    def _given_back(self, called: Iterable[Lease]) -> str:
+        found = [
+            f"{cluster_text(lease.borrower_id)} gives {amounts_text(lease.amounts)} back to"
+            f" {cluster_text(lease.lender_id)} "
+            + (
+                f"by {timestamp(lease.expires_at)}, and what uses it then is ended"
+                if lease.expires_at is not None and lease.expires_at > self.now
+                else "as soon as what uses it has ended"
+            )
+            for lease in called
         ]
-        return f"; {listed(coming, MOST_NAMED)}" if coming else ""
+        return f"; {listed(found, MOST_NAMED)}" if found else ""
 
     def _limit(self, row: Row, parent_id: str) -> tuple[str, str] | None:
         """The reached limit of running jobs; None when no limit is reached."""

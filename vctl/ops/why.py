@@ -11,7 +11,7 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
 from vctl.core.tasks import PendingTask
-from vctl.core.wording import amounts_text, cluster_text, counted, listed
+from vctl.core.wording import counted, listed
 from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, submitting
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
@@ -56,7 +56,7 @@ def why(store: Store, ref: str | int) -> Why:
                     f" at {forms.timestamp(leaving['ends_at'])} at the latest"
                 )
             elif row["status"] == jb.RUNNING and row["cluster_id"] is not None:
-                answer["message"] = f"{answer['message']}{_to_give_back(reasons, row['cluster_id'])}"
+                answer["message"] = f"{answer['message']}{reasons.to_give_back(row['cluster_id'])}"
             return answer
         launch = table.launch(store, row["job_id"])
         assert launch is not None
@@ -184,16 +184,6 @@ def _leaving(store: Store, situation: Situation, winner_id: int) -> list[Preempt
             for one, whole in zip(found, total, strict=True)
         ],
     )  # fmt: skip
-
-
-def _to_give_back(reasons: Reasons, cluster_id: str) -> str:
-    """The end of a message that names what the cluster of a running job is to give back soon."""
-    found = [
-        f"{cluster_text(lease.borrower_id)} gives {amounts_text(lease.amounts)} back to"
-        f" {cluster_text(lease.lender_id)} by {forms.timestamp(lease.expires_at)}"
-        for lease in reasons.capacity.to_give_back(cluster_id)
-    ]
-    return f"; {listed(found, NAMED)}: what uses it then is ended" if found else ""
 
 
 def _queued(reasons: Reasons, row: Row) -> Ahead:
