@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 
 from vctl.core import clusters as cl
 from vctl.core import labels as lb
@@ -54,7 +53,8 @@ class Ledger:
         self._totals: dict[Allocation, Allocation] = {}
         self._indexes: dict[str, SlotIndex] = {}
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
-        self._begun = count()
+        self._begun = 0
+        """The number of indexes that were made."""
         self._static: dict[str, tuple[VNode, Node, str, int]] = {}
         """vnode id -> the part of its class that does not change with use: its template, its kind."""
         self._kinds: dict[str, dict[ClassKey, int]] = {}
@@ -290,7 +290,8 @@ class Ledger:
     def index(self, cluster_id: str) -> SlotIndex:
         """The schedulable virtual nodes of a cluster by class, as they are now: whoever looks later asks again."""
         if (index := self._indexes.get(cluster_id)) is None:
-            index = self._indexes[cluster_id] = SlotIndex(next(self._begun))
+            index = self._indexes[cluster_id] = SlotIndex(self._begun)
+            self._begun += 1
             index.unfiled.update(self.members.get(cluster_id, {}))
         if index.unfiled:
             self.file(index, {one: self.capacities[one] for one in index.unfiled})
