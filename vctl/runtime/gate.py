@@ -2,7 +2,9 @@
 
 Sixty supervisors that each start a process of a millisecond leave the scheduler one turn in sixty. It falls behind,
 they run out of runs, and the machine stands still until it has caught up. More of them than there are CPUs gain
-nothing, as long as a run that takes longer does not stay in the gate: it leaves after HOLD_S.
+nothing, as long as a run that takes longer does not stay in the gate: it leaves HOLD_S after its start. Measured on 2
+CPUs and 64 slots, jobs a second: `true` 981 without a gate, 1,069 with it; `sleep 0.003` 738 and 770 (625 where it
+stayed for 1.5 ms).
 
 A place in the gate is the lock of a byte of a file in memory, which a launcher and its supervisors share: the kernel
 gives it free when its holder dies. A holder that is suspended makes each of the others wait once, for LONGEST_WAIT_S.
@@ -19,7 +21,7 @@ if MYPY:
 else:
     import _signal as signal  # see processes.py
 
-HOLD_S = 0.0015
+HOLD_S = 0.0007
 LONGEST_WAIT_S = 0.25
 
 
