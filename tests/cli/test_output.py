@@ -63,6 +63,31 @@ def test_every_form_tells_the_same(jobs: Cli) -> None:
     assert json.loads(rows[0]["resources"]) == data["items"][0]["resources"]
 
 
+@pytest.mark.parametrize("form", ["table", "json", "jsonl", "yaml", "csv", "name"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ps",
+        "list jobs",
+        "list tasks",
+        "list objects",
+        "list leases",
+        "list vnodes",
+        "events",
+        "demand",
+        "node list",
+    ],
+)
+def test_an_empty_list_has_every_form(cli: Cli, line: str, form: str) -> None:
+    ran = cli(f"{line} -o {form}")
+    assert ran.code == 0, ran.err
+    if form in ("json", "yaml"):
+        data = yaml.safe_load(ran.out)
+        assert (data["items"], data["total"]) == ([], 0)
+    elif form != "table":
+        assert ran.out == ""
+
+
 def test_one_object_is_itself(jobs: Cli) -> None:
     data = jobs("job status first -o json").json
     assert data["submission_id"] == "first"

@@ -40,5 +40,7 @@ def _entry(head: str, inner: Any) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.match(value) and value.lower() not in _WORDS_WITH_A_MEANING:
         return value
+    if isinstance(value, Listed):  # an empty one
+        return "[]"
     # every other JSON scalar, quoted strings included, is YAML as it stands; DEL and C1 controls are not
     return json.dumps(value, ensure_ascii=not (isinstance(value, str) and value.isprintable()))
