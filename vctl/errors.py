@@ -123,6 +123,8 @@ def known(error: BaseException) -> VctlError | None:
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SQLITE_IOERR, _SQLITE_FULL, _SQLITE_CORRUPT, _SQLITE_NOTADB = 10, 13, 11, 26
+_SQLITE_GROWTH = (778, 4874)
+"""IOERR_WRITE, IOERR_SHMSIZE: also what SQLite makes of EFBIG."""
 _SQLITE_REFUSED = (3, 8, 14)
 """PERM, READONLY, CANTOPEN."""
 _REFUSED = (
@@ -152,6 +154,13 @@ def _refusal(error: BaseException) -> VctlError | None:
     return None
 
 
+def _file_size_limit() -> int | None:
+    import resource  # here: few commands need it
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
 def disk_trouble(error: BaseException) -> DiskTrouble | None:
     """What the failure of a write or a read says about the disk; None when it says nothing about it."""
     if isinstance(error, DiskTrouble):
@@ -161,6 +170,14 @@ def disk_trouble(error: BaseException) -> DiskTrouble | None:
         return DiskTrouble(
             "the disk is full: the data could not be written",
             fix="free some space, then try again",
+        )
+    is_growth = (
+        getattr(error, "sqlite_errorcode", 0) in _SQLITE_GROWTH or getattr(error, "errno", 0) == errno.EFBIG
+    )
+    if is_growth and (limit := _file_size_limit()) is not None:
+        return DiskTrouble(
+            f"a file could not grow: this process may write files of at most {limit} bytes",
+            fix="raise that limit, such as by `ulimit -f unlimited`, then try again",
         )
     if result == _SQLITE_IOERR or (isinstance(error, OSError) and error.errno == errno.EIO):
         return DiskTrouble(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from tests.specification import spec
 from tests.store.conftest import Clock
-from vctl.errors import Conflict, DiskTrouble, NotPermitted, Unreachable, VctlError
+from vctl.errors import Conflict, DiskTrouble, NotPermitted, Unreachable, VctlError, known
 from vctl.store import database, feed, locks
 from vctl.store.schema import MIGRATIONS, VERSION
 from vctl.store.store import Fenced, Store
@@ -53,6 +54,24 @@ def test_a_full_disk_is_named_and_the_connection_goes_on(store: Store) -> None:
     with store.transaction():
         store.event("a", "job", "1")
     assert count(store) == 1
+
+
+def test_a_file_that_may_not_grow_is_no_error_of_the_disk(tmp_path: Path) -> None:
+    """`ulimit -f`: the fix names the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, hard))
+    try:
+        with pytest.raises(sqlite3.OperationalError) as sqlite:
+            Store.open(tmp_path / "state")
+        with pytest.raises(OSError, match="File too large") as system, (tmp_path / "file").open("wb") as file:
+            file.write(bytes(200 << 10))
+        told = [known(one.value) for one in (sqlite, system)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for one in told:
+        assert isinstance(one, DiskTrouble)
+        assert "102400 bytes" in one.problem
+        assert "ulimit -f" in one.fix
 
 
 def test_what_was_committed_is_there_for_others(store: Store) -> None:
