@@ -30,6 +30,24 @@ def test_no_wait_prints_the_id_and_says_that_nothing_schedules(nodes: Cli) -> No
     assert "No scheduler is running" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--memory 16", "--memory: 16 means 16 bytes. Write 16GiB"),
+        ("-n 1 --entrypoint-memory 4 --memory 1GiB", "--entrypoint-memory: 4 means 4 bytes"),
+        ("--memory 1048576", ""),
+        ("--memory 16B", ""),
+        ("--memory 0 -n 1", ""),
+    ],
+)
+def test_a_size_without_a_unit_that_is_a_mistake_is_told(nodes: Cli, words: str, told: str) -> None:
+    """spec 2: memory is in bytes; nobody means so few."""
+    ran = nodes(f"run --no-wait --submission-id x {words} -- true")
+    assert (ran.code, ran.out) == (0, "x\n"), ran.err
+    assert ("Warning" in ran.err) == bool(told)
+    assert told in ran.err
+
+
 def test_a_change_in_json_is_the_object(nodes: Cli) -> None:
     ran = nodes(*SUBMIT, "x", "-o", "json", "--", "true")
     assert ran.json["submission_id"] == "x"

@@ -1,5 +1,9 @@
 """Values that ``job submit`` collects from several options: the environment, the directory, the metadata."""
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 from vctl import spec
 from vctl.cli.call import Call
 
@@ -42,6 +46,15 @@ def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]
     return variables, None if directory is None else spec.fields.as_text(
         directory, spec.fields.child(option, "working_dir"), "a directory"
     )
+
+
+def small_memory(wanted: Mapping[str, Any]) -> str | None:
+    """A warning when a size without a unit is less than a process needs; else None."""
+    for option, name in (("--memory", "memory"), ("--entrypoint-memory", "entrypoint_memory")):
+        size = str(wanted.get(name) or "").strip()
+        if re.fullmatch("[0-9]{1,7}", size) and 0 < int(size) < 1 << 20:
+            return f"Warning: {option}: {size} means {size} bytes. Write {size}GiB or {size}MiB for more"
+    return None
 
 
 def unread_input() -> str | None:

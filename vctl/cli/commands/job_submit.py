@@ -88,6 +88,7 @@ def submit(
     wanted.setdefault("grace_s", call.config.get("kill_grace"))
     if not call.job_here:
         wanted.setdefault("cluster", call.config.get("cluster"))
+    call.note(cli.submission.small_memory(wanted))
     if dry_run:
         return _dry_run(call, wanted)
     if not no_wait:
