@@ -100,6 +100,17 @@ def test_the_path_of_a_bad_field_is_in_the_details(nodes: Cli) -> None:
     assert error["details"] == {"path": "fixed_size_nodes[0].nodes[0].resources.GPU"}
 
 
+@pytest.mark.parametrize(
+    "words", ["--ageing -1", "--half-life 0", "--weight x", "--max-running-jobs 0", "--min-runtime soon"]
+)
+def test_errors_about_a_queue_name_the_option(nodes: Cli, words: str) -> None:
+    """As those of all options do; in a file and on HTTP its field is named."""
+    for line in ("vc update primary", "vc create x --divisible"):
+        ran = nodes(f"{line} {words}")
+        assert (ran.code, ran.out) == (2, ""), ran.err
+        assert ran.err.startswith(f"Error: {words.split(maxsplit=1)[0]}: ")
+
+
 STATES = {
     "the log of an array": ("logs a", 2, "is an array of jobs", "such as a_3"),
     "hold": ("job hold over", 5, "only a pending job can be put on hold", "`vctl job rerun over`"),

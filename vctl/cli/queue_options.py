@@ -47,8 +47,16 @@ OPTIONS = Together(
 
 
 def queue_of(given: Given) -> dict[str, object] | None:
-    """The queue settings from the given options; None without any."""
-    return {name: _read(name, value) for name, value in (given or {}).items()} or None
+    """The queue settings from the given options; None without any. Errors name the option."""
+    if not given:
+        return None
+    from vctl.spec.queue_settings import READERS
+
+    found = {name: _read(name, value) for name, value in given.items()}
+    for param in OPTIONS.params:
+        if found.get(param.name) is not None:
+            READERS[param.name][1](found[param.name], param.spelled)
+    return found
 
 
 def _read(name: str, value: str) -> object:
