@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Running:
         """The tables as they are, to see that nothing changed."""
         import sqlite3
 
-        with sqlite3.connect(self.home / "cluster.db") as db:
+        with closing(sqlite3.connect(self.home / "cluster.db")) as db:
             return db.execute(sql).fetchall()
 
     def tree(self) -> list[object]:

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -260,7 +261,7 @@ def test_what_is_already_stored_never_breaks_an_answer(server: Running):
     assert server.http.post(
         "/api/v1/jobs", json={"entrypoint": ["true"], "environment": {}, "cwd": "/"}
     ).is_success
-    with sqlite3.connect(server.home / "cluster.db") as db:
+    with closing(sqlite3.connect(server.home / "cluster.db", isolation_level=None)) as db:
         db.execute("UPDATE jobs SET metadata = ?", ('{"a": "x\\udcff", "b": "\\ud800"}',))
     for path in ("/api/v1/jobs", "/api/v1/jobs/last", "/api/v1/status", "/api/v1/events", "/metrics"):
         answer = server.http.get(path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from tests.world import Folding, World
+from tests.world import World
 from vctl.cli.screen import Screen
 from vctl.cli.why_view import draw
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
@@ -245,9 +245,7 @@ def runs_after(
     other.elapsed_s, other.processes.runs = world.elapsed_s, dict(world.processes.runs)
     other.processes.starts = dict(world.processes.starts)
     other.start()
-    other.folding = Folding(
-        other.store
-    )  # a copied state begins anew: its journal does not say what that changed
+    other.folding.begin()  # a copied state begins anew: its journal does not say what that changed
     monkeypatch.setenv("VCTL_HOME", str(copy))
     monkeypatch.setenv("VCTL_AUTOSTART", "0")  # this world schedules, and nobody beside it
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -164,6 +165,8 @@ def test_a_file_that_is_no_database_any_more(home: Path, copy: Path) -> None:
     with pytest.raises(VctlError, match="cannot be read") as refused:
         Store.open(home)
     assert "vctl restore" in refused.value.fix
+    opened = {os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()}
+    assert str(home / "cluster.db") not in opened, "what cannot be read is closed again"
     kept = restore(home, copy)["kept"]
     assert Path(kept).read_bytes().startswith(b"garbage")
     with Store.open(home) as store:

@@ -129,8 +129,8 @@ def connect(home: Path, *, create: bool = True) -> sqlite3.Connection:
         prepare_home(home)
         _migrate(home, path)
     try:
-        db = open_file(path)
-        version = db.execute("PRAGMA user_version").fetchone()[0]
+        with _closed_on_error(open_file(path)) as db:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # a message of SQLite quotes the damage
         raise _unreadable(path, error) from None
     if version < VERSION:
@@ -154,11 +154,21 @@ def open_file(path: Path) -> sqlite3.Connection:
         raise NotPermitted(
             f"cannot open {path}: {error}", fix="check owner and mode of the state directory"
         ) from None
-    db.row_factory = sqlite3.Row
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA foreign_keys = ON")
-    db.execute("PRAGMA temp_store = MEMORY")  # statements with triggers keep a journal of their own
+    with _closed_on_error(db):
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA temp_store = MEMORY")  # statements with triggers keep a journal of their own
     return db
+
+
+@contextmanager
+def _closed_on_error(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    try:
+        yield db
+    except BaseException:
+        db.close()
+        raise
 
 
 def _unreadable(path: Path, error: Exception) -> VctlError:
@@ -186,22 +196,19 @@ def _migrate(home: Path, path: Path) -> None:
     with exclusive(home / "migrate.lock"):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         os.chmod(path, 0o600)
-        db = open_file(path)
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version == VERSION:
-            db.close()
-            return
-        if version and scheduler_is_running(home):
-            db.close()
-            raise Conflict(
-                f"{path} needs a migration from schema {version} to {VERSION}, but an older scheduler is running",
-                fix="stop the running `vctl daemon`, then try again",
-            )
-        if version:
-            _backup_before_migration(db, path, version)
-        db.execute("PRAGMA journal_mode = WAL")
-        apply_migrations(db)
-        db.close()
+        with closing(open_file(path)) as db:
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version == VERSION:
+                return
+            if version and scheduler_is_running(home):
+                raise Conflict(
+                    f"{path} needs a migration from schema {version} to {VERSION}, but an older scheduler is running",
+                    fix="stop the running `vctl daemon`, then try again",
+                )
+            if version:
+                _backup_before_migration(db, path, version)
+            db.execute("PRAGMA journal_mode = WAL")
+            apply_migrations(db)
 
 
 def apply_migrations(db: sqlite3.Connection, version: int = VERSION) -> None:
@@ -242,10 +249,8 @@ def _statements(script: str) -> list[str]:
 def _backup_before_migration(db: sqlite3.Connection, path: Path, version: int) -> None:
     target = path.with_name(f"cluster.db.schema-{version}.bak")
     os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
-    copy = sqlite3.connect(target)
-    with copy:
+    with closing(sqlite3.connect(target)) as copy:
         db.backup(copy)
-    copy.close()
 
 
 def lost(store: Store) -> tuple[int, int] | None:
