@@ -6,7 +6,7 @@ from typing import Annotated, Any, Optional, cast
 
 import typer
 
-from vctl.cli.catalog import GROUPS, OPTION_ADVICE, OTHER_OPTIONS, members
+from vctl.cli.catalog import GROUPS, OTHER_OPTIONS, members, named_options
 from vctl.cli.declare import Command
 from vctl.errors import BadSpec
 from vctl.operations.params import Param
@@ -118,13 +118,11 @@ def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> Ba
 def _advice(option: str, params: Sequence[Param]) -> str | None:
     """The option to write in place of an unknown one. Guesses of typer count the dashes: --qos would be --nodes."""
     own = [name for param in params for name in (*param.info.names, param.info.off) if name]
-    if option in OTHER_OPTIONS and OTHER_OPTIONS[option] not in own:
-        return None
-    if option in OPTION_ADVICE:
-        return OPTION_ADVICE[option]
     long = [name for name in (*own, "--help") if name.startswith("--")]
-    ours = OTHER_OPTIONS.get(option) or nearest(option, long)
-    return f"did you mean {ours}?" if ours else None
+    answer = OTHER_OPTIONS.get(option) or nearest(option, long)
+    if answer is None or not named_options(answer) <= set(long):
+        return None
+    return f"did you mean {answer}?" if answer.startswith("--") else answer
 
 
 def _callback(command: Command) -> Callable[..., dict[str, Any]]:

@@ -145,8 +145,8 @@ OTHER_KINDS = {
 }  # fmt: skip
 """Kinds of objects of other tools -> the kind of vctl."""
 OTHER_OPTIONS = {
-    theirs: ours
-    for ours, words in {
+    theirs: answer
+    for answer, words in {
         "--num-cpus": "--cpus --cpu --ntasks --cpus-per-task",
         "--num-gpus": "--gpus --gpu --gres --gpus-per-node -G",
         "--nodes": "--num-nodes -N",
@@ -160,24 +160,26 @@ OTHER_OPTIONS = {
         "--max-retries": "--requeue",
         "--metadata": "--comment",
         "--priority": "--nice",
-        "--no-wait": "--wait --background --async",
+        "--no-wait": "--background --async",
         "--per-node": "--ntasks-per-node",
         "--follow": "--stream",
         "--watch": "--refresh",
         "--all": "--all-namespaces --show-all -A",
+        "leave it out: the command waits; --no-wait returns at once": "--wait",
+        "leave it out: nobody else uses what a job reserves": "--exclusive",
+        "leave it out: nothing is mailed; `vctl wait` returns when a job ends": "--mail-user --mail-type",
+        "leave it out: output and errors are one log; `vctl logs` prints both": "--error",
+        "write the line last: -- sh -c '…'": "--wrap",
+        "set VCTL_ADDRESS=http://HOST:PORT to work on a server": "--address",
     }.items()
     for theirs in words.split()
 }
-"""Options of other tools -> the option of vctl; offered only where the command has it."""
-OPTION_ADVICE = {
-    "--wait": "leave it out: the command waits; --no-wait returns at once",
-    "--exclusive": "leave it out: nobody else uses what a job reserves",
-    "--mail-user": "leave it out: nothing is mailed; `vctl wait` returns when a job ends",
-    "--mail-type": "leave it out: nothing is mailed; `vctl wait` returns when a job ends",
-    "--error": "leave it out: output and errors are one log; `vctl logs` prints both",
-    "--wrap": "write the line last: -- sh -c '…'",
-    "--address": "set VCTL_ADDRESS=http://HOST:PORT to work on a server",
-}
+"""Options of other tools -> the option of vctl, or what to do; offered only where the command has the option."""
+
+
+def named_options(answer: str) -> set[str]:
+    """The options that an answer names."""
+    return {word for word in answer.split() if word.startswith("--") and word != "--"}
 
 
 def load(word: str) -> None:
