@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -102,3 +103,21 @@ def at_work_in(folder: bytes) -> dict[int, bytes]:
         for pid, words in commands.items()
         if b"vctl" in words and folder in words and pid != os.getpid()
     }
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts a filesystem in a directory of its own, for one test: ``mount("-t", "tmpfs", "tmpfs")``."""
+    disks: list[Path] = []
+
+    def mounted(*words: str) -> Path:
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        if subprocess.run(["mount", *words, str(disk)], check=False, capture_output=True).returncode:
+            pytest.skip("only who may mount can have a disk of his own")
+        disks.append(disk)
+        return disk
+
+    yield mounted
+    for disk in disks:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ pytestmark = spec("17.durable", "13.errors")
 
 
 @pytest.fixture
-def view(tmp_path: Path) -> Iterator[Place]:
+def view(tmp_path: Path, mount: Callable[..., Path]) -> Place:
     """A state directory with a job that is over, seen through a mount that is read-only; no scheduler runs."""
     place = Place(tmp_path / "state", tmp_path / "work")
     place.add_nodes(1)
@@ -25,17 +25,9 @@ def view(tmp_path: Path) -> Iterator[Place]:
     place.term(daemon)
     place.end()
     assert not list(place.home.glob("cluster.db-*")), "else the tables could be read"
-    folder = tmp_path / "view"
-    folder.mkdir()
-    if subprocess.run(
-        ["mount", "--bind", str(place.home), str(folder)], check=False, capture_output=True
-    ).returncode:
-        pytest.skip("only who may mount can make a read-only disk")
-    try:
-        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
-        yield Place(folder, tmp_path / "work")
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder = mount("--bind", str(place.home))
+    subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+    return Place(folder, tmp_path / "work")
 
 
 def test_commands_say_that_it_is_not_permitted(view: Place) -> None:

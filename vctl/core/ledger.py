@@ -316,7 +316,9 @@ class Ledger:
         return found
 
     def outlives_job(self, cluster_id: str) -> bool:
-        """Whether a job cluster stays when its job is over: a detached sub-cluster lies in it, and none is to go."""
+        """Whether this is a job's cluster and stays when the job is over: a detached sub-cluster in it is not to go."""
+        if (cluster := self.clusters.get(cluster_id)) is None or cluster.kind != cl.JOB:
+            return False  # a shared cluster is not the job's
         detached = [one for one in self.below(cluster_id) if self.clusters[one].detached]
         return not all(any(up.cluster_id in self.removing for up in self.upward(one)) for one in detached)
 

@@ -239,7 +239,7 @@ def _requeued(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
 def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> Iterator[Change]:
     job_id = job.job_id
     waits = bool(state.tasks.waiting_of.get(job_id))
-    is_empty = not (state.runs_of_job.get(job_id) or waits or _outlives(state.ledger, job.cluster_id))
+    is_empty = not (state.runs_of_job.get(job_id) or waits or state.ledger.outlives_job(job.cluster_id))
     removed = (yield from _removal(state, job.cluster_id)) if is_empty else None
     preempted = preemption.loss(state, job, outcome, now) if outcome.reason == jb.PREEMPTED else None
     yield JobEnded(
@@ -261,18 +261,12 @@ def _leave(state: SchedulerState, job_id: int, cluster_id: str | None) -> Iterat
     """The cluster of a job that is over goes, unless something detached still lives in it."""
     is_worked_in = bool(state.runs_of_job.get(job_id) or state.tasks.waiting_of.get(job_id))
     if cluster_id is not None:
-        if is_worked_in or _outlives(state.ledger, cluster_id):
+        if is_worked_in or state.ledger.outlives_job(cluster_id):
             yield ClusterDetached(cluster_id)
         else:
             yield from _destroy(state, cluster_id)
     if not is_worked_in:
         yield from objects.drop(state, job_id)
-
-
-def _outlives(ledger: Ledger, cluster_id: str) -> bool:
-    """Whether the cluster of a job that is over stays for a detached sub-cluster; a shared cluster is not the job's."""
-    cluster = ledger.clusters.get(cluster_id)
-    return cluster is not None and cluster.kind == JOB and ledger.outlives_job(cluster_id)
 
 
 def _destroy(state: SchedulerState, cluster_id: str) -> Iterator[Change]:
