@@ -53,8 +53,7 @@ class Ledger:
         self._totals: dict[Allocation, Allocation] = {}
         self._indexes: dict[str, SlotIndex] = {}
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
-        self._begun = 0
-        """The number of indexes that were made."""
+        self._indexes_made = 0
         self._static: dict[str, tuple[VNode, Node, str, int]] = {}
         """vnode id -> the part of its class that does not change with use: its template, its kind."""
         self._kinds: dict[str, dict[ClassKey, int]] = {}
@@ -73,7 +72,7 @@ class Ledger:
         twin.joined = {cluster_id: set(ids) for cluster_id, ids in self.joined.items()}
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         twin.may_gain_nodes, twin.versions = self.may_gain_nodes, dict(self.versions)
-        twin._static, twin._begun = dict(self._static), self._begun
+        twin._static, twin._indexes_made = dict(self._static), self._indexes_made
         twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
         twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
         return twin
@@ -290,8 +289,8 @@ class Ledger:
     def index(self, cluster_id: str) -> SlotIndex:
         """The schedulable virtual nodes of a cluster by class, as they are now: whoever looks later asks again."""
         if (index := self._indexes.get(cluster_id)) is None:
-            index = self._indexes[cluster_id] = SlotIndex(self._begun)
-            self._begun += 1
+            index = self._indexes[cluster_id] = SlotIndex(self._indexes_made)
+            self._indexes_made += 1
             index.unfiled.update(self.members.get(cluster_id, {}))
         if index.unfiled:
             self.file(index, {one: self.capacities[one] for one in index.unfiled})
@@ -317,9 +316,8 @@ class Ledger:
 
     def outlives_job(self, cluster_id: str) -> bool:
         """Whether this is a job's cluster and stays when the job is over: a detached sub-cluster in it is not to go."""
-        if (cluster := self.clusters.get(cluster_id)) is None or cluster.kind != cl.JOB:
-            return False  # a shared cluster is not the job's
-        detached = [one for one in self.below(cluster_id) if self.clusters[one].detached]
+        is_of_a_job = (cluster := self.clusters.get(cluster_id)) is not None and cluster.kind == cl.JOB
+        detached = [one for one in self.below(cluster_id) if is_of_a_job and self.clusters[one].detached]
         return not all(any(up.cluster_id in self.removing for up in self.upward(one)) for one in detached)
 
     def total(self, cluster_id: str) -> Amounts:
