@@ -116,7 +116,7 @@ def test_a_table_fits_and_cuts_the_column_that_matters_last() -> None:
     assert "fffffff…" in row
     assert f"{'k' * 14}…{'k' * 14}" in row  # an id is shortened in the middle
     narrow = table(Screen(width=57), columns, item)[1]
-    assert narrow.split() == ["kkkkkk…kkkkkk", "1234567", "fffffff…", "c" * 22 + "…"]
+    assert narrow.split() == ["kkkkkkk…kkkkkk", "1234567", "fffffff…", "c" * 21 + "…"]
 
 
 def test_a_timeline_says_when_however_long_ids_and_nodes_are() -> None:

@@ -464,7 +464,7 @@ def test_force_deletes_the_cluster_of_a_job_with_its_detached_sub_cluster(
 @spec("10.life")
 def test_only_a_cluster_inside_a_job_can_be_detached(work: Elastic) -> None:
     """Spec 10."""
-    with pytest.raises(BadSpec, match="--detach: team is not inside the cluster of a job"):
+    with pytest.raises(BadSpec, match="detach: team is not inside the cluster of a job"):
         clusters.create(work.store, "team", detach=True)
 
 

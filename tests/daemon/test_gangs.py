@@ -137,7 +137,7 @@ def test_a_gang_of_one(here: Life) -> None:
 
 
 def test_refused(here: Life) -> None:
-    with pytest.raises(BadSpec, match="--per-node"):
+    with pytest.raises(BadSpec, match="per_node"):
         submit(here, "g", "true", per_node=True, entry={"CPU": 10_000})
     here.logical("shared", {"t": 1})
     with pytest.raises(BadSpec, match="indivisible"):

@@ -81,14 +81,14 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"spec": parse_cluster_spec({"flexible_resource_min": {"CPU": 1, "GPU": 0.5}})},
         "0.5 GPU",
     ),
-    "a request of the command": ({"spec": gang(1), "entry": {"CPU": 10_000}}, "--entrypoint-"),
+    "a request of the command": ({"spec": gang(1), "entry": {"CPU": 10_000}}, "request of the entrypoint"),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_no_node_of_ray_can_be_is_refused(here: Life, tmp_path: Path, what: str) -> None:
     more, problem = REFUSED[what]
-    with pytest.raises(BadSpec, match="--ray") as error:
+    with pytest.raises(BadSpec, match="^ray: ") as error:
         submit(here, **more)
     assert problem in str(error.value)
     assert error.value.fix

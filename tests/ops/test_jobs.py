@@ -12,7 +12,7 @@ from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, VctlError
-from vctl.ops import clusters, job_edits, jobs, logs, submitting
+from vctl.ops import clusters, job_edits, jobs, leases, logs, submitting
 from vctl.ops.replay import replay
 from vctl.spec.options import Dependency, parse_array
 from vctl.store import job_views
@@ -347,3 +347,13 @@ def test_no_two_jobs_of_a_list_share_what_a_caller_may_change(ground: Ground) ->
         first["metadata"]["key"] = "value"
         assert second["resources"].get("CPU") != 99
         assert second["metadata"] == {}
+
+
+@spec("11.why")
+def test_demand_counts_requests_that_wait_for_the_same_reason(ground: Ground) -> None:
+    """One of the equal jobs is held: the others are not shown as held."""
+    ground.submit("held", hold=True)
+    ground.submit("free")
+    ground.submit("other")
+    found = {one["reason"]: (one["count"], one["by"]) for one in leases.demand(ground.store)}
+    assert found == {"Held": (1, ["held"]), "PendingEvaluation": (2, ["free", "other"])}

@@ -205,7 +205,7 @@ EVENTS = [
     Column("SEQ", "seq", right=True),
     _stamp("TIME", "at"),
     Column("EVENT", "kind", whole=True),
-    Column("OBJECT", "object_id", middle=True, rank=GIVES),
+    key("OBJECT", "object_id"),
     Column("CLUSTER", "cluster_id", middle=True, rank=GIVES, at=WIDE),
     matters("DETAILS", _details),
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
 from vctl.ops import forms
-from vctl.ops.reasons import Reasons
+from vctl.ops.reasons import Reasons, TaskReasons
 from vctl.store import job_views, leases, rows
 from vctl.store import tasks as table
 from vctl.store.store import Store
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_NAMES = 10
 """The number of jobs or tasks that a line of demand names."""
 
-_Key = tuple[str, str, object]
+_Key = tuple[str, str, str, object]
 
 
 def list_leases(store: Store) -> list[LeaseForm]:
@@ -41,32 +41,33 @@ def list_leases(store: Store) -> list[LeaseForm]:
 
 
 def demand(store: Store) -> list[DemandForm]:
-    """Waiting requests, equal ones of a cluster counted together: whole gangs of jobs, and single tasks."""
+    """Waiting requests, those of a cluster that are equal and wait for the same reason counted together: whole gangs of
+    jobs, and single tasks.
+    """
     found: dict[_Key, DemandForm] = {}
     with store.snapshot():
-        reasons = Reasons(store)
+        reasons, task_reasons = Reasons(store), TaskReasons(store)
         for row in reversed(job_views.matching(store, "j.status = 'PENDING'")):
-            key: _Key = ("job", str(row["parent_cluster_id"]), row["shape"])
-            _count(found, key, rows.loads(row["resources"]), reasons.of(row)[0], row["submission_id"])
+            key: _Key = ("job", str(row["parent_cluster_id"]), str(reasons.of(row)[0]), row["shape"])
+            _count(found, key, rows.loads(row["resources"]), row["submission_id"])
         for row in table.views(store, "ended_at IS NULL AND state = ?", [tk.PENDING_NODE]):
             amounts = rows.loads(row["request"])
-            key = ("task", str(row["cluster_id"]), (rs.shape_of(amounts), row["selector"]))
-            _count(found, key, amounts, row["state_reason"], row["task_id"])
+            shape = (rs.shape_of(amounts), row["selector"])
+            key = ("task", str(row["cluster_id"]), str(task_reasons.of(row)[0]), shape)
+            _count(found, key, amounts, row["task_id"])
     return list(found.values())
 
 
-def _count(
-    found: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], reason: str | None, who: str
-) -> None:
+def _count(found: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], who: str) -> None:
     line = found.get(key)
     if line is None:
-        kind, cluster_id, _ = key
+        kind, cluster_id, reason, _ = key
         line = found[key] = {
             "cluster_id": cluster_id,
             "kind": kind,
             "resources": forms.amounts(amounts),
             "count": 0,
-            "reason": reason or "PendingEvaluation",
+            "reason": reason,
             "by": [],
         }
     line["count"] += 1
