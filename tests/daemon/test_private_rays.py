@@ -88,7 +88,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_no_node_of_ray_can_be_is_refused(here: Life, tmp_path: Path, what: str) -> None:
     more, problem = REFUSED[what]
-    with pytest.raises(BadSpec, match="^ray: ") as error:
+    with pytest.raises(BadSpec, match=r"^ray: ") as error:
         submit(here, **more)
     assert problem in str(error.value)
     assert error.value.fix
