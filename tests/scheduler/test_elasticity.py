@@ -256,6 +256,18 @@ def test_loans(
     assert differences(ledger, before) == []
 
 
+def test_nothing_is_lent_on_a_node_that_has_shrunk_below_what_is_held_there() -> None:
+    """What a sibling leaves there only makes up for what is missing: it was planned, refused and planned for ever."""
+    ledger = trees.tree("8c", LENDER, "b < primary [2c]: n1~2c")
+    fill(ledger, "b")
+    trees.change_node(ledger, "n1", total=g.ledger("7c").nodes["n1"].total)
+    before = copy.deepcopy(ledger)
+    assert grow(ledger, "b", g.amounts("1c")) is None
+    assert differences(ledger, before) == []
+    trees.change_node(ledger, "n1", total=g.ledger("8c").nodes["n1"].total)
+    assert grow(ledger, "b", g.amounts("1c")) is not None
+
+
 def test_who_borrows_does_not_lend_and_who_has_lent_does_not_borrow_from_siblings() -> None:
     ledger = trees.tree("8c", "a < primary [4c] lend=4c: n1~5c", "b < primary [3c]: n1~3c")
     fill(ledger, "b")

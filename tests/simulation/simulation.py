@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import itertools
 import random
 import signal
 import sqlite3
@@ -16,12 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, opened
 from tests.simulation.kernel import Kernel, Runtime, Violation
 from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
+from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
+from vctl.daemon.turn import Turn
 from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded, TaskStarted
 from vctl.engine.codec import decode, encode
 from vctl.engine.settings import LeaseTerms
@@ -47,6 +52,8 @@ FAULTS = (
 """What can go wrong; each seed draws which of them and how often."""
 MOST_EVENTS = 400_000
 MOST_MEMBERS = 40
+MOST_STEPS = 1_000
+"""Of one turn: it stands still on the virtual clock, so one that finds no end would never end."""
 OFTEN = 4
 """Everything is checked after so many commits; a seed that fails is played again with a check after each one."""
 TURN_S = 0.0001
@@ -332,6 +339,19 @@ class Simulation(World):
         store.actor.dead = True
         _close(store)
 
+    @staticmethod
+    def _take_turn(scheduler: Scheduler) -> None:
+        steps, step = itertools.count(1), Turn._step
+
+        def counted(turn: Turn, state: FollowedState) -> bool:
+            if next(steps) > MOST_STEPS:
+                raise Violation(f"a turn has taken {MOST_STEPS} steps and finds no end")
+            return step(turn, state)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Turn, "_step", counted)
+            scheduler.turn()
+
     def turn(self) -> None:
         """The scheduler takes a turn, or one is started."""
         self.in_turn, self.woken = True, False
@@ -341,7 +361,7 @@ class Simulation(World):
                 scheduler = self.start()
             mail, self.mail = self.mail, []
             scheduler.work.handed += [one for to, one in mail if to is scheduler]
-            scheduler.turn()
+            self._take_turn(scheduler)
             sleep_s = scheduler.sleep_s()
         except (Killed, Fenced, VctlError) as error:
             self.note(f"daemon ends: {type(error).__name__} {error}")

@@ -174,6 +174,8 @@ class _View:
         for level, one in enumerate(self.chain):
             for sibling, most in lenders_to(self.ledger, self.ledger.clusters[one]):
                 for part in flexible_parts(self.ledger, sibling):
+                    if self.ledger.capacities[part.parent_id or ""].is_overdrawn():
+                        continue  # the node has shrunk below its use: what is left to it there is missing already
                     capacity = self.ledger.capacities[part.vnode_id]
                     self.loans.setdefault(part.parent_id or "", []).append((len(self.lenders), capacity))
                     self.node(part.node_id)
