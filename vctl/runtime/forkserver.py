@@ -34,6 +34,7 @@ class ForkServer:
             (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
         ]
         env = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        env["LD_BIND_NOW"] = "1"  # else each supervisor looks up functions of libraries, in memory of its own
         # The directory at the end is for whoever reads the list of processes.
         argv = [sys.executable, "-I", "-S", _SCRIPT, os.fspath(home)]
         try:

@@ -35,12 +35,20 @@ else:
 
 CHANNEL = 0
 NUMBER_BYTES = 8
+_MOST_FILES = 1 << 20
+_REHEARSALS = 12  # Python changes a function when it is called for the 9th time
 _FD_BYTES = 4
 # What ctypes is made of, without its 3 ms of import.
 _PRCTL = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "prctl")
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 # Handled by waiting (supervisor) or not at all: a stray kill or a closed terminal must not end supervision.
 _BLOCKED = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# A look-up in a module writes to memory that a supervisor shares with the launcher until then.
+_setsid, _dup2, _close_range, _signal = os.setsid, os.dup2, os.closerange, signal.signal
+_SIGCHLD, _DEFAULT, _NAME = signal.SIGCHLD, signal.SIG_DFL, supervisor.NAME
+_LINE, _GATE = supervisor.LINE, supervisor.GATE
+_live = supervisor.live
+_call = _ctypes.call_function
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -52,11 +60,14 @@ def main() -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *_IGNORED_BY_PYTHON}:
         signal.signal(number, signal.SIG_DFL)  # what a job's process gets, whatever the scheduler ignored
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our supervisors
+    home, boot = os.fsencode(sys.argv[1]), processes.boot_id().encode()
+    starts = gate.made(supervisor.GATE)
+    os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), _LINE)  # so no line gets this number here: see settle()
+    rehearse(home, boot, starts)
+    _close_range(_GATE + 1, _MOST_FILES)
     _prctl(_PR_SET_NAME, b"vctl-launcher")
     gc.disable()  # a collection in a supervisor would copy every page it touches
     gc.freeze()
-    home, boot = os.fsencode(sys.argv[1]), processes.boot_id().encode()
-    starts = gate.made(supervisor.GATE)
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CHANNEL)
     capacity = _socket.CMSG_SPACE(_FD_BYTES)
     while True:
@@ -81,9 +92,7 @@ def fork(home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate) ->
     status = 70
     try:
         settle(line)
-        post = supervisor.begin(home, number, boot, starts)
-        if post is not None:
-            post.serve()
+        _live(home, number, boot, _LINE, starts)
         status = 0
     except BaseException as error:  # noqa: BLE001 - nothing may leave the child but by _exit
         if not supervisor.is_disk_trouble(error):  # the scheduler sends the request again while that lasts
@@ -94,18 +103,58 @@ def fork(home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate) ->
 
 def settle(line: int) -> None:
     """In a new supervisor: a session of its own, nothing inherited but the standard files, its line and the gate."""
-    os.setsid()
-    _prctl(_PR_SET_NAME, supervisor.NAME)
+    _setsid()
+    _prctl(_PR_SET_NAME, _NAME)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if line != supervisor.LINE:
-        os.dup2(line, supervisor.LINE)
-    os.set_inheritable(supervisor.LINE, False)  # noqa: FBT003
-    os.closerange(supervisor.GATE + 1, 1 << 20)
-    # The job's standard input, inherited as it is; it also takes the channel away from us.
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    os.dup2(null, CHANNEL)
-    os.close(null)
+    _signal(_SIGCHLD, _DEFAULT)
+    # /dev/null is the job's standard input, inherited as it is; it also takes the channel away from us.
+    _dup2(_LINE, CHANNEL)
+    _dup2(line, _LINE, False)  # noqa: FBT003
+    _close_range(_GATE + 1, _MOST_FILES)
+
+
+def rehearse(home: bytes, boot: bytes, starts: gate.Gate) -> None:
+    """Carry out runs that start nothing, so that supervisors find done what Python does at the first uses of code.
+
+    Python replaces instructions by faster ones, and remembers where it found names, in memory that a supervisor shares
+    with the launcher until one of them writes to it. What is written here is not written by each supervisor: that
+    halves what each has of its own.
+    """
+    place = home + b"/rehearsal"
+    folders, record = (place, place + b"/records"), place + b"/records/0"
+    logs = [b"%b/%d" % (place, number) for number in range(_REHEARSALS)]
+    try:
+        for folder in folders:
+            os.mkdir(folder, 0o700)
+        os.close(os.open(record, os.O_WRONLY | os.O_CREAT, 0o600))
+        for log in logs:
+            _rehearse_once(place, boot, starts, log)
+    except OSError:
+        pass  # a full disk, or somebody else does the same: all works without it, in more memory
+    for remove, paths in ((os.unlink, (record, *logs)), (os.rmdir, folders[::-1])):
+        for path in paths:
+            try:
+                remove(path)
+            except OSError:
+                continue
+
+
+def _rehearse_once(place: bytes, boot: bytes, starts: gate.Gate, log: bytes) -> None:
+    """A run whose command cannot be passed on to the kernel, and the wait for one that has ended at once."""
+    request = marshal.dumps((os.path.basename(log), 0, 0, ((b"sh", b"\0"), {}, b"/", log, None, 0), b""))
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    line = theirs.fileno()
+    ours.send(len(request).to_bytes(supervisor.PREFIX_BYTES, "little") + request)
+    ours.shutdown(_socket.SHUT_WR)
+    _live(place, 0, boot, line, starts)
+    own = supervisor.Supervisor(place, 0, boot, line, starts)
+    run = supervisor.Supervision(own, marshal.loads(request))
+    run.unwritten = b"0 0 0"
+    run.record_start()
+    os.kill(os.getpid(), supervisor.STOP_SIGNAL)  # is blocked: it ends the wait
+    run.wait()
+    ours.close()
+    theirs.close()
 
 
 def refuse(home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate, cause: OSError) -> None:
@@ -139,7 +188,7 @@ def close_inherited() -> None:
 
 
 def _prctl(option: int, value: int | bytes) -> None:
-    if _ctypes.call_function(_PRCTL, (option, value, 0, 0, 0)) != 0:
+    if _call(_PRCTL, (option, value, 0, 0, 0)) != 0:
         raise OSError(f"prctl({option}) failed")
 
 

@@ -28,6 +28,8 @@ HEADER, TAKEN, STARTED, ENDED, DECLINED = b"H", b"T", b"S", b"E", b"D"
 _MOST_MESSAGE = 2000
 _LEAST_SPACE, _SPACE = 8192, 32768  # for several runs: the end of one that was taken always fits
 NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # opening what is no file of ours
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_CHUNK_BYTES = 4096
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
 """ext2, ramfs: no space is kept there. glibc would write zeros, but not to a file that is appended to."""
 
@@ -66,46 +68,40 @@ class Writer:
     holder to whoever asks. The process must not open the file a second time.
     """
 
+    __slots__ = ("capacity", "fd", "runs", "torn")
+
     def __init__(self, path: bytes) -> None:
         """Lock the file and learn what was taken in it. Raises Busy, FileNotFoundError."""
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self.fd = os.open(path, flags)
+        self.fd = os.open(path, _APPEND)
         self.capacity = 0
         try:
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self.fd)
             raise Busy from error
-        text = self._read()
-        self.torn = bool(text) and not text.endswith(b"\n")
-        found = (parsed(one) for one in text.split(b"\n")[:-1])
-        self.runs = {one[1] for one in found if one is not None and one[0] == TAKEN}
-
-    def _read(self) -> bytes:
-        parts = []
-        while part := os.read(self.fd, 1 << 20):
-            parts.append(part)
-        return b"".join(parts)
+        text = b""
+        while part := os.read(self.fd, _CHUNK_BYTES):
+            text += part
+        self.torn = text[-1:] not in (b"", b"\n")
+        self.runs: dict[bytes, None] = {}
+        for whole in text.split(b"\n")[:-1]:
+            if whole[:1] == TAKEN and (one := parsed(whole)) is not None:
+                self.runs[one[1]] = None
 
     def take(self, run: bytes, whole: bytes) -> bool:
         """Write that a run is taken; False when it was taken before. Raises OSError when the disk is full."""
         if run in self.runs:
             return False
-        self.make_capacity()
+        if self.capacity < _LEAST_SPACE:  # for all that is written until the end of the run
+            try:
+                logfile.allocate(self.fd, os.lseek(self.fd, 0, os.SEEK_END), _SPACE)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+            self.capacity = _SPACE
         self.write(whole)
-        self.runs.add(run)
+        self.runs[run] = None
         return True
-
-    def make_capacity(self) -> None:
-        """Reserve space on the disk for all that is written until the end of the run."""
-        if self.capacity >= _LEAST_SPACE:
-            return
-        try:
-            logfile.allocate(self.fd, os.fstat(self.fd).st_size, _SPACE)
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
-        self.capacity = _SPACE
 
     def write(self, whole: bytes) -> None:
         """Append a line. Raises OSError when it was not written whole."""

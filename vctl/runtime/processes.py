@@ -54,8 +54,11 @@ def ticks_now() -> int:
 
 def start_time(pid: int) -> int | None:
     """Say when a process started, in clock ticks since boot; None when there is none."""
-    seen = process(pid)
-    return None if seen is None else seen.started
+    try:
+        stat = _read(b"/proc/%d/stat" % pid, 1024)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat[stat.rindex(b")") + 2 :].split()[_START])
 
 
 def alive(pid: int, started: int, boot: str) -> bool:
@@ -211,13 +214,13 @@ def has_open(pid: int, path: str) -> bool:
     return False
 
 
-def _read(path: str) -> bytes:
+def _read(path: str | bytes, chunk_bytes: int = 65536) -> bytes:
     # By system calls: a file of /proc is read in one or two of them, and this runs per process.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        parts = []
-        while part := os.read(fd, 65536):
-            parts.append(part)
-        return b"".join(parts)
+        text = b""
+        while part := os.read(fd, chunk_bytes):
+            text += part
+        return text
     finally:
         os.close(fd)

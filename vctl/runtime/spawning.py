@@ -21,6 +21,7 @@ else:
 # argv, env, working directory, log path, cpu ids, niceness
 Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None, int]
 
+_DEFAULT_PATH = os.fsencode(os.defpath)
 # Python ignores two of them, and the C library would ask for what it does with each of the others.
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
@@ -115,9 +116,9 @@ def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
     """Look a command up on the job's own PATH; a name with a slash is taken as it is."""
     if b"/" in name or not name:
         return name
-    places = env.get(b"PATH", os.fsencode(os.defpath)).split(b":")
+    places = (env[b"PATH"] if b"PATH" in env else _DEFAULT_PATH).split(b":")
     for part in places:
         place = (part or b".") + b"/" + name
-        if os.access(place, os.X_OK) and os.path.isfile(place):
+        if os.access(place, os.X_OK) and not os.access(place + b"/", os.F_OK):
             return place
     return next(filter(os.path.isfile, [(part or b".") + b"/" + name for part in places]), name)

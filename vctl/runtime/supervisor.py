@@ -56,7 +56,8 @@ _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was ki
 _RETRY_S = 1.0
 _LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # for the process that had the number before to end
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
-_CHUNK_BYTES = 1 << 18
+_number = int.from_bytes
+_CHUNK_BYTES = 1 << 14
 
 # run, grace in ms, bytes that the log may have (0: any number), what to start, and the run that it follows at once
 Request = tuple[bytes, int, int, spawning.Plan, bytes]
@@ -64,6 +65,8 @@ Request = tuple[bytes, int, int, spawning.Plan, bytes]
 
 class Supervisor:
     """One supervisor: its number's file, its line to the scheduler, and who it is."""
+
+    __slots__ = ("file", "home", "line", "number", "received", "starts", "taken", "unsaid")
 
     def __init__(self, home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate) -> None:
         """Lock the file of the number. Raises lines.Busy, FileNotFoundError."""
@@ -73,11 +76,10 @@ class Supervisor:
         pid = os.getpid()
         self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
         self.unsaid = b""  # what the scheduler has not been told of the run
-        self.received = bytearray()
+        self.received = b""
 
     def serve(self) -> None:
         """Carry out what comes until the scheduler has nothing more, or this process has changed for good."""
-        cpus = os.sched_getaffinity(0)
         last = b""  # the run that was carried out last and that nobody told to stop
         while request := self.next_request():
             run = Supervision(self, marshal.loads(request))
@@ -86,31 +88,31 @@ class Supervisor:
             if run.follows and not (run.follows == last and self.accept(run.name)):
                 self.decline(run.name)
             elif self.take(run.name):
+                cpus = os.sched_getaffinity(0) if run.plan[4] is not None else None
                 run.carry_out()
                 last = b"" if run.stopped else run.name
                 if not run.leaves_nothing():
                     return
-                if run.plan[4] is not None:
+                if cpus is not None:
                     os.sched_setaffinity(0, cpus)
             self.starts.leave()
 
     def next_request(self) -> bytes:
         """Wait for the next request; empty when the scheduler is gone or needs us no more."""
-        received = self.received
         while True:
+            received = self.received
             if len(received) >= PREFIX_BYTES:
-                end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
+                end = PREFIX_BYTES + _number(received[:PREFIX_BYTES], "little")
                 if len(received) >= end:
-                    request = bytes(received[PREFIX_BYTES:end])
-                    del received[:end]
-                    return request
+                    self.received = received[end:]
+                    return received[PREFIX_BYTES:end]
             try:
                 chunk = os.read(self.line, _CHUNK_BYTES)
             except ConnectionResetError:
                 return b""  # gone without having read what we wrote
             if not chunk:
                 return b""
-            received += chunk
+            self.received += chunk
 
     def accept(self, run: bytes) -> bool:
         """Whether a run may start that was assigned ahead: it was not taken back, and cannot be from now on."""
@@ -160,20 +162,28 @@ class Supervisor:
             self.unsaid = b""
 
 
-def begin(home: bytes, number: int, boot: bytes, starts: gate.Gate) -> Supervisor | None:
-    """Have a number, as soon as who had it before has ended; None when it does not, or there is no such number."""
+def live(home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate) -> None:
+    """Have a number, as soon as who had it before has ended, and serve; not when there is no such number."""
     for _ in range(_MOST_LOCK_PAUSES):
         try:
-            return Supervisor(home, number, boot, LINE, starts)
+            own = Supervisor(home, number, boot, line, starts)
         except lines.Busy:
             time.sleep(_LOCK_PAUSE_S)
         except FileNotFoundError:
-            return None
-    return None
+            return
+        else:
+            own.serve()
+            return
 
 
 class Supervision:
     """One run under supervision, from the moment it was taken to the record of its end."""
+
+    __slots__ = (
+        "asked", "deadline", "follows", "grace_s", "home", "is_empty", "kill_pause_s", "labelled", "log", "log_bytes",
+        "main", "max_rss_kib", "name", "plan", "starts", "status", "stop_path", "stopped", "supervisor", "system_s",
+        "unwritten", "user_s",
+    )  # fmt: skip
 
     def __init__(self, supervisor: Supervisor, request: Request) -> None:
         self.supervisor, self.home, self.starts = supervisor, supervisor.home, supervisor.starts
@@ -253,9 +263,10 @@ class Supervision:
             told = signal.sigtimedwait(_AWAITED, min(timeout_s, self.patience_s()))
             if told is None and self.starts.is_held:
                 self.starts.leave()
-            elif told is None:
+            elif told is None and self.supervisor.unsaid:
                 self.supervisor.say()
-            elif told.si_signo == STOP_SIGNAL:
+                continue  # nothing has ended: a look would only load what tells of it, in memory of this process
+            elif told is not None and told.si_signo == STOP_SIGNAL:
                 self.heed_stop()
             self.is_empty = not self.reap()
             if self.unwritten:
