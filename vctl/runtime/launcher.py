@@ -62,7 +62,9 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our supervisors
     home, boot = os.fsencode(sys.argv[1]), processes.boot_id().encode()
     starts = gate.made(supervisor.GATE)
-    os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), _LINE)  # so no line gets this number here: see settle()
+    os.dup2(
+        os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), _LINE
+    )  # so no line gets this number here: see settle()
     rehearse(home, boot, starts)
     _close_range(_GATE + 1, _MOST_FILES)
     _prctl(_PR_SET_NAME, b"vctl-launcher")

@@ -116,7 +116,7 @@ def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
     """Look a command up on the job's own PATH; a name with a slash is taken as it is."""
     if b"/" in name or not name:
         return name
-    places = (env[b"PATH"] if b"PATH" in env else _DEFAULT_PATH).split(b":")
+    places = env.get(b"PATH", _DEFAULT_PATH).split(b":")
     for part in places:
         place = (part or b".") + b"/" + name
         if os.access(place, os.X_OK) and not os.access(place + b"/", os.F_OK):

@@ -263,10 +263,11 @@ class Supervision:
             told = signal.sigtimedwait(_AWAITED, min(timeout_s, self.patience_s()))
             if told is None and self.starts.is_held:
                 self.starts.leave()
-            elif told is None and self.supervisor.unsaid:
+                continue
+            if told is None and self.supervisor.unsaid:
                 self.supervisor.say()
-                continue  # nothing has ended: a look would only load what tells of it, in memory of this process
-            elif told is not None and told.si_signo == STOP_SIGNAL:
+                continue  # nothing has ended: a look would load what tells of it, in memory of this process alone
+            if told is not None and told.si_signo == STOP_SIGNAL:
                 self.heed_stop()
             self.is_empty = not self.reap()
             if self.unwritten:
