@@ -69,3 +69,19 @@ def test_a_launcher_that_cannot_rehearse_begins_all_the_same(ground):
     ground.launch("a", "true")
     assert ground.ended("a").exit_code == 0
     eventually(lambda: not os.path.exists(ground.home / "rehearsal"))
+
+
+def test_a_launcher_does_not_wait_for_space_to_rehearse(tmp_path):
+    """Spec 8: a supervisor waits as long as the disk is full; what only saves memory gives up."""
+    place = tmp_path / "full"
+    place.mkdir()
+    code = (
+        "import os, sys\nsys.path.append(sys.argv[1])\nimport launcher\nfrom launcher import gate, lines, signal\n"
+        "def full(*_): raise OSError(28, 'full')\n"
+        "lines.Writer.write = full\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, launcher._BLOCKED)\n"
+        "launcher.rehearse(os.fsencode(sys.argv[2]), b'boot', gate.Gate(-1, 0))\n"
+    )
+    words = [sys.executable, "-I", "-S", "-c", code, str(Path(launcher.__file__).parent), str(place)]
+    subprocess.run(words, check=True, timeout=20)
+    assert not os.listdir(place)
