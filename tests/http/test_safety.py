@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.http.conftest import ROOT, TOKEN, Running, Start
+from tests.http.conftest import ROOT, TOKEN, Running, Start, message
 from tests.specification import spec
 
 pytestmark = spec("14.safety")
@@ -174,6 +174,28 @@ def test_what_is_no_http_gets_our_envelope_too(server: Running):
         answer = raw.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 400")
     assert b'{"error": ' in answer
+
+
+FIELDS = {
+    "entrypoint: it is missing": {},
+    "entrypoint.0: it must be a string": {"entrypoint": [1]},
+    "entrypoint: it must be a list": {"entrypoint": "true"},
+    "nosuch: unknown field": {"entrypoint": ["true"], "nosuch": 1},
+    "priority: it must be a whole number": {"entrypoint": ["true"], "priority": "1"},
+    "priority: it must be at most 2147483648": {"entrypoint": ["true"], "priority": 2**40},
+    "begin_at: it must be at least 0": {"entrypoint": ["true"], "begin_at": -1},
+    "hold: it must be true or false": {"entrypoint": ["true"], "hold": "yes"},
+    "env: it must be an object": {"entrypoint": ["true"], "env": [1]},
+    "job_scope: it must be 'own' or 'all'": {"entrypoint": ["true"], "job_scope": "x"},
+    "name: it has more than 100000 characters": {"entrypoint": ["true"], "name": "x" * 100_001},
+}
+
+
+def test_what_is_wrong_with_a_field_is_said_in_plain_words(server: Running):
+    for problem, body in FIELDS.items():
+        answer = server.http.post("/api/v1/jobs", json=body)
+        assert (answer.status_code, message(answer)) == (400, f"Invalid request, {problem}")
+        assert answer.json()["error"]["details"] == {"path": problem.partition(":")[0]}
 
 
 def test_too_much_is_refused(server: Running):

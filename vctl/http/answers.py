@@ -157,19 +157,34 @@ def answer(
 _BODY = {
     "missing": "the body is missing, a JSON object is needed",
     "model_attributes_type": "the body is not a JSON object",
-    "json_invalid": "the body is not JSON",
+    "json_invalid": "the body is not JSON: {error}",
 }
-"""What is wrong with a body as a whole, by pydantic's word for it."""
+_FIELD = {
+    "missing": "it is missing",
+    "extra_forbidden": "unknown field",
+    "value_error": "{error}",
+    "literal_error": "it must be {expected}",
+    "greater_than_equal": "it must be at least {ge:.15g}",
+    "greater_than": "it must be above {gt:.15g}",
+    "less_than_equal": "it must be at most {le:.15g}",
+    "string_too_long": "it has more than {max_length} characters",
+    "too_long": "it has more than {max_length} entries",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "it must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "it must be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "it must be true or false"),
+    "string_type": "it must be a string",
+    "list_type": "it must be a list",
+    "dict_type": "it must be an object",
+}
+"""What is wrong with a body as a whole or with a field, by pydantic's word for it."""
 
 
 def _first_problem(error: RequestValidationError) -> BadSpec:
     """The first problem of a request, with its path. The sent value is not repeated, as it may be a secret."""
     found = error.errors()[0]
     path = ".".join(_place(found["loc"], found["type"], error.body))
-    problem = str(found["msg"])[:300]
-    if not path and (whole := _BODY.get(found["type"])) is not None:
-        reason = found.get("ctx", {}).get("error")
-        problem = f"{whole}: {reason}" if reason else whole
+    words = (_FIELD if path else _BODY).get(found["type"], "{msg}")
+    problem = words.format_map({"msg": found["msg"], **found.get("ctx", {})})[:300]
     return BadSpec(
         f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
         fix="see /openapi.json for the accepted requests",

@@ -36,9 +36,9 @@ LONGEST_WORD = 100_000
 def _kernel_text(value: object) -> str:
     """Accept a string that is not Unicode, unlike pydantic: arguments, paths and variables are any bytes."""
     if not isinstance(value, str):
-        raise ValueError("Input should be a valid string")  # pydantic's way to refuse
+        raise ValueError("it must be a string")  # pydantic's way to refuse
     if len(value) > LONGEST_WORD:
-        raise ValueError(f"String should have at most {LONGEST_WORD} characters")
+        raise ValueError(f"it has more than {LONGEST_WORD} characters")
     return value
 
 

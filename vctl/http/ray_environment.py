@@ -11,6 +11,7 @@ from vctl import ops
 from vctl.errors import BadSpec
 from vctl.operations.declare import Here
 from vctl.ops.packages import PROTOCOL
+from vctl.spec.fields import refuse
 from vctl.spec.job_request import JobRay, JobRequest
 
 RAYS = {"private": "plain", "dashboard": "dashboard", "none": ""}
@@ -91,4 +92,4 @@ def private_ray(
     if word is None:
         return ""
     origin = "metadata.vctl_ray" if "vctl_ray" in metadata else "ray_jobs"
-    raise BadSpec(str(error).replace("--ray", origin, 1), fix=error.fix)
+    raise refuse(origin, error.problem.removeprefix("ray: "), error.fix)
