@@ -132,6 +132,12 @@ def test_another_command_and_a_job_that_waits(site: Place) -> None:
         typist.close()
 
 
+@pytest.mark.parametrize(("typed", "code"), [(b"", 0), (b"exit 3\n", 3)], ids=["nothing", "a line"])
+def test_a_shell_ends_with_its_input(site: Place, typed: bytes, code: int) -> None:
+    """As from cron: the input may end before the shell reads. One that edits its lines loses what came before."""
+    assert site.run("shell", stdin=typed, SHELL="/bin/bash", TERM="xterm").code == code
+
+
 def test_ctrl_c_gives_up_a_shell_that_waits(site: Place) -> None:
     site.reach(site.sleeper("--nodes", "2", "--num-cpus", "4"), "RUNNING")
     typist = Typist(site, "shell", "--name", "mine")

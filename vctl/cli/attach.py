@@ -19,6 +19,8 @@ from vctl.runtime.relay import DATA, SIZE, frame
 LOOK_S = 0.05
 SAY_SO_AFTER_S = 1.0
 END_OF_INPUT = b"\x04"
+END_AGAIN_S = 0.5
+"""A shell that is not reading yet may lose the end of the input: it is sent until the shell has ended."""
 CHUNK = 1 << 14
 NO_SIZE = b"\0" * 8
 
@@ -87,11 +89,13 @@ def _size() -> bytes:
 def _pump(line: socket.socket, size_changed: int) -> None:
     """Copy typed input to the job and its output to the terminal, until the job closes the connection."""
     sys.stdout.flush()
-    sources = [line.fileno(), size_changed, 0]
+    sources, pause_s = [line.fileno(), size_changed, 0], None
     try:
         line.sendall(frame(SIZE, _size()))
         while True:
-            ready = select.select(sources, [], [])[0]
+            ready = select.select(sources, [], [], pause_s)[0]
+            if not ready:
+                line.sendall(frame(DATA, END_OF_INPUT))
             if size_changed in ready:
                 os.read(size_changed, CHUNK)
                 line.sendall(frame(SIZE, _size()))
@@ -105,5 +109,6 @@ def _pump(line: socket.socket, size_changed: int) -> None:
                 line.sendall(frame(DATA, typed or END_OF_INPUT))
                 if not typed:
                     sources.remove(0)
+                    pause_s = END_AGAIN_S
     except (ConnectionResetError, BrokenPipeError):
         return  # the process of the job has ended
