@@ -104,6 +104,18 @@ def test_the_newest_loan_is_called_back_and_the_borrower_keeps_its_minimum(share
     assert total(shared, "b") >= 2.0
 
 
+def test_a_job_that_holds_only_its_gang_ends_alone(shared: Life) -> None:
+    """Its entrypoint holds nothing itself: what comes free with the job are its virtual nodes."""
+    two = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]}
+    for name in ("one", "two", "three"):
+        shared.run(name, cluster="b", spec=two)
+    assert loans(shared) == [("b", "a", 2.0), ("b", "a", 2.0)]
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 4}})
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+    assert [shared.job(name)["state_reason"] for name in ("one", "two", "three")] == [None, None, "Preempted"]
+    assert loans(shared) == [("b", "a", 2.0)]
+
+
 def lend_and_call_in(shared: Life) -> str:
     """A task of a borrower runs on what it borrowed, and the lender asks for that."""
     shared.run("train", cluster="b", spec=GANG)

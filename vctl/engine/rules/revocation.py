@@ -13,7 +13,7 @@ from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, Lease
-from vctl.core.resources import FreeCapacity
+from vctl.core.resources import Allocation, FreeCapacity, difference
 from vctl.engine.changes import Change, LeaseCalled
 from vctl.engine.rules import stops
 from vctl.engine.rules.leases import slots_inside
@@ -110,6 +110,7 @@ def to_end(state: SchedulerState, lease: Lease, now: int) -> Iterator[list[Run]]
     capacity = ledger.capacities[lease.vnode_id].copy()
     users = {run.run_id: run for run in users_of(state, lease)}
     ended: set[str] = set()
+    freed = _Freed(state, lease)
     for run in users.values():
         if _is_free(state, lease, capacity):
             return
@@ -117,9 +118,44 @@ def to_end(state: SchedulerState, lease: Lease, now: int) -> Iterator[list[Run]]
             continue
         of_job = [run.run_id] if run.task_id is not None else sorted(state.runs_of_job.get(run.job_id, ()))
         yield [state.runs[run_id] for run_id in of_job]
-        for run_id in users.keys() & set(of_job) - ended:
-            capacity.give_back(users[run_id].allocation)
+        ending = [users[one] for one in of_job if one in users and one not in ended]
+        for part in freed.by(ending, whole=run.task_id is None):
+            capacity.give_back(part)
         ended.update(of_job)
+
+
+class _Freed:
+    """What comes free on the virtual node of a lease while tasks and whole jobs end there, one after the other."""
+
+    def __init__(self, state: SchedulerState, lease: Lease) -> None:
+        self.state = state
+        self.slots = slots_inside(state, lease.vnode_id)
+        """The virtual nodes that are still there."""
+        self.lent = lease.vnode_id
+        self.parts: list[tuple[str, Allocation]] = []
+        """What has come free: (virtual node, allocation)."""
+
+    def by(self, runs: list[Run], *, whole: bool) -> Iterator[Allocation]:
+        """What comes free with these runs. A whole job takes its virtual nodes with it, of which its entrypoint may
+        hold nothing itself."""
+        before = len(self.parts)
+        for vnode_id in self._own(runs[0].job_id) if whole and runs else ():
+            inside = slots_inside(self.state, vnode_id)
+            part = self.state.ledger.vnodes[vnode_id].allocation
+            for slot, had in self.parts[:before]:
+                if slot in inside:
+                    part = difference(part, had)
+            self.slots -= inside
+            self.parts.append((vnode_id, part))
+        self.parts += [(run.vnode_id, run.allocation) for run in runs if run.vnode_id in self.slots]
+        return (part for _, part in self.parts[before:])
+
+    def _own(self, job_id: int) -> list[str]:
+        """The virtual nodes inside that end with a job; none where it shares a cluster."""
+        job = self.state.running.jobs.get(job_id)
+        if job is None or job.cluster_id == job.parent_id:
+            return []
+        return sorted((self.slots - {self.lent}) & self.state.ledger.members.get(job.cluster_id, {}).keys())
 
 
 def _is_free(state: SchedulerState, lease: Lease, capacity: FreeCapacity) -> bool:
