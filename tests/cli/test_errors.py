@@ -50,6 +50,11 @@ EMPTY = {
 }
 
 
+def test_why_of_an_unknown_task_speaks_of_a_task(nodes: Cli) -> None:
+    ran = nodes("why", "task-7")
+    assert (ran.code, ran.err.splitlines()[0]) == (4, "Error: there is no task 'task-7'")
+
+
 @pytest.mark.parametrize(("command", "told"), EMPTY.items(), ids=list(EMPTY))
 def test_an_empty_id_is_told_in_the_same_words_on_both_backends(
     nodes: Cli, command: str, told: tuple[int, str]

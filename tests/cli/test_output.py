@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,31 @@ def test_an_empty_list_has_every_form(cli: Cli, line: str, form: str) -> None:
     if form in ("json", "yaml"):
         data = yaml.safe_load(ran.out)
         assert (data["items"], data["total"]) == ([], 0)
+    elif form == "csv":
+        assert re.fullmatch(r"[a-z_]+(,[a-z_]+)+\n", ran.out)
+        assert cli(f"{line} -o csv --no-header").out == ""
     elif form != "table":
         assert ran.out == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "nothing"),
+    [
+        ("job list -a", "status=nothing"),
+        ("job list -a --columns status,job_id", "status=nothing"),
+        ("list jobs", "name=nothing"),
+        ("node list", "state=nothing"),
+        ("vc list", "kind=nothing"),
+        ("list events", "kind=nothing"),
+        ("demand", "kind=nothing"),
+    ],
+)
+def test_an_empty_csv_has_the_header_of_a_full_one(jobs: Cli, line: str, nothing: str) -> None:
+    """A program that reads columns by name meets them where nothing is listed too."""
+    header, *rows = jobs(f"{line} -o csv").out.splitlines()
+    assert rows
+    empty = jobs(f"{line} -o csv --filter {nothing}").out.splitlines()
+    assert [sorted(one.split(",")) for one in empty] == [sorted(header.split(","))]
 
 
 def test_one_object_is_itself(jobs: Cli) -> None:

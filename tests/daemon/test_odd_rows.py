@@ -52,6 +52,24 @@ def test_a_row_that_cannot_be_read_is_set_aside(there: Contest, table: str, sql:
     assert there.is_at_rest()
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("amounts", "[]"),
+        ("amounts", '{"CPU": "x"}'),
+        ("amounts", "5"),
+        ("instances", "[1]"),
+        ("cores", '["x"]'),
+    ],
+)
+def test_doctor_names_a_row_with_values_of_another_kind(there: Contest, column: str, value: str) -> None:
+    """JSON that can be read is not yet what the column holds: doctor failed on it, and named one row."""
+    full(there)
+    there.die()
+    there.store.db.execute(f"UPDATE runs SET {column} = ?", (value,))
+    assert any(one.startswith(("a row of runs (", "runs ")) for one in doctor(there.store)["findings"])
+
+
 def test_who_is_awaited_and_not_ended_is_awaited_no_longer(there: Contest) -> None:
     """Without its preemption the victim goes on for ever: the room is looked for anew."""
     full(there)

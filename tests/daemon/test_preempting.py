@@ -151,8 +151,10 @@ def test_a_warned_one_has_the_grace_and_then_its_own(there: Contest) -> None:
     assert "is preempted by w, which has a higher priority" in why.why(there.store, "b")["message"]
     there.later(29)
     assert there.processes.told_to_stop == set()
+    assert "at the latest" in why.why(there.store, "b")["message"]
     there.later(2)
     assert there.processes.told_to_stop == {there.run_of("b")}
+    assert why.why(there.store, "b")["message"].endswith("as soon as its processes have ended")
     there.processes.obey()
     there.turn()
     assert there.state("b") == ("PENDING", "Preempted")

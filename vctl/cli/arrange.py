@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from vctl import spec
 from vctl.cli import words
-from vctl.cli.output import Answer, Data
+from vctl.cli.output import Answer, Data, fields
 from vctl.cli.table import Column
 from vctl.errors import BadSpec
 
@@ -23,7 +22,7 @@ def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int
     """
     rows = list(answer.rows)
     total = len(rows) + answer.more
-    known = _fields(answer)
+    known = fields(answer)
     if sort is not None:
         order = _sorted(rows, sort, known)
         rows = [rows[i] for i in order][:limit]
@@ -35,6 +34,7 @@ def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int
     if columns is not None:
         names = [_known(name.strip(), known, "--columns") for name in columns.split(",")]
         answer.rows = [{name: row.get(name) for name in names} for row in rows]
+        answer.columns = names
         shown = [field(name) for name in names]
         answer.draw = lambda screen: screen.table(shown, rows)
     elif answer.redraw is not None:
@@ -57,16 +57,6 @@ def _key(value: Any) -> tuple[int, Any]:
     if isinstance(value, (bool, int, float)):
         return (0, value)
     return (1, value if isinstance(value, str) else json.dumps(value, sort_keys=True))
-
-
-def _fields(answer: Answer) -> list[str]:
-    """The fields of the objects of a list; of an empty list the documented fields of its kind."""
-    if answer.rows or not isinstance(answer.data, dict):
-        return list(dict.fromkeys(field for row in answer.rows for field in row))
-    forms, kind = spec.documents, str(answer.data.get("kind"))
-    fuller = {"ClusterList": forms.ListedCluster, "JobList": forms.ArrayForm}
-    form = fuller.get(kind) or getattr(forms, kind.replace("List", "Form"), None)
-    return list(getattr(form, "__annotations__", ()))
 
 
 def _known(name: str, names: Sequence[str], option: str) -> str:

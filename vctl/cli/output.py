@@ -44,6 +44,8 @@ class Answer:
         """The text that is shown instead of a drawing; it needs no rich."""
         self.more = more
         self.code = code
+        self.columns: Sequence[str] | None = None
+        """The fields that were asked for; None: all of the rows."""
         self.newest_last = False
         """Whether the first rows are left out where not all fit on the screen."""
         self.redraw = redraw
@@ -146,7 +148,7 @@ def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:
     elif form == "yaml":
         stream.write(cli.yaml.dump(answer.data))
     elif form == "csv":
-        _write_csv(answer.rows, stream, header=header)
+        _write_csv(answer, stream, header=header)
     else:
         stream.writelines(f"{_one_line(name, stream)}\n" for name in answer.names)
 
@@ -249,11 +251,24 @@ def _one_line(name: object, stream: TextIO) -> str:
     return visible(str(name)) if stream.isatty() else str(name)
 
 
-def _write_csv(rows: Sequence[Data], stream: TextIO, *, header: bool) -> None:
+def fields(answer: Answer) -> list[str]:
+    """The fields of the objects of a list; of an empty list the documented fields of its kind."""
+    if answer.rows or not isinstance(answer.data, dict):
+        return list(dict.fromkeys(name for row in answer.rows for name in row))
+    from vctl.spec import documents
+
+    kind = str(answer.data.get("kind"))
+    form = {"ClusterList": documents.ListedCluster}.get(kind) or getattr(
+        documents, kind.replace("List", "Form"), None
+    )
+    return list(getattr(form, "__annotations__", ()))
+
+
+def _write_csv(answer: Answer, stream: TextIO, *, header: bool) -> None:
     """Write all fields of all rows; nested values are JSON inside their field."""
     import csv
 
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    rows, names = answer.rows, answer.columns or fields(answer)
     writer = csv.writer(stream, lineterminator="\n")
     if header and names:
         writer.writerow(names)

@@ -62,8 +62,8 @@ class _Facts:
                 for column in ("amounts", "instances", "cores", "labels"):
                     if column in plain:
                         try:
-                            plain[column] = json.loads(plain[column])
-                        except (TypeError, ValueError):
+                            plain[column] = _checked(column, json.loads(plain[column]))
+                        except (TypeError, ValueError, AttributeError):
                             self.problems.append(f"{table} {plain[KEYS[table]]}: {column} cannot be read")
                             plain[column] = [] if column == "cores" else {}
                 found[plain[KEYS[table]]] = plain
@@ -77,6 +77,17 @@ class _Facts:
         """Whether a slot may hold more than its total: on a node that shrank, its contents stay."""
         node = self.by_id["nodes"].get(slot["node_id"])
         return bool(node and node["shrunk"] and slot.get("whole", True))
+
+
+def _checked(column: str, value: Any) -> Any:
+    """A value of the kind that its column holds. Raises what a value of another kind raises."""
+    if column == "cores":
+        return [int(core) for core in value]
+    if column == "amounts":
+        return {name: int(amount) for name, amount in value.items()}
+    if column == "instances":
+        return {name: {index: int(share) for index, share in one.items()} for name, one in value.items()}
+    return dict(value.items())
 
 
 def _references(facts: _Facts) -> Iterator[str]:

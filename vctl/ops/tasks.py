@@ -136,8 +136,13 @@ def _row(store: Store, ref: str) -> Row:
         found = table.views(store, "task_number = (SELECT max(task_number) FROM tasks)")
         row = found[0] if found else None
     if row is None:
-        raise NotFound(f"there is no task {ref!r}", fix="see `vctl task list -a`", details={"task": ref})
+        raise no_task(ref)
     return row
+
+
+def no_task(ref: str) -> NotFound:
+    """The error that names an unknown task."""
+    return NotFound(f"there is no task {ref!r}", fix="see `vctl task list -a`", details={"task": ref})
 
 
 def get_task(store: Store, ref: str) -> TaskForm:

@@ -12,7 +12,9 @@ from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import counted, listed
+from vctl.errors import NotFound
 from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, submitting
+from vctl.ops import tasks as task_ops
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
 from vctl.ops.positions import ahead, position
@@ -52,8 +54,12 @@ def why(store: Store, ref: str | int) -> Why:
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
                 answer["message"] = (
-                    f"{answer['message']}, and is preempted by {leaving['winner']}, which has a higher priority,"
-                    f" at {forms.timestamp(leaving['ends_at'])} at the latest"
+                    f"{answer['message']}, and is preempted by {leaving['winner']}, which has a higher priority, "
+                    + (
+                        f"at {forms.timestamp(leaving['ends_at'])} at the latest"
+                        if leaving["ends_at"] > reasons.now
+                        else "as soon as its processes have ended"
+                    )
                 )
             elif row["status"] == jb.RUNNING and row["cluster_id"] is not None:
                 answer["message"] = f"{answer['message']}{reasons.to_give_back(row['cluster_id'])}"
@@ -112,7 +118,12 @@ def _number(store: Store, ref: str | int) -> int:
             if (number := members.example(store, array, statuses)) is not None:
                 return number
         return int(array["first_job_id"])
-    return jobs.resolve(store, ref)
+    try:
+        return jobs.resolve(store, ref)
+    except NotFound as none:
+        if str(ref).startswith("task-") and none.details:
+            raise task_ops.no_task(str(ref)) from None
+        raise
 
 
 def _answer(form: JobForm) -> WhyJob:

@@ -12,6 +12,7 @@ from vctl.errors import BadSpec
 from vctl.operations import views
 from vctl.operations.declare import Operation, R
 from vctl.operations.params import Arg, Opt
+from vctl.spec.documents import NodeOfCluster
 from vctl.spec.text import MOST
 
 Cluster = Annotated[str | None, cluster_option("Cluster")]
@@ -69,7 +70,7 @@ _shows_cluster(
 def nodes(call: Call, cluster: Cluster = None) -> Answer:
     """List the virtual nodes of a virtual cluster."""
     items = views.nodes(call.backend, call.cluster(cluster))
-    return listing(
+    answer = listing(
         "VNodeList",
         call.first(items),
         len(items),
@@ -77,6 +78,8 @@ def nodes(call: Call, cluster: Cluster = None) -> Answer:
         cli.columns.NODES_OF_A_CLUSTER,
         "this cluster has no nodes",
     )
+    answer.columns = list(items[0]) if items else list(NodeOfCluster.__annotations__)
+    return answer
 
 
 @command("current-node", "vctl current-node", "vctl current-node 8c16g-00 -o json", common=READS)
