@@ -121,9 +121,7 @@ class Turn:
             if plan is None or is_foreign:
                 state.end_trial()
                 self._enter(state)
-                now = (
-                    self.now()
-                )  # what was written and handed over until here is not later than what follows from it
+                now = self.now()  # not earlier than what was written and handed over until here
                 if is_foreign:
                     tables = self.observer.tables(state, now)
                 self._apply_rules(state, [*stimuli, *self.observer.starts.take(), *tables], now)
