@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import eventually, is_gone
+from tests import ray_guard
+from tests.integration.conftest import Place, Ran, eventually, is_gone
 from tests.ray_cluster import RayCluster
 from tests.specification import spec
 from vctl.runtime.private_ray import TRIES
@@ -45,6 +47,22 @@ def test_what_tests_have_started_ends_with_them(signo: int) -> None:
     finally:
         before.kill()
         before.wait()
+
+
+@pytest.mark.parametrize("how", [Place.run, Place.fork])
+def test_jobs_of_tests_have_the_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[..., Ran]
+) -> None:
+    """Where the agents of Ray start them they have the environment of their submit alone."""
+    monkeypatch.setenv(ray_guard.VARIABLE, "1-2")
+    place = Place(tmp_path / "state", tmp_path / "work")
+    try:
+        place.add_nodes(1)
+        place.daemon()
+        ran = how(place, "job", "submit", "--", "sh", "-c", f"echo ${ray_guard.VARIABLE}")
+    finally:
+        place.end()
+    assert ran.out == "1-2\n", ran
 
 
 def test_a_cluster_that_does_not_start_leaves_nothing(

@@ -143,7 +143,6 @@ class Place:
             status = 99
             try:
                 os.chdir(self.folder)
-                os.environ.clear()
                 os.environ.update(self.environment(env))
                 for number, path in enumerate((Path(os.devnull), out, err)):
                     flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
