@@ -143,7 +143,9 @@ class Place:
             status = 99
             try:
                 os.chdir(self.folder)
-                os.environ.update(self.environment(env))
+                environment = self.environment(env)
+                os.environ.clear()
+                os.environ.update(environment)
                 for number, path in enumerate((Path(os.devnull), out, err)):
                     flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
                     os.dup2(os.open(path, flags), number)
