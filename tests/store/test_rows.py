@@ -13,7 +13,7 @@ from vctl.core.clusters import POLICIES, PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.jobs import PendingJob
 from vctl.core.labels import Condition
 from vctl.core.resources import Allocation
-from vctl.engine.changes import Details, JobForgotten, JobSubmitted, Launch
+from vctl.engine.changes import Details, JobForgotten, JobNominated, JobSubmitted, Launch
 from vctl.ops.arrays import stop_asked
 from vctl.store import job_views, jobs, observed, queues, rows
 from vctl.store.store import Store
@@ -111,6 +111,19 @@ def test_numbers_are_not_given_out_again(store: Store) -> None:
         store.emit(JobForgotten(first, "a"))
     assert queue(store, "a") == first + 1
     assert jobs.launch(store, first) is None
+
+
+def test_nothing_stays_reserved_for_a_job_that_is_deleted(store: Store) -> None:
+    """By the change itself: a copy that is made from the journal has no foreign keys that would do it."""
+    number = queue(store, "a")
+    store.db.execute("PRAGMA foreign_keys = OFF")
+    with store.transaction():
+        store.emit(JobNominated(number, "a", 0, PRIMARY, ()))
+        store.db.execute("UPDATE jobs SET status = 'STOPPED'")
+    assert store.value("SELECT count(*) FROM nominations") == 1
+    with store.transaction():
+        store.emit(JobForgotten(number, "a"))
+    assert store.value("SELECT count(*) FROM nominations") == 0
 
 
 def test_the_verdict_on_a_waiting_job(store: Store, clock: Clock) -> None:

@@ -116,7 +116,7 @@ class JobForgotten(Change):
         return PublicEvent("job.deleted", "job", self.submission_id, None, self.job_id)
 
     def apply(self, state: SchedulerState) -> None:
-        state.tasks.drop_objects(self.job_id)
+        _forget(state, ((self.job_id, self.job_id),))
 
 
 @change
@@ -134,7 +134,7 @@ class ArrayForgotten(Change):
         )
 
     def apply(self, state: SchedulerState) -> None:
-        _drop_objects(state, self.spans)
+        _forget(state, self.spans)
 
 
 @change
@@ -148,7 +148,7 @@ class JobsPruned(Change):
         return PublicEvent("jobs.pruned", "jobs", "", None, None, {"count": count})
 
     def apply(self, state: SchedulerState) -> None:
-        _drop_objects(state, self.spans)
+        _forget(state, self.spans)
 
 
 @change
@@ -164,6 +164,8 @@ class ArraysEmptied(Change):
     apply = unread
 
 
-def _drop_objects(state: SchedulerState, spans: Spans) -> None:
+def _forget(state: SchedulerState, spans: Spans) -> None:
+    """Keep nothing of jobs that are deleted: what was reserved for one that was stopped may be there still."""
     for job_id in numbers_of(spans):
         state.tasks.drop_objects(job_id)
+        state.drop_nomination(job_id)

@@ -79,7 +79,7 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
 
 
 def _delete(db: sqlite3.Connection, spans: Spans) -> None:
-    for table in ("runs", "tasks", "objects", "promises", "task_inputs"):
+    for table in ("runs", "tasks", "objects", "promises", "task_inputs", "nominations"):
         db.executemany(f"DELETE FROM {table} WHERE job_id BETWEEN ? AND ?", spans)
     moves.delete_spans(db, JOB, "forget", spans)
 
