@@ -114,12 +114,14 @@ def check(changes: Mapping[str, object]) -> None:
 def refuse_fixed_fields(row: Row, changes: Mapping[str, object]) -> None:
     """Raise Conflict for a field that cannot be edited in the present status of the job."""
     allowed = EDITABLE.get(row["status"], ())
-    fixed = [FIELDS[name] for name in changes if name not in allowed]
-    if not fixed:
+    if not (fixed := [name for name in changes if name not in allowed]):
         return
+    from vctl.spec.fields import show
+
+    given = ", ".join(f"{FIELDS[name]}={show(changes[name])}" for name in fixed)
     fix = f"of a {row['status'].lower()} job, {' and '.join(FIELDS[name] for name in allowed)} may be changed"
     raise Conflict(
-        f"job {row['submission_id']} is {row['status']}: {', '.join(fixed)} cannot be changed any more",
+        f"job {row['submission_id']} is {row['status']}: {given} cannot be set any more",
         fix=fix if allowed else _submit_again(row["submission_id"]),
         details={"status": row["status"], "allowed": list(allowed)},
     )
