@@ -120,7 +120,7 @@ STATES = {
     "the log of an array": ("logs a", 2, "is an array of jobs", "such as a_3"),
     "hold": ("job hold over", 5, "only a pending job can be put on hold", "`vctl job rerun over`"),
     "release": ("job release over", 5, "only a pending job can be released", "`vctl job rerun over`"),
-    "edit": ("job edit over --priority 3", 5, "priority cannot be changed", "`vctl job rerun over`"),
+    "edit": ("job edit over --priority 3", 5, "--priority=3 cannot be set", "`vctl job rerun over`"),
 }
 
 

@@ -126,7 +126,7 @@ def test_edits_of_a_pending_job(here: Life) -> None:
 
 def test_of_a_running_job_only_the_time_limit_changes(here: Life) -> None:
     here.run("a")
-    with pytest.raises(Conflict, match="priority, name cannot be changed") as caught:
+    with pytest.raises(Conflict, match='priority=5, name="b" cannot be set') as caught:
         job_edits.edit(here.store, "a", {"priority": 5, "name": "b", "time_limit_s": 1})
     assert caught.value.fix == "of a running job, time_limit may be changed"
     assert caught.value.exit_code == 5
