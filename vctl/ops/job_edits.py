@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 EDITABLE = {jb.PENDING: ("priority", "name", "time_limit_s"), jb.RUNNING: ("time_limit_s",)}
 """The editable fields of a job by its status; a finished job has none."""
-FIELDS = {"priority": "priority", "name": "name", "time_limit_s": "time_limit"}
-"""Each editable field as it is called in messages."""
 
 
 def hold(store: Store, ref: str | int) -> JobForm:
@@ -118,13 +116,18 @@ def refuse_fixed_fields(row: Row, changes: Mapping[str, object]) -> None:
         return
     from vctl.spec.fields import show
 
-    given = ", ".join(f"{FIELDS[name]}={show(changes[name])}" for name in fixed)
-    fix = f"of a {row['status'].lower()} job, {' and '.join(FIELDS[name] for name in allowed)} may be changed"
+    given = ", ".join(f"{_spelled(name)}={show(changes[name])}" for name in fixed)
+    fix = f"of a {row['status'].lower()} job, {' and '.join(map(_spelled, allowed))} may be changed"
     raise Conflict(
         f"job {row['submission_id']} is {row['status']}: {given} cannot be set any more",
         fix=fix if allowed else _submit_again(row["submission_id"]),
         details={"status": row["status"], "allowed": list(allowed)},
     )
+
+
+def _spelled(field: str) -> str:
+    """A field as it is called in messages: a number of seconds is written as a duration."""
+    return field.removesuffix("_s")
 
 
 def _submit_again(name: str) -> str:

@@ -59,7 +59,7 @@ class Gate:
             self.places = 0  # who stands there may stand there for good
 
     def leave(self) -> None:
-        """Make room for the next one."""
+        """Leave the place to the next one."""
         if self.is_held:
             self.is_held = False
             fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
