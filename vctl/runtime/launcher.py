@@ -129,14 +129,16 @@ def rehearse(home: bytes, boot: bytes, starts: gate.Gate) -> None:
     folders, record = (place, place + b"/records"), place + b"/records/0"
     logs = [b"%b/%d" % (place, number) for number in range(_REHEARSALS)]
     try:
-        for folder in folders:
-            os.mkdir(folder, 0o700)
-        os.close(os.open(record, os.O_WRONLY | os.O_CREAT, 0o600))
-        for log in logs:
-            _rehearse_once(place, boot, starts, log)
+        try:
+            for folder in folders:
+                os.mkdir(folder, 0o700)
+            os.close(os.open(record, os.O_WRONLY | os.O_CREAT, 0o600))
+            for log in logs:
+                _rehearse_once(place, boot, starts, log)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # inside: the alarm may come until then
     except (OSError, lines.Busy):
         pass  # a full disk, or another launcher does the same: all works without it, in more memory
-    signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for remove, paths in ((os.unlink, (record, *logs)), (os.rmdir, folders[::-1])):
         for path in paths:
