@@ -80,11 +80,21 @@ def test_types(home):
     assert config.origin("output") == "default"
 
 
+@spec("2.instances")
+def test_gpu_has_numbered_instances_whatever_else_the_settings_list(home):
+    assert at(home, VCTL_UNIT_RESOURCES="FPGA").get("unit_resources") == {"GPU", "FPGA"}
+    user_file(home, 'unit_resources = ["TPU"]\n')
+    assert at(home).get("unit_resources") == {"GPU", "TPU"}
+
+
 def test_no_color(home):
     assert at(home, NO_COLOR="1").get("color") == "never"
     assert at(home, NO_COLOR="1").origin("color") == "environment NO_COLOR"
     assert at(home, NO_COLOR="").get("color") == "auto"
     assert at(home, {"color": "always"}, NO_COLOR="1").get("color") == "always"
+    assert at(home, TERM="dumb").get("color") == "never"
+    assert at(home, TERM="dumb").origin("color") == "environment TERM"
+    assert at(home, TERM="xterm").get("color") == "auto"
 
 
 BAD_FILES = {

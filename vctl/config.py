@@ -22,6 +22,8 @@ USER_FILE = "vctl/config.toml"
 
 OUTPUTS = ("table", "json", "jsonl", "yaml", "csv", "name")
 COLORS = ("auto", "always", "never")
+DUMB = ("dumb", "unknown")
+"""Terminals (``TERM``) that show text and nothing else: no colours, and nothing is drawn over."""
 JOB_SCOPES = ("own", "all")
 RAY_JOBS = ("private", "none")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -59,7 +61,11 @@ SETTINGS: tuple[Setting, ...] = (
         "Address of a Ray cluster that the scheduler works on, or auto; unset: none.",
     ),
     Setting(
-        "unit_resources", "names", "VCTL_UNIT_RESOURCES", "Resources of numbered instances.", DEFAULT_UNITS
+        "unit_resources",
+        "names",
+        "VCTL_UNIT_RESOURCES",
+        "Resources of numbered instances, beside GPU.",
+        DEFAULT_UNITS,
     ),
     Setting(
         "job_scope",
@@ -200,6 +206,8 @@ def load(
     origins = dict.fromkeys(values, "default")
     if env.get("NO_COLOR"):  # no-color.org: a file or flag of ours overrides it
         values["color"], origins["color"] = "never", "environment NO_COLOR"
+    elif env.get("TERM") in DUMB:
+        values["color"], origins["color"] = "never", "environment TERM"
     for file in _files(here, env):
         for name, given in _read(file, env).items():
             values[name], origins[name] = given, f"file {file}"
@@ -316,7 +324,7 @@ def _text(value: object, where: str) -> str:
 
 
 def _names(value: object, where: str) -> frozenset[str]:
-    """Resource names, as a list or with commas between them."""
+    """Resource names, as a list or with commas between them; those that always are unit resources are added."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list):
         raise refuse(where, f"{show(value)} is not a list of names", 'write ["GPU", "FPGA"]')
@@ -327,7 +335,7 @@ def _names(value: object, where: str) -> frozenset[str]:
             raise refuse(
                 where, f"{name} is an amount, it has no numbered instances", "list devices such as GPU"
             )
-    return frozenset(names)
+    return frozenset(names) | DEFAULT_UNITS
 
 
 def _one_of(words: tuple[str, ...]) -> Callable[[object, str], str]:

@@ -7,11 +7,26 @@ Only the borders (``cli``, ``http``, ``client``) catch these. A broken invariant
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 _LONG = 1000
 """Characters of a word that a message repeats whole."""
+_MARK = "\ufdd0"
+"""Stands around the name of a parameter in a text. Unicode keeps this character for use inside of programs."""
+
+
+def param(name: str) -> str:
+    """A parameter in the text of an error, where the command line has its option: ``num_cpus``, ``--num-cpus``.
+
+    A number of seconds is named without ``_s``, as people write a duration.
+    """
+    return f"{_MARK}{name}{_MARK}"
+
+
+def from_parts(parts: Sequence[str]) -> str:
+    """The text of an error from its parts."""
+    return _MARK.join(parts)
 
 
 class VctlError(Exception):
@@ -30,6 +45,31 @@ class VctlError(Exception):
         self.problem = problem
         self.fix = fix
         self.details: dict[str, Any] = dict(details or {})
+        self._texts = {"message": problem, "hint": fix, "path": str(self.details.get("path", ""))}
+        self.spelled({})
+
+    def spelled(self, names: Mapping[str, str]) -> Self:
+        """The same error with these names of its parameters; those that are not listed stay as they are."""
+        said = {
+            field: "".join(
+                names.get(part, part) if index % 2 else part for index, part in enumerate(text.split(_MARK))
+            )
+            for field, text in self._texts.items()
+        }
+        self.problem, self.fix, self.args = said["message"], said["hint"], (said["message"],)
+        if "path" in self.details:
+            self.details["path"] = said["path"]
+        return self
+
+    def parts(self) -> dict[str, list[str]]:
+        """The texts that name parameters, each in parts of which every second one is such a name."""
+        return {field: text.split(_MARK) for field, text in self._texts.items() if _MARK in text}
+
+    def place(self, path: str, about: str) -> None:
+        """Put the error at a path, of a document around the one that it is about."""
+        self._texts |= {"message": f"{path} ({about}): {self._texts['message']}", "path": path}
+        self.details["path"] = path
+        self.spelled({})
 
     def __str__(self) -> str:
         """The problem and, on a line of its own, the fix: a traceback in Python shows both."""

@@ -33,6 +33,26 @@ CASES = {
     "an argument too many": ("vc get a b", 2, "see `vctl vc get --help`"),
     "an id with a slash": ("job status a/b", 4, "see `vctl job list -a`"),
     "a cluster of which the id is mistyped": ("vc get primry", 4, "did you mean primary?"),
+    "amounts where a spec is meant": (
+        'run --virtual-cluster {"cpu":4} -- true',
+        2,
+        '{"flexible_resource_min": {"CPU": 1}}',
+    ),
+    "amounts where a group is meant": (
+        'run --virtual-cluster {"fixed_size_nodes":[{"nodes":[],"GPU":1}]} -- true',
+        2,
+        '{"nodes": [{"resources": {"GPU": 1}}]}',
+    ),
+    "amounts where a node is meant": (
+        'run --virtual-cluster {"fixed_size_nodes":[{"nodes":[{"memory":1}]}]} -- true',
+        2,
+        '{"resources": {"memory": 1}}',
+    ),
+    "a cause of retries that is mistyped": ("run --retry-on NodeFail -- true", 2, "did you mean NodeFailed?"),
+    "a time limit that is no time": ("job edit last --time-limit forever", 2, "none for no limit"),
+    "a setting that is asked for": ("config get output", 2, "did you mean `vctl config show`?"),
+    "a setting that is to be set": ("config set output json", 2, "did you mean `vctl config path`?"),
+    "a repair by another name": ("doctor --fix", 2, "did you mean --repair?"),
     "what can never run": ("job submit --num-cpus 99 -- true", 3, "ask for less"),
 }
 
@@ -120,6 +140,18 @@ STATES = {
     "the log of an array": ("logs a", 2, "is an array of jobs", "such as a_3"),
     "hold": ("job hold over", 5, "only a pending job can be put on hold", "`vctl job rerun over`"),
     "release": ("job release over", 5, "only a pending job can be released", "`vctl job rerun over`"),
+    "an id that is taken": (
+        "run -d --submission-id over -- true",
+        5,
+        "job over exists already",
+        "another --submission-id,",
+    ),
+    "an id of an array": (
+        "run -d --submission-id a --array 1-2 -- true",
+        5,
+        "exists already",
+        "another --submission-id,",
+    ),
     "edit": ("job edit over --priority 3", 5, "--priority=3 cannot be set", "`vctl job rerun over`"),
 }
 
@@ -173,19 +205,73 @@ def test_a_part_of_an_indivisible_cluster(nodes: Cli) -> None:
 IN_WORDS_OF_THE_COMMAND = {
     "run --num-cpus 1 --virtual-cluster {} -- true": "--num-cpus: cannot be combined with --virtual-cluster\n",
     "run --num-cpus 0 -- true": "Fix: --entrypoint-num-cpus 0 starts",
-    "run --label -- true": "--label: only a job with --per-node has ranks\nFix: add --per-node, or leave label out",
+    "run --label -- true": "--label: only a job with --per-node has ranks\nFix: add --per-node, or leave --label out",
     "run --nodes 2 --per-node --entrypoint-num-cpus 1 -- true": "--per-node: each member gets",
     "task run --job j --output a/b -- true": '--output: "a/b" is not',
     "task run -- true": "Fix: name the job with --job=ID,",
     "job list --filter per_node=1": "--filter: unknown key 'per_node'\n",
     "node add --simulated --resources {} --count 0": "--count: 0 is out of range",
     "simulate --model lublin --limit-factor 0": "--limit-factor: 0 is not a factor",
+    'run --virtual-cluster {"nodes":1} -- true': "Error: nodes: unknown field",
+    'vc create x --spec {"parent":1}': "flexible_resource_min, replica_sets\n",
+    'node add a/b --simulated --resources {"CPU":1}': "Error: NODE: 'a/b' is not a node id",
 }
+
+
+OUT_OF_RANGE = {
+    "run --max-retries -3 -- true": "--max-retries: -3 is out of range; write a number from 0 to 1000",
+    "run --max-retries 1001 -- true": "--max-retries: 1001 is out of range; write a number from 0 to 1000",
+    "run --max-retries 9999999999 -- true": "--max-retries: 9999999999 is out of range; write a number from 0 to 1000",
+    "run --nodes 0 -- true": "--nodes: 0 is out of range; write a number from 1 to 10000",
+    "run --nodes -1 -- true": "--nodes: -1 is out of range; write a number from 1 to 10000",
+    "run --priority 4294967296 -- true": "--priority: 4294967296 is out of range; write a number from -2147483648 to",
+    "run --num-cpus -1 -- true": '--num-cpus: "-1" is negative; write 0 or more',
+    "run --num-gpus 1e30 -- true": "--num-gpus: ",
+    "run --memory -1 -- true": "--memory: ",
+    "run --time-limit 0 -- true": "--time-limit: the duration is 0; write at least 1s",
+    "run --time-limit 9999999h -- true": '--time-limit: "9999999h" is longer than a hundred years; write a shorter',
+    "run --grace -1 -- true": '--grace: "-1" is not a duration; write',
+    "run --backoff 9999999h -- true": "--backoff: ",
+    "task run --job j --max-retries -3 -- true": "--max-retries: -3 is out of range; write a number from 0 to 1000",
+    "task run --job j --max-retries 5000 -- true": "--max-retries: 5000 is out of range; write a number from 0 to 1000",
+    "node add --simulated --resources {} --count -7": "--count: -7 is out of range; write a number from 1 to 100000",
+    "node add --simulated --resources {} --count 100001": "--count: 100001 is out of range; write a number from 1 to",
+    "node heartbeat n --timeout 0": "--timeout: the duration is 0; write at least 1s",
+    "node heartbeat n --timeout 90y": '--timeout: "90y" is not a duration; write',
+    "node heartbeat n --timeout 500000h": "--timeout: 1800000000",
+    "job edit last --priority 99999999999": "--priority: 99999999999 is out of range; write a number from -2147483648",
+    "job stop last --grace 99999999999h": "--grace: ",
+    "job logs last --tail -2": "--tail: -2 is ",
+    "task logs last --tail -2": "--tail: -2 is ",
+    "job list --limit -1": "--limit: -1 is negative; write 0 or more",
+    "job list --limit 9999999999": "--limit: 9999999999 is out of range; write a number from 0 to 2147483648",
+    "timeline --limit 9999999999": "--limit: 9999999999 is out of range; write a number from 0 to 2147483648",
+    "events --limit 9999999999": "--limit: 9999999999 is out of range; write a number from 0 to 2147483648",
+    "events --since 99999999999999999999": "--since: ",
+    "prune --older-than 9999999h": "--older-than: ",
+    "simulate --nodes 0": "--nodes: 0 is not a number of nodes; write --nodes 256",
+    "simulate --limit-factor 0": "--limit-factor: 0 is not a factor; write 2 for twice the run time",
+    "simulate --model lublin --jobs 0": "--jobs: 0 is not a number of jobs; write 1 to",
+    "simulate --model lublin --load -1": "--load: -1 is not a load; write a part",
+    "vc update team --weight 0": "--weight: 0 is less than 1; write 1 or more",
+    "vc update team --backfill-depth -1": "--backfill-depth: ",
+    "vc update team --max-running-jobs 99999999999": "--max-running-jobs: ",
+}
+
+
+@pytest.mark.parametrize("words", OUT_OF_RANGE)
+def test_a_number_out_of_range_is_refused_in_one_wording(nodes: Cli, words: str) -> None:
+    """The same here and through a server, whoever of the two finds it first."""
+    ran = nodes(*words.split())
+    assert (ran.code, ran.out) == (2, ""), ran.err
+    problem, fix = ran.err.splitlines()
+    assert f"{problem}; {fix.removeprefix('Fix: ')}".startswith(f"Error: {OUT_OF_RANGE[words]}")
+    assert "openapi" not in fix
 
 
 @pytest.mark.parametrize("words", IN_WORDS_OF_THE_COMMAND)
 def test_an_error_of_a_verb_names_options(nodes: Cli, words: str) -> None:
-    """Verbs speak of parameters, as Python and HTTP name them; the command line makes options of these."""
+    """Verbs speak of parameters; the command line makes options of these, and of no other word spelled like one."""
     ran = nodes(*words.split())
     assert ran.code == 2
     assert IN_WORDS_OF_THE_COMMAND[words] in ran.err

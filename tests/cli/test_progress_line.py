@@ -43,6 +43,25 @@ def test_signs_of_two_columns_and_escapes_are_counted() -> None:
     assert "\x1b" not in line.fitted(200)
 
 
+class Terminal(StringIO):
+    """A stream behind which a person sits."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_that_shows_only_text_each_change_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    file = Terminal()
+    progress = Progress(file, always=False)
+    form = {"submission_id": "j", "message": "needs 8 CPU", "state_reason": None, "queue_position": None}
+    for message in ("needs 8 CPU", "needs 8 CPU", "needs 4 CPU"):
+        progress._began -= 1
+        progress._looked_at -= 10
+        progress.see("PENDING", lambda m=message: {**form, "message": m}, over=False, follows=None)
+    assert file.getvalue().splitlines() == [f"j waits: needs {n} CPU; vctl why j" for n in (8, 4)]
+
+
 @spec("8.arrays")
 def test_an_array_that_reports_to_a_file_writes_few_lines() -> None:
     """However often it changes and is looked at: the first state soon, the last one always."""

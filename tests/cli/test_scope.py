@@ -71,6 +71,8 @@ def test_counts_and_history_have_the_same_scope(inside: Cli) -> None:
         items = inside(line + " -o json").json["items"]
         assert {item["object_id"] for item in items} == {"me", "child"}, line
     assert inside("vc list -o json").json["items"] == inside("list clusters -o json").json["items"] == []
+    assert inside("vc export -o json").json == {"clusters": []}
+    assert [one["id"] for one in inside("vc export primary -o json").json["clusters"]] == ["team"]
     assert inside("demand -o json").json["items"] == inside("lease list -o json").json["items"] == []
 
 

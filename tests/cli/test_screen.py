@@ -205,8 +205,12 @@ def test_status_fits_every_width(width: int) -> None:
 def test_status_on_a_low_screen_says_what_it_leaves_out() -> None:
     """spec 13: --watch stays inside the height of the terminal."""
     many = [BRANCHES[0], *(branch(f"team-{n}", 1, "logical", 0, 4) for n in range(40))]
-    lines = list(status_view.draw(Screen(width=80, height=23), {**STATUS, "clusters": many}))
+    kinds = ("CPU", "FPGA", "GPU", "TPU", "memory", "object_store_memory")
+    some = {name: {"total": 8, "reserved": 4, "used": 2} for name in kinds}
+    full = {**STATUS, "clusters": many, "resources": some, "recent_failures": STATUS["recent_failures"] * 5}
+    lines = list(status_view.draw(Screen(width=80, height=24), full))
     assert len(lines) <= 23
+    assert [line.split()[0] for line in lines[4:7]] == ["CPU", "GPU", "memory"]
     assert "more; `vctl vc tree` shows all" in "\n".join(lines)
     for words in ("Running", "Queue: 3 waiting", "Failed within a day"):
         assert any(words in line for line in lines)

@@ -138,6 +138,10 @@ REFUSED = {
     "load": ("--model lublin --load 0", "--load"),
     "factor": ("--model lublin --limit-factor 0", "--limit-factor"),
     "writing a trace": ("--trace x --write y", "--write: it applies to jobs made by a model only"),
+    "a policy where nothing is simulated": (
+        "--model lublin --write y --policy fifo/strict",
+        "--policy: with --write nothing is simulated",
+    ),
     "the model's jobs of the history": ("--jobs 5", "--jobs: it applies to jobs made by a model only"),
     "the model's load of a trace": ("--trace x --load 1", "--load: it applies to jobs made by a model only"),
     "nodes of a model": (

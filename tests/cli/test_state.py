@@ -223,3 +223,8 @@ def test_the_name_that_screens_show_is_accepted_everywhere(divided: Cli) -> None
         assert ran.code in (1, 2, 4, 5), words
         assert "primary##gone" not in ran.err.replace("kPrimaryClusterID##gone", ""), (words, ran.err)
     assert divided("vc get primary -o json").json["cluster_id"] == "kPrimaryClusterID"
+    for name in ("primary", "kPrimaryClusterID"):
+        assert divided(f"list clusters --filter parent_id={name} -o name").out.split() == ["team-a"], name
+        assert divided(f"vc list --filter cluster_id={name} -o name").out.split() == ["kPrimaryClusterID"], (
+            name
+        )

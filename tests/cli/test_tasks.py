@@ -108,6 +108,10 @@ def test_tasks_of_a_job(ran: subprocess.CompletedProcess[str], nodes: Cli) -> No
     assert nodes("timeline --limit 1 -o json").json["total"] == 4
     assert nodes("timeline --since 2100-01-01T00:00 -o name").out == ""
     assert nodes("timeline -c nowhere").code == 4
+    for line in ("timeline", "task list -a", "list tasks"):
+        header, *rows = nodes(f"{line} -o csv").out.splitlines()
+        assert rows
+        assert nodes(f"{line} --since 2100-01-01T00:00 -o csv").out.splitlines() == [header]
 
     assert nodes("vc", "create", "team", "--spec", '{"flexible_resource_min": {"CPU": 1}}').code == 0
     own = items["items"][0]["cluster_id"]

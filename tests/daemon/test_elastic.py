@@ -384,6 +384,17 @@ def test_a_detached_task_outlives_its_job_and_keeps_its_cluster_until_it_ends(wo
     assert (work.leases(), work.node("n0")) == ([], (4, 4))
 
 
+@spec("7.delete")
+def test_a_task_that_outlived_its_job_is_named_also_where_the_cluster_above_is_deleted(work: Elastic) -> None:
+    work.life.logical("team", divisible=True, spec={"flexible_resource_min": {"CPU": 2}})
+    work.life.run("k", cluster="team", spec={"flexible_resource_min": {"CPU": 1}})
+    detached = work.task("k", detach=True)
+    work.life.end("k")
+    with pytest.raises(Conflict, match="still in use") as refused:
+        clusters.delete(work.store, "team")
+    assert refused.value.details["blockers"] == ["cluster team##k", f"task {detached}"]
+
+
 @spec("10.life")
 def test_a_job_is_not_forgotten_while_something_detached_of_it_lives(work: Elastic) -> None:
     detached = work.task("j", 2, detach=True)

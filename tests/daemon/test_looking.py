@@ -11,10 +11,12 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from tests.world import World, amounts
+from vctl.core.jobs import Run
 from vctl.daemon.clock import Clock
 from vctl.daemon.looking import MOST_AHEAD, PAUSES_S, Pace
 from vctl.ops import jobs, nodes
 from vctl.ops.submitting import submit
+from vctl.runtime import objects
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
 
@@ -130,15 +132,23 @@ def test_a_launch_of_which_nothing_is_heard_is_repeated(world: World) -> None:
     assert len(world.processes.running()) == 1
 
 
-def test_who_was_to_follow_a_run_that_was_declined_waits_again(world: World) -> None:
-    """Also where a refused command had withdrawn its offer: nobody can start it any more."""
-    members = JobRequest(argv=("x",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array("1-6"))
+def assigned_ahead(world: World, indices: str) -> list[Run]:
+    """Submit an array and end its first member: the runs that are assigned ahead then."""
+    members = JobRequest(
+        argv=("x",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array(indices)
+    )
     submit(world.store, members, environment={})
     world.turn()
     assert world.scheduler is not None and world.scheduler.state is not None
     world.processes.end("1.1.0." + world.processes.running()[0].rpartition(".")[2], 0)
     world.turn()
-    chain = list(world.scheduler.state.ahead.runs)
+    return [one.run for one in world.scheduler.state.ahead.runs.values()]
+
+
+def test_who_was_to_follow_a_run_that_was_declined_waits_again(world: World) -> None:
+    """Also where a refused command had withdrawn its offer: nobody can start it any more."""
+    chain = [one.run_id for one in assigned_ahead(world, "1-6")]
+    assert world.scheduler is not None and world.scheduler.state is not None
     assert len(chain) > 1
     with suppress(InterruptedError), world.store.transaction():
         raise InterruptedError
@@ -147,3 +157,16 @@ def test_who_was_to_follow_a_run_that_was_declined_waits_again(world: World) -> 
     world.scheduler.turn()
     assert not {*chain} & {*world.scheduler.state.ahead.runs}
     world.check()
+
+
+@spec("10.objects")
+def test_the_directory_of_a_job_that_is_about_to_start_is_nobody_elses(world: World) -> None:
+    """Its process finds it, though the tables say that the job waits."""
+    ahead = assigned_ahead(world, "1-9")
+    assert world.scheduler is not None
+    assert ahead
+    world.scheduler.observer.processes_at = world.scheduler.carrier.objects._next = 0
+    world.scheduler.turn()
+    places = [objects.place_of(world.home, run.job_id, run.attempt, run.node_id) for run in ahead]
+    assert [place.is_dir() for place in places] == [True] * len(ahead)
+    assert not {*objects._over_below(f"{world.home}/objects").spares} & {*map(str, places)}

@@ -17,6 +17,7 @@ from tests.world import Killed, MortalStore
 from vctl.daemon import provider as provider_module
 from vctl.errors import BadSpec, Infeasible
 from vctl.ops import nodes, views
+from vctl.ops.why import why
 from vctl.spec.provider_spec import ProviderSpec, parse_provider
 from vctl.store.store import Store
 
@@ -70,7 +71,11 @@ def test_nodes_take_their_time_to_boot(life: Life) -> None:
     assert made(life) == []
     assert life.scheduler is not None
     assert 0 < life.scheduler.sleep_s() <= 0.3
+    assert "; the node provider was asked for 1 node of 8c at " in str(why(life.store, "train")["message"])
+    life.submit("held", hold=True)
+    assert "provider" not in str(why(life.store, "held")["message"])
     life.until(lambda: life.job("train")["status"] == "RUNNING")
+    assert "provider" not in str(why(life.store, "train")["message"])
 
 
 def test_a_job_is_refused_only_when_the_provider_could_not_make_room_at_its_maximum(life: Life) -> None:
@@ -202,8 +207,10 @@ def test_a_command_that_fails_is_called_again_for_the_same_request(
     assert life.store.value("SELECT message FROM provider_requests").startswith(
         "up: exit code 3; next try in "
     )
+    assert str(why(life.store, "train")["message"]).endswith(" (the last try failed: up: exit code 3)")
     life.node("n1", "4c", cpus=4)
     life.until(lambda: life.job("train")["status"] == "RUNNING")
+    assert "provider" not in str(why(life.store, "train")["message"])
 
 
 def test_another_template_helps_while_one_fails(life: Life, tmp_path: Path) -> None:
@@ -213,6 +220,31 @@ def test_another_template_helps_while_one_fails(life: Life, tmp_path: Path) -> N
     begin(life, kind="command", up=[script], down=[script])
     life.run("train", spec=FOUR)
     assert made(life) == ["8c"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ('{"nodes": [{"node_id": null}]}', "has a bad node id: 'None'"),
+        ('{"nodes": [{"node_id": 5}]}', "has a bad node id: '5'"),
+        ('{"nodes": [{"node_id": "n1"}]}', "names no new node: n1 is there already"),
+        ('{"nodes": "n2"}', 'is not {"nodes": [{"node_id": …}]}'),
+        ("nonsense", 'is not {"nodes": [{"node_id": …}]}'),
+    ],
+)
+def test_an_answer_that_names_no_new_node_is_a_failure(
+    life: Life, tmp_path: Path, answer: str, problem: str
+) -> None:
+    """Spec 9: it is asked again later with the same id, not at once and without end for more machines."""
+    life.node("n1", "1c", cpus=1)
+    script = executable(tmp_path / "cloud", f"#!/bin/sh\ncat >> {tmp_path}/log\necho '{answer}'\n")
+    begin(life, kind="command", up=[script], down=[script], templates={"2c": TEMPLATES["2c"]})
+    life.submit("train", spec=FOUR)
+    life.until(lambda: life.store.value("SELECT message FROM provider_requests") is not None)
+    message = life.store.value("SELECT message FROM provider_requests")
+    assert message == f"up: its answer {problem}; next try in 10 s"
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+    assert [node["node_id"] for node in nodes.list_nodes(life.store)] == ["n1"]
 
 
 def test_a_command_that_does_not_exist_harms_nothing(life: Life) -> None:
@@ -357,6 +389,26 @@ BAD = {
     "a command without down": ({"kind": "command", "up": ["x"]}, "provider"),
     "a ray without templates": ({"kind": "ray"}, "provider"),
     "what Ray's autoscaler decides": ({"kind": "ray", "idle_timeout": 5}, "provider.idle_timeout"),
+    "nothing": ({}, "provider"),
+    "templates of no kind": ({"templates": {"a": {"resources": {"CPU": 1}}}}, "provider"),
+    "nothing that could be made": ({"kind": "simulated", "idle_timeout": 5}, "provider"),
+    "what only a command has": (
+        {"kind": "simulated", "up": ["x"], "templates": {"a": {"resources": {"CPU": 1}}}},
+        "provider.up",
+    ),
+    "what only simulated nodes have": ({"kind": "command", "boot_time": 5}, "provider.boot_time"),
+    "an unknown field of a template": (
+        {"kind": "simulated", "templates": {"a": {"resources": {"CPU": 1}, "maximum": 3}}},
+        "provider.templates.a.maximum",
+    ),
+    "amounts beside the resources": (
+        {"kind": "simulated", "templates": {"a": {"CPU": 1}}},
+        "provider.templates.a.CPU",
+    ),
+    "a template of nothing": (
+        {"kind": "simulated", "templates": {"a": {"resources": {"CPU": 0}}}},
+        "provider.templates.a",
+    ),
     "a resource below zero": (
         {"kind": "simulated", "templates": {"a": {"resources": {"CPU": -1}}}},
         "provider.templates.a.resources.CPU",

@@ -138,6 +138,38 @@ def test_rounds_without_end_keep_nothing_else_from_its_turn(
     assert there.processes.told_to_stop
 
 
+def test_search_and_commit_that_disagree_keep_no_cpu_busy(
+    there: Crossroads, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is known that makes them disagree; it did happen, and then a scheduler searched without a pause."""
+    there.submit("job", 4)
+    searches = 0
+
+    def counted(*given: Any, **options: Any) -> Plan:
+        nonlocal searches
+        searches += 1
+        assert searches < 100
+        return decide(*given, **options)
+
+    def refuse(_: object, state: FollowedState, *__: object) -> int:
+        state.end_trial()
+        state.forget_verdicts()
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(turn_module, "decide", counted)
+        patch.setattr(turn_module, "commit", refuse)
+        there.turn()
+        assert there.scheduler is not None
+        assert there.scheduler.sleep_s() > 0
+        assert "refused again" in capfd.readouterr().err
+        there.scheduler.turn()
+    assert capfd.readouterr().err == ""
+    assert there.state("job") == "PENDING"
+    there.turn()
+    assert there.state("job") == "RUNNING"
+
+
 class Overtaken(Store):
     """A store after whose first commit somebody else is quicker."""
 

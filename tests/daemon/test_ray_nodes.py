@@ -14,7 +14,7 @@ from vctl.core.nodes import ALIVE, DEAD, MADE_BY, RAY
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.daemon import ray_nodes
 from vctl.daemon.ray_nodes import RayNodes
-from vctl.errors import BadSpec, Conflict
+from vctl.errors import BadSpec, Conflict, Unreachable
 from vctl.ops import nodes as node_ops
 from vctl.ops import submitting
 from vctl.runtime.on_ray.runtime import RayRuntime
@@ -87,6 +87,25 @@ def test_a_state_directory_is_of_one_kind(tmp_path: Path) -> None:
         node_ops.add(store, resources=cpu(1), template="t")
         with pytest.raises(Conflict, match="not of a Ray cluster"):
             ray_nodes.check(store, on_ray=True)
+
+
+@spec("3.sources")
+def test_a_ray_that_cannot_be_reached_leaves_the_directory_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One ``vctl daemon --ray`` with a wrong address: after that each submit was refused, as there was no node."""
+    runtime = RayRuntime(tmp_path, "nowhere:1")
+
+    def unreachable() -> None:
+        raise Unreachable("Ray cannot be reached")
+
+    monkeypatch.setattr(runtime, "connect", unreachable)
+    with Store.open(tmp_path) as store:
+        ray_nodes.check(store, on_ray=True)
+        with pytest.raises(Unreachable):
+            RayNodes(tmp_path, runtime, frozenset()).connect()
+        node_ops.ensure_local(store)
+        assert len(states(store)) == 1
 
 
 @spec("9.provider")

@@ -116,6 +116,7 @@ def test_a_lease_is_due_when_it_was_idle_long_enough_and_is_cool_again() -> None
     assert waits(state, {1: 99.0}, (1,), terms, 2 * S) == [(old, 1.0)]
     state.leases[1] = over = replace(old, expires_at=2 * S)
     assert waits(state, {}, (), terms, 2 * S) == [(over, 0.0)]
+    assert waits(state, {}, (), terms, S) == [(over, 1.0)]  # it is over before it has been idle for long
     piece = ("a/0", Allocation({"CPU": 1}))
     apply(state, nominated(Nomination(7, "w", 5, "a", (piece,))))
     assert waits(state, {1: 99.0}, (), terms, 99 * S) == []  # the winner of a preemption needs it

@@ -360,10 +360,14 @@ def test_a_value_of_a_wrong_type_is_named_by_its_field(api: Running):
         answer = api.http.post("/virtual_clusters", json={"virtualClusterId": "b", **fields})
         start = f"Failed to create or update virtual cluster b: Invalid request, {path}: "
         assert (answer.status_code, answer.json()["msg"][: len(start)]) == (400, start)
+    answer = api.http.post("/virtual_clusters", json={"virtualClusterId": "b", "replicaSets": {"t": 2**40}})
+    assert answer.json()["msg"].startswith(
+        "Failed to create or update virtual cluster b: replicaSets.t: a replica count is "
+    )
     body = {"virtualClusterId": "a", "nodesToRemove": [1]}
     answer = api.http.post("/virtual_clusters/remove_nodes", json=body)
     assert answer.json()["data"] == {"virtualClusterId": "a", "nodesWithFailure": []}
-    start = "Failed to remove nodes from virtual cluster a: Invalid request, nodesToRemove.0: "
+    start = "Failed to remove nodes from virtual cluster a: Invalid request, nodesToRemove[0]: "
     assert answer.json()["msg"].startswith(start)
 
 

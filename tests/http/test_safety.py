@@ -178,7 +178,7 @@ def test_what_is_no_http_gets_our_envelope_too(server: Running):
 
 FIELDS = {
     "entrypoint: it is missing": {},
-    "entrypoint.0: it must be a string": {"entrypoint": [1]},
+    "entrypoint[0]: it must be a string": {"entrypoint": [1]},
     "entrypoint: it must be a list": {"entrypoint": "true"},
     "nosuch: unknown field": {"entrypoint": ["true"], "nosuch": 1},
     "priority: it must be a whole number": {"entrypoint": ["true"], "priority": "1"},

@@ -191,6 +191,8 @@ def test_one_that_cannot_live_is_reported_and_not_started_for_ever(one: Place) -
     assert "daemon.log" in ran.json["error"]["hint"]
     assert ran.seconds < 15
     (one.home / "logs").unlink()
+    missing = one.run("job", "wait", "j", VCTL_PROVIDER="@/no/such/file")
+    assert "ended at its start: provider: cannot read /no/such/file: No such file" in missing.err, missing
     assert one.run("job", "wait", "j").code == 0
 
 

@@ -125,7 +125,7 @@ CASES: dict[str, tuple[list[str], int, str]] = {
         submit("--entrypoint-resources", '{"CPU": 1}', "--entrypoint-num-cpus", "2"), 2, "--entrypoint-resources.CPU"),
     "an unknown option": (submit("--nowait"), 2, "--nowait"),
     "no command": (["job", "submit", "--no-wait"], 2, "CMD"),
-    "an empty command": (["job", "submit", "--no-wait", "--", ""], 2, "entrypoint"),
+    "an empty command": (["job", "submit", "--no-wait", "--", ""], 2, "CMD: "),
     # what could never run, or where
     "more CPUs than any node has": (submit("--num-cpus", "5"), 3, "CPU"),
     "more nodes than there are": (submit("--num-cpus", "1", "--nodes", "4"), 3, "4"),
@@ -166,6 +166,9 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "delete an unknown cluster": (["vc", "delete", "no-such"], 4, "no-such"),
     # nodes
     "a node of nothing": (["node", "add", "--simulated", "--resources", "{}"], 2, "--resources"),
+    "a node of null": (["node", "add", "--simulated", "--resources", "null"], 2, "--resources"),
+    "a template that gives no id": (
+        ["node", "add", "--simulated", "--template", "a b", "--resources", '{"CPU": 1}'], 2, "--template"),
     "a real node by hand": (["node", "add", "--resources", '{"CPU": 1}'], 2, "--simulated"),
     "a node with half a device": (["node", "add", "--simulated", "--resources", '{"GPU": 1.5}'], 2, "--resources.GPU"),
     "no nodes to add": (["node", "add", "--simulated", "--count", "0", "--resources", '{"CPU": 1}'], 2, "--count"),

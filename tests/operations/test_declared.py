@@ -183,6 +183,32 @@ def test_a_remote_call_sends_what_differs_from_the_default(client: Routes) -> No
     assert wire.asked == ["GET /shelves/top {}", "POST /shelves/top/label {'text': 'abc'}"]
 
 
+def test_an_error_names_a_parameter_as_each_front_spells_it(local: Local, client: Routes) -> None:
+    """Python has its name, HTTP the field that was sent, and a remote command line gets what it needs for an option."""
+    clusters.create(local, "shared", divisible=False, replica_sets={})
+    with pytest.raises(BadSpec, match=r"^parent: shared is indivisible"):
+        clusters.create(local, "below", parent="shared", replica_sets={})
+
+    sent = {"cluster_id": "below", "parent_id": "shared", "replica_sets": {}}
+    error = client.post("/api/v1/clusters", json=sent).json()["error"]
+    assert error["message"].startswith("parent_id: shared is indivisible")
+    assert error["details"]["path"] == "parent_id"
+    assert error["details"]["parts"]["message"][:2] == ["", "parent"]
+
+
+def test_errors_refer_to_parameters_that_there_are() -> None:
+    """A name that no verb and no command has would never become an option."""
+    known = {name for one in DECLARED for param in one.params for name in param.references}
+    known |= {name for command in COMMANDS.values() for param in command.params for name in param.references}
+    found = {
+        (path.name, name)
+        for path in PACKAGE.rglob("*.py")
+        for name in re.findall(r"""\bparam\(["'](\w+)["']\)""", path.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 40
+    assert {(file, name) for file, name in found if name not in known} == set()
+
+
 @pytest.fixture(scope="module")
 def described(client: Routes) -> dict[str, Any]:
     found: dict[str, Any] = client.get("/openapi.json").json()["paths"]

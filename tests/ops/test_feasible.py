@@ -10,6 +10,7 @@ import pytest
 from tests.specification import spec
 from vctl.errors import Infeasible
 from vctl.ops import clusters, nodes, submitting
+from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
 from vctl.store.store import Store
 
@@ -56,3 +57,45 @@ def test_what_was_impossible_becomes_possible_with_a_larger_node(store: Store) -
         submit(store, 16)
     nodes.add(store, node_id="huge", resources={"CPU": 160_000})
     submit(store, 16)
+
+
+def test_the_details_of_a_cluster_that_can_never_be_say_what_its_message_says(store: Store) -> None:
+    clusters.create(store, "team", replica_sets={"8c": 1})
+    wanted = parse_cluster_spec({"flexible_resource_min": {"CPU": 99}})
+    with pytest.raises(Infeasible, match="99 CPU asked, 10 exist") as refused:
+        clusters.create(store, "large", spec=wanted)
+    assert refused.value.details == {"resource": "CPU", "need": 99.0, "largest": 10.0}
+
+
+REFUSALS = {
+    "whole nodes count in what is asked": (
+        {"replica_sets": {"8c": 1, "2c": 1}, "flexible_resource_min": {"CPU": 1}},
+        "1 CPU and 1 whole node of template 2c and 1 whole node of template 8c asked, 10 CPU exist",
+    ),
+    "nodes that are too small do not count": (
+        {
+            "fixed_size_nodes": [
+                {"nodes": [{"resources": {"CPU": 4}}] * 2, "scheduling_policy": "STRICT_SPREAD"}
+            ]
+        },
+        r"2 distinct nodes \(STRICT_SPREAD\) asked, 1 could hold a part of it",
+    ),
+    "there are too few nodes": (
+        {
+            "fixed_size_nodes": [
+                {"nodes": [{"resources": {"CPU": 1}}] * 3, "scheduling_policy": "STRICT_SPREAD"}
+            ]
+        },
+        r"3 distinct nodes \(STRICT_SPREAD\) asked, 2 exist",
+    ),
+}
+
+
+@pytest.mark.parametrize(("document", "words"), REFUSALS.values(), ids=REFUSALS)
+def test_the_refusal_of_what_can_never_run_says_what_is_missing(
+    store: Store, document: object, words: str
+) -> None:
+    with pytest.raises(Infeasible, match=words):
+        submitting.submit(
+            store, JobRequest(argv=("true",), spec=parse_cluster_spec(document)), environment={}
+        )

@@ -9,7 +9,7 @@ import pytest
 from tests import specification
 from tests.world import World
 from vctl.core.resources import CPU, GPU, SCALE
-from vctl.ops import cluster_views, clusters, jobs, nodes, overview, submitting
+from vctl.ops import cluster_views, clusters, jobs, nodes, overview, submitting, views
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
 
@@ -167,3 +167,15 @@ def test_a_job_that_is_over_says_where_it_ran(world: World) -> None:
     world.sleep(100)
     never = jobs.get_job(world.store, "never")
     assert (never["node_ids"], never["run_s"], never["wait_s"]) == ([], None, 112)
+
+
+@specification.spec("5.conservation", "3.totals")
+def test_a_node_that_shrank_below_its_use_takes_nothing_from_what_the_others_have_free(world: World) -> None:
+    clusters.create(world.store, "team", spec=spec(CPU=6))
+    nodes.update(world.store, "n-00", resources={CPU: 2 * SCALE})
+    assert views.cluster_resources(world.store) == {"CPU": 26.0}
+    assert views.available_resources(world.store) == {"CPU": 24.0}
+    assert cluster_views.get_cluster(world.store, "primary")["available_resources"] == {"CPU": 24.0}
+    assert views.nodes(world.store)[0]["Available"] == nodes.get_node(world.store, "n-00")["available"]
+    assert views.current_node(world.store, "n-00")["available"] == {"CPU": 0.0}
+    assert views.current_node(world.store, "n-00")["used"] == {"CPU": 6.0}

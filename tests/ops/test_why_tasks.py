@@ -15,8 +15,9 @@ from tests.world import World
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import NotFound
-from vctl.ops import jobs, nodes, submitting, tasks, why
+from vctl.ops import jobs, nodes, submitting, tasks, views, why
 from vctl.spec.job_request import JobRequest
+from vctl.spec.selectors import parse_selector
 from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("11.why")
@@ -101,6 +102,43 @@ def test_need_and_free_are_compared_on_the_node_concerned(world: World) -> None:
     world.turn()
     assert tasks.get_task(world.store, waits)["state"] == "RUNNING"
     assert told(world, large)[0] == "Infeasible"
+
+
+@spec("11.views")
+def test_the_shown_name_of_a_virtual_node_is_accepted(world: World) -> None:
+    """Tables show the alias of the primary cluster, also in front of the ids of jobs and virtual nodes."""
+    here = task(world, strategy="NODE:primary##j/1")
+    assert [
+        one["task_id"] for one in tasks.list_tasks(world.store, filters=["vnode_id=primary##j/1"])[0]
+    ] == [here]
+    assert tasks.list_tasks(world.store, filters=["cluster_id!=primary##j"])[0] == []
+    assert views.current_node(world.store, "primary##j/1")["node_id"] == "kPrimaryClusterID##j/1"
+
+
+@spec("11.views", "13.output")
+def test_instances_of_a_virtual_node_are_shares(world: World) -> None:
+    """Amounts are numbers: the device itself is 1, and half of it 0.5, not their units of 1/10000."""
+    nodes.add(world.store, resources={"GPU": 2 * SCALE}, count=1, template="g")
+    group = Group((FixedNode({"GPU": SCALE}), FixedNode({"GPU": SCALE // 2})), "PACK")
+    request = JobRequest(
+        argv=("x",), submission_id="g", spec=ClusterSpec(groups=(group,), flexible=False), cwd="/"
+    )
+    submitting.submit(world.store, request, environment={"PATH": "/bin"})
+    world.turn()
+    shown = [one["instances"] for one in views.vnodes(world.store) if one["cluster_id"].endswith("##g")]
+    assert [one["GPU"] for one in shown] == [{"0": 1.0}, {"1": 0.5}]
+
+
+def test_labels_that_no_virtual_node_has_are_infeasible(world: World) -> None:
+    """spec 10: what no virtual node could ever hold; the cluster is of a fixed size."""
+    waits = task(world, selector=parse_selector({"zone": "x"}, ""))
+    reason = ("Infeasible", "needs 1 CPU on one node with zone: x; free: no node of the cluster matches")
+    assert told(world, waits) == reason
+    large = task(world, 3, selector=parse_selector({"ray.io/node-id": "t-01"}, ""))
+    assert told(world, large)[0] == "Infeasible"
+    assert "the largest virtual node has 2 CPU" in told(world, large)[1]
+    fits = task(world, selector=parse_selector({"ray.io/node-id": "t-01"}, ""))
+    assert tasks.get_task(world.store, fits)["node_id"] == "t-01"
 
 
 def test_why_answers_as_for_jobs(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

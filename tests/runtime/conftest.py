@@ -55,7 +55,7 @@ class Ground:
 
     def request(self, run_id: str, *argv: str, **fields: object) -> LaunchRequest:
         chosen: dict[str, object] = {
-            "env": {"PATH": os.environ["PATH"]},
+            "own": {"PATH": os.environ["PATH"]},
             "cwd": str(self.home),
             "log_path": str(self.runtime.logs / run_id),
             "grace_s": 0.2,

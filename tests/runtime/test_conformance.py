@@ -65,7 +65,7 @@ class Bed:
         if run_id not in self.numbers:
             self.numbers[run_id] = self.runtime.assign()
         chosen: dict[str, object] = {
-            "env": {"PATH": os.environ["PATH"]}, "cwd": "/", "log_path": str(self.logs / run_id), "grace_s": 0.2,
+            "own": {"PATH": os.environ["PATH"]}, "cwd": "/", "log_path": str(self.logs / run_id), "grace_s": 0.2,
             "supervisor": self.numbers[run_id], "node_id": self.node_id,
             "reservation": Reservation(run_id, (("v", self.node_id, {CPU: SCALE // 10}),), "v"),
         }  # fmt: skip
@@ -154,7 +154,7 @@ def test_a_run_from_start_to_end(bed: Bed) -> None:
     code = (
         "import os, sys; print(sorted(os.environ), os.getsid(0) == os.getpid(), flush=True); sys.exit('err')"
     )
-    bed.launch("a", sys.executable, "-I", "-S", "-c", code, env={"PATH": "/bin", "MINE": "x", "LC_ALL": "C"})
+    bed.launch("a", sys.executable, "-I", "-S", "-c", code, own={"PATH": "/bin", "MINE": "x", "LC_ALL": "C"})
     end = bed.ended("a")
     seen = bed.runtime.observe("a")
     assert (end.exit_code, end.signal, end.launch_errno, end.stopped) == (1, None, None, False)

@@ -29,6 +29,6 @@ CASES = {
 @pytest.mark.parametrize(("own", "gpus", "cpus", "want"), CASES.values(), ids=CASES)
 def test_environment(own, gpus, cpus, want):
     before = dict(own)
-    made = job_environment(own, {"VCTL_JOB_ID": "2"}, gpus=gpus, cpus=cpus)
+    made = own | job_environment(own, {"VCTL_JOB_ID": "2"}, gpus=gpus, cpus=cpus)
     assert {name: made[name] for name in want} == want
     assert own == before

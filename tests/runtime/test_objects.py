@@ -289,7 +289,7 @@ def test_an_empty_directory_is_used_again_and_no_other(tmp_path: Path) -> None:
     folder(3).chmod(0o755)
     first = folder(1).stat().st_ino
     for job_id in (1, 2, 3):
-        objects.remove(tmp_path, job_id, 1, "n")
+        objects.let_go(tmp_path, job_id, 1, "n")
     assert list(objects.folders(tmp_path)) == [(4, 1, "n")]
     for job_id in (5, 6):
         objects.make(folder(job_id))
@@ -298,6 +298,36 @@ def test_an_empty_directory_is_used_again_and_no_other(tmp_path: Path) -> None:
     (folder(5) / "kept").write_text("x")
     objects.make(folder(5))
     assert os.listdir(folder(5)) == ["kept"], "made again: what is there stays"
+    objects.tidy(tmp_path)
+    assert sorted(os.listdir(tmp_path / "objects")) == ["4.1.n", "5.1.n", "6.1.n"]
+
+
+def test_a_directory_in_which_something_appears_late_is_given_to_nobody(tmp_path: Path) -> None:
+    for job_id in (1, 2):
+        objects.make(objects.place_of(tmp_path, job_id, 1, "n"))
+        objects.let_go(tmp_path, job_id, 1, "n")
+    objects.tidy(tmp_path)
+    (objects.place_of(tmp_path, 2, 1, "n") / "late").touch()
+    objects.make(objects.place_of(tmp_path, 3, 1, "n"))
+    assert list(objects.place_of(tmp_path, 3, 1, "n").iterdir()) == []
+    objects.tidy(tmp_path)
+    assert os.listdir(tmp_path / "objects") == ["3.1.n"]
+
+
+@pytest.mark.parametrize("left", [(), ("file",)])
+def test_a_directory_that_was_let_go_and_is_made_again_is_nobody_elses(
+    tmp_path: Path, place: Path, left: tuple[str, ...]
+) -> None:
+    for name in left:
+        (place / name).touch()
+    objects.let_go(tmp_path, 7, 2, "n1")
+    if left:
+        objects.make(objects.place_of(tmp_path, 8, 1, "n1"))  # has passed it over
+    objects.make(place)
+    objects.make(objects.place_of(tmp_path, 9, 1, "n1"))
+    objects.tidy(tmp_path)
+    assert place.is_dir()
+    assert os.listdir(place) == list(left)
 
 
 def test_as_many_directories_are_kept_as_were_in_use(tmp_path: Path) -> None:
@@ -310,8 +340,28 @@ def test_as_many_directories_are_kept_as_were_in_use(tmp_path: Path) -> None:
         objects.make(folder(job_id))
     made = {folder(job_id).stat().st_ino for job_id in range(64)}
     for job_id in range(64):
-        assert objects.recycle(tmp_path, job_id, 1, "n")
-    objects._free.clear()  # as another process knows it
+        objects.let_go(tmp_path, job_id, 1, "n")
+    objects._over.clear()  # as another process knows it
+    for one in objects.folders(tmp_path):
+        objects.let_go(tmp_path, *one)
+    objects.tidy(tmp_path)
     for job_id in range(100, 164):
         objects.make(folder(job_id))
     assert {folder(job_id).stat().st_ino for job_id in range(100, 164)} == made
+
+
+def test_few_directories_are_kept_that_nobody_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "_MOST_SPARES", 2)
+    for job_id in range(5):
+        objects.make(objects.place_of(tmp_path, job_id, 1, "n"))
+    for job_id in range(5):
+        objects.let_go(tmp_path, job_id, 1, "n")
+    objects.tidy(tmp_path)
+    assert sorted(os.listdir(tmp_path / "objects")) == ["3.1.n", "4.1.n"]
+
+
+def test_directories_that_the_version_before_kept_are_used(tmp_path: Path) -> None:
+    (tmp_path / "objects").mkdir(mode=0o700)
+    (tmp_path / "objects" / ".spare-1.1.n").mkdir(mode=0o700)
+    objects.make(objects.place_of(tmp_path, 2, 1, "n"))
+    assert os.listdir(tmp_path / "objects") == ["2.1.n"]

@@ -182,7 +182,7 @@ def test_a_short_write_is_seen_and_the_next_line_is_whole(tmp_path):
     path = tmp_path / "7"
     path.write_bytes(lines.line(b"H", b"7", b"here") + b"T r1 1 1 he")
     writer = lines.Writer(os.fsencode(path))
-    assert writer.runs == set()
+    assert not writer.runs
     assert writer.take(b"r1", lines.line(b"T", b"r1", b"1 1 here"))
     assert not writer.take(b"r1", lines.line(b"T", b"r1", b"1 1 here"))
     held = RecordFile(str(path), 7)

@@ -44,7 +44,7 @@ FAILURES = {
     "no such file": (("/nonesuch/x",), {}, 127, errno.ENOENT, "/nonesuch/x"),
     "an empty command": (("",), {}, 127, errno.ENOENT, "No such file"),
     "not executable": (("./plain",), {}, 126, errno.EACCES, "./plain"),
-    "not executable, on the PATH": (("plain",), {"env": {"PATH": "."}}, 126, errno.EACCES, "./plain"),
+    "not executable, on the PATH": (("plain",), {"own": {"PATH": "."}}, 126, errno.EACCES, "./plain"),
     "a directory": (("/usr",), {}, 126, errno.EACCES, "/usr"),
     "not a program": (("./garbage",), {}, 126, errno.ENOEXEC, "./garbage"),
     "no interpreter": (("./orphan",), {}, 127, errno.ENOENT, "interpreter of ./orphan"),
@@ -86,7 +86,7 @@ def test_a_log_is_appended_to(ground):
 
 def test_the_environment_is_exactly_what_was_asked_for(ground):
     env = {"A": "b=c", "EMPTY": "", "LINES": "1\n2", "BYTES": os.fsdecode(b"\xff\xfe"), "Ä": "ö"}
-    ground.launch("a", "/bin/cat", "/proc/self/environ", env=env)
+    ground.launch("a", "/bin/cat", "/proc/self/environ", own=env)
     ground.ended("a")
     got = sorted(ground.log("a").split(b"\0")[:-1])
     want = {**env, "VCTL_RUN_ID": "a", "VCTL_HOME": str(ground.home)}
@@ -95,8 +95,8 @@ def test_the_environment_is_exactly_what_was_asked_for(ground):
 
 def test_a_large_environment_arrives_and_one_too_large_fails(ground):
     fits = {f"V{n}": "x" * 100_000 for n in range(15)}
-    ground.launch("fits", "/bin/sh", "-c", 'echo "${#V0} ${#V14}"', env=fits)
-    ground.launch("too-large", "/bin/true", env={f"V{n}": "x" * 100_000 for n in range(40)})
+    ground.launch("fits", "/bin/sh", "-c", 'echo "${#V0} ${#V14}"', own=fits)
+    ground.launch("too-large", "/bin/true", own={f"V{n}": "x" * 100_000 for n in range(40)})
     ground.launch("next", "/bin/echo", "next")
     assert ground.ended("fits").exit_code == 0
     assert ground.log("fits") == b"100000 100000\n"
@@ -286,7 +286,7 @@ def test_an_end_that_was_written_beside_a_killed_supervisor_does_not_count(groun
 def test_many_launches_at_once_all_run(ground):
     names = [f"r{n}" for n in range(200)]
     for n, name in enumerate(names):
-        ground.launch(name, "/bin/sh", "-c", f"exit {n % 100}", env={})
+        ground.launch(name, "/bin/sh", "-c", f"exit {n % 100}", own={})
     assert [ground.ended(name).exit_code for name in names] == [n % 100 for n in range(200)]
     assert ground.runtime.known_runs() == sorted(names)
 

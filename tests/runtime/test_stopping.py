@@ -230,7 +230,7 @@ def test_what_a_labelled_command_wrote_is_not_lost_with_it(ground: Ground) -> No
     ground.launch(
         "run", sys.executable, "-I", "-S", relay.__file__, "label", "-", "--", "sh", "-c",
         f"until [ -e {told} ]; do sleep 0.01; done; echo last; touch {told}2; exec sleep 1000",
-        env={"PATH": os.environ["PATH"], "RANK": "3"},
+        own={"PATH": os.environ["PATH"], "RANK": "3"},
     )  # fmt: skip
     pid = ground.running("run").pid
     eventually(lambda: len(processes.descendants(pid)) > 0, "the command")

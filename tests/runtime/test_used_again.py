@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.runtime.conftest import eventually, is_gone
 from tests.specification import spec
 from vctl.runtime import local, processes, supervisors
+from vctl.runtime.environment import NOTHING_SHARED, Shared
 from vctl.runtime.protocol import RunState
 
 pytestmark = spec("16.local")
@@ -111,9 +112,43 @@ def test_an_idle_supervisor_that_is_killed_takes_no_request_with_it(ground):
 def test_a_long_environment_reaches_a_supervisor_that_was_used(ground):
     one_by_one(ground, ("a", "pass", {}))
     env = {"PATH": os.environ["PATH"], **{f"V{n}": "x" * 60_000 for n in range(10)}}
-    ground.python("b", "import os; print(sum(map(len, os.environ.values())))", env=env)
+    ground.python("b", "import os; print(sum(map(len, os.environ.values())))", own=env)
     assert ground.ended("b").exit_code == 0
     assert int(ground.log("b")) >= 600_000
+
+
+@spec("8.environment")
+def test_runs_of_commands_with_different_environments_take_turns_on_a_supervisor(ground):
+    raw = os.fsdecode(b"\xff\xfe")
+    brought = [Shared({"A": "x", "LIST": raw}), Shared({"B": "y", "OWN": "theirs"}), NOTHING_SHARED]
+    for n in range(9):
+        ground.launch(
+            f"r{n}", "/bin/cat", "/proc/self/environ", own={"OWN": f"{n}{raw}"}, shared=brought[n % 3]
+        )
+        ground.ended(f"r{n}")
+        want = {
+            **brought[n % 3].variables,
+            "OWN": f"{n}{raw}",
+            "VCTL_RUN_ID": f"r{n}",
+            "VCTL_HOME": str(ground.home),
+        }
+        assert sorted(ground.log(f"r{n}").split(b"\0")[:-1]) == sorted(
+            os.fsencode(f"{name}={text}") for name, text in want.items()
+        )
+    assert len({supervisor_of(ground, f"r{n}") for n in range(9)}) == 1
+
+
+@spec("8.environment")
+def test_a_supervisor_that_replaces_one_knows_what_runs_share(ground):
+    brought = Shared({"A": "x"})
+    ground.launch("a", "/bin/sh", "-c", "exit $((A))", shared=brought, own={"A": "3"})
+    assert ground.ended("a").exit_code == 3
+    ground.launch("b", "/bin/sh", "-c", "echo $A", shared=brought, own={})
+    ground.ended("b")
+    os.kill(supervisor_of(ground, "b"), signal.SIGKILL)
+    ground.launch("c", "/bin/sh", "-c", "echo $A", shared=brought, own={})
+    ground.ended("c")
+    assert (ground.log("b"), ground.log("c")) == (b"x\n", b"x\n")
 
 
 def test_idle_supervisors_end_with_their_launcher(ground):

@@ -264,14 +264,18 @@ class Supervisor(Process):
         """``Supervision.carry_out`` up to the record of the end, which is not said yet."""
         kernel, name = self.kernel, self.run
         run.heed_stop()
-        code, signo = 128 + signal.SIGTERM, int(signal.SIGTERM)
+        code, signo, started = 128 + signal.SIGTERM, int(signal.SIGTERM), b""
         if not run.stopped:
             self.write_log(os.fsdecode(run.plan[3]))
             main = run.process = kernel.spawn(self, name)
             run.main = main.pid
             yield self.pause()
-            yield from self.while_full()
-            own.write(lines.STARTED, run.name, b"%d %d %d" % (main.pid, main.started, kernel.timeline.now()))
+            started = b"%d %d %d" % (main.pid, main.started, kernel.timeline.now())
+            started = lines.line(lines.STARTED, run.name, started)
+            if main.alive:
+                yield from self.while_full()
+                own.write(started)
+                started = b""
             yield supervisor._SHORT_S
             if main.alive:
                 own.say()
@@ -287,7 +291,7 @@ class Supervisor(Process):
             yield self.pause()
         yield from self.while_full()
         rest = b"%d %d 0 %d %d 0 0 0 " % (code, signo, run.stopped, kernel.timeline.now())
-        own.write(lines.ENDED, run.name, rest)
+        own.write(started + lines.line(lines.ENDED, run.name, rest))
         kernel.over.add(name)
         if not run.stopped:
             kernel.truth[name] = code

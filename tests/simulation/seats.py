@@ -539,7 +539,7 @@ def old(runtime: LocalRuntime, due: list[Row]) -> None:
 
 def request(row: Row) -> LaunchRequest:
     return LaunchRequest(
-        run_id=row.run_id, argv=("true",), env={}, cwd="/", log_path="/dev/null", supervisor=row.number
+        run_id=row.run_id, argv=("true",), own={}, cwd="/", log_path="/dev/null", supervisor=row.number
     )
 
 

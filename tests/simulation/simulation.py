@@ -351,6 +351,8 @@ class Simulation(World):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Turn, "_step", counted)
             scheduler.turn()
+        if scheduler.work.refused[1] > 1:
+            raise Violation("a plan was refused whole, twice, and nothing had changed")
 
     def turn(self) -> None:
         """The scheduler takes a turn, or one is started."""

@@ -91,7 +91,7 @@ TREE = {"clusters": [{"id": "lab", "divisible": True, "replica_sets": {"4c8g": 2
                                     "queue": {"order": "fair"}}]}]}  # fmt: skip
 QUEUE = {"order": "fair", "discipline": "backfill", "weight": 2, "ageing_s": 5, "preemption": "requeue"}
 PROVIDER = {"kind": "command", "templates": {"t": {"resources": {"CPU": 2}, "max": 3, "labels": {"a": "b"}}},
-            "boot_time": "2s", "idle_timeout": 60, "up": ["x"], "down": ["y"]}  # fmt: skip
+            "idle_timeout": 60, "up": ["x"], "down": ["y"]}  # fmt: skip
 JOB = {
     "at": 0, "run": 5, "resources": {"CPU": 1, "memory": "1GiB"}, "nodes": 2, "policy": "SPREAD", "priority": 1,
     "cluster": "primary", "user": "ana", "limit": "1m", "name": "j1",

@@ -180,41 +180,12 @@ def _execute(command: Command, values: dict[str, Any]) -> int:
         try:
             return _answer(call, command.arguments(values))
         except VctlError as error:
-            return _report(_in_words_of(command, error), as_json=call.output == "json")
+            return _report(error.spelled(_options(command)), as_json=call.output == "json")
 
 
-def _in_words_of(command: Command, error: VctlError) -> VctlError:
-    """The error of a verb with the names of options in place of parameters: ``--resources.CPU``.
-
-    Inside of a sentence these are words with an underscore, and ``name=VALUE``.
-    """
-    path = str(error.details.get("path", ""))
-    name = path.partition(".")[0].partition("[")[0]
-    named = (one for one in command.params if name in _names(one))
-    param = next((one for one in named if one.info.names), None)
-    if param is not None and error.problem.startswith(path):
-        path = param.spelled + path[len(name) :]
-        error.problem = path + error.problem[len(error.details["path"]) :]
-        error.details["path"] = path
-    spelled = {name: one.spelled for one in command.params if one.info.names for name in _names(one)}
-    for name, option in spelled.items():
-        if name in error.problem or name in error.fix:
-            error.problem, error.fix = (
-                _with_option(text, name, option) for text in (error.problem, error.fix)
-            )
-    return error
-
-
-def _names(param: Param) -> tuple[str, ...]:
-    """The names of a parameter in messages: a number of seconds is written as a duration."""
-    return param.name, param.name.removesuffix("_s")
-
-
-def _with_option(text: str, name: str, option: str) -> str:
-    import re
-
-    following = r"(?![\w.\-/\"'])" if "_" in name else "(?==)"
-    return re.sub(rf"(?<![\w.\-/\"']){name}{following}", option, text)
+def _options(command: Command) -> dict[str, str]:
+    """How messages spell the parameters of a command."""
+    return {name: param.spelled for param in command.params for name in param.references}
 
 
 def _answer(call: Call, values: dict[str, Any]) -> int:
@@ -227,9 +198,8 @@ def _answer(call: Call, values: dict[str, Any]) -> int:
             if "watch" in call.command.common:  # a shown state may be old when no scheduler runs
                 call.warn_if_nothing_schedules()
         sys.stdout.flush()
-        if not call.watch_s:
+        if not call.watch_s or not call.pause():
             return code
-        call.pause()
 
 
 def _unread() -> int:

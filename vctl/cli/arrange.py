@@ -23,8 +23,6 @@ def arrange(answer: Answer, *, sort: str | None, columns: str | None, limit: int
     rows = list(answer.rows)
     total = len(rows) + answer.more
     known = fields(answer)
-    if not rows and answer.data.get("kind") == "JobList":
-        known.append("array")  # tables have it for arrays
     if sort is not None:
         order = _sorted(rows, sort, known)
         rows = [rows[i] for i in order][:limit]

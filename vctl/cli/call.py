@@ -261,7 +261,7 @@ class Call:
             cli.output.write(answer, self.output, sys.stdout, header=self._header)
         elif answer.draw is None:
             sys.stdout.writelines(f"{visible(line)}\n" for line in answer.sentences)
-        elif self.watch_s and sys.stdout.isatty():
+        elif self.watch_s and cli.screen.replaces_text(sys.stdout):
             self._redraw(answer)
         else:
             screen = cli.screen.Screen.on(sys.stdout, color=self.config.get("color"), header=self._header)
@@ -278,11 +278,14 @@ class Call:
             )
         self._live.show(answer, self._notice(), header=self._header)
 
-    def pause(self) -> None:
-        """Wait until a watched answer is refreshed."""
+    def pause(self) -> bool:
+        """Wait until a watched answer is refreshed; False when that is not wanted any more."""
+        if self._live is not None:
+            return not self._live.keys.quit_within(self.watch_s or 0)
         import time
 
         time.sleep(self.watch_s or 0)
+        return True
 
 
 def tell(text: str) -> None:

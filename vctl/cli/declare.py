@@ -73,7 +73,10 @@ def _read(param: Param, text: Any) -> Any:
     """The value of an option from its text."""
     if not param.info.reads or not isinstance(text, str):
         return text
-    return READERS[param.info.reads](text, param.spelled)
+    value = READERS[param.info.reads](text, param.spelled)
+    if value is None:
+        param.check(value)
+    return value
 
 
 def _duration(text: str, path: str) -> float:

@@ -1,9 +1,12 @@
 """``--watch`` on a terminal: each answer replaces the previous one, and is never higher than the terminal."""
 
 import os
+import select
 import sys
+import termios
 import time
-from typing import TYPE_CHECKING
+import tty
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
@@ -13,6 +16,33 @@ from vctl.cli.screen import Drawn, Screen
 
 if TYPE_CHECKING:
     from vctl.cli.output import Answer
+
+
+class Keys:
+    """Keys that are pressed at the terminal, without Enter and without an echo."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] | None = None
+        if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():  # to read in the background would stop us
+            self._before = termios.tcgetattr(0)
+            tty.setcbreak(0)
+
+    def quit_within(self, seconds: float) -> bool:
+        """Wait so long; True at once when q is pressed, or when the terminal is gone."""
+        ends = time.monotonic() + seconds
+        while (left_s := ends - time.monotonic()) > 0:
+            if self._before is None:
+                time.sleep(left_s)
+            elif select.select([0], [], [], left_s)[0]:
+                pressed = os.read(0, 1024)
+                if not pressed or b"q" in pressed.lower():
+                    return True
+        return False
+
+    def close(self) -> None:
+        """The terminal takes lines again."""
+        if self._before is not None:
+            termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
 
 class LiveView:
@@ -25,6 +55,7 @@ class LiveView:
         self._live = Live(
             console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
+        self.keys = Keys()
         self._live.start()
 
     def show(self, answer: "Answer", notice: str | None, *, header: bool) -> None:
@@ -32,7 +63,7 @@ class LiveView:
         screen = Screen.on(sys.stdout, color=self._color, header=header)
         assert screen.height is not None
         assert answer.draw is not None
-        top = list(screen.text((f"{self._title}, {time.strftime('%H:%M:%S')}; Ctrl-C ends it", "dim")))
+        top = list(screen.text((f"{self._title}, {time.strftime('%H:%M:%S')}; q ends it", "dim")))
         bottom = list(screen.text((notice, "yellow"))) if notice else []
         capacity = max(2, screen.height - len(top) - len(bottom))
         screen.height = capacity
@@ -51,6 +82,7 @@ class LiveView:
     def close(self) -> None:
         """Restore the former content of the terminal."""
         self._live.stop()
+        self.keys.close()
 
 
 def _page(lines: list[Drawn]) -> Text:

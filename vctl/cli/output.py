@@ -35,6 +35,7 @@ class Answer:
         more: int = 0,
         code: int = 0,
         redraw: Callable[[Sequence[Data]], Draw] | None = None,
+        form: str = "",
     ) -> None:
         self.data = data
         self.rows = rows
@@ -50,12 +51,23 @@ class Answer:
         """Whether the first rows are left out where not all fit on the screen."""
         self.redraw = redraw
         """Makes the drawing of a list for other rows."""
+        self.form = form
+        """The documented form of the rows of a list, which says their fields and the order of these."""
 
 
 def listing(
-    kind: str, items: Sequence[Data], total: int, key: str, columns: Sequence[Column], none: str
+    kind: str,
+    items: Sequence[Data],
+    total: int,
+    key: str,
+    columns: Sequence[Column],
+    none: str,
+    form: str = "",
 ) -> Answer:
-    """A list of objects in its envelope; ``none`` is the text where there are none at all."""
+    """A list of objects in its envelope; ``none`` is the text where there are none at all.
+
+    ``form`` is the documented form of the objects, where that is not called as the list is.
+    """
 
     def drawn(rows: Sequence[Data]) -> Draw:
         def draw(screen: "Screen") -> Iterator[str]:
@@ -68,8 +80,9 @@ def listing(
     envelope = {"api_version": API_VERSION, "kind": kind, "items": items, "total": total}
     names = field_of(items, key)
     answer = Answer(
-        envelope, rows=items, names=names, draw=drawn(items), more=total - len(items), redraw=drawn
-    )
+        envelope, rows=items, names=names, draw=drawn(items), more=total - len(items), redraw=drawn,
+        form=form or kind.replace("List", "Form"),
+    )  # fmt: skip
     answer.newest_last = kind in OLDEST_FIRST
     return answer
 
@@ -97,7 +110,9 @@ def amounts(data: Mapping[str, float]) -> Answer:
         Column("AMOUNT", lambda row: cli.words.amount(row["resource"], row["amount"]), right=True),
     ]
     rows = [{"resource": name, "amount": value} for name, value in data.items()]
-    return Answer(data, rows=rows, names=list(data), draw=lambda screen: screen.table(columns, rows))
+    answer = Answer(data, rows=rows, names=list(data), draw=lambda screen: screen.table(columns, rows))
+    answer.columns = ("resource", "amount")
+    return answer
 
 
 def done(data: Data, name: object, sentence: str) -> Answer:
@@ -252,16 +267,14 @@ def _one_line(name: object, stream: TextIO) -> str:
 
 
 def fields(answer: Answer) -> list[str]:
-    """The fields of the objects of a list; of an empty list the documented fields of its kind."""
-    if answer.rows or not isinstance(answer.data, dict):
-        return list(dict.fromkeys(name for row in answer.rows for name in row))
+    """The fields of the objects of a list in the order of their documented form; of an empty list all of that form."""
     from vctl.spec import documents
 
-    kind = str(answer.data.get("kind"))
-    form = {"ClusterList": documents.ListedCluster}.get(kind) or getattr(
-        documents, kind.replace("List", "Form"), None
-    )
-    return list(getattr(form, "__annotations__", ()))
+    form = getattr(getattr(documents, answer.form, None), "__annotations__", {})
+    found = dict.fromkeys(name for row in answer.rows for name in row)
+    if answer.form and not answer.rows:
+        return list(form)
+    return [*(name for name in form if name in found), *(name for name in found if name not in form)]
 
 
 def _write_csv(answer: Answer, stream: TextIO, *, header: bool) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl import ops
+from vctl.cli.screen import replaces_text
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
@@ -40,8 +41,8 @@ class Progress:
 
     def __init__(self, stream: TextIO, *, always: bool) -> None:
         self.stream = stream
-        self.terminal = stream.isatty()
-        self.active = self.terminal or always
+        self.terminal = replaces_text(stream)
+        self.active = stream.isatty() or always
         self.settled = not self.active
         """Whether no further line is due before the end, so that the output can be followed without checks."""
         self.about = ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl.cli.table import GIVES, LEAST, MATTERS, Bar, Cell, Column
 from vctl.cli.words import named
+from vctl.config import DUMB
 from vctl.core.listed import Alike, Values, filled, mapped
 from vctl.core.text import visible
 
@@ -26,6 +27,12 @@ GAP = 2
 BAR = 12
 NO_EDGE = 1_000_000
 """The width of output that does not go to a terminal."""
+
+
+def replaces_text(stream: TextIO) -> bool:
+    """Whether this is a terminal on which text can take the place of text; elsewhere each page follows the other."""
+    return stream.isatty() and os.environ.get("TERM") not in DUMB
+
 
 Part = str | tuple[str, str]
 """A text, or a text and its colour."""
@@ -115,14 +122,14 @@ class Screen:
         line = Text(" " * indent)
         return self.draw(line.append(visible(text), self._style("cyan")), wrap=False)
 
-    def title(self, text: str) -> Iterator[Drawn]:
-        """A heading after an empty line."""
+    def title(self, text: str, note: str = "") -> Iterator[Drawn]:
+        """A heading after an empty line, and a note behind it."""
         yield Drawn("")
-        yield from self.text((text, "bold"))
+        yield from self.text((text, "bold"), (f"  {note}" if note else "", "dim"))
 
-    def section(self, title: str, lines: Iterable[str]) -> Iterator[Drawn]:
+    def section(self, title: str, lines: Iterable[str], note: str = "") -> Iterator[Drawn]:
         """A heading with lines below it, which were made with ``inner``."""
-        yield from self.title(title)
+        yield from self.title(title, note)
         for line in self.finish(lines):
             yield Drawn("  " + line if line else "")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from vctl.cli import tree, words
 from vctl.cli.columns import WIDE, cluster, state
 from vctl.cli.table import GIVES, Bar, Cell, Column, key, matters
+from vctl.core.resources import CPU, GPU, MEMORY
 from vctl.spec.quantities import format_duration
 
 if TYPE_CHECKING:
@@ -17,21 +18,34 @@ PROMPT = 1
 """The line that a low screen keeps free for the prompt of the shell."""
 LEAST_LINES = 3
 """The least lines of a section on a low screen, with the heading of the table."""
+WANTED = (CPU, GPU, MEMORY)
+"""The resources that come first, and that a low screen shows too."""
 
 
 class Section:
-    """A heading, the lines below it, and the number of rows that are not shown."""
+    """A heading, the lines below it, and the number of rows that are not shown; a low screen keeps ``least`` lines."""
 
-    def __init__(self, title: str, lines: Iterable[str], hidden: int = 0, hint: str = "") -> None:
+    def __init__(
+        self, title: str, lines: Iterable[str], hidden: int = 0, hint: str = "", least: int = 0
+    ) -> None:
         self.title = title
         self.lines = list(lines)
         self.hidden = hidden
         self.hint = hint
+        self.least = least
 
     @property
     def height(self) -> int:
         """The lines of the section, with the empty line above it."""
-        return 2 + len(self.lines) + (self.hidden > 0)
+        return 2 + len(self.lines)
+
+    def note(self, screen: "Screen") -> str:
+        """How many rows are not shown, and where a screen is wide enough also which command shows them."""
+        if not self.hidden:
+            return ""
+        told = f"{screen.mark} {self.hidden} more"
+        is_narrow = screen.width is not None and len(self.title + told + self.hint) + 2 > screen.width
+        return told if is_narrow else told + self.hint
 
 
 def draw(screen: "Screen", data: Data) -> Iterator[str]:
@@ -43,9 +57,7 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     yield from head
     has_empty_lines = screen.height is None or _height(sections) + len(head) + PROMPT <= screen.height
     for one in sections:
-        if one.hidden:
-            one.lines += screen.inner.text((f"{screen.mark} {one.hidden} more{one.hint}", "dim"))
-        yield from list(screen.section(one.title, one.lines))[0 if has_empty_lines else 1 :]
+        yield from list(screen.section(one.title, one.lines, one.note(screen)))[0 if has_empty_lines else 1 :]
 
 
 def _height(sections: list[Section]) -> int:
@@ -57,9 +69,10 @@ def _fit(sections: list[Section], capacity: int) -> None:
     for least in (LEAST_LINES, LEAST_LINES - 1):
         capacity += len(sections) * (least < LEAST_LINES)  # without the empty lines
         while _height(sections) > capacity:
-            longest = max(sections, key=lambda one: len(one.lines))
-            if len(longest.lines) <= least:
+            left = [one for one in sections if len(one.lines) > max(least, one.least)]
+            if not left:
                 break
+            longest = max(left, key=lambda one: len(one.lines))
             longest.lines.pop()
             longest.hidden += 1
 
@@ -79,8 +92,12 @@ def _head(screen: "Screen", data: Data) -> Iterator[str]:
 
 
 def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
-    resources = [{"name": name, **amounts} for name, amounts in data["resources"].items()]
-    yield Section("Resources", screen.table(_RESOURCES, resources) if resources else ())
+    amounts = data["resources"]
+    first = [name for name in WANTED if name in amounts]
+    names = [*first, *(name for name in amounts if name not in first)]
+    resources = [{"name": name, **amounts[name]} for name in names]
+    lines = screen.table(_RESOURCES, resources) if resources else ()
+    yield Section("Resources", lines, least=1 + len(first))
     branches = data["clusters"]
     hidden = max(0, len(branches) - MOST_CLUSTERS)
     yield Section(

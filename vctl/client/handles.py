@@ -198,11 +198,6 @@ class Local(declare.Local):
     def __repr__(self) -> str:
         return str(self.home)
 
-    def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Carry out one verb in this process, with values as a server accepts them."""
-        operation.check(args, kwargs)
-        return super().call(operation, *args, **kwargs)
-
     @contextmanager
     def opened(self) -> Iterator[Store]:
         """The opened state, for one operation."""

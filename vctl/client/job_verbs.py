@@ -15,7 +15,7 @@ from vctl.client.handles import Handle, Job, Task
 from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
 from vctl.client.state_api import Filters, Verbs
 from vctl.client.virtual_cluster import VirtualCluster
-from vctl.errors import BadSpec
+from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks
 from vctl.operations.declare import Verb
 from vctl.spec import documents
@@ -243,7 +243,7 @@ def words_of(command: Command) -> tuple[str, ...]:
     """The words of a command. Refuses operators of a shell."""
     if not isinstance(command, str | Iterable):
         raise spec.fields.refuse(
-            "entrypoint",
+            param("entrypoint"),
             f"{spec.fields.show(command)} is not a command",
             'write it as ["python", "train.py"]',
         )
@@ -252,10 +252,12 @@ def words_of(command: Command) -> tuple[str, ...]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise BadSpec(f"entrypoint: {error}: {command}", fix="close the quotes, or write a list") from None
+        raise BadSpec(
+            f"{param('entrypoint')}: {error}: {command}", fix="close the quotes, or write a list"
+        ) from None
     if found := next((word for word in words if word in _OPERATORS), None):
         raise BadSpec(
-            f"entrypoint: {found} needs a shell, and no shell is run",
+            f"{param('entrypoint')}: {found} needs a shell, and no shell is run",
             fix='write ["sh", "-c", "..."], or the words as a list',
         )
     return tuple(words)
@@ -268,7 +270,7 @@ def _directory(given: str | os.PathLike[str] | None) -> str | None:
         return os.path.abspath(os.path.expanduser(os.fsdecode(given)))
     except TypeError:
         raise spec.fields.refuse(
-            "working_dir", f"{spec.fields.show(given)} is not a path", "put it in quotes"
+            param("working_dir"), f"{spec.fields.show(given)} is not a path", "put it in quotes"
         ) from None
 
 

@@ -10,7 +10,7 @@ from vctl import ops
 from vctl.client import inside
 from vctl.client.handles import Place
 from vctl.core.clusters import PRIMARY
-from vctl.errors import BadSpec
+from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks, views
 from vctl.operations.params import Limit, Param
 from vctl.spec.documents import (
@@ -173,7 +173,7 @@ def _text(given: Filter) -> str:
 
 def _no_filters(given: object) -> BadSpec:
     return refuse(
-        "filters",
+        param("filters"),
         f"{show(given)} is not a list of filters",
         'write it as ["state=RUNNING"] or [("state", "=", "RUNNING")]',
     )

@@ -296,8 +296,8 @@ class FreeCapacity:
         self.free = free
         if allocation.instances:
             self.instances = instances
-        self.cores |= frozenset(allocation.cores) - self.gone
-        if self.gone:
+        if allocation.cores:
+            self.cores |= frozenset(allocation.cores) - self.gone
             self.gone -= frozenset(allocation.cores)
         if self.is_untouched():  # shares the values of the total again
             self.free, self.instances = self.total.amounts, self.total.instances
@@ -333,9 +333,12 @@ class FreeCapacity:
 
     def is_untouched(self) -> bool:
         """Whether nobody holds any of it, no instance and no core either."""
-        total = self.total
+        total, free = self.total, self.free
+        for name, amount in total.amounts.items():
+            if free.get(name, 0) != amount:
+                return False
         return (
-            (self.free == total.amounts or shape_of(self.free) == shape_of(total.amounts))
+            (len(free) == len(total.amounts) or shape_of(free) == shape_of(total.amounts))
             and self.instances == total.instances
             and self.cores == self.all_cores
             and not self.gone

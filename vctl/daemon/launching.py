@@ -23,7 +23,7 @@ from vctl.engine.rules.starts import vnodes_of
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_path
 from vctl.runtime import relay
-from vctl.runtime.environment import job_environment
+from vctl.runtime.environment import Shared, job_environment
 from vctl.runtime.protocol import LaunchRequest
 from vctl.store import arrays, jobs, rows, tasks
 from vctl.store.rows import dumps, loads
@@ -37,7 +37,7 @@ class Command:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty."""
 
     argv: tuple[str, ...]
-    env: Mapping[str, str]
+    env: Shared
     cwd: str
     sees_all: bool = False
     count: int = 1
@@ -72,7 +72,7 @@ class Commands:
 def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> Command:
     argv = (*relayed(options.get("relay")), *loads(row["argv"]))
     return Command(
-        argv, loads(row["env"]), os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")),
+        argv, Shared(loads(row["env"])), os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")),
         ray=options.get("private_ray", ""), **more,
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def request_of(
     return LaunchRequest(
         run_id=run.run_id,
         argv=(*before, *command.argv),
-        env=job_environment(command.env, own, gpus=gpus, cpus=cpus),
+        own=job_environment(command.env.variables, own, gpus=gpus, cpus=cpus),
         cwd=command.cwd,
         supervisor=run.supervisor or 0,
         log_path=log_path(home, run.task_id or job.submission_id),
@@ -146,6 +146,7 @@ def request_of(
         reservation=reservation_of(ledger, run, attempt) if source == RAY else None,
         ray=ray,
         shown=shown,
+        shared=command.env,
     )
 
 

@@ -95,8 +95,6 @@ class Objects:
         self._next = 0
         self._nodes: dict[int, set[str]] = {}
         """job -> the nodes on which processes of it have ended."""
-        self._over: list[tuple[int, int, str]] = []
-        """(job, attempt, node) of directories that can go; at leisure, removing files is slow beside commits."""
         self._dead: set[str] = set()
 
     def let_go(self, state: FollowedState, run: Run) -> None:
@@ -107,8 +105,8 @@ class Objects:
         attempt = run.attempt if run.task_id is None else attempt_of(self.store, state, run.job_id)
         nodes = self._nodes.pop(run.job_id)
         if attempt is not None:
-            over = [(run.job_id, attempt, node_id) for node_id in sorted(nodes)]
-            self._over += [place for place in over if not files.recycle(self.store.home, *place)]
+            for node_id in sorted(nodes):
+                files.let_go(self.store.home, run.job_id, attempt, node_id)
 
     def have_lost_a_node(self, state: FollowedState) -> bool:
         """Whether a node has died since the last time."""
@@ -116,17 +114,17 @@ class Objects:
 
     def tidy(self, state: FollowedState, uptime: int) -> None:
         """Remove the directories of what is over; now and then also those that a crash made us forget."""
-        for place in self._over:
-            files.remove(self.store.home, *place)
-        self._over.clear()
         is_due = self._next <= uptime
         if is_due or self.have_lost_a_node(state):
             for place in files.folders(self.store.home):
-                if self._is_on_a_lost_node(state, *place) or (is_due and not self._is_wanted(*place)):
+                if self._is_on_a_lost_node(state, *place):
                     files.remove(self.store.home, *place)
+                elif is_due and not self._is_wanted(*place):
+                    files.let_go(self.store.home, *place)
             self._dead = set(state.dead_nodes)
         if is_due:
             self._next = uptime + int(self.interval_s * 1e9)
+        files.tidy(self.store.home)  # at leisure: removing files is slow beside commits
 
     def _is_on_a_lost_node(self, state: FollowedState, job_id: int, _: int, node_id: str) -> bool:
         node = state.ledger.nodes.get(node_id)

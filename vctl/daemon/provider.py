@@ -14,7 +14,7 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from vctl.core.nodes import DOWN, UP, NodeRequest
+from vctl.core.nodes import UP, NodeRequest
 from vctl.daemon.following import FollowedState
 from vctl.engine.rules import machines
 from vctl.engine.settings import MachineTerms
@@ -97,7 +97,11 @@ class Provider:
             try:
                 if called.problem is not None:
                     raise ValueError(called.problem)
-                made = list(request.nodes) if request.action == DOWN else _ids(called.answer, request)
+                made = list(request.nodes)
+                if request.action == UP:
+                    made = _ids(called.answer, request)
+                    if all(node_id in state.ledger.nodes for node_id in made):
+                        raise ValueError(f"its answer names no new node: {', '.join(made)} is there already")
             except ValueError as error:
                 found.append(self._refused(request, str(error), now))
             else:
@@ -153,11 +157,10 @@ def _ids(answer: bytes, request: NodeRequest) -> list[str]:
     if not answer.strip():
         return list(request.nodes)
     try:
-        listed = json.loads(answer)["nodes"]
-        found = [str(node["node_id"]) for node in listed]
+        found = [node["node_id"] for node in json.loads(answer)["nodes"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError('its answer is not {"nodes": [{"node_id": …}]}') from None
     for node_id in found:
-        if not NODE_ID.match(node_id):
-            raise ValueError(f"its answer has a bad node id: {node_id[:200]!r}")
+        if not isinstance(node_id, str) or not NODE_ID.match(node_id):
+            raise ValueError(f"its answer has a bad node id: {str(node_id)[:200]!r}")
     return found or list(request.nodes)

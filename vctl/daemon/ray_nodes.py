@@ -14,7 +14,7 @@ from vctl.core import labels as lb
 from vctl.core.nodes import LOST, MADE_BY, RAY, Node
 from vctl.core.resources import MEMORY, SCALE, Amounts, whole_node
 from vctl.daemon.trouble import say
-from vctl.errors import BadSpec, Conflict, DiskTrouble, Unreachable
+from vctl.errors import BadSpec, Conflict, DiskTrouble, Unreachable, VctlError
 from vctl.ops.nodes import template_of
 from vctl.spec.provider_spec import NONE, parse_provider
 from vctl.store import nodes as table
@@ -82,9 +82,19 @@ class RayNodes:
 
     def connect(self) -> None:
         """Wait for Ray, and take over its nodes. Raises Unreachable."""
-        self.runtime.connect()
+        try:
+            self.runtime.connect()
+        except VctlError:
+            self._forget()
+            raise
         if self.runtime.nodes is not None:
             self._write(self.runtime.nodes)
+
+    def _forget(self) -> None:
+        """A directory that never had a node of Ray is as if nobody had named one: this machine joins by itself."""
+        with Store.open(self.home) as store, store.transaction():
+            if not any(row["source"] == RAY for row in table.all_rows(store)):
+                observed.remember(store, RAY, None)
 
     def look_after(self) -> None:
         """Write what has changed; later where the tables cannot be written now."""

@@ -15,6 +15,7 @@ from vctl.daemon.carrying import Carrier
 from vctl.daemon.commit import commit, leaves_more, supply_of
 from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.observing import Observer
+from vctl.daemon.trouble import say
 from vctl.engine.rules import machines
 from vctl.engine.settings import NO_PROVIDER
 from vctl.engine.stimuli import MachinesWanted, Now, ProcessOver, Stimulus
@@ -25,6 +26,7 @@ from vctl.scheduler.cycle import decide
 from vctl.scheduler.plan import Plan
 from vctl.store.store import Store
 
+Mark = tuple[int, int, bool]
 STEPS_NS = 500_000_000
 """How long steps follow each other before whoever calls has its turn again."""
 
@@ -45,8 +47,10 @@ class Turn:
         """Jobs that commands have handed over, until they are written."""
         self._found: list[Stimulus] = []
         """What came of the effects of the last step."""
-        self._searched: tuple[int, int, bool] | None = None
+        self._searched: Mark | None = None
         """Where the last search of this turn has found all that can start."""
+        self.refused: tuple[Mark | None, int] = None, 0
+        """Where all that a search found was refused, and how often there."""
 
     def begin(self) -> None:
         """A state was loaded."""
@@ -131,9 +135,27 @@ class Turn:
             started = commit(self.store, state, plan, now)
             if any(isinstance(one, ProcessOver) for one in stimuli):
                 self.next_runs.assign(state, supply_of(self.store, state))
-        self._searched = None if leaves_more(plan, started) else self._mark(state)
         self.last_round_ms = (self.now().uptime - began) / 1e6
+        if plan.proposed and not started and self._is_refused_again(state):
+            self._searched = self._mark(state)
+            return Plan(), 0
+        self._searched = None if leaves_more(plan, started) else self._mark(state)
         return plan, started
+
+    def _is_refused_again(self, state: FollowedState) -> bool:
+        """Whether a plan was refused whole for a second time and nothing has changed: search and commit disagree.
+
+        That is a fault of ours, which must not keep a CPU busy for ever: the next search is in the next turn.
+        """
+        where, times = self.refused
+        mark = self._mark(state)
+        times = times + 1 if where == mark else 1
+        self.refused = mark, times
+        if times == 2:
+            say(
+                "what was to start is refused again with nothing changed: it is tried again later. Please report this"
+            )
+        return times > 1
 
     def _enter(self, state: FollowedState) -> None:
         """Write what was handed over: of each job that somebody still waits for, and that nothing stands against."""
@@ -184,7 +206,7 @@ class Turn:
         self.rounds += not plan.is_empty
         return plan
 
-    def _mark(self, state: FollowedState) -> tuple[int, int, bool]:
+    def _mark(self, state: FollowedState) -> Mark:
         """What differs after every change that a decision could depend on."""
         return state.seen, self.store.last_entry, bool(state.ledger.grown or state.ledger.joined)
 

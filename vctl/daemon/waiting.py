@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ Form = Mapping[str, Any]
 
 STARTING_S = 0.1
 """How often to look while nobody is at work."""
+PAUSE_S, PART = 0.05, 64
+"""Between two looks: this part of the time waited so far, and no longer than that. Where jobs end by the hundred, each
+commit would wake everybody who waits for anything."""
 
 
 class Waiter:
@@ -35,6 +39,7 @@ class Waiter:
     def __init__(self, store: Store, config: Config) -> None:
         self.store = store
         self.background = Background(config)
+        self.began = time.monotonic()
         self.watch = Watch()
         self.watch.add(store.watched(), MODIFY)
 
@@ -86,7 +91,8 @@ class Waiter:
             most_s = min(most_s, STARTING_S)
         poll = select.poll()
         poll.register(self.watch.fileno(), select.POLLIN)
-        poll.poll(max(0.0, most_s * 1000))
+        if poll.poll(max(0.0, most_s * 1000)):
+            time.sleep(min(PAUSE_S, most_s, (time.monotonic() - self.began) / PART))
         self.watch.read()
 
 

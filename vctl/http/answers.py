@@ -29,6 +29,9 @@ _ALWAYS: dict[str, tuple[str, Any]] = {
 }
 """The field that ``data`` of a failure always has, and its empty value."""
 
+_FIELDS = {"cluster_id": "virtualClusterId", "replica_sets": "replicaSets", "nodes": "nodesToRemove"}
+"""The fields of the management API, by the parameters that an error names."""
+
 
 class JSONResponse(_JSONResponse):
     """JSON in UTF-8; characters that are not text, or that control a terminal, are escaped."""
@@ -90,16 +93,18 @@ def failure(what: str, cluster_id: str, error: VctlError) -> dict[str, Any]:
         data[name] = error.details.get(name, empty)
     if "blockers" in error.details:
         data["blockers"] = error.details["blockers"]
-    return envelope(
-        result=False, msg=f"Failed to {what} virtual cluster {cluster_id}: {error.problem}", data=data
-    )
+    problem = error.spelled(_FIELDS).problem
+    return envelope(result=False, msg=f"Failed to {what} virtual cluster {cluster_id}: {problem}", data=data)
 
 
 def body_for(path: str, error: VctlError) -> dict[str, Any]:
     """The body of an error, in the envelope of the API that the path belongs to."""
     if path == MANAGEMENT or path.startswith(MANAGEMENT + "/"):
         return envelope(result=False, msg=error.problem, data={})
-    return error.document()
+    body = error.document()
+    if parts := error.parts():
+        body["error"]["details"] = {**error.details, "parts": parts}
+    return body
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
@@ -182,7 +187,7 @@ _FIELD = {
 def _first_problem(error: RequestValidationError) -> BadSpec:
     """The first problem of a request, with its path. The sent value is not repeated, as it may be a secret."""
     found = error.errors()[0]
-    path = ".".join(_place(found["loc"], found["type"], error.body))
+    path = _place(found["loc"], found["type"], error.body)
     words = (_FIELD if path else _BODY).get(found["type"], "{msg}")
     problem = words.format_map({"msg": found["msg"], **found.get("ctx", {})})[:300]
     return BadSpec(
@@ -192,11 +197,11 @@ def _first_problem(error: RequestValidationError) -> BadSpec:
     )
 
 
-def _place(loc: Sequence[str | int], kind: str, body: Any) -> list[str]:
+def _place(loc: Sequence[str | int], kind: str, body: Any) -> str:
     """The path of a value in the sent body. A location of pydantic also names the tried alternatives of a type."""
     if loc[:1] != ("body",):
-        return [str(part) for part in loc[1:] or loc]
-    path: list[str] = []
+        return _path(loc[1:] or loc)
+    path: list[str | int] = []
     here = body
     for part in loc[1:]:
         if isinstance(here, Mapping) and (part in here or kind == "missing"):
@@ -205,8 +210,13 @@ def _place(loc: Sequence[str | int], kind: str, body: Any) -> list[str]:
             here = here[part] if part < len(here) else None
         else:
             break
-        path.append(str(part))
-    return path
+        path.append(part)
+    return _path(path)
+
+
+def _path(parts: Sequence[str | int]) -> str:
+    """A path as in the errors of a cluster spec: ``nodesToRemove[0]``, ``env.PATH``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
 
 
 def _methods(request: Request) -> list[str]:

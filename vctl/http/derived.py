@@ -20,6 +20,7 @@ from pydantic import (
     create_model,
 )
 
+from vctl.errors import VctlError
 from vctl.http import documents
 from vctl.http.answers import JSONResponse
 from vctl.http.context import here
@@ -65,13 +66,17 @@ def router_of(module: ModuleType) -> APIRouter:
 def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
     """Add the route of a verb."""
     in_path, others = _divided(operation)
+    fields = {name: param.wire for param in operation.params for name in param.references}
 
     def endpoint(request: Request, **given: Any) -> JSONResponse:
         body = given.pop("body", None)
         if body is not None:
             given.update({name: getattr(body, name) for name in body.model_fields_set})
         with here(request) as carried_out_on:
-            found = operation.at(carried_out_on, **_by_name(operation, given))
+            try:
+                found = operation.at(carried_out_on, **_by_name(operation, given))
+            except VctlError as error:
+                raise error.spelled(fields) from None
         return JSONResponse(operation.document(found))
 
     parameters = [_parameter("request", Request)]

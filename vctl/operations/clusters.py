@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
+from vctl.errors import param
 from vctl.operations.declare import Here, operation
 from vctl.operations.params import Arg, Filters, Opt, Written, document_of
 
@@ -84,8 +85,8 @@ def create(
         replica_sets=replica_sets,
         parent_id=parent,
         detach=detach,
-        borrow_limit=here.amounts(borrow_limit, "borrow_limit"),
-        lending_limit=here.amounts(lending_limit, "lending_limit"),
+        borrow_limit=here.amounts(borrow_limit, param("borrow_limit")),
+        lending_limit=here.amounts(lending_limit, param("lending_limit")),
         queue=queue,
     )
 
@@ -146,8 +147,8 @@ def update(
         spec=_spec(here, cluster_id, spec, replica_sets),
         replica_sets=replica_sets,
         revision=None if revision is None else int(revision),
-        borrow_limit=here.amounts(borrow_limit, "borrow_limit"),
-        lending_limit=here.amounts(lending_limit, "lending_limit"),
+        borrow_limit=here.amounts(borrow_limit, param("borrow_limit")),
+        lending_limit=here.amounts(lending_limit, param("lending_limit")),
         queue=queue,
     )
 
@@ -195,7 +196,9 @@ def _spec(
     if document is None:
         return None
     if replica_sets is not None:
-        raise spec.fields.refuse("spec", "it cannot be combined with replica_sets", "keep one of the two")
+        raise spec.fields.refuse(
+            param("spec"), f"it cannot be combined with {param('replica_sets')}", "keep one of the two"
+        )
     return spec.cluster_spec.parse_cluster_spec(
         document_of(document), units=here.units, camel_case=True, logical=True, cluster_id=cluster_id
     )

@@ -23,6 +23,7 @@ from vctl.errors import (
     TimedOut,
     Unreachable,
     VctlError,
+    from_parts,
 )
 from vctl.ops.logs import write_out
 
@@ -186,8 +187,11 @@ class Connection:
         if status == 401:
             fix = "set VCTL_TOKEN to the server's token, or VCTL_TOKEN_FILE to a file that holds it"
         code = int(fields.get("exit_code", 1))
+        details = dict(fields.get("details") or {})
+        texts = {"message": str(fields.get("message", "")), "hint": fix, **details}
+        texts |= {field: from_parts(parts) for field, parts in details.pop("parts", {}).items()}
         error = _BY_EXIT_CODE.get(code, VctlError)(
-            str(fields.get("message", "")), fix=fix, details=fields.get("details") or {}
+            texts["message"], fix=texts["hint"], details={name: texts[name] for name in details}
         )
         # the server may have a class of errors that this version does not know
         error.code, error.exit_code = str(fields.get("code", error.code)), code

@@ -217,7 +217,8 @@ class Local:
         self._opened = opened
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Carry out one verb in this process."""
+        """Carry out one verb in this process, with values as a server accepts them."""
+        operation.check(args, kwargs)
         with self._opened() as store:
             return operation.at(Here(store, self.config), *args, **kwargs)
 
@@ -235,7 +236,8 @@ class Remote:
         self._connected = connected
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Let the server carry out one verb."""
+        """Let the server carry out one verb. What it would refuse is refused here, in the words of ``Local``."""
+        operation.check(args, kwargs)
         given = operation.given(args, kwargs)
         path = operations.connection.at(
             *(str(next(given)[1]) if "{" in part else part for part in operation.path.split("/")[1:])

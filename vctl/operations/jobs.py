@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
+from vctl.errors import BadSpec, param
 from vctl.operations.declare import Here, asks, operation
 from vctl.operations.params import NOT_GIVEN, Arg, Filters, Limit, Opt, Written, document_of
 
@@ -31,7 +32,10 @@ Grace = Annotated[
         help="Time between SIGTERM and SIGKILL, such as 10s (default 3s).",
     ),
 ]
-Priority = Annotated[int | None, Opt("--priority", help="Higher priorities go first.")]
+LEAST, MOST = -(2**31), 2**31
+Priority = Annotated[
+    int | None, Opt("--priority", least=LEAST, most=MOST, help="Higher priorities go first.")
+]
 Name = Annotated[str | None, Opt("--name", longest=100_000, help="Display name.")]
 NO_LIMIT = ("none", "unlimited")
 Seconds = Annotated[float | None, Opt(least=0, most=1e10, help="Time limit in seconds; null: no limit.")]
@@ -105,7 +109,7 @@ def request(
         Opt("--memory", metavar="SIZE", reads="text", help="Memory of each reserved node, such as 8GiB."),
     ] = None,
     nodes: Annotated[
-        int | None, Opt("--nodes", help="Number of reserved nodes, each on its own machine (1).")
+        int | None, Opt("--nodes", least=1, most=10_000, help="Number of reserved nodes, each on its own machine (1).")
     ] = None,
     entrypoint_num_cpus: Annotated[
         float | str | None,
@@ -124,7 +128,7 @@ def request(
         Opt("--entrypoint-resources", metavar="JSON", reads="resources", help="Other resources of the command itself."),
     ] = None,
     priority: Annotated[
-        int, Opt("--priority", least=-(2**31), most=2**31, help="Higher priorities go first (0).")
+        int, Opt("--priority", least=LEAST, most=MOST, help="Higher priorities go first (0).")
     ] = 0,
     time_limit_s: Annotated[
         float | None,
@@ -181,7 +185,7 @@ def request(
     max_retries: Annotated[
         int,
         Opt(
-            "--max-retries", least=-1, most=10**9,
+            "--max-retries", least=0, most=1000,
             help="Number of retries after failures that --retry-on names (0).",
         ),
     ] = 0,
@@ -241,15 +245,15 @@ def request(
         grace_s=here.config.get("kill_grace") if grace_s is None else grace_s,
         hold=hold,
         begin_at=begin_at,
-        array=None if array is None else options.parse_array(array, "array"),
-        after=tuple(options.parse_dependency(text, "after") for text in after),
+        array=None if array is None else options.parse_array(array, param("array")),
+        after=tuple(options.parse_dependency(text, param("after")) for text in after),
         per_node=per_node,
         label=label,
         ray=spec.job_request.JobRay("dashboard" if ray_dashboard else "plain" if ray else ""),
         max_retries=max_retries,
         retry_on=tuple(retry_on),
         backoff_s=backoff_s,
-        signal=None if signal is None else options.parse_warning_signal(signal, "signal"),
+        signal=None if signal is None else options.parse_warning_signal(signal, param("signal")),
         job_scope=job_scope,
     ), here.surroundings(environment)
 
@@ -359,7 +363,12 @@ def edited(
     if time_limit in NO_LIMIT:
         changes["time_limit_s"] = None
     elif time_limit is not None:
-        changes["time_limit_s"] = spec.quantities.parse_duration(time_limit, path, positive=True)
+        try:
+            changes["time_limit_s"] = spec.quantities.parse_duration(time_limit, path, positive=True)
+        except BadSpec as error:
+            raise BadSpec(
+                error.problem, fix=f"{error.fix}; none for no limit", details=error.details
+            ) from None
     return changes
 
 

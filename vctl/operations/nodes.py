@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
+from vctl.errors import param
 from vctl.operations.declare import Here, operation
 from vctl.operations.params import Arg, Filters, Opt
 
@@ -38,7 +39,7 @@ def add(
     *,
     resources: Annotated[Mapping[str, Any], TOTALS],
     node_id: Annotated[str | None, Arg("NODE", help="Id of the node (default: from the template).")] = None,
-    count: Annotated[int, Opt("--count", least=-1, most=10**9, help="How many equal nodes (1).")] = 1,
+    count: Annotated[int, Opt("--count", least=1, most=100_000, help="How many equal nodes (1).")] = 1,
     template: Annotated[
         str | None, Opt("--template", metavar="ID", longest=253, help="Its type (default: such as 8c16g).")
     ] = None,
@@ -48,11 +49,11 @@ def add(
     """Declare one node, or many equal ones."""
     return ops.nodes.add(
         here.store,
-        resources=here.amounts(resources, "resources", totals=True),
+        resources=here.amounts(resources, param("resources"), totals=True),
         node_id=node_id,
         count=count,
         template=template,
-        labels=None if labels is None else spec.selectors.parse_labels(labels, "labels"),
+        labels=None if labels is None else spec.selectors.parse_labels(labels, param("labels")),
         source=source,
         units=here.units,
     )
@@ -82,8 +83,8 @@ def update(
     return ops.nodes.update(
         here.store,
         node_id,
-        resources=here.amounts(resources, "resources", totals=True),
-        labels=None if labels is None else spec.selectors.parse_labels(labels, "labels"),
+        resources=here.amounts(resources, param("resources"), totals=True),
+        labels=None if labels is None else spec.selectors.parse_labels(labels, param("labels")),
         units=here.units,
     )
 

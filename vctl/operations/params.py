@@ -15,7 +15,7 @@ from typing import (
 )
 
 from vctl import spec
-from vctl.errors import BadSpec
+from vctl.errors import BadSpec, param
 
 if TYPE_CHECKING:
     from vctl.operations.declare import Operation
@@ -134,27 +134,40 @@ class Param:
         return "|".join(self.info.choices) or {int: "N", float: "NUMBER"}.get(self.type, "TEXT")
 
     @property
+    def references(self) -> tuple[str, ...]:
+        """What errors call it: its name, and without ``_s`` the duration that it is."""
+        return self.name, self.name.removesuffix("_s")
+
+    @property
     def spelled(self) -> str:
         """The name in messages: the longest option name, or the word of the argument."""
         return max(self.info.names, key=len) if self.info.names else self.metavar
 
     def check(self, value: Any) -> None:
         """Refuse a value of another type or out of range; documents and amounts pass, as their readers check them."""
+        if value is None and self.required and type(None) not in self.kinds:
+            raise spec.fields.refuse(param(self.name), "a value is needed, not null", "give one")
         is_amount = float in self.kinds and str in self.kinds
         if value is self.default or is_amount or any(kind not in _TYPES for kind in self.kinds):
             return
         kind = next((kind for kind in self.kinds if _is(value, kind)), None)
         if kind is None:
-            raise _refuse(value, self.kinds[0], self.name)
+            raise _refuse(value, self.kinds[0], param(self.name))
         if kind is int or kind is float:
             self._check_range(value)
         elif kind == Mapping[str, str]:
-            for key, inner in value.items():
-                _check_text(key, self.name)
-                _check_text(inner, spec.fields.child(self.name, key))
+            for (
+                key,
+                inner,
+            ) in value.items():  # an environment has many: a path is made for what is refused only
+                if not isinstance(key, str):
+                    raise _refuse(key, str, param(self.name))
+                if not isinstance(inner, str):
+                    raise _refuse(inner, str, spec.fields.child(param(self.name), key))
         elif kind == Sequence[str]:
             for number, inner in enumerate(value):
-                _check_text(inner, f"{self.name}[{number}]")
+                if not isinstance(inner, str):
+                    raise _refuse(inner, str, f"{param(self.name)}[{number}]")
 
     def _check_range(self, value: float) -> None:
         least, above, most = self.info.least, self.info.above, self.info.most
@@ -163,10 +176,10 @@ class Param:
             or (above is not None and not value > above)
             or (most is not None and not value <= most)
         ):
-            bounds = (("at least", least), ("above", above), ("at most", most))
-            words = ", ".join(f"{word} {bound:.0f}" for word, bound in bounds if bound is not None)
+            bounds = (("above", above), ("from", least), ("to" if above is None else "up to", most))
+            words = " ".join(f"{word} {bound:.0f}" for word, bound in bounds if bound is not None)
             problem = f"{spec.fields.show(value)} is out of range"
-            raise spec.fields.refuse(self.name, problem, f"write a number: {words}")
+            raise spec.fields.refuse(param(self.name), problem, f"write a number {words}")
 
 
 def _is(value: object, kind: object) -> bool:
@@ -177,11 +190,6 @@ def _is(value: object, kind: object) -> bool:
 def _refuse(value: object, kind: object, path: str) -> BadSpec:
     _, _, what, fix = _TYPES[kind]
     return spec.fields.refuse(path, f"{spec.fields.show(value)} is not {what}", fix)
-
-
-def _check_text(value: object, path: str) -> None:
-    if not isinstance(value, str):
-        raise _refuse(value, str, path)
 
 
 NOT_GIVEN: Any = type("NotGiven", (), {"__repr__": lambda _: "NOT_GIVEN"})()

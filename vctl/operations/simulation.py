@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import operations, ops, spec
+from vctl.errors import param
 from vctl.operations.declare import Backend, Here, operation
 from vctl.operations.params import Opt
 
@@ -60,11 +61,15 @@ def simulate(
 ) -> dict[str, Any]:
     """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
     if trace is not None and model is not None:
-        raise spec.fields.refuse("model", "a trace is given too", "send one of them")
+        raise spec.fields.refuse(param("model"), "a trace is given too", "send one of them")
     found = None if model is None else model_of(model)
     if found is not None and found.jobs > MOST_JOBS:
-        raise spec.fields.refuse("model.jobs", "these are too many for a server", f"write 1 to {MOST_JOBS}")
-    each = here.amounts(node_resources, "node_resources", totals=True)
+        raise spec.fields.refuse(
+            spec.fields.child(param("model"), "jobs"),
+            "these are too many for a server",
+            f"write 1 to {MOST_JOBS}",
+        )
+    each = here.amounts(node_resources, param("node_resources"), totals=True)
     lines = None if trace is None else iter(trace.splitlines(keepends=True))
     wanted = ops.simulated.Wanted(
         trace=None
@@ -73,7 +78,7 @@ def simulate(
         model=found,
         since_ns=None if since is None else int(since * 1e9),
         until_ns=None if until is None else int(until * 1e9),
-        cluster=None if cluster is None else spec.ids.resolve_cluster_id(cluster, "cluster"),
+        cluster=None if cluster is None else spec.ids.resolve_cluster_id(cluster, param("cluster")),
         policies=tuple(policies),
         nodes=tuple(nodes),
         template=template,
@@ -88,7 +93,7 @@ def model_of(given: Mapping[str, Any]) -> "Model":
     """Read a model from its JSON form."""
     kinds: dict[str, type | tuple[type, ...]] = {"jobs": int, "seed": int, "load": (int, float)}
     for name, value in given.items():
-        path = spec.fields.child("model", name)
+        path = spec.fields.child(param("model"), name)
         if name not in kinds:
             raise spec.fields.refuse(path, "unknown field", spec.fields.did_you_mean(name, kinds))
         if isinstance(value, bool) or not isinstance(value, kinds[name]):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops, spec
+from vctl.errors import param
 from vctl.operations.declare import Here, asks, operation
 from vctl.operations.jobs import NONE, Directory, Document, Environment, Title, Variables, Words
 from vctl.operations.params import Arg, Filters, Limit, Opt
@@ -76,7 +77,7 @@ def request(
         ),
     ] = (),
     max_retries: Annotated[
-        int, Opt("--max-retries", least=-1, most=10**9, help="Number of retries after a failure (0).")
+        int, Opt("--max-retries", least=0, most=1000, help="Number of retries after a failure (0).")
     ] = 0,
     name: Title = "",
     job: OneJob = None,
@@ -97,7 +98,7 @@ def request(
         request=task_amounts(num_cpus, num_gpus, memory, resources, units=here.units),
         selector=()
         if label_selector is None
-        else spec.selectors.parse_selector(label_selector, "label_selector"),
+        else spec.selectors.parse_selector(label_selector, param("label_selector")),
         strategy=strategy,
         name=name,
         max_retries=max_retries,

@@ -17,7 +17,7 @@ from vctl.engine.changes import (
     Launch,
     StopAsked,
 )
-from vctl.errors import Conflict
+from vctl.errors import Conflict, param
 from vctl.ops import forms
 from vctl.ops.reasons import Reasons
 from vctl.store import arrays as table
@@ -43,7 +43,9 @@ def submitted(
     indices, array_id = wanted.indices, template.submission_id
     if taken := table.taken(store, array_id).intersection(f"{array_id}_{index}" for index in indices):
         name = min(taken)
-        raise Conflict(f"job {name} exists already", fix="choose another submission_id, or leave it out")
+        raise Conflict(
+            f"job {name} exists already", fix=f"choose another {param('submission_id')}, or leave it out"
+        )
     reach = (indices.start, indices.stop, indices.step)
     return ArraySubmitted(template, details, reach, _shown(wanted), wanted.at_once, after, launch)
 

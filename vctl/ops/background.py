@@ -12,7 +12,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +148,7 @@ class Background:
         if any(BEGAN in line for line in said) and len(self._starts) < _MOST_STARTS:
             return
         raise Unreachable(
-            "the background scheduler ended at its start: "
-            + (said[-1] if said else _silent_reason(self.home)),
+            "the background scheduler ended at its start: " + (_problem(said) or _silent_reason(self.home)),
             fix=f"see {self.home / LOG}, or run `vctl daemon` to see its messages",
             details={"log": said},
         )
@@ -302,6 +301,12 @@ def _said(log: Path, offset: int) -> list[str]:
             return file.read().decode("utf-8", "replace").splitlines()[-10:]
     except OSError:
         return []
+
+
+def _problem(said: Sequence[str]) -> str | None:
+    """The error among the last lines of a scheduler; a line with the fix may follow it."""
+    errors = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
+    return next(reversed(errors or said), None)
 
 
 def _silent_reason(home: Path) -> str:

@@ -72,12 +72,17 @@ Sums = dict[str, int]
 
 @dataclass(slots=True)
 class Slot:
-    """One virtual node of a cluster for commands that read: its total and its free resources."""
+    """One virtual node of a cluster for commands that read; ``free``: its total without what is held there."""
 
     row: Row
     state: str
     total: Sums
     free: Sums
+
+    @property
+    def available(self) -> Sums:
+        """What new work may take: nothing of a node that shrank below its use, or that takes no work."""
+        return {name: max(amount, 0) if self.state == ALIVE else 0 for name, amount in self.free.items()}
 
 
 def slots_of(store: Store, cluster_id: str) -> dict[str, Slot]:
@@ -118,8 +123,6 @@ def totals_of(store: Store, cluster_id: str) -> tuple[Sums, Sums]:
             continue
         for name, amount in slot.total.items():
             total[name] = total.get(name, 0) + amount
-            free.setdefault(name, 0)
-        if slot.state == ALIVE:
-            for name, amount in slot.free.items():
-                free[name] = free.get(name, 0) + amount
+        for name, amount in slot.available.items():
+            free[name] = free.get(name, 0) + amount
     return total, free

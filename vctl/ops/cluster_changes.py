@@ -17,7 +17,7 @@ from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
 from vctl.engine.rules.leases import granted
 from vctl.engine.rules.nodes import leases_settled
-from vctl.errors import BadSpec, Conflict, Infeasible, VctlError
+from vctl.errors import BadSpec, Conflict, Infeasible, VctlError, param
 from vctl.ops import feasible
 from vctl.ops.cluster_views import blockers_of, cluster_row, in_use
 from vctl.scheduler.elasticity import Grow, flexible_parts
@@ -81,7 +81,7 @@ def create(
         kind, job, cluster_id = SUB, str(above["job_id"]), job_cluster_id(parent_id, cluster_id)
     elif detach:
         problem = f"{cluster_id} is not inside the cluster of a job, so it outlives all jobs anyway"
-        raise refuse("detach", problem, "leave it out")
+        raise refuse(param("detach"), problem, "leave it out")
     if table.get(store, cluster_id) is not None:
         raise Conflict(f"virtual cluster {cluster_id} exists already", fix=f"vctl vc update {cluster_id} …")
     divisible = True if kind == SUB else bool(wanted.divisible)
@@ -148,7 +148,7 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
     row = cluster_row(store, parent_id)
     if not row["divisible"]:
         problem = f"{parent_id} is indivisible and holds no clusters"
-        raise refuse("parent", problem, "choose the primary or a divisible cluster")
+        raise refuse(param("parent"), problem, "choose the primary or a divisible cluster")
     if row["state"] == "REMOVING":
         raise Conflict(f"cluster {parent_id} is being removed", fix="choose another parent")
     if row["kind"] in (JOB, SUB) and not jobs.is_running(store, int(row["job_id"])):
@@ -172,7 +172,9 @@ def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> N
             fix="a cluster keeps its kind; make another one",
         )
     if wanted.spec is None and wanted.borrow_limit is None and wanted.lending_limit is None:
-        raise BadSpec("nothing to update", fix="give replica_sets, spec=JSON or a limit")
+        raise BadSpec(
+            "nothing to update", fix=f"give {param('replica_sets')}, {param('spec')}=JSON or a limit"
+        )
     if wanted.spec is not None:
         _check_form(old, wanted.spec)
 
@@ -182,12 +184,12 @@ def _check_form(old: Cluster, spec: ClusterSpec) -> None:
     if of_whole_nodes(spec) and not of_whole_nodes(old.spec):
         raise Conflict(
             f"{old.cluster_id} was made from a resource spec and cannot change to replica sets",
-            fix="give spec=JSON",
+            fix=f"give {param('spec')}=JSON",
         )
     if old.spec.replica_sets and not of_whole_nodes(spec):
         raise Conflict(
             f"{old.cluster_id} was made from replica sets and cannot change to a resource spec",
-            fix="give replica_sets",
+            fix=f"give {param('replica_sets')}",
         )
 
 
@@ -383,16 +385,15 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
     )
     feasible.add_possible(store, ledger)  # the ledger is dropped with the transaction
     never = ever(ledger, cluster.parent_id, cluster.spec, {})
-    details = {"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE}
     if never is not None:
         return Infeasible(
             f"cluster {cluster_text(cluster.cluster_id)} exceeds the capacity of"
             f" {cluster_text(cluster.parent_id)}: {never.capacity}",
             fix="ask for less",
-            details=details,
+            details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
     return Conflict(
         f"not enough free resources for cluster {cluster.cluster_id} now: {answer.message}",
         fix="free some resources first; `vctl status` shows who holds them",
-        details=details,
+        details={"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE},
     )

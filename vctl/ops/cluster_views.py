@@ -216,9 +216,11 @@ def blockers_of(store: Store, cluster_id: str) -> list[str]:
     unfinished = unfinished_jobs(store, cluster_id)
     of_jobs = {row["job_id"] for row in unfinished}
     children = [row for row in table.children(store, cluster_id) if row["job_id"] not in of_jobs]
+    of_ended = [row["cluster_id"] for row in children if row["kind"] != LOGICAL]
     alone = [
         row
-        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [cluster_id])
+        for place in (cluster_id, *of_ended)
+        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [place])
         if row["job_id"] not in of_jobs
     ]
     return [

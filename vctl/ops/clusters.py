@@ -11,7 +11,7 @@ from vctl.core.clusters import ACTIVE, JOB, LOGICAL, PRIMARY, REMOVING, STOPPED,
 from vctl.core.nodes import DEAD
 from vctl.core.resources import Amounts
 from vctl.engine.changes import Change, ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
-from vctl.errors import BadSpec, Conflict
+from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms, nodes, rights
 from vctl.ops.cluster_changes import Wanted, of_whole_nodes
@@ -230,7 +230,7 @@ def _contents(
         return spec
     from vctl.spec.cluster_spec import parse_replica_sets
 
-    counts = parse_replica_sets(replica_sets, "replica_sets", cluster_id=cluster_id)
+    counts = parse_replica_sets(replica_sets, param("replica_sets"), cluster_id=cluster_id)
     return replace(changes.NOTHING, replica_sets=counts)
 
 
@@ -249,7 +249,7 @@ def stop(store: Store, cluster_id: str, *, message: str | None = None) -> Cluste
     """Stop admitting jobs to a cluster; of a stopped cluster this changes the message."""
     if message is not None and (len(message) > LONGEST_MESSAGE or not message.isprintable()):
         raise refuse(
-            "message",
+            param("message"),
             "it is too long, or has control characters",
             f"use at most {LONGEST_MESSAGE} printable characters",
         )

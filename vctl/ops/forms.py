@@ -13,6 +13,7 @@ from vctl.core.jobs import NON_ZERO_EXIT, cluster_of
 from vctl.core.listed import Listed, Values, mapped
 from vctl.core.resources import Amounts
 from vctl.core.tasks import FAILED, FINISHED
+from vctl.errors import param
 from vctl.ops.logs import log_path
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
@@ -189,11 +190,14 @@ F = TypeVar("F", bound=Mapping[str, Any])
 Filter = tuple[str, str, str]
 """(key, one of MARKS, value)"""
 MARKS = ("=", "!=", ">=")
+_OF_CLUSTERS = ("cluster_id", "parent_cluster_id", "parent_id", "vnode_id", "borrower_id", "lender_id")
+"""Fields that hold the id of a cluster, or begin with one: a virtual node is named ``primary##train/0``, too."""
 
 
 def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
     """Read filters; the refusal of an unknown key names the nearest known key."""
     from vctl.spec.fields import did_you_mean, refuse
+    from vctl.spec.ids import full_cluster_id
 
     found: list[Filter] = []
     for text in given:
@@ -202,10 +206,15 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
             key, mark = key[:-1], key[-1] + mark
         key = key.strip()
         if not mark or not key:
-            raise refuse("filter", f"{text!r} is not a filter", "write key=value, key!=value or key>=value")
+            raise refuse(
+                param("filter"), f"{text!r} is not a filter", "write key=value, key!=value or key>=value"
+            )
         if key not in keys:
-            raise refuse("filter", f"unknown key {key!r}", did_you_mean(key, keys))
-        found.append((key, mark, value.strip()))
+            raise refuse(param("filter"), f"unknown key {key!r}", did_you_mean(key, keys))
+        value = value.strip()
+        if key in _OF_CLUSTERS:  # tables show the alias
+            value = full_cluster_id(value)
+        found.append((key, mark, value))
     return found
 
 

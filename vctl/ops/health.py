@@ -163,10 +163,11 @@ def _notes(store: Store) -> list[str]:
         notes.append(
             f"files that are no records or logs: {listed(aside, MOST_NAMED)}; `vctl prune` deletes them"
         )
-    if CGROUP.exists() and os.access(CGROUP.parent, os.W_OK):
-        notes.append("cgroup v2 is there and writable")
-    else:
-        notes.append("no writable cgroup v2: CPU limits are by affinity, memory limits are not enforced")
+    is_writable = CGROUP.exists() and os.access(CGROUP.parent, os.W_OK)
+    cgroup = "cgroup v2 is writable, but not used" if is_writable else "no writable cgroup v2"
+    notes.append(f"{cgroup}: CPU limits are by affinity, memory limits are not enforced")
+    if database.is_full(store.home):
+        notes.append(f"the disk of {store.home} is full: the scheduler and commands that write wait or fail")
     from vctl.runtime.detect import detect
 
     notes += list(detect().notes)

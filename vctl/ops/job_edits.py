@@ -9,7 +9,7 @@ from vctl import spec
 from vctl.core import jobs as jb
 from vctl.core.spans import spans_of
 from vctl.engine.changes import JobsEdited, JobsHeld, Members
-from vctl.errors import BadSpec, Conflict
+from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, rights
 from vctl.ops.jobs import get_job, resolve
 from vctl.store import arrays as arrays_table
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EDITABLE = {jb.PENDING: ("priority", "name", "time_limit_s"), jb.RUNNING: ("time_limit_s",)}
 """The editable fields of a job by its status; a finished job has none."""
+_EDITS = f"give {param('priority')}=N, {param('name')}=TEXT or {param('time_limit')}=TIME"
 
 
 def hold(store: Store, ref: str | int) -> JobForm:
@@ -93,20 +94,22 @@ def check(changes: Mapping[str, object]) -> None:
     from vctl.spec.launch import check_name, check_range, check_seconds
 
     if not changes:
-        raise BadSpec("nothing is to be changed", fix="give priority=N, name=TEXT or time_limit=TIME")
+        raise BadSpec("nothing is to be changed", fix=_EDITS)
     for name, value in changes.items():
         if name == "priority" and isinstance(value, int):
-            check_range(value, "priority", spec.job_request.LEAST_PRIORITY, spec.job_request.MOST_PRIORITY)
+            check_range(
+                value, param("priority"), spec.job_request.LEAST_PRIORITY, spec.job_request.MOST_PRIORITY
+            )
         elif name == "name" and isinstance(value, str):
             check_name(value)
         elif name == "time_limit_s" and (value is None or isinstance(value, (int, float))):
-            check_seconds(value, "time_limit")
+            check_seconds(value, param("time_limit"))
             if value == 0:
-                raise BadSpec("time_limit: the job would end at once", fix="write at least 1s, or none")
+                raise spec.fields.refuse(
+                    param("time_limit"), "the job would end at once", "write at least 1s, or none"
+                )
         else:
-            raise BadSpec(
-                f"{name}: cannot be changed to {value!r}", fix="give priority=N, name=TEXT or time_limit=TIME"
-            )
+            raise BadSpec(f"{_spelled(name)}: cannot be changed to {value!r}", fix=_EDITS)
 
 
 def refuse_fixed_fields(row: Row, changes: Mapping[str, object]) -> None:
@@ -127,7 +130,7 @@ def refuse_fixed_fields(row: Row, changes: Mapping[str, object]) -> None:
 
 def _spelled(field: str) -> str:
     """A field as it is called in messages: a number of seconds is written as a duration."""
-    return field.removesuffix("_s")
+    return param(field.removesuffix("_s"))
 
 
 def _submit_again(name: str) -> str:

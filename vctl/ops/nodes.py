@@ -21,7 +21,7 @@ from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocati
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
 from vctl.engine.lifecycle import NODE
-from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms
 from vctl.ops.forms import parse_filters
 from vctl.store import nodes as table
@@ -140,28 +140,31 @@ def add(
     """Declare one or several equal nodes. With ``count`` the ids are ``<node id or template>-<number>``."""
     if source != nd.SIMULATED:
         raise BadSpec(
-            "only simulated nodes are added by hand", fix="add --simulated; this machine registers itself"
+            "only simulated nodes are added by hand",
+            fix=f"add {param('simulated')} nodes; this machine registers itself",
         )
     if not 1 <= count <= MOST_AT_ONCE:
         raise spec.fields.refuse(
-            "count", f"{count} is out of range", f"write a number from 1 to {MOST_AT_ONCE}"
+            param("count"), f"{count} is out of range", f"write a number from 1 to {MOST_AT_ONCE}"
         )
     if not any(resources.values()):
         raise spec.fields.refuse(
-            "resources", "a node without resources", 'write for example \'{"CPU": 8, "memory": "16GiB"}\''
+            param("resources"), "nothing is in it", 'write for example \'{"CPU": 8, "memory": "16GiB"}\''
         )
     for key, value in (labels or {}).items():
         if problem := lb.key_problem(key) or lb.value_problem(value):
             raise spec.fields.refuse(
-                spec.fields.child("labels", key), problem, "follow the rules of Kubernetes labels"
+                spec.fields.child(param("labels"), key), problem, "follow the rules of Kubernetes labels"
             )
-    name = spec.text.check_line(template, "template") if template else template_of(resources)
+    name = spec.text.check_line(template, param("template")) if template else template_of(resources)
     total = whole_node(resources, units)
     with store.transaction():
         ids = [node_id] if node_id and count == 1 else _numbered(store, node_id or name, count)
         for fresh in ids:
             if not NODE_ID.match(fresh):
-                raise BadSpec(f"NODE: {fresh!r} is not a node id", fix="use 1 to 128 of A-Z a-z 0-9 . _ -")
+                where, more = ("node_id", "") if node_id else ("template", f", or give {param('node_id')}")
+                problem, fix = f"{fresh!r} is not a node id", f"use 1 to 128 of A-Z a-z 0-9 . _ -{more}"
+                raise spec.fields.refuse(param(where), problem, fix)
             if table.get(store, fresh) is not None:
                 raise Conflict(f"node {fresh} exists already", fix="choose another id, or `vctl node update`")
             table.insert(store, Node(fresh, name, total, fresh, dict(labels or {}), source))

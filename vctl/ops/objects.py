@@ -136,7 +136,11 @@ def _known_node(store: Store, node_id: str) -> str:
 
 def left_over(store: Store) -> list[tuple[int, int, str]]:
     """(job, attempt, node) of the directories of objects that no job needs any more."""
-    return [one for one in files.folders(store.home) if not table.is_wanted(store, *one[:2])]
+    return [
+        one
+        for one in files.folders(store.home)
+        if not files.is_empty(store.home, *one) and not table.is_wanted(store, *one[:2])
+    ]
 
 
 def remove_left_over(store: Store) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from vctl.core import jobs as jb
+from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
 from vctl.core.clusters import PRIMARY
@@ -19,7 +20,7 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted, listed, number_text
-from vctl.errors import NotFound
+from vctl.errors import NotFound, param
 from vctl.ops.forms import Shown, timestamp
 from vctl.ops.free_amounts import FreeAmounts
 from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, parts_of, shortage
@@ -309,7 +310,8 @@ class TaskReasons:
                 f"its strategy names {named}, where {where} has no virtual node that takes work",
             )
         if not any(self._holds(slot, task) for slot in places) and not self._may_ever_grow(task):
-            return jb.INFEASIBLE, self._too_large(task, places)
+            alike = [slot for slot in places if _matches(slot, task)]
+            return jb.INFEASIBLE, self._too_large(task, alike) if alike else short.text
         if short.fits:
             return jb.PENDING_EVALUATION, f"{FITS_NOW}; {short.text}"
         if task.bound_vnode_id in {slot.slot_id for slot in places}:
@@ -332,7 +334,7 @@ class TaskReasons:
         return [slot for slot in slots if named is None or named in (slot.slot_id, slot.node_id)]
 
     def _holds(self, slot: Slot, task: PendingTask) -> bool:
-        return rs.within(task.request, slot.capacity.total.amounts)
+        return _matches(slot, task) and rs.within(task.request, slot.capacity.total.amounts)
 
     def _may_ever_grow(self, task: PendingTask) -> bool:
         cluster = self.capacity.cluster(task.cluster_id)
@@ -360,6 +362,10 @@ class TaskReasons:
         return f"exceeds the capacity of {where}: {need} asked on one virtual node, none of {count} has all of it"
 
 
+def _matches(slot: Slot, task: PendingTask) -> bool:
+    return not task.selector or lb.matches(task.selector, slot.labels())
+
+
 def check_node(store: Store, cluster_id: str, strategy: str) -> None:
     """Refuse a hard ``NODE:<id>`` without a virtual node of the cluster or a physical node of this id."""
     kind, colon, wanted = strategy.partition(":")
@@ -371,7 +377,7 @@ def check_node(store: Store, cluster_id: str, strategy: str) -> None:
     here = [str(row["vnode_id"]) for row in clusters.vnode_rows(store, cluster_id)]
     known = ", ".join(here[:4]) + (" …" if len(here) > 4 else "")
     raise NotFound(
-        f"strategy: NODE:{wanted}: there is no node {wanted} in {cluster_text(cluster_id)}",
+        f"{param('strategy')}: NODE:{wanted}: there is no node {wanted} in {cluster_text(cluster_id)}",
         fix=f"name one of {known}, or write NODE:{wanted}{SOFT} to run elsewhere when it is not there",
-        details={"path": "strategy", "node": wanted, "cluster_id": cluster_id or PRIMARY},
+        details={"path": param("strategy"), "node": wanted, "cluster_id": cluster_id or PRIMARY},
     )

@@ -18,7 +18,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import SECOND
 from vctl.core.resources import CPU, SCALE, Amounts
-from vctl.errors import BadSpec, NotFound
+from vctl.errors import BadSpec, NotFound, param
 from vctl.simulate import lublin
 from vctl.simulate.borrowing import equal_nodes, resized, with_policy
 from vctl.simulate.metrics import Figures, figures
@@ -68,11 +68,13 @@ def read_trace(name: str, *, per_node: int | None = None) -> Workload:
             return trace_of(lines, name, per_node=per_node)
     except OSError as error:
         problem = error.strerror or str(error)
-        raise refuse("trace", f"cannot read {name}: {problem}", "name a trace that you can read") from None
+        raise refuse(param("trace"), f"cannot read {name}: {problem}", "name one that you can read") from None
     except EOFError:
-        raise refuse("trace", f"{name} ends in the middle of its gzip data", "copy it again") from None
+        raise refuse(param("trace"), f"{name} ends in the middle of its gzip data", "copy it again") from None
     except UnicodeDecodeError as error:
-        raise refuse("trace", f"{name} is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
+        raise refuse(
+            param("trace"), f"{name} is not UTF-8 text (byte {error.start})", "save it as UTF-8"
+        ) from None
 
 
 def trace_of(lines: Iterator[str], name: str, *, per_node: int | None = None) -> Workload:
@@ -144,11 +146,13 @@ def parse_policy(text: str) -> Variant:
         name, equals, value = setting.partition("=")
         if not equals:
             raise refuse(
-                "policy", f"{show(setting)} is not a setting", "write NAME=VALUE, such as backfill_depth=3"
+                param("policy"),
+                f"{show(setting)} is not a setting",
+                "write NAME=VALUE, such as backfill_depth=3",
             )
         number = value.isascii() and value.isdigit() and len(value) < 19
         document[name.strip()] = None if value == "none" else int(value) if number else value
-    return Variant(text, parse_queue(document, "policy"))
+    return Variant(text, parse_queue(document, param("policy")))
 
 
 def trace_machine(
@@ -162,7 +166,8 @@ def trace_machine(
     def make(count: int | None) -> Ledger:
         wanted = count if count is not None else workload.nodes
         if wanted is None:
-            raise refuse("nodes", "the trace does not say on how many nodes it ran", "write nodes=256")
+            problem = "the trace does not say on how many nodes it ran"
+            raise refuse(param("nodes"), problem, f"write {param('nodes')}=256")
         ledger = equal_nodes(_sensible(wanted), each or workload.node or {CPU: SCALE})
         for name in sorted({one.job.parent_id for one in workload.arrivals} - ledger.clusters.keys()):
             ledger.put_cluster(Cluster(name, PRIMARY, LOGICAL, ClusterSpec()))
@@ -185,7 +190,9 @@ def state_machine(base: Ledger, template: str | None) -> Callable[[int | None], 
             if have != count:
                 why = "clusters hold the other nodes" if have > count else "there is no node to copy"
                 raise refuse(
-                    "nodes", f"{count} nodes are not available, only {have}: {why}", f"write nodes={have}"
+                    param("nodes"),
+                    f"{count} nodes are not available, only {have}: {why}",
+                    f"write {param('nodes')}={have}",
                 )
         return ledger
 
@@ -194,7 +201,9 @@ def state_machine(base: Ledger, template: str | None) -> Callable[[int | None], 
 
 def _sensible(count: int) -> int:
     if not 1 <= count <= MOST_NODES:
-        raise refuse("nodes", f"{count} is not a number of nodes to simulate", f"write 1 to {MOST_NODES}")
+        raise refuse(
+            param("nodes"), f"{count} is not a number of nodes to simulate", f"write 1 to {MOST_NODES}"
+        )
     return count
 
 
@@ -240,9 +249,9 @@ def simulate(question: Question, progress: Progress | None = None) -> dict[str, 
 def _check_cluster(ledger: Ledger, cluster_id: str) -> None:
     if cluster_id not in ledger.clusters:
         raise NotFound(
-            f"cluster: there is no {cluster_id} on this machine",
+            f"{param('cluster')}: there is no {cluster_id} on this machine",
             fix="see `vctl list clusters`",
-            details={"path": "cluster"},
+            details={"path": param("cluster")},
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from vctl.core.clusters import JOB, PRIMARY, SUB
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, SCALE, Amounts
+from vctl.errors import param
 from vctl.ops import simulate as playing
 from vctl.simulate.borrowing import Loans
 from vctl.simulate.workload import Arrival, Workload, in_order
@@ -30,10 +31,12 @@ class Model:
     def __post_init__(self) -> None:
         if not 1 <= self.jobs <= playing.MOST_MODEL_JOBS:
             raise refuse(
-                "jobs", f"{self.jobs} is not a number of jobs", f"write 1 to {playing.MOST_MODEL_JOBS}"
+                param("jobs"), f"{self.jobs} is not a number of jobs", f"write 1 to {playing.MOST_MODEL_JOBS}"
             )
         if not 0 < self.load <= 100:
-            raise refuse("load", f"{self.load:g} is not a load", "write a part of the capacity, such as 0.9")
+            raise refuse(
+                param("load"), f"{self.load:g} is not a load", "write a part of the capacity, such as 0.9"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ class Wanted:
     def __post_init__(self) -> None:
         if self.limit_factor is not None and not 0 < self.limit_factor <= 1e6:
             raise refuse(
-                "limit_factor", f"{self.limit_factor:g} is not a factor", "write 2 for twice the run time"
+                param("limit_factor"),
+                f"{self.limit_factor:g} is not a factor",
+                "write 2 for twice the run time",
             )
 
 

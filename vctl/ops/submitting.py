@@ -14,7 +14,7 @@ from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.core.values import value
 from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
-from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import arrays, jobs, logs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve
@@ -100,7 +100,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         stored_path(request.cwd or _directory()), rows.dumps(_options(request, spec)),
     )  # fmt: skip
     if request.array is not None:
-        check_submission_id(f"{submission_id}_{request.array.indices[-1]}", "submission_id")
+        check_submission_id(f"{submission_id}_{request.array.indices[-1]}", param("submission_id"))
     begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
     job = PendingJob(
         0, submission_id, parent_id, wanted.shape, spec, wanted.entry, request.priority, request.hold, begin_at or None,
@@ -148,7 +148,7 @@ def numbered(store: Store, job: PendingJob) -> PendingJob:
     if jobs.has_log(store, name) or arrays.known(store, name):
         raise Conflict(
             f"job {name} exists already",
-            fix="choose another submission_id, or leave it out",
+            fix=f"choose another {param('submission_id')}, or leave it out",
             details={"submission_id": name},
         )
     if job.parent_id != PRIMARY:
@@ -198,16 +198,16 @@ def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool)
 
 
 def _check_whole(
-    path: str, who: str, gets: str, request: JobRequest, parent_id: str, *, shares_parent: bool
+    name: str, who: str, gets: str, request: JobRequest, parent_id: str, *, shares_parent: bool
 ) -> None:
     """Raise BadSpec unless the job has virtual nodes of its own, and all of each."""
     if shares_parent:
         problem = f"{parent_id} is indivisible, jobs share it and have no virtual nodes of their own"
-        raise refuse(path, problem, "submit to a divisible cluster")
+        raise refuse(param(name), problem, "submit to a divisible cluster")
     if request.entry is not None:
         problem = f"{who} gets the whole of {gets}, a request of the entrypoint does not apply"
-        fix = "leave out entrypoint_num_cpus and the like; set the resources of each node in the spec or with num_cpus"
-        raise refuse(path, problem, fix)
+        fix = f"set the resources of each node in the spec or with {param('num_cpus')}"
+        raise refuse(param(name), problem, f"leave out {param('entrypoint_num_cpus')} and the like; {fix}")
 
 
 def without_ray(store: Store, request: JobRequest, around: Mapping[str, str]) -> BadSpec | None:
@@ -235,13 +235,13 @@ def _check_ray(
                 has = (
                     f"a virtual node with {amounts[name] / SCALE:g} {name}, and a node of Ray has whole ones"
                 )
-                raise refuse("ray", has, f"request a whole number of {name}")
+                raise refuse(param("ray"), has, f"request a whole number of {name}")
     if store.recall(RAY):
         return  # its nodes have Ray
     env = _environment(request, around)
     if raylets.program(request.argv, env.get("PATH", os.defpath), request.cwd or _directory()) is None:
         raise refuse(
-            "ray",
+            param("ray"),
             f"Ray is not installed where {_shown(request.argv[:1])} runs",
             f"pip install '{raylets.EXTRA}' there, or name a Python that has it",
         )
@@ -277,7 +277,7 @@ def _directory() -> str:
         return os.getcwd()
     except FileNotFoundError:
         raise BadSpec(
-            "the current directory no longer exists", fix="cd to one that does, or give working_dir"
+            "the current directory is gone", fix=f"cd to one that exists, or give {param('working_dir')}"
         ) from None
 
 
@@ -296,10 +296,9 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
         return PRIMARY, False
     row = _open_cluster(store, wanted)
     if not row["divisible"] and request.spec is not None:
-        raise BadSpec(
-            f"virtual_cluster or num_cpus: {wanted} is indivisible, jobs share it and have no part of their own",
-            fix="request resources for the command with entrypoint_num_cpus, or submit to a divisible cluster",
-        )
+        problem = f"{wanted} is indivisible, jobs share it and have no part of their own"
+        fix = f"request resources for the command with {param('entrypoint_num_cpus')}, or submit to a divisible cluster"
+        raise refuse(f"{param('virtual_cluster')} or {param('num_cpus')}", problem, fix)
     return wanted, not row["divisible"]
 
 
@@ -314,7 +313,7 @@ def _open_cluster(store: Store, cluster_id: str) -> Row:
         )
     if row["kind"] != LOGICAL:
         raise BadSpec(
-            f"--cluster: {cluster_id} belongs to a job and takes no jobs",
+            f"{param('cluster')}: {cluster_id} belongs to a job and takes no jobs",
             fix="start a task in it with `vctl task run`, or submit to the cluster above it",
         )
     if row["state"] == "REMOVING":

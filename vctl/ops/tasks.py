@@ -73,7 +73,8 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
         task = Task(
             task_id, number, job_id, _cluster(store, job, environ.get("VCTL_CLUSTER_ID") if inside else None), owner_id,
             {name: amount for name, amount in request.request.items() if amount},
-            job["grace_s"] if request.grace_s is None else request.grace_s, request.selector, request.strategy,
+            job["grace_s"] if request.grace_s is None else request.grace_s, request.selector,
+            _strategy(request.strategy),
             environ.get("VCTL_VNODE_ID") if inside else None, request.inputs, request.outputs, request.max_retries,
             request.detach, request.detach or table.is_detached(store, owner_id), request.name or None,
             tk.PENDING_ARGS if request.inputs else tk.PENDING_NODE,
@@ -101,6 +102,12 @@ def _cluster(store: Store, job: Row, inside: str | None) -> str:
     if inside and inside != own and inside in clusters.subtree(store, own):
         return inside
     return own
+
+
+def _strategy(given: str) -> str:
+    """A strategy; tables show virtual nodes with the alias of the primary, ``NODE:primary##train/0``."""
+    word, colon, node_id = given.partition(":")
+    return f"{word}{colon}{spec.ids.full_cluster_id(node_id)}"
 
 
 def form(row: Row, shown: tuple[str | None, str | None]) -> TaskForm:

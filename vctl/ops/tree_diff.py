@@ -176,9 +176,7 @@ def at(cluster: TreeCluster) -> Iterator[None]:
         yield
     except VctlError as error:
         if cluster.path and "path" not in error.details:
-            error.problem = f"{cluster.path} ({cluster.cluster_id}): {error.problem}"
-            error.args = (error.problem,)
-            error.details["path"] = cluster.path
+            error.place(cluster.path, cluster.cluster_id)
         raise
 
 

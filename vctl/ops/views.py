@@ -9,7 +9,7 @@ from vctl import ops
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
-from vctl.core.nodes import ALIVE, LOST
+from vctl.core.nodes import LOST
 from vctl.errors import NotFound
 from vctl.ops import forms, scope
 from vctl.ops.capacity import Slot, slots_of, totals_of
@@ -64,7 +64,7 @@ def _node(slot: Slot, cluster_id: str) -> NodeOfCluster:
         "NodeName": row["hostname"] if physical else row["node_id"],
         "NodeType": row["template_id"] or "",
         "Resources": forms.amounts(slot.total),
-        "Available": forms.amounts(slot.free if slot.state == ALIVE else dict.fromkeys(slot.free, 0)),
+        "Available": forms.amounts(slot.available),
         "Labels": labels,
         "ParentNodeID": None if physical else row["parent_vnode_id"],
         "Kind": "physical" if physical else row["kind"],
@@ -96,6 +96,9 @@ def current_node(store: Store, vnode_id: str | None) -> CurrentNode:
         raise NotFound(
             "not inside a job, so there is no current node", fix="run it in a job, or use `vctl nodes`"
         )
+    from vctl.spec.ids import full_cluster_id
+
+    vnode_id = full_cluster_id(vnode_id)  # tables show the alias
     with store.snapshot():
         row = clusters.get_vnode(store, vnode_id)
         cluster_id = PRIMARY if row is None else row["cluster_id"]
@@ -133,7 +136,7 @@ def vnodes(store: Store) -> list[VNodeForm]:
             "rank": row["rank"],
             "resources": forms.amounts(loads(row["amounts"])),
             "load": forms.amounts(load.get(row["vnode_id"], {})),
-            "instances": loads(row["instances"]),
+            "instances": {name: forms.amounts(held) for name, held in loads(row["instances"]).items()},
             "cores": loads(row["cores"]),
             "labels": loads(row["labels"]),
         }

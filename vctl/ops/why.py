@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
+from vctl.core.nodes import UP
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import counted, listed
 from vctl.errors import NotFound
@@ -27,7 +28,7 @@ from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.whatif import NOTHING, Holder, Outcome, Situation, Trials, ahead_of, task_trials
 from vctl.scheduler.whatif_search import helpful, nearest
 from vctl.store import arrays as members
-from vctl.store import job_views, preemptions, rows, runs, tasks
+from vctl.store import job_views, preemptions, provider, rows, runs, tasks
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
@@ -72,6 +73,7 @@ def why(store: Store, ref: str | int) -> Why:
         short = reasons.shortage(row)
         answer["ahead"] = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
         gate = reasons.gate(row)
+        coming = _coming(store)
     trials = Trials(situation, job)
     outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
     answer["preempts"] = situations.preempted(situation, outcome.preempts) or ending
@@ -81,6 +83,8 @@ def why(store: Store, ref: str | int) -> Why:
         answer["message"] = (
             f"{answer['message']}; once released it would still wait: {_now(situation, job, outcome, short)[1]}"
         )
+    if gate is None and outcome.start is None:
+        answer["message"] = f"{answer['message']}{coming}"
     if itself is not None:
         answer["waits_for_itself"] = itself
     answer["nodes"] = obstacles(situation, job)
@@ -165,6 +169,22 @@ def _ends(outcome: Outcome) -> str:
     """The end of a message that names the jobs to be preempted."""
     names = [one.job.submission_id for one in outcome.preempts]
     return f"; would preempt: {listed(names, NAMED)}" if names else ""
+
+
+def _coming(store: Store) -> str:
+    """The end of a message that says which machines a node provider was asked for, and why it has none yet."""
+    texts = []
+    for row in provider.rows(store):
+        if row["action"] == UP:
+            asked = f"{counted(len(rows.loads(row['nodes'])), 'node')} of {row['template']}"
+            problem = (row["message"] or "").partition("; ")[
+                0
+            ]  # without the time of the next try, which passes
+            failed = f" (the last try failed: {problem})" if problem else ""
+            texts.append(
+                f"; the node provider was asked for {asked} at {forms.timestamp(row['created_at'])}{failed}"
+            )
+    return "".join(texts)
 
 
 def _after(situation: Situation, job: PendingJob, outcome: Outcome) -> str:
@@ -291,6 +311,7 @@ def why_task(store: Store, row: Row) -> WhyTask:
         situation, task = situations.load(store), rows.task(row).pending()
         others = _running(store, task)
         answer["waits_for_itself"] = task_waits_for_itself(store, row)
+        coming = _coming(store)
     ahead = [one for one in situation.tasks if one.cluster_id == task.cluster_id and one.number < task.number]
     answer["queue_position"] = len(ahead) + 1
     answer["ahead"] = [
@@ -302,6 +323,7 @@ def why_task(store: Store, row: Row) -> WhyTask:
     if trials.starts():
         answer["message"] = f"{answer['message']}; nothing blocks it"
         return answer
+    answer["message"] = f"{answer['message']}{coming}"
     found, cut = helpful(trials, situations.kinds_of_nodes(situation))
     answer["changes"] = [remedy_for_task(change, row, launch) for change in found]
     answer["searched"], answer["cut"] = True, CUT if cut else None

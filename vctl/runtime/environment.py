@@ -1,22 +1,41 @@
-"""The variables that vctl adds to the environment of a process. Pure: values in, variables out."""
+"""The environment of a process: what its command brings, and what vctl puts over it. Pure."""
 
+import marshal
+import os
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from vctl.core.resources import SCALE
 
 
+class Shared:
+    """Variables that all runs of a command share: there may be many of both, so what is made of them is made once."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self.variables = variables
+
+    @cached_property
+    def packed(self) -> bytes:
+        """For a supervisor, which may have another locale, and so another encoding."""
+        encoded = {os.fsencode(name): os.fsencode(text) for name, text in self.variables.items()}
+        return marshal.dumps(encoded)
+
+
+NOTHING_SHARED = Shared({})
+
+
 def job_environment(
-    own: Mapping[str, str], vctl: Mapping[str, str], *, gpus: Iterable[str], cpus: int
+    brought: Mapping[str, str], vctl: Mapping[str, str], *, gpus: Iterable[str], cpus: int
 ) -> dict[str, str]:
-    """The job's own environment with what vctl grants put over it.
+    """What vctl puts over the environment that the job's command brings.
 
     `gpus` are device ids as CUDA reads them (indices in PCI order, or UUIDs); none hides every device. `cpus`
-    is an amount in 1/10000; it sets OMP_NUM_THREADS, whole CPUs and at least 1, unless the job's own
+    is an amount in 1/10000; it sets OMP_NUM_THREADS, whole CPUs and at least 1, unless the command's
     environment does.
     """
     granted = {
-        "OMP_NUM_THREADS": own.get("OMP_NUM_THREADS") or str(max(1, cpus // SCALE)),
+        "OMP_NUM_THREADS": brought.get("OMP_NUM_THREADS") or str(max(1, cpus // SCALE)),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
-    return {**own, **granted, **vctl}
+    return {**granted, **vctl}

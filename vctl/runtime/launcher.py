@@ -154,7 +154,9 @@ def _give_up(_number: int, _frame: object) -> None:
 
 def _rehearse_once(place: bytes, boot: bytes, starts: gate.Gate, log: bytes) -> None:
     """A run whose command cannot be passed on to the kernel, and the wait for one that has ended at once."""
-    request = marshal.dumps((os.path.basename(log), 0, 0, ((b"sh", b"\0"), {}, b"/", log, None, 0), b""))
+    request = marshal.dumps(
+        (os.path.basename(log), 0, 0, ((b"sh", b"\0"), {}, b"/", log, None, 0), b"", marshal.dumps({}))
+    )
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     line = theirs.fileno()
     ours.send(len(request).to_bytes(supervisor.PREFIX_BYTES, "little") + request)
@@ -162,7 +164,7 @@ def _rehearse_once(place: bytes, boot: bytes, starts: gate.Gate, log: bytes) -> 
     _live(place, 0, boot, line, starts)
     own = supervisor.Supervisor(place, 0, boot, line, starts)
     run = supervisor.Supervision(own, marshal.loads(request))
-    run.unwritten = b"0 0 0"
+    run.unwritten = lines.line(lines.STARTED, run.name, b"0 0 0")
     run.record_start()
     os.kill(os.getpid(), supervisor.STOP_SIGNAL)  # is blocked: it ends the wait
     run.wait()
@@ -181,7 +183,7 @@ def refuse(home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate, 
         request = own.next_request()
         run = supervisor.Supervision(own, marshal.loads(request)) if request else None
         if run is not None and own.take_now(run.name):
-            run.record_end(126, launch_errno=cause.errno or 0, message=f"cannot fork: {cause.strerror}")
+            run.record_end(126, launch_errno=cause.errno or 0, why=f"cannot fork: {cause.strerror}")
     except OSError as error:
         if not supervisor.is_disk_trouble(error):
             raise

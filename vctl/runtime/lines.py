@@ -83,10 +83,10 @@ class Writer:
         while part := os.read(self.fd, _CHUNK_BYTES):
             text += part
         self.torn = text[-1:] not in (b"", b"\n")
-        self.runs: set[bytes] = set()
+        self.runs: dict[bytes, None] = {}
         for whole in text.split(b"\n")[:-1]:
             if whole[:1] == TAKEN and (one := parsed(whole)) is not None:
-                self.runs.add(one[1])
+                self.runs[one[1]] = None
 
     def take(self, run: bytes, whole: bytes) -> bool:
         """Write that a run is taken; False when it was taken before. Raises OSError when the disk is full."""
@@ -100,7 +100,7 @@ class Writer:
                     raise
             self.capacity = _SPACE
         self.write(whole)
-        self.runs.add(run)
+        self.runs[run] = None
         return True
 
     def write(self, whole: bytes) -> None:

@@ -370,7 +370,7 @@ _ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
     """The request as bytes: the launcher's locale, and so its encoding, may not be ours."""
     code, errors = _ENCODING
-    env = {name.encode(code, errors): text.encode(code, errors) for name, text in request.env.items()}
+    env = {name.encode(code, errors): text.encode(code, errors) for name, text in request.own.items()}
     run_id = request.run_id.encode(code, errors)
     env[_MARKS[0]], env[_MARKS[1]] = run_id, home.encode(code, errors)
     argv = tuple([word.encode(code, errors) for word in request.argv])
@@ -381,6 +381,7 @@ def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
         request.log_max_bytes,
         (argv, env, cwd, log, request.cpu_ids, request.niceness),
         follows.encode(code, errors),
+        request.shared.packed,
     )
 
 

@@ -1,7 +1,8 @@
 """The files of objects: a directory for each attempt of a job on each node, in which an object is a file or a tree.
 
 ``objects/<job>.<attempt>.<node>/<name>`` below the state directory, with mode 0700; one level, because every job pays
-for making and removing it, and empty ones are used again, as a name is changed faster than a directory is made.
+for making and removing it. One whose job is over keeps its name until another job gets it, if it is empty, as a name is
+changed faster than a directory is made; else it is removed.
 Nothing here follows a symbolic link: directories are opened one by one, and what is measured, brought or removed is
 looked at itself. Whatever a job made of its directory, the worst that comes of it is Unusable.
 """
@@ -21,10 +22,22 @@ from vctl.runtime import trees
 
 ROOT = "objects"
 _PLACE = re.compile(r"(\d+)\.(\d+)\.(.+)\Z")
-_SPARE, _MOST_SPARES = ".spare-", 256
-"""Empty directories to be used again; as many as may be free at a time."""
-_free: dict[str, list[str]] = {}
-"""The spare directories that there may be, those used last at the end, by the directory above them."""
+_MOST_SPARES = 256
+"""So many empty directories are kept for other jobs while nobody needs them."""
+
+
+class _Over:
+    """Directories whose job is over: those that may be empty, the last one at the end, and those that are not."""
+
+    __slots__ = ("left", "spares")
+
+    def __init__(self) -> None:
+        self.spares: dict[str, None] = {}
+        self.left: set[str] = set()
+
+
+_over: dict[str, _Over] = {}
+"""By the directory above them."""
 _STAGED, _BROUGHT = ".incoming-", ".brought-"
 """No object has a name with a dot in front."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -45,12 +58,19 @@ def folder_of(home: str, job_id: int, attempt: int, node_id: str) -> str:
 
 def make(folder: str | Path) -> None:
     """Make the directory of a job on a node; what stands in its way is removed."""
+    folder = os.fspath(folder)
     above = os.path.dirname(folder)
-    spares = _spares(above)
-    if spares and not os.path.lexists(folder):
-        while spares:
+    over = _over_below(above)
+    over.spares.pop(folder, None)
+    over.left.discard(folder)
+    if over.spares and not os.path.lexists(folder):
+        while over.spares:
+            spare, _ = over.spares.popitem()
+            if not _is_as_made(spare):
+                over.left.add(spare)
+                continue
             with contextlib.suppress(FileNotFoundError):
-                os.rename(spares.pop(), folder)
+                os.rename(spare, folder)
                 return
     try:
         _make_one(folder)
@@ -59,14 +79,23 @@ def make(folder: str | Path) -> None:
         _make_one(folder)
 
 
-def _spares(above: str) -> list[str]:
-    """The paths of the spare directories that there may be."""
-    if (found := _free.get(above)) is None:
-        names: list[str] = []
-        with contextlib.suppress(OSError):
-            names = [name for name in os.listdir(above) if name.startswith(_SPARE)]
-        found = _free[above] = [f"{above}/{name}" for name in names]
+def _over_below(above: str) -> _Over:
+    if (found := _over.get(above)) is None:
+        found = _over[above] = _Over()
+        with contextlib.suppress(OSError):  # the version before gave them another name
+            found.spares |= {
+                f"{above}/{name}": None for name in os.listdir(above) if name.startswith(".spare-")
+            }
     return found
+
+
+def _is_as_made(folder: str) -> bool:
+    """Whether a directory is as one just made: nearly always a job has left nothing."""
+    try:
+        mode = os.lstat(folder).st_mode
+        return stat.S_ISDIR(mode) and stat.S_IMODE(mode) == 0o700 and not os.listdir(folder)
+    except OSError:
+        return False
 
 
 def _make_one(folder: str | Path) -> None:
@@ -149,33 +178,37 @@ def clear(place: Path, name: str) -> None:
 
 def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
     """Remove the objects of an attempt of a job on a node; what is gone is gone."""
-    if not recycle(home, job_id, attempt, node_id):
-        trees.remove(place_of(home, job_id, attempt, node_id))
+    trees.remove(place_of(home, job_id, attempt, node_id))
 
 
-def recycle(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
-    """Keep a directory for another job if it is as one just made: nearly always a job has left nothing."""
-    above, folder = f"{home}/{ROOT}", folder_of(str(home), job_id, attempt, node_id)
-    spares = _spares(above)
-    with contextlib.suppress(OSError):
-        mode = os.lstat(folder).st_mode
-        if stat.S_ISDIR(mode) and stat.S_IMODE(mode) == 0o700 and not os.listdir(folder):
-            if len(spares) < _MOST_SPARES:
-                spare = f"{above}/{_SPARE}{os.path.basename(folder)}"
-                os.rename(folder, spare)
-                spares.append(spare)
-            else:
-                os.rmdir(folder)
-            return True
-    return False
+def let_go(home: Path, job_id: int, attempt: int, node_id: str) -> None:
+    """Nobody needs a directory: the next job that needs one gets it, or it is removed at leisure."""
+    _over_below(f"{home}/{ROOT}").spares[folder_of(str(home), job_id, attempt, node_id)] = None
+
+
+def tidy(home: Path) -> None:
+    """Remove what jobs have left that are over, and empty directories of which there are many."""
+    over = _over_below(f"{home}/{ROOT}")
+    over.left.update(folder for folder in over.spares if not _is_as_made(folder))
+    over.left.update(list(over.spares)[: -_MOST_SPARES or None])
+    for folder in sorted(over.left):
+        over.spares.pop(folder, None)
+        trees.remove(Path(folder))
+        over.left.discard(folder)
 
 
 def folders(home: Path) -> Iterator[tuple[int, int, str]]:
-    """(job, attempt, node) of all directories of objects."""
+    """(job, attempt, node) of all directories of objects, without those that this process has let go."""
+    over = _over_below(f"{home}/{ROOT}")
     with contextlib.suppress(FileNotFoundError), os.scandir(home / ROOT) as entries:
         for entry in entries:
-            if found := _PLACE.match(entry.name):
+            if (found := _PLACE.match(entry.name)) and entry.path not in over.spares:
                 yield int(found[1]), int(found[2]), found[3]
+
+
+def is_empty(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
+    """Whether there is nothing in a directory; one that a scheduler keeps for another job is such."""
+    return _is_as_made(folder_of(str(home), job_id, attempt, node_id))
 
 
 @contextlib.contextmanager

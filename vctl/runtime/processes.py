@@ -16,8 +16,9 @@ else:
     # The public module builds enums at import, 4 ms of the launcher's start; the functions are the same.
     import _signal as signal
 
-# Position in /proc/<pid>/stat after the command name, which may itself hold blanks and brackets.
+_READ = os.O_RDONLY | os.O_CLOEXEC
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+# Position in /proc/<pid>/stat after the command name, which may itself hold blanks and brackets.
 _STATE, _PARENT, _GROUP, _SESSION, _START = 0, 1, 2, 3, 19
 
 
@@ -216,7 +217,7 @@ def has_open(pid: int, path: str) -> bool:
 
 def _read(path: str | bytes, chunk_bytes: int = 65536) -> bytes:
     # By system calls: a file of /proc is read in one or two of them, and this runs per process.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, _READ)
     try:
         text = b""
         while part := os.read(fd, chunk_bytes):

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from vctl.core.resources import Amounts
 from vctl.core.values import Exit, value
 from vctl.errors import Unreachable
+from vctl.runtime.environment import NOTHING_SHARED, Shared
 
 MAX_RUN_ID_BYTES = 200
 """A file name has 255, and a suffix is added."""
@@ -41,8 +42,9 @@ class Reservation:
 
 @value(frozen=True, slots=True)
 class LaunchRequest:
-    """One process to start: never through a shell, with exactly this environment (and VCTL_RUN_ID, VCTL_HOME).
+    """One process to start: never through a shell, with exactly the environment `env` (and VCTL_RUN_ID, VCTL_HOME).
 
+    That consists of the run's `own` variables over those that all runs of its command have.
     `supervisor` is the number that `Runtime.assign` gave and that the tables keep: nobody else starts the run.
     `grace_s` is what processes left behind get between SIGTERM and SIGKILL when the main one has ended by
     itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept. `node_id` and
@@ -52,7 +54,7 @@ class LaunchRequest:
 
     run_id: str
     argv: tuple[str, ...]
-    env: Mapping[str, str]
+    own: Mapping[str, str]
     cwd: str
     log_path: str
     supervisor: int = 0
@@ -64,6 +66,12 @@ class LaunchRequest:
     reservation: Reservation | None = None
     ray: str = ""
     shown: Mapping[str, Any] | None = None
+    shared: Shared = NOTHING_SHARED
+
+    @property
+    def env(self) -> dict[str, str]:
+        """All variables of the process."""
+        return {**self.shared.variables, **self.own}
 
 
 @value(frozen=True, slots=True)

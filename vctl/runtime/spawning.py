@@ -5,6 +5,7 @@ records.
 """
 
 import errno
+import marshal
 import os
 
 MYPY = False
@@ -24,6 +25,21 @@ Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...
 _DEFAULT_PATH = os.fsencode(os.defpath)
 # Python ignores two of them, and the C library would ask for what it does with each of the others.
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+class Shared:
+    """The variables that runs of a command share: the next run has those of the last one, mostly."""
+
+    __slots__ = ("packed", "variables")
+
+    def __init__(self) -> None:
+        self.packed, self.variables = b"", dict[bytes, bytes]()
+
+    def with_own(self, packed: bytes, own: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """All variables of a run: its own over those that it shares, which are marshalled."""
+        if packed != self.packed:
+            self.packed, self.variables = packed, marshal.loads(packed)
+        return {**self.variables, **own}
 
 
 class SpawnError(Exception):
@@ -79,7 +95,7 @@ def spawn(plan: Plan, home: bytes) -> int:
         raise SpawnError(127 if missing else 126, problem, path, error) from None
     finally:
         os.close(log)
-        os.chdir("/")  # keep no directory or mount in use that the job has left
+        os.chdir(b"/")  # keep no directory or mount in use that the job has left
 
 
 def make_folder(folder: bytes, home: bytes) -> bool:

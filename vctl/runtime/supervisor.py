@@ -39,10 +39,8 @@ else:
     import _signal as signal  # see processes.py
 
 NAME = b"vctl-supervisor"  # as ps shows it
-BACKGROUND_WORDS = [
-    b"--background",
-    b"--home",
-]  # before the directory: how a scheduler that belongs to nobody ends
+# Before the directory: how a scheduler that belongs to nobody ends.
+BACKGROUND_WORDS = [b"--background", b"--home"]
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read its stop file
 LINE, GATE = 3, 4  # to the scheduler; of all supervisors of a launcher
 PREFIX_BYTES = 4
@@ -56,17 +54,19 @@ _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was ki
 _RETRY_S = 1.0
 _LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # for the process that had the number before to end
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _number = int.from_bytes
 _CHUNK_BYTES = 1 << 14
 
-# run, grace in ms, bytes that the log may have (0: any number), what to start, and the run that it follows at once
-Request = tuple[bytes, int, int, spawning.Plan, bytes]
+# run, grace in ms, bytes that the log may have (0: any number), what to start, the run that it follows at once, and
+# below the variables of the plan those that runs of a command share, marshalled
+Request = tuple[bytes, int, int, spawning.Plan, bytes, bytes]
 
 
 class Supervisor:
     """One supervisor: its number's file, its line to the scheduler, and who it is."""
 
-    __slots__ = ("file", "home", "line", "number", "received", "starts", "taken", "unsaid")
+    __slots__ = ("file", "home", "line", "number", "received", "shared", "starts", "taken", "unsaid")
 
     def __init__(self, home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate) -> None:
         """Lock the file of the number. Raises lines.Busy, FileNotFoundError."""
@@ -77,6 +77,7 @@ class Supervisor:
         self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
         self.unsaid = b""  # what the scheduler has not been told of the run
         self.received = b""
+        self.shared = spawning.Shared()
 
     def serve(self) -> None:
         """Carry out what comes until the scheduler has nothing more, or this process has changed for good."""
@@ -146,9 +147,8 @@ class Supervisor:
         self.unsaid += whole
         return True
 
-    def write(self, kind: bytes, run: bytes, rest: bytes) -> None:
-        """Write a line. Raises OSError."""
-        whole = lines.line(kind, run, rest)
+    def write(self, whole: bytes) -> None:
+        """Write one or more whole lines. Raises OSError."""
         self.file.write(whole)
         self.unsaid += whole
 
@@ -180,17 +180,17 @@ class Supervision:
     """One run under supervision, from the moment it was taken to the record of its end."""
 
     __slots__ = (
-        "asked", "deadline", "follows", "grace_s", "home", "is_empty", "kill_pause_s", "labelled", "log", "log_bytes",
+        "asked", "deadline", "follows", "grace_s", "home", "is_empty", "kill_pause_s", "log", "log_bytes",
         "main", "max_rss_kib", "name", "plan", "starts", "status", "stop_path", "stopped", "supervisor", "system_s",
         "unwritten", "user_s",
     )  # fmt: skip
 
     def __init__(self, supervisor: Supervisor, request: Request) -> None:
         self.supervisor, self.home, self.starts = supervisor, supervisor.home, supervisor.starts
-        self.name, grace_ms, self.log_bytes, self.plan, self.follows = request
+        self.name, grace_ms, self.log_bytes, plan, self.follows, shared = request
+        self.plan = plan[0], supervisor.shared.with_own(shared, plan[1]), *plan[2:]
         self.stop_path = self.home + b"/stops/" + self.name
         self.grace_s = grace_ms / 1000
-        self.labelled = self.plan[0][3:5] == _LABEL
         self.main = 0
         self.status: int | None = None  # wait status of the main process once it ended
         self.is_empty = False  # when the last process below was collected
@@ -198,7 +198,7 @@ class Supervision:
         self.asked: int | None = None  # the signal that last asked the tree to end
         self.stopped = False
         self.log: logfile.Bounded | None = None
-        self.unwritten = b""  # a start that a full disk did not take
+        self.unwritten = b""  # the line of a start that is not in the file
         self.kill_pause_s = _KILL_PAUSE_S[0]
         self.max_rss_kib, self.user_s, self.system_s = 0, 0.0, 0.0  # of all that was collected
 
@@ -213,7 +213,7 @@ class Supervision:
                 self.start()
             except spawning.SpawnError as failed:
                 if not failed.passes:
-                    self.record_end(failed.exit_code, launch_errno=failed.errno, message=str(failed))
+                    self.record_end(failed.exit_code, launch_errno=failed.errno, why=str(failed))
                     return
                 if self.pause():
                     self.record_end(128 + signal.SIGTERM, signal.SIGTERM)
@@ -221,8 +221,8 @@ class Supervision:
         self.wait()
         if self.log is not None:
             self.log.close()
-        code = os.waitstatus_to_exitcode(self.status or 0)
-        self.record_end(code if code >= 0 else 128 - code, -code if code < 0 else 0)
+        signo = (self.status or 0) & 0x7F  # 0: it ended by itself
+        self.record_end(128 + signo if signo else (self.status or 0) >> 8, signo)
 
     def leaves_nothing(self) -> bool:
         """After the end: whether the process is now as it was before, fit for another run."""
@@ -245,8 +245,12 @@ class Supervision:
             started = processes.start_time(self.main) or 0
         if self.log_bytes:
             self.log = logfile.Bounded(spawning.log_path(self.plan), self.log_bytes)
-        self.unwritten = b"%d %d %d" % (self.main, started, started_at)
-        self.record_start()
+        rest = b"%d %d %d" % (self.main, started, started_at)
+        self.unwritten = lines.line(lines.STARTED, self.name, rest)
+        # Where nothing has ended a look takes less memory than a wait.
+        self.is_empty = os.waitid(os.P_PID, self.main, _LOOK) is not None and not self.reap()
+        if not self.is_empty:  # else it is written with the end
+            self.record_start()
 
     def wait(self) -> None:
         """Return when the main process and everything that came from it has ended."""
@@ -267,7 +271,7 @@ class Supervision:
             if told is None and self.supervisor.unsaid:
                 self.supervisor.say()
                 continue  # nothing has ended: a look would load what tells of it, in memory of this process alone
-            if told is not None and told.si_signo == STOP_SIGNAL:
+            if told is not None and told[0] == STOP_SIGNAL:  # si_signo, without a look-up in shared memory
                 self.heed_stop()
             self.is_empty = not self.reap()
             if self.unwritten:
@@ -339,35 +343,37 @@ class Supervision:
 
         A relay that labels lines still has lines to write that the command wrote before it was killed.
         """
-        drains = self.main if self.labelled and time.monotonic() < (self.deadline or 0) + _DRAIN_S else 0
+        drains = 0
+        if self.plan[0][3:5] == _LABEL and time.monotonic() < (self.deadline or 0) + _DRAIN_S:
+            drains = self.main
         processes.kill_all(lambda: [pid for pid in self.below() if pid != drains])
         if drains:
             processes.send(drains, signal.SIGCONT)  # it was suspended with its group
         pause_s = self.kill_pause_s
-        self.kill_pause_s = min(
-            2 * pause_s, _KILL_PAUSE_S[1]
-        )  # they may be in the kernel, or not ours to kill
+        # They may be in the kernel, or not ours to kill.
+        self.kill_pause_s = min(2 * pause_s, _KILL_PAUSE_S[1])
         return pause_s
 
     def record_start(self) -> None:
         """Write that the process runs; while the disk is full the job goes on and we try again."""
         try:
-            self.supervisor.write(lines.STARTED, self.name, self.unwritten)
+            self.supervisor.write(self.unwritten)
         except OSError as error:
             if not is_disk_trouble(error):
                 raise
             return
         self.unwritten = b""
 
-    def record_end(self, exit_code: int, signo: int = 0, *, launch_errno: int = 0, message: str = "") -> None:
+    def record_end(self, code: int, signo: int = 0, *, launch_errno: int = 0, why: str | None = None) -> None:
         """Write how the run ended, however long the disk stays full, and tell the scheduler."""
         rest = b"%d %d %d %d %d %d %d %d %b" % (
-            exit_code, signo, launch_errno, self.stopped, time.time_ns(), self.max_rss_kib,
-            int(self.user_s * 1_000_000), int(self.system_s * 1_000_000), lines.message(message),
+            code, signo, launch_errno, self.stopped, time.time_ns(), self.max_rss_kib,
+            int(self.user_s * 1_000_000), int(self.system_s * 1_000_000), lines.message(why) if why else b"",
         )  # fmt: skip
+        whole = self.unwritten + lines.line(lines.ENDED, self.name, rest)
         while True:
             try:
-                self.supervisor.write(lines.ENDED, self.name, rest)
+                self.supervisor.write(whole)
                 break
             except OSError as error:
                 if not is_disk_trouble(error):

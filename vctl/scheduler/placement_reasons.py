@@ -5,6 +5,7 @@ Each check is a function from the problem to a reason or None; ``quick_reason`` 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -35,16 +36,20 @@ def search_reason(problem: Problem, tried: Tried) -> Unplaced:
     wanted = {n: a + problem.flexible.get(n, 0) for n, a in wanted.items()}
     free = amounts_of(problem, _free(problem))
     name = max(problem.names, key=lambda n: wanted[n] * 1000 // max(free.get(n, 0), 1), default="")
-    numbers = f"{amounts_text(wanted)} asked for, {amounts_text({n: free.get(n, 0) for n in wanted})} free"
+    templates = Counter(bundle.template for _, bundle in problem.items if bundle.template)
+    whole = "".join(
+        f" and {counted(number, 'whole node')} of template {t}" for t, number in sorted(templates.items())
+    )
+    asked, found = f"{amounts_text(wanted)}{whole} asked", amounts_text({n: free.get(n, 0) for n in wanted})
+    numbers = f"{asked} for, {found} free"
     need, have = wanted.get(name, 0), free.get(name, 0)
     if tried.exhausted:
         text = f"no placement found within the search budget after {tried.steps} steps ({numbers})"
         return Unplaced(name, need, have, text, exhausted=True)
     together = f"{tried.depth} of {counted(items, 'fixed node')} fit together"
-    exist = f"{amounts_text(wanted)} asked, {amounts_text({n: free.get(n, 0) for n in wanted})} exist"
     return Unplaced(
         name, need, have, f"does not fit as a whole: {together} ({numbers}, in pieces)",
-        beyond=f"only {together} ({exist}, in pieces)",
+        beyond=f"only {together} ({asked}, {found} exist, in pieces)",
     )  # fmt: skip
 
 
@@ -167,7 +172,9 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
             )
             if have < need:
                 asked = f"{need} distinct nodes ({phase.policy})"
-                return _lack("", need * SCALE, have * SCALE, asked, f"have {have}", f"{have} exist")
+                every = have == sum(problem.node_classes.counts.values())
+                exist = f"{have} exist" if every else f"{have} could hold a part of it"
+                return _lack("", need * SCALE, have * SCALE, asked, f"have {have}", exist)
         if phase.rule.limit == 1 and need:
             first = problem.phase_of.index(number)
             request = amounts_of(problem, problem.rest[first])

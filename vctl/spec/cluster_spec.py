@@ -19,7 +19,7 @@ from vctl.spec.fields import (
     refuse,
     show,
 )
-from vctl.spec.quantities import format_amount, parse_resources, resources_document
+from vctl.spec.quantities import KNOWN, format_amount, parse_resources, resources_document
 from vctl.spec.selectors import parse_labels, parse_selector
 
 MAX_NODES = 10_000
@@ -153,6 +153,13 @@ def camel(name: str) -> str:
 def _unknown(key: str, path: str, known: tuple[str, ...]) -> BadSpec:
     snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in key[:100])
     older = _OLDER.get(snake)
+    if (resource := nearest(key, KNOWN)) is not None:
+        amounts = f'{{"{resource}": 1}}'
+        around = {RESOURCES: amounts, NODES: f'[{{"{RESOURCES}": {amounts}}}]', MIN: amounts}
+        where = next(name for name in around if name in known)
+        return refuse(
+            path, f"{show(key)} is a resource, not a field", f'write {{"{where}": {around[where]}}}'
+        )
     if older in known:
         return refuse(path, f"unknown field {show(key)}", f"write {older}")
     if not nearest(key, known):

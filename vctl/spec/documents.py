@@ -106,6 +106,19 @@ class ObjectForm(TypedDict):
     path: str
 
 
+class ClusterIdentity(TypedDict):
+    """What a virtual cluster is, and what was asked for it."""
+
+    cluster_id: str
+    parent_id: str | None
+    kind: str
+    divisible: bool
+    revision: int
+    spec: dict[str, Any]
+    replica_sets: dict[str, int]
+    node_instances: dict[str, dict[str, str]]
+
+
 class ClusterContents(TypedDict):
     """The resources of a virtual cluster, and the clusters and jobs in it."""
 
@@ -125,17 +138,9 @@ class ClusterSettings(TypedDict):
     queue: Mapping[str, Any]
 
 
-class ClusterForm(ClusterContents, ClusterSettings):
+class ClusterForm(ClusterIdentity, ClusterContents, ClusterSettings):
     """A virtual cluster."""
 
-    cluster_id: str
-    parent_id: str | None
-    kind: str
-    divisible: bool
-    revision: int
-    spec: dict[str, Any]
-    replica_sets: dict[str, int]
-    node_instances: dict[str, dict[str, str]]
     state: str
 
 
@@ -210,7 +215,7 @@ class VNodeForm(TypedDict):
     rank: int
     resources: Amounts
     load: Amounts
-    instances: dict[str, dict[str, int]]
+    instances: dict[str, Amounts]
     cores: list[int]
     labels: dict[str, str]
 
@@ -251,6 +256,22 @@ class EventForm(TypedDict):
     cluster_id: str | None
     job_id: int | None
     data: dict[str, Any]
+
+
+class TimelineForm(TypedDict):
+    """A job or a task that has started: when it ran, and where."""
+
+    kind: str
+    id: str
+    state: str
+    node_ids: list[str]
+    job_id: int
+    name: str | None
+    cluster_id: str | None
+    resources: Amounts
+    started_at: str
+    ended_at: str | None
+    run_s: float | None
 
 
 class Summary(TypedDict):

@@ -12,7 +12,8 @@ from typing import Any
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts
 from vctl.core.values import value
-from vctl.spec.fields import child, refuse, show
+from vctl.errors import param
+from vctl.spec.fields import child, did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id, resolve_cluster_id
 from vctl.spec.launch import (
     MAX_RETRIES,
@@ -103,39 +104,45 @@ class JobRequest:
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)
         if self.cluster is not None:
-            resolve_cluster_id(self.cluster, "cluster")
+            resolve_cluster_id(self.cluster, param("cluster"))
         if self.submission_id is not None:
-            check_submission_id(self.submission_id, "submission_id")
-        check_range(self.priority, "priority", LEAST_PRIORITY, MOST_PRIORITY)
-        check_range(self.max_retries, "max_retries", 0, MAX_RETRIES)
-        check_seconds(self.time_limit_s, "time_limit")
-        check_seconds(self.grace_s, "grace")
-        check_seconds(self.backoff_s, "backoff")
+            check_submission_id(self.submission_id, param("submission_id"))
+        check_range(self.priority, param("priority"), LEAST_PRIORITY, MOST_PRIORITY)
+        check_range(self.max_retries, param("max_retries"), 0, MAX_RETRIES)
+        check_seconds(self.time_limit_s, param("time_limit"))
+        check_seconds(self.grace_s, param("grace"))
+        check_seconds(self.backoff_s, param("backoff"))
         if self.label and not self.per_node:
-            raise refuse("label", "only a job with per_node has ranks", "add per_node, or leave label out")
+            raise refuse(
+                param("label"),
+                f"only a job with {param('per_node')} has ranks",
+                f"add {param('per_node')}, or leave {param('label')} out",
+            )
         if self.ray.own and self.per_node:
             raise refuse(
-                "ray",
+                param("ray"),
                 "the command runs once, and Ray in every virtual node",
-                "leave out per_node, or ray",
+                f"leave out {param('per_node')}, or {param('ray')}",
             )
         if self.attach is not None and (self.per_node or self.array is not None or self.max_retries):
             raise refuse(
-                self.attach[0],
+                param(self.attach[0]),
                 "only one process can read it, and only once",
-                "leave out per_node, array and max_retries",
+                f"leave out {param('per_node')}, {param('array')} and {param('max_retries')}",
             )
         if self.time_limit_s == 0:
             raise refuse(
-                "time_limit", "the job would end at once", "write at least 1s, or leave it out for no limit"
+                param("time_limit"),
+                "the job would end at once",
+                "write at least 1s, or leave it out for no limit",
             )
         check_name(self.name)
         for cause in self.retry_on:
             if cause not in CAUSES:
-                raise refuse("retry_on", f"unknown cause {show(cause)}", f"causes: {', '.join(CAUSES)}")
+                raise refuse(param("retry_on"), f"unknown cause {show(cause)}", did_you_mean(cause, CAUSES))
         check_environment(self.env)
-        check_document(self.metadata, "metadata")
-        check_document(self.labels, "labels")
+        check_document(self.metadata, param("metadata"))
+        check_document(self.labels, param("labels"))
 
 
 def entry_amounts(request: JobRequest) -> Amounts:
@@ -162,17 +169,23 @@ def shortcut_spec(
     if not given:
         return None
     if beside_spec:
-        raise refuse(given[0], "cannot be combined with virtual_cluster", "put the resources into the spec")
+        raise refuse(
+            param(given[0]),
+            f"cannot be combined with {param('virtual_cluster')}",
+            "put the resources into the spec",
+        )
     if nodes is not None and not 1 <= nodes <= MAX_NODES:
-        raise refuse("nodes", f"{show(nodes)} is out of range", f"write a number from 1 to {MAX_NODES}")
+        raise refuse(
+            param("nodes"), f"{show(nodes)} is out of range", f"write a number from 1 to {MAX_NODES}"
+        )
     resources = _sizes("", num_cpus, num_gpus, memory, frozenset(units))
     if not resources:
         resources = dict(DEFAULT_ENTRY)  # nodes alone, as in Slurm
     if not any(resources.values()):
         raise refuse(
-            given[0],
+            param(given[0]),
             "a fixed node without resources",
-            "entrypoint_num_cpus 0 starts a job that reserves nothing",
+            f"{param('entrypoint_num_cpus')} 0 starts a job that reserves nothing",
         )
     count = nodes or 1
     return ClusterSpec(
@@ -202,7 +215,7 @@ def entry_request(
     unit_names = frozenset(units)
     amounts = _sizes(prefix, num_cpus, num_gpus, memory, unit_names)
     if resources_json is not None:
-        path = prefix + "resources"
+        path = param(prefix + "resources")
         if isinstance(resources_json, str):
             resources_json = read_document(resources_json, "a map of resources", path)
         for name, amount in parse_resources(resources_json, path, unit_names).items():
@@ -218,11 +231,11 @@ def _sizes(
     """The amounts of CPUs, GPUs and memory that have a value."""
     amounts: dict[str, int] = {}
     if num_cpus is not None:
-        amounts[CPU] = parse_amount(num_cpus, prefix + "num_cpus")
+        amounts[CPU] = parse_amount(num_cpus, param(prefix + "num_cpus"))
     if num_gpus is not None:
-        amounts[GPU] = parse_amount(num_gpus, prefix + "num_gpus")
+        amounts[GPU] = parse_amount(num_gpus, param(prefix + "num_gpus"))
         if GPU in units:
-            check_unit_amount(GPU, amounts[GPU], prefix + "num_gpus")
+            check_unit_amount(GPU, amounts[GPU], param(prefix + "num_gpus"))
     if memory is not None:
-        amounts[MEMORY] = parse_memory(memory, prefix + "memory")
+        amounts[MEMORY] = parse_memory(memory, param(prefix + "memory"))
     return amounts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from vctl.errors import param
 from vctl.spec.fields import child, refuse, show
 from vctl.spec.quantities import LONGEST_S
 from vctl.spec.text import check_kernel_text
@@ -16,28 +17,28 @@ def check_command(argv: tuple[str, ...], cwd: str | None) -> None:
     """Refuse commands and directories with which no process can be started."""
     if not argv or not argv[0]:
         raise refuse(
-            "entrypoint", "there is no command to run", "write it after --, such as -- python train.py"
+            param("entrypoint"), "there is no command to run", "write it after --, such as -- python train.py"
         )
     for word in argv:
-        check_kernel_text(word, "entrypoint")
-    if cwd is not None and not check_kernel_text(cwd, "cwd").startswith("/"):
-        raise refuse("cwd", f"{show(cwd)} is not an absolute path", "start it with /")
+        check_kernel_text(word, param("entrypoint"))
+    if cwd is not None and not check_kernel_text(cwd, param("cwd")).startswith("/"):
+        raise refuse(param("cwd"), f"{show(cwd)} is not an absolute path", "start it with /")
 
 
 def check_name(name: str) -> None:
     """Check a display name, which may be empty."""
     if len(name) > LONGEST_NAME or not name.isprintable():
         raise refuse(
-            "name", f"{show(name)} is not a name", f"use at most {LONGEST_NAME} printable characters"
+            param("name"), f"{show(name)} is not a name", f"use at most {LONGEST_NAME} printable characters"
         )
 
 
 def check_environment(env: Mapping[str, str]) -> None:
     """Check an environment. Unlike ``--env`` it may have unusual names, as it may be captured from a process."""
     for key, value in env.items():
-        if not key or "=" in check_kernel_text(key, "env"):
-            raise refuse("env", f"{show(key)} is not a variable name", "write NAME=value")
-        check_kernel_text(value, child("env", key))
+        if not key or "=" in check_kernel_text(key, param("env")):
+            raise refuse(param("env"), f"{show(key)} is not a variable name", "write NAME=value")
+        check_kernel_text(value, child(param("env"), key))
 
 
 def check_range(value: int, path: str, least: int, most: int) -> None:

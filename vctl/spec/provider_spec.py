@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vctl.core.resources import DEFAULT_UNITS
 from vctl.scheduler.provisioning import Template
-from vctl.spec.fields import as_count, as_list, as_mapping, as_text, child, refuse
+from vctl.spec.fields import as_count, as_list, as_mapping, as_text, child, did_you_mean, refuse
 from vctl.spec.quantities import parse_duration, parse_resources
 from vctl.spec.selectors import parse_labels
 from vctl.spec.source import read_document
 
 NONE, SIMULATED, COMMAND, RAY = KINDS = ("none", "simulated", "command", "ray")
 TIMEOUT_S = 300.0
+_TEMPLATE = '{"resources": {"CPU": 2}, "max": 4}'
+_EXAMPLE = f'{{"2c": {_TEMPLATE}}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +51,18 @@ def parse_provider(
     document = as_mapping(
         read_document(text, "a node provider", "provider"), "provider", "a provider", '{"kind": …}'
     )
-    known = ("kind", "templates", "boot_time", "idle_timeout", "up", "down")
-    for key in document:
-        if key not in known:
-            raise refuse(child("provider", key), "unknown field", f"fields: {', '.join(known)}")
-    kind = as_text(document.get("kind", NONE), "provider.kind", "the kind")
+    _check_fields(document, "provider", ("kind", "templates", "boot_time", "idle_timeout", "up", "down"))
+    if "kind" not in document:
+        raise refuse("provider", "it has no kind", f"add a kind: {', '.join(KINDS)}")
+    kind = as_text(document["kind"], "provider.kind", "the kind")
     if kind not in KINDS:
         raise refuse("provider.kind", f"unknown kind {kind!r}", f"kinds: {', '.join(KINDS)}")
+    for field, owner in (("boot_time", SIMULATED), ("up", COMMAND), ("down", COMMAND)):
+        if field in document and kind not in (NONE, RAY, owner):
+            raise refuse(child("provider", field), f"only a {owner} provider has it", "leave it out")
     if kind == RAY and (of_others := sorted(document.keys() - {"kind", "templates"})):
         raise refuse(child("provider", of_others[0]), "Ray's autoscaler decides that", "leave it out")
-    templates = as_mapping(document.get("templates", {}), "provider.templates", "templates", '{"2c": {…}}')
+    templates = as_mapping(document.get("templates", {}), "provider.templates", "templates", _EXAMPLE)
     spec = ProviderSpec(
         kind,
         tuple(_template(name, value, units) for name, value in templates.items()),
@@ -70,15 +75,25 @@ def parse_provider(
     )
     if kind == COMMAND and not (spec.up and spec.down):
         raise refuse("provider", "a command provider needs up and down", "give both as lists of words")
-    if kind == RAY and not spec.templates:
-        raise refuse("provider", "a ray provider needs templates", "name the node types of Ray's autoscaler")
+    if kind != NONE and not spec.templates:
+        fix = "name the node types of Ray's autoscaler" if kind == RAY else f"add templates: {_EXAMPLE}"
+        raise refuse("provider", f"a {kind} provider needs templates", fix)
     return spec
+
+
+def _check_fields(document: Mapping[str, object], path: str, known: Sequence[str]) -> None:
+    for key in document:
+        if key not in known:
+            raise refuse(child(path, key), "unknown field", did_you_mean(key, known))
 
 
 def _template(name: str, value: object, units: frozenset[str]) -> Template:
     path = child("provider.templates", name)
-    fields = as_mapping(value, path, "a template", '{"resources": {"CPU": 2}, "max": 4}')
+    fields = as_mapping(value, path, "a template", _TEMPLATE)
+    _check_fields(fields, path, ("resources", "max", "labels"))
     resources = parse_resources(fields.get("resources", {}), child(path, "resources"), units, totals=True)
+    if not any(resources.values()):
+        raise refuse(path, "a template without resources", f"write it as {_TEMPLATE}")
     most = as_count(fields.get("max", 1), child(path, "max"), "the maximum", most=100_000)
     return Template(name, resources, most, parse_labels(fields.get("labels", {}), child(path, "labels")))
 

@@ -206,12 +206,10 @@ def parse_resources(
 
 def _number_only(value: object, path: str) -> int:
     if isinstance(value, str):
-        number = value.strip()
-        fix = (
-            f"write {number} without quotes"
-            if re.match(_NUMBER, number)
-            else "write a number such as 2 or 0.5"
-        )
+        # YAML takes 08 and 1e3 for text although they have no quotes
+        number = Decimal(value.strip()) if re.match(_NUMBER, value.strip()) else Decimal("nan")
+        is_short = number.is_finite() and abs(number.adjusted()) <= 15
+        fix = f"write {number:f} without quotes" if is_short else "write a number such as 2 or 0.5"
         raise refuse(path, f"the amount must be a number, not the string {show(value)}", fix)
     return parse_amount(value, path)
 

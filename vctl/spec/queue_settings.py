@@ -28,7 +28,7 @@ def _word(words: tuple[str, ...]) -> Callable[[object, str], object]:
 
 def _number(most: int) -> Callable[[object, str], object]:
     def read(value: object, path: str) -> object:
-        count = as_count(value, path, "a number", most=most)
+        count = as_count(value, path, "it", most=most)
         if count < 1:
             raise refuse(path, f"{count} is less than 1", "write 1 or more")
         return count

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from vctl.core.labels import Selector
 from vctl.core.resources import CPU, DEFAULT_UNITS, SCALE, Amounts
 from vctl.core.tasks import HYBRID, NODE, STRATEGIES
-from vctl.errors import BadSpec
+from vctl.errors import BadSpec, param
 from vctl.spec.fields import did_you_mean, refuse, show
 from vctl.spec.job_request import entry_request
 from vctl.spec.launch import (
@@ -62,19 +62,19 @@ class TaskRequest:
         check_command(self.argv, self.cwd)
         check_strategy(self.strategy)
         check_name(self.name)
-        check_range(self.max_retries, "max_retries", 0, MAX_RETRIES)
-        check_seconds(self.grace_s, "grace")
+        check_range(self.max_retries, param("max_retries"), 0, MAX_RETRIES)
+        check_seconds(self.grace_s, param("grace"))
         check_environment(self.env)
         check_objects(self.inputs, self.outputs)
         if self.job is not None and not self.job:
-            raise refuse("job", "the job id is empty", "leave it out inside a job, or name a job")
+            raise refuse(param("job"), "the job id is empty", "leave it out inside a job, or name a job")
         if self.job is not None:
-            check_line(self.job, "job")
+            check_line(self.job, param("job"))
 
 
 def check_objects(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
     """Check the names of objects: each is named once, and none is both input and output."""
-    for names, path in ((inputs, "inputs"), (outputs, "outputs")):
+    for names, path in ((inputs, param("inputs")), (outputs, param("outputs"))):
         if len(names) > MOST_OBJECTS:
             raise refuse(
                 path, f"{len(names)} names are too many", f"use at most {MOST_OBJECTS}, or a directory"
@@ -84,7 +84,7 @@ def check_objects(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
             if names.count(name) > 1:
                 raise refuse(path, f"{name} is named twice", "name each object once")
     if both := next((name for name in inputs if name in outputs), None):
-        raise refuse("outputs", f"{both} is an input, too", "write the result under another name")
+        raise refuse(param("outputs"), f"{both} is an input, too", "write the result under another name")
 
 
 def check_object_name(name: str, path: str) -> str:
@@ -107,23 +107,25 @@ def job_of(request: TaskRequest, environment: Mapping[str, str]) -> str:
             return environment[name]
     raise BadSpec(
         f"a task belongs to a job, and this is not run inside one ({' and '.join(JOB_VARIABLES)} are not set)",
-        fix="name the job with job=ID, or start the task from the job's own command",
+        fix=f"name the job with {param('job')}=ID, or start the task from the job's own command",
     )
 
 
 def check_strategy(strategy: str) -> str:
     """One of the strategies, the one that names a node with a node."""
-    word, colon, rest = check_line(strategy, "strategy").partition(":")
+    word, colon, rest = check_line(strategy, param("strategy")).partition(":")
     if strategy == NODE or (word == NODE and not pinned_to(strategy)[0]):
-        raise refuse("strategy", "NODE needs the id of a node", "write NODE:<id>, or NODE:<id>:soft")
+        raise refuse(param("strategy"), "NODE needs the id of a node", "write NODE:<id>, or NODE:<id>:soft")
     if word not in STRATEGIES:
         raise refuse(
-            "strategy",
+            param("strategy"),
             f"unknown strategy {show(strategy)}",
             did_you_mean(word, (*STRATEGIES[:3], "NODE:<id>")),
         )
     if word != NODE and colon:
-        raise refuse("strategy", f"{word} takes nothing after it, such as {show(rest)}", f"write {word}")
+        raise refuse(
+            param("strategy"), f"{word} takes nothing after it, such as {show(rest)}", f"write {word}"
+        )
     return strategy
 
 
@@ -146,7 +148,7 @@ def task_amounts(
     ``resources_json`` is a text for ``read_document``, or a mapping that was read already.
     """
     if isinstance(resources_json, str):
-        resources_json = read_document(resources_json, "a map of resources", "resources")
+        resources_json = read_document(resources_json, "a map of resources", param("resources"))
     named = num_cpus is not None or (isinstance(resources_json, Mapping) and CPU in resources_json)
     given = entry_request(num_cpus, num_gpus, memory, resources_json, units=units, prefix="") or {}
     return dict(given) if named else {**DEFAULT_REQUEST, **given}

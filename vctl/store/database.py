@@ -176,14 +176,14 @@ def _unreadable(path: Path, error: Exception) -> VctlError:
         return Unreachable(
             f"{path} is locked by {write_lock_holder(path)}", fix="try again, or end that process"
         )
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_NO_FILE and _is_full(path.parent):
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_NO_FILE and is_full(path.parent):
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of the files beside it SQLite says no more
     if (found := known(error)) is not None and not isinstance(found, Damaged):
         return found
     return VctlError(f"{path} cannot be read: {error}", fix="restore a backup with `vctl restore FILE`")
 
 
-def _is_full(folder: Path) -> bool:
+def is_full(folder: Path) -> bool:
     """Whether a filesystem has no block or no inode left."""
     left = os.statvfs(folder)
     return not left.f_bavail or bool(left.f_files and not left.f_favail)

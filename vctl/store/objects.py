@@ -86,12 +86,13 @@ def with_objects(store: Store) -> list[int]:
 
 
 def is_wanted(store: Store, job_id: int, attempt: int) -> bool:
-    """Whether the objects of an attempt of a job may still be used: it runs, or a detached task of it does."""
+    """Whether the objects of an attempt of a job may be used: it runs, a detached task of it does, or it is next."""
     return bool(
         store.value(
             "SELECT 1 FROM jobs j WHERE job_id = ? AND attempt = ? AND (status = 'RUNNING'"
-            " OR EXISTS (SELECT 1 FROM tasks t WHERE t.job_id = j.job_id AND t.ended_at IS NULL))",
-            job_id, attempt,
+            " OR EXISTS (SELECT 1 FROM tasks t WHERE t.job_id = j.job_id AND t.ended_at IS NULL))"
+            " UNION ALL SELECT 1 FROM runs_ahead WHERE job_id = ?",
+            job_id, attempt, job_id,
         )
     )  # fmt: skip
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vctl import cli, spec
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE
-from vctl.cli.declare import command, shows
+from vctl.cli.declare import command
 from vctl.cli.output import Answer, single
 from vctl.operations import clusters
-from vctl.operations.params import Opt
+from vctl.operations.params import Arg, Opt
+from vctl.spec.ids import JOB_MARK
 
 if TYPE_CHECKING:
     from vctl.spec.reports import TreeDiff
@@ -62,8 +63,21 @@ def _clusters(call: Call, file: str) -> Any:
     return document["clusters"]  # type: ignore[index]  # it was read
 
 
-def _exported(data: dict[str, object]) -> Answer:
+@command("vc export", "vctl vc export", "vctl vc export team-a -o json", common=CHANGES)
+def export(
+    call: Call,
+    cluster: Annotated[
+        str | None, Arg("ID", help="Only this cluster and the clusters inside it.", complete="clusters")
+    ] = None,
+) -> Answer:
+    """Write the logical clusters as a file for plan and apply, in YAML.
+
+    Inside a job these are the clusters inside the cluster of the job.
+    """
+    within = call.cluster(cluster)
+    if cluster is None and JOB_MARK in within:
+        call.note("The cluster of this job has no clusters with names; `vctl vc export primary` writes all")
+        data: dict[str, object] = spec.tree_file.tree_document([])
+    else:
+        data = clusters.export(call.backend, within)
     return single(data, "export", lambda _: cli.yaml.dump(data).splitlines())
-
-
-shows(clusters.export, _exported, "vctl vc export", "vctl vc export team-a -o json", common=CHANGES)

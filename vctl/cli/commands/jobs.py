@@ -34,12 +34,13 @@ def list_(
     """List jobs, newest first; an array is one line."""
     over_too = call.over_too("jobs", asked=all_)
     within = call.cluster(cluster)
+    members = members or bool(call.filters) or call.output != "table"
     items, total = jobs.list_jobs(
-        call.backend, all=over_too, filters=call.filters, limit=call.limit, cluster=within,
-        members=members or bool(call.filters) or call.output != "table",
-    )  # fmt: skip
+        call.backend, all=over_too, filters=call.filters, limit=call.limit, cluster=within, members=members
+    )
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows finished ones"
-    return listing("JobList", items, total, "submission_id", cli.columns.JOBS, none)
+    form = "JobForm" if members else "ArrayForm"
+    return listing("JobList", items, total, "submission_id", cli.columns.JOBS, none, form)
 
 
 shows(

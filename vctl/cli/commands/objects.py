@@ -20,13 +20,14 @@ Items = tuple[Sequence[Data], int]
 
 
 class Kind(NamedTuple):
-    """One kind of object: how its list is called, its key, what a summary counts, how they are read."""
+    """One kind of object: how its list is called, its key, what a summary counts, how they are read, their form."""
 
     title: str
     key: str
     counted: str
     many: Callable[[Call, str], Items]
     one: Callable[[Call, str], Data]
+    form: str = ""
 
 
 def _clusters(call: Call, cluster: str) -> Items:
@@ -96,7 +97,7 @@ def _cut(call: Call, items: Sequence[Data]) -> Items:
 KINDS = {
     "clusters": Kind(
         "ClusterList", "cluster_id", "kind", _clusters,
-        lambda call, ref: operations.clusters.get_cluster(call.backend, ref),
+        lambda call, ref: operations.clusters.get_cluster(call.backend, ref), "ListedCluster",
     ),
     "vnodes": Kind(
         "VNodeList", "vnode_id", "kind", _vnodes, lambda call, ref: operations.views.current_node(call.backend, ref)
@@ -127,7 +128,7 @@ def listed(call: Call, kind: str, cluster: str, none: str, *, detail: bool = Fal
     shown = getattr(cli.columns, kind.upper())
     if detail and items:
         shown = [cli.arrange.field(name) for name in items[0]]
-    return listing(found.title, items, total, found.key, shown, none)
+    return listing(found.title, items, total, found.key, shown, none, found.form)
 
 
 Resource = Annotated[str, Arg("RES", choices=tuple(KINDS), help=f"One of {', '.join(KINDS)}.")]
@@ -185,6 +186,7 @@ def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     data = {"kind": res, "by": kind.counted, "counts": counts, "total": total}
     rows = [(word, str(count)) for word, count in sorted(counts.items())]
     answer = single(data, res, lambda screen: screen.pairs([*rows, ("total", str(total))]))
+    answer.columns = (kind.counted, "count")
     answer.rows = [{kind.counted: word, "count": count} for word, count in counts.items()]
     return answer
 

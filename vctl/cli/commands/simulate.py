@@ -93,6 +93,8 @@ def simulate(
         {"--node-resources": node_resources},
         {"--jobs": jobs, "--seed": seed, "--load": load, "--write": write},
     )
+    if write is not None and policy:
+        raise BadSpec("--policy: with --write nothing is simulated", fix="leave one of them out")
     each = _resources(call, node_resources)
     of_model = {
         name: value for name, value in (("jobs", jobs), ("seed", seed), ("load", load)) if value is not None
@@ -157,7 +159,7 @@ def _resources(call: Call, given: str | None) -> dict[str, int] | None:
 
 
 def _progress(call: Call) -> "Callable[[str, int, int], None] | None":
-    if not (call.for_people and sys.stderr.isatty()):
+    if not (call.for_people and cli.screen.replaces_text(sys.stderr)):
         return None
 
     def progress(name: str, done: int, count: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from vctl import cli, operations
 from vctl.cli.call import Call
@@ -11,16 +11,26 @@ from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing
 from vctl.operations.params import Opt
 
+if TYPE_CHECKING:
+    from vctl.spec.documents import TimelineForm
+
 ARE_WAITING = ["PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT"]
 
 
-def _row(kind: str, key: str, state: str, one: Data) -> Data:
-    nodes = one["node_ids"] if kind == "job" else [one["node_id"]] if one["node_id"] else []
-    same = {
-        name: one[name] for name in ("job_id", "name", "cluster_id", "resources", "started_at", "ended_at")
+def _row(kind: str, key: str, state: str, one: Data) -> "TimelineForm":
+    return {
+        "kind": kind,
+        "id": one[key],
+        "state": one[state],
+        "node_ids": one["node_ids"] if kind == "job" else [one["node_id"]] if one["node_id"] else [],
+        "job_id": one["job_id"],
+        "name": one["name"],
+        "cluster_id": one["cluster_id"],
+        "resources": one["resources"],
+        "started_at": one["started_at"],
+        "ended_at": one["ended_at"],
+        "run_s": cli.words.seconds_between(one["started_at"], one["ended_at"]),
     }
-    run_s = cli.words.seconds_between(one["started_at"], one["ended_at"])
-    return {"kind": kind, "id": one[key], "state": one[state], "node_ids": nodes, **same, "run_s": run_s}
 
 
 def _events(row: Data) -> Iterator[Data]:

@@ -12,7 +12,6 @@ from vctl.errors import BadSpec
 from vctl.operations import views
 from vctl.operations.declare import Operation, R
 from vctl.operations.params import Arg, Opt
-from vctl.spec.documents import NodeOfCluster
 from vctl.spec.text import MOST
 
 Cluster = Annotated[str | None, cluster_option("Cluster")]
@@ -70,16 +69,8 @@ _shows_cluster(
 def nodes(call: Call, cluster: Cluster = None) -> Answer:
     """List the virtual nodes of a virtual cluster."""
     items = views.nodes(call.backend, call.cluster(cluster))
-    answer = listing(
-        "VNodeList",
-        call.first(items),
-        len(items),
-        "NodeID",
-        cli.columns.NODES_OF_A_CLUSTER,
-        "this cluster has no nodes",
-    )
-    answer.columns = list(items[0]) if items else list(NodeOfCluster.__annotations__)
-    return answer
+    columns, none = cli.columns.NODES_OF_A_CLUSTER, "this cluster has no nodes"
+    return listing("VNodeList", call.first(items), len(items), "NodeID", columns, none, "NodeOfCluster")
 
 
 @command("current-node", "vctl current-node", "vctl current-node 8c16g-00 -o json", common=READS)

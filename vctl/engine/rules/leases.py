@@ -57,7 +57,9 @@ def waits(
             continue
         until_cool = (lease.since - now) / 1e9 + terms.cooldown_s
         wait_s = until_cool if number in wanted else max(terms.idle_s - idle_s.get(number, 0.0), until_cool)
-        if number in called or (lease.expires_at is not None and lease.expires_at <= now):
+        if lease.expires_at is not None:
+            wait_s = min(wait_s, (lease.expires_at - now) / 1e9)
+        if number in called:
             wait_s = 0.0
         elif above is not None and ledger.clusters[above].queue.order == FAIR:
             # what comes free goes to the next in order, not to the last borrower
