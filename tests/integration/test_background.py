@@ -57,6 +57,14 @@ def test_a_submit_starts_it_and_it_ends_when_idle(one: Place) -> None:
     one.assert_sound()
 
 
+def test_idle_time_begins_where_the_last_job_ends(one: Place) -> None:
+    """Not at the scheduler's last look: while a job runs there may be none for longer than that."""
+    one.ok("job", "submit", "--no-wait", "--", "bash", "-c", "sleep 3; touch ended", VCTL_IDLE_EXIT="1.5")
+    pid = one.read("daemon", "--status")["pid"]
+    eventually(lambda: is_gone(pid), "the idle scheduler to end", 15)  # no command asks it anything meanwhile
+    assert time.time() - (one.folder / "ended").stat().st_mtime > 1.4
+
+
 def test_one_that_starts_is_seen_at_once(one: Place) -> None:
     """`daemon --status` right behind the submit that starts it names it; it does not say that none runs."""
     one.ok("job", "submit", "--no-wait", "--", "true")

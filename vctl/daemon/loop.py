@@ -131,7 +131,7 @@ def _loop(
     resting = select.poll()  # what comes then is looked at after the rest
     resting.register(signals.fileno(), select.POLLIN)
     place, renewal = Place(scheduler, lock), Renewal()
-    busy_at = time.monotonic()
+    idle_at: float | None = None  # since when it is not needed; not the last look at a job, which may be long ago
     while not signals.caught:
         place.look_after()
         commands.look_after()
@@ -142,13 +142,15 @@ def _loop(
         sleep_s = min(scheduler.sleep_s(), commands.due_s())
         if idle_s is not None:
             if scheduler.is_needed():
-                busy_at = time.monotonic()
-            left_s = busy_at + idle_s - time.monotonic()
-            if left_s <= 0:
+                idle_at = None
+            elif idle_at is None:
+                idle_at = time.monotonic()
+            elif time.monotonic() >= idle_at + idle_s:
                 if _has_left(scheduler, lock):
                     return IDLE
-                busy_at = time.monotonic()
-            sleep_s = min(sleep_s, max(left_s, _PAUSE_S))
+                idle_at = time.monotonic()
+            if idle_at is not None:
+                sleep_s = min(sleep_s, max(idle_at + idle_s - time.monotonic(), _PAUSE_S))
         collection.between(sleep_s)
         if nodes is None and sleep_s >= REST_S and not scheduler.trouble.rest_s():
             sleep_s = min(sleep_s, renewal.due_s())
