@@ -154,8 +154,9 @@ def test_removal_is_judged_before_addition(api: Running):
     assert in_use.status_code == 409
     assert in_use.json()["msg"] == (
         "Failed to remove virtual cluster a: The virtual cluster a can not be removed as it is still in use."
+        f" Its users: job {job_id}."
     )
-    assert any(job_id in blocker for blocker in in_use.json()["data"]["blockers"])
+    assert in_use.json()["data"]["blockers"] == [f"job {job_id}"]
     api.http.post(f"/api/v1/jobs/{job_id}/stop", json={"grace_s": 0})
     assert api.http.get(f"/api/v1/jobs/{job_id}/wait").json()["over"]
 
@@ -283,7 +284,7 @@ def test_delete_of_clusters_of_jobs(api: Running):
     live = f"a##{job_id}"
     assert delete(live) == (
         409,
-        f"The virtual cluster {live} can not be removed as it is still in use.",
+        f"The virtual cluster {live} can not be removed as it is still in use. Its users: job {job_id}.",
         {"virtualClusterId": live, "blockers": [f"job {job_id}"]},
     )
     failed = "Failed to remove virtual cluster, parent cluster"
@@ -369,6 +370,15 @@ def test_a_value_of_a_wrong_type_is_named_by_its_field(api: Running):
     assert answer.json()["data"] == {"virtualClusterId": "a", "nodesWithFailure": []}
     start = "Failed to remove nodes from virtual cluster a: Invalid request, nodesToRemove[0]: "
     assert answer.json()["msg"].startswith(start)
+
+
+def test_an_unknown_field_is_told_the_nearest_one(api: Running):
+    answer = api.http.post("/virtual_clusters", json={"virtualClusterId": "b", "replica_set": {"t": 1}})
+    assert answer.status_code == 400
+    assert answer.json()["msg"] == (
+        "Failed to create or update virtual cluster b: Invalid request, replica_set: unknown field,"
+        " did you mean replicaSets?"
+    )
 
 
 BODIES = {

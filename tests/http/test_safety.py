@@ -181,6 +181,7 @@ FIELDS = {
     "entrypoint[0]: it must be a string": {"entrypoint": [1]},
     "entrypoint: it must be a list": {"entrypoint": "true"},
     "nosuch: unknown field": {"entrypoint": ["true"], "nosuch": 1},
+    "subMissionId: unknown field, did you mean submission_id?": {"entrypoint": ["true"], "subMissionId": "a"},
     "priority: it must be a whole number": {"entrypoint": ["true"], "priority": "1"},
     "priority: it must be at most 2147483648": {"entrypoint": ["true"], "priority": 2**40},
     "begin_at: it must be at least 0": {"entrypoint": ["true"], "begin_at": -1},
@@ -196,6 +197,25 @@ def test_what_is_wrong_with_a_field_is_said_in_plain_words(server: Running):
         answer = server.http.post("/api/v1/jobs", json=body)
         assert (answer.status_code, message(answer)) == (400, f"Invalid request, {problem}")
         assert answer.json()["error"]["details"] == {"path": problem.partition(":")[0]}
+
+
+TWICE = {
+    "/virtual_clusters": '{"virtualClusterId": "x", "divisible": true, "virtualClusterId": "y"}',
+    "/api/v1/jobs": '{"entrypoint": ["true"], "env": {"virtualClusterId": "1", "virtualClusterId": "2"}}',
+    "/api/jobs/": '{"entrypoint": "true", "virtualClusterId": 1, "virtualClusterId": 1}',
+    "/api/v1/tree-file/plan": '{"document": {"virtualClusterId": [], "virtualClusterId": []}}',
+}
+
+
+def test_a_key_that_is_there_twice_is_refused_by_name(server: Running):
+    """Whoever reads such a body next may take the other value: nothing is guessed, nothing is done."""
+    before = server.tree()
+    for path, body in TWICE.items():
+        answer = server.http.post(path, content=body)
+        problem = 'Invalid request, the key "virtualClusterId" appears twice in one object'
+        assert (answer.status_code, message(answer)) == (400, problem), path
+    assert server.tree() == before
+    assert server.rows("SELECT count(*) FROM jobs") == [(0,)]
 
 
 def test_too_much_is_refused(server: Running):

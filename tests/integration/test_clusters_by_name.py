@@ -113,7 +113,7 @@ def test_a_cluster_in_use_is_not_removed_and_its_users_are_named(racks: Place) -
     ran = racks.fork("vc", "delete", "team", "-o", "json")
     assert ran.code == 5
     assert ran.json["error"]["message"] == (
-        "The virtual cluster team can not be removed as it is still in use."
+        "The virtual cluster team can not be removed as it is still in use. Its users: cluster inner."
     )
     assert ran.json["error"]["details"]["blockers"] == ["cluster inner"]
     assert racks.tables() == before

@@ -101,6 +101,7 @@ def test_json_lines() -> None:
 BAD_JSON = {
     "not JSON": ("{", "t:1: this is not JSON", "one job a line"),
     "a list": ("[1]", "t:1: a job must be an object", "at"),
+    "a key twice": ('{"at": 0, "run": 1, "run": 2}', 't:1: the key "run" appears twice', "keep one"),
     "unknown": ('{"at": 0, "run": 1, "node": 2}', "t:1: node: there is no such field", "did you mean nodes"),
     "no run": ('{"at": 0}', "t:1: run: it is missing", "run"),
     "no time": ('{"at": "soon", "run": 1}', 't:1: at: "soon" is not a time', "seconds"),

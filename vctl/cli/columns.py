@@ -8,6 +8,7 @@ from typing import Any
 
 from vctl.cli import words
 from vctl.cli.table import GIVES, Cell, Column, key, matters
+from vctl.core.nodes import ALIVE
 
 Item = Mapping[str, Any]
 WIDE, WIDER, WIDEST = 100, 130, 160
@@ -31,20 +32,13 @@ def _amount(field: str, name: str) -> Any:
     return show
 
 
-def _used(name: str, total: str, available: str | None) -> Any:
+def _used(name: str, total: str, used: str) -> Any:
     def show(item: Item) -> Cell | str:
         have = (item.get(total) or {}).get(name)
         if not have:
             return ""
-        if available is None:
-            used = item["used"].get(name, 0)
-        elif (free := (item.get(available) or {}).get(name)) is not None:
-            used = have - free
-        else:
-            return words.amount(name, have)
-        return Cell(
-            f"{words.amount(name, used)}/{words.amount(name, have)}", "yellow" if used >= have else ""
-        )
+        use = item[used].get(name, 0)
+        return Cell(f"{words.amount(name, use)}/{words.amount(name, have)}", "yellow" if use >= have else "")
 
     return show
 
@@ -79,10 +73,16 @@ def _amounts(field: str, at: int = 0) -> list[Column]:
     ]
 
 
-def _use(total: str, available: str | None) -> list[Column]:
-    """Columns of the used part of a total; without ``available`` the part that jobs use, as in `vctl vc tree`."""
+def _alive(node: Item) -> Cell:
+    if not node["Alive"]:
+        return Cell("no", "red")
+    return Cell("yes", "green") if node["State"] == ALIVE else Cell(node["State"].lower(), "yellow")
+
+
+def _use(total: str, used: str) -> list[Column]:
+    """Columns of the used part of a total."""
     return [
-        Column(heading, _used(name, total, available), right=True)
+        Column(heading, _used(name, total, used), right=True)
         for heading, name in (("CPU", "CPU"), ("GPU", "GPU"), ("MEM", "memory"))
     ]
 
@@ -110,7 +110,7 @@ CLUSTERS = [
     state("KIND", lambda vc: vc["kind"]),
     Column("DIVISIBLE", lambda vc: "yes" if vc["divisible"] else "no", whole=True, at=WIDER),
     state("STATE", _state("state")),
-    *_use("total", None),
+    *_use("total", "used"),
     Column("REPLICAS", lambda vc: words.replicas(vc.get("replica_sets")), rank=GIVES, at=WIDE),
     Column("JOBS", lambda vc: _count(vc.get("jobs")), right=True),
     Column("REVISION", "revision", right=True, at=WIDER),
@@ -120,7 +120,7 @@ NODES = [
     Column("TYPE", "template_id", rank=GIVES),
     Column("SOURCE", "source", whole=True, at=WIDE),
     state("STATE", _state("state")),
-    *_use("resources", "available"),
+    *_use("resources", "used"),
     matters("REASON", "reason"),
     _age("created_at", at=WIDE),
 ]
@@ -137,8 +137,8 @@ NODES_OF_A_CLUSTER = [
     Column("NAME", "NodeName", middle=True, rank=GIVES),
     Column("TYPE", "NodeType", rank=GIVES),
     state("KIND", lambda node: node["Kind"]),
-    state("ALIVE", lambda node: Cell("yes", "green") if node["Alive"] else Cell("no", "red")),
-    *_use("Resources", "Available"),
+    state("ALIVE", _alive, "Alive", "State"),
+    *_use("Resources", "Used"),
 ]
 TASKS = [
     key("TASK", "task_id"),

@@ -131,7 +131,7 @@ def _loop(
     resting = select.poll()  # what comes then is looked at after the rest
     resting.register(signals.fileno(), select.POLLIN)
     place, renewal = Place(scheduler, lock), Renewal()
-    idle_at: float | None = None  # since when it is not needed; not the last look at a job, which may be long ago
+    idle_at: float | None = None  # since when it is not needed; the last look at a job may be long ago
     while not signals.caught:
         place.look_after()
         commands.look_after()

@@ -107,7 +107,7 @@ NODE = Lifecycle(
     "node",
     (nd.ALIVE,),
     {
-        "drain": ((nd.ALIVE,), (nd.DRAINING,)),
+        "drain": ((nd.ALIVE, nd.DRAINING, nd.DRAINED), (nd.DRAINING,)),  # again: for another reason
         "empty": ((nd.DRAINING,), (nd.DRAINED,)),
         "undrain": ((nd.DRAINING, nd.DRAINED), (nd.ALIVE,)),
         "die": ((nd.ALIVE, nd.DRAINING, nd.DRAINED), (nd.DEAD,)),

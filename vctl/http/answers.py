@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from vctl.core.text import harmless
 from vctl.errors import BadSpec, NotFound, NotPermitted, VctlError, known
+from vctl.spec.fields import nearest
 
 MANAGEMENT = "/virtual_clusters"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -121,7 +122,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        problem = _first_problem(error)
+        problem = _first_problem(error, _fields(request))
         what = {MANAGEMENT: CREATE, f"{MANAGEMENT}/remove_nodes": REMOVE_NODES}.get(request.url.path)
         if what is None or request.method != "POST":
             return answer(request, problem)
@@ -184,17 +185,29 @@ _FIELD = {
 """What is wrong with a body as a whole or with a field, by pydantic's word for it."""
 
 
-def _first_problem(error: RequestValidationError) -> BadSpec:
-    """The first problem of a request, with its path. The sent value is not repeated, as it may be a secret."""
+def _first_problem(error: RequestValidationError, fields: Iterable[str]) -> BadSpec:
+    """The first problem of a request, with its path; ``fields`` are those that its body may have.
+
+    The sent value is not repeated, as it may be a secret.
+    """
     found = error.errors()[0]
     path = _place(found["loc"], found["type"], error.body)
     words = (_FIELD if path else _BODY).get(found["type"], "{msg}")
     problem = words.format_map({"msg": found["msg"], **found.get("ctx", {})})[:300]
+    if found["type"] == "extra_forbidden" and (guess := nearest(str(found["loc"][-1]), fields)):
+        problem += f", did you mean {guess}?"  # not in the fix, which the management API has no place for
     return BadSpec(
         f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
         fix="see /openapi.json for the accepted requests",
         details={"path": path},
     )
+
+
+def _fields(request: Request) -> list[str]:
+    """The fields that the body of a request may have, by the model of its route."""
+    body = getattr(request.scope.get("route"), "body_field", None)
+    kinds = () if body is None else (body.field_info.annotation, *get_args(body.field_info.annotation))
+    return [name for kind in kinds for name in getattr(kind, "model_fields", ())]
 
 
 def _place(loc: Sequence[str | int], kind: str, body: Any) -> str:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vctl.errors import BadSpec, VctlError
 from vctl.http.answers import MANAGEMENT, TooLarge, Unauthorized, WrongHost, body_for, encode
 from vctl.http.context import Server
+from vctl.spec.source import one_of_each
 from vctl.spec.text import KERNEL_FIELDS, check_document
 
 MOST_BYTES = 8 << 20
@@ -156,7 +157,7 @@ def _check_token(given: str, token: str) -> None:
 async def _body(scope: Scope, receive: Receive) -> bytes | None:
     """The whole body; None when the client disconnects before its end.
 
-    Refuses a body that is too large, and JSON with text that cannot be stored.
+    Refuses a body that is too large, and JSON that cannot be stored or whose reader would have to choose.
     """
     headers = _headers(scope["headers"])
     length = headers.get("content-length")
@@ -178,7 +179,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes | None:
             break
     body = b"".join(parts)
     if _is_json(scope):
-        _check_text(body)
+        _check_json(body)
     return body
 
 
@@ -186,8 +187,8 @@ def _too_large() -> TooLarge:
     return TooLarge("the request is too large", fix=f"at most {MOST_BYTES >> 20} MiB are accepted")
 
 
-def _check_text(body: bytes) -> None:
-    """Refuse JSON that is not UTF-8, has a NUL, or has half a surrogate pair, which is valid JSON but no text."""
+def _check_json(body: bytes) -> None:
+    """Refuse JSON that is not UTF-8, has a NUL, a key twice, or half a surrogate pair, which is JSON but no text."""
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -197,16 +198,14 @@ def _check_text(body: bytes) -> None:
     if b"\0" in body:
         raise BadSpec("Invalid request, the body contains a NUL byte", fix="send JSON in UTF-8")
     lowered = body.lower()
-    if b"\\ud" not in lowered and b"\\u0000" not in lowered:
-        return
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return  # the route refuses it
-    try:
-        check_document(document, kernel=KERNEL_FIELDS)
+        document = json.loads(body, object_pairs_hook=one_of_each)
+        if b"\\ud" in lowered or b"\\u0000" in lowered:
+            check_document(document, kernel=KERNEL_FIELDS)
     except BadSpec as error:
         raise BadSpec(f"Invalid request, {error.problem}", fix=error.fix, details=error.details) from None
+    except (ValueError, RecursionError):
+        return  # the route refuses it
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -30,6 +30,7 @@ from vctl.operations import jobs
 from vctl.operations.declare import Here
 from vctl.spec.documents import JobForm
 from vctl.spec.job_request import JobRay
+from vctl.spec.source import parse_text
 from vctl.store import jobs as table
 
 SHELL = ("/bin/sh", "-c")
@@ -154,12 +155,7 @@ def _resources(body: Submission, metadata: Mapping[str, str]) -> dict[str, Any]:
     """What the job reserves: the spec in its metadata, and what its entrypoint takes."""
     spec = None
     if "virtual_cluster" in metadata:
-        try:
-            spec = json.loads(metadata["virtual_cluster"])
-        except (ValueError, RecursionError) as error:
-            raise BadSpec(
-                f"metadata.virtual_cluster: not JSON: {error}", fix="write a cluster spec as JSON"
-            ) from None
+        spec = parse_text(metadata["virtual_cluster"], "a cluster spec", "metadata.virtual_cluster")
         if not isinstance(spec, dict):
             raise BadSpec("metadata.virtual_cluster: not a cluster spec", fix="write an object, such as {}")
     entry = {

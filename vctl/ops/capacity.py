@@ -84,9 +84,14 @@ class Slot:
         """What new work may take: nothing of a node that shrank below its use, or that takes no work."""
         return {name: max(amount, 0) if self.state == ALIVE else 0 for name, amount in self.free.items()}
 
+    @property
+    def used(self) -> Sums:
+        """What clusters and runs hold of it."""
+        return {name: amount - self.free.get(name, 0) for name, amount in self.total.items()}
 
-def slots_of(store: Store, cluster_id: str) -> dict[str, Slot]:
-    """The virtual nodes of a cluster by id, without the whole nodes that a logical child owns."""
+
+def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str, Slot]:
+    """The virtual nodes of a cluster by id; the whole nodes that a logical child owns only if ``owned``."""
     slots: dict[str, Slot] = {}
     if cluster_id == PRIMARY:
         for row in nodes.all_rows(store):
@@ -98,7 +103,7 @@ def slots_of(store: Store, cluster_id: str) -> dict[str, Slot]:
             total = loads(row["amounts"])
             slots[row["vnode_id"]] = Slot(row, states[row["node_id"]], total, dict(total))
     for held in clusters.child_allocations(store, cluster_id):
-        if held["whole"] and held["kind"] == LOGICAL:
+        if held["whole"] and held["kind"] == LOGICAL and not owned:
             slots.pop(held["parent_vnode_id"], None)
         elif (slot := slots.get(held["parent_vnode_id"])) is not None:
             _take(slot.free, held["amounts"])

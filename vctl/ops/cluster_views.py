@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
-from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms
 from vctl.ops.capacity import totals_of
 from vctl.ops.forms import parse_filters
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from vctl.ops.capacity import Capacity
     from vctl.spec.documents import ClusterContents, ClusterForm, ClusterSettings, ClusterTree, ListedCluster
 
+NAMED = 5
+"""The users of a cluster that its refusal names; its details have them all."""
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
 
 
@@ -204,9 +206,11 @@ def _contents(store: Store, cluster_id: str, spec: ClusterSpec | None) -> Cluste
 
 def in_use(cluster_id: str, blockers: list[str]) -> Conflict:
     """The refusal to delete a cluster; ``blockers`` are its users, by name."""
+    more = f" and {len(blockers) - NAMED} more" if len(blockers) > NAMED else ""
     return Conflict(
-        f"The virtual cluster {cluster_id} can not be removed as it is still in use.",
-        fix=f"in use by {', '.join(blockers[:5])}; --drain waits for them, --force stops them",
+        f"The virtual cluster {cluster_id} can not be removed as it is still in use."
+        f" Its users: {', '.join(blockers[:NAMED])}{more}.",
+        fix=f"{param('drain')} waits for them, {param('force')} stops them",
         details={"blockers": blockers},
     )
 

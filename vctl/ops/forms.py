@@ -11,7 +11,6 @@ from vctl.core import jobs as jb
 from vctl.core import wording
 from vctl.core.jobs import NON_ZERO_EXIT, cluster_of
 from vctl.core.listed import Listed, Values, mapped
-from vctl.core.resources import Amounts
 from vctl.core.tasks import FAILED, FINISHED
 from vctl.errors import param
 from vctl.ops.logs import log_path
@@ -19,6 +18,7 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
+    from vctl.ops.capacity import Slot
     from vctl.spec.documents import EventForm, JobForm, NodeForm
 
 Form = dict[str, Any]
@@ -129,8 +129,9 @@ def failure_of(task: Mapping[str, Any]) -> str | None:
     return f"Task {task['task_id']} FAILED: {task['state_reason']}: {task['message']}"
 
 
-def node(row: Row, available: Amounts | None = None) -> NodeForm:
+def node(slot: Slot) -> NodeForm:
     """A physical node in its JSON form."""
+    row = slot.row
     return {
         "node_id": row["node_id"],
         "hostname": row["hostname"],
@@ -140,8 +141,9 @@ def node(row: Row, available: Amounts | None = None) -> NodeForm:
         "reason": row["reason"],
         "author": row["author"],
         "state_since": timestamp(row["state_since"]),
-        "resources": amounts(loads(row["amounts"])),
-        "available": None if available is None else amounts(available),
+        "resources": amounts(slot.total),
+        "used": amounts(slot.used),
+        "available": amounts(slot.available),
         "labels": loads(row["labels"]),
         "last_heartbeat": timestamp(row["last_heartbeat"]),
         "heartbeat_timeout_s": row["heartbeat_timeout_s"],

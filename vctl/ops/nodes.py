@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms
+from vctl.ops.capacity import slots_of
 from vctl.ops.forms import parse_filters
 from vctl.store import nodes as table
 from vctl.store import objects, observed, provider, rows, upkeep
@@ -169,8 +170,8 @@ def add(
                 raise Conflict(f"node {fresh} exists already", fix="choose another id, or `vctl node update`")
             table.insert(store, Node(fresh, name, total, fresh, dict(labels or {}), source))
     with store.snapshot():
-        free = _free(store)
-        return [forms.node(_row(store, fresh), free.get(fresh)) for fresh in ids]
+        slots = slots_of(store, PRIMARY, owned=True)
+        return [forms.node(slots[fresh]) for fresh in ids]
 
 
 def template_of(resources: Amounts) -> str:
@@ -197,32 +198,15 @@ def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[NodeForm]:
     """Every physical node of any cluster, with its free resources."""
     wanted = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname", "created_at"))
     with store.snapshot():
-        free = _free(store)
-        found = [forms.node(row, free.get(row["node_id"])) for row in table.all_rows(store)]
+        found = [forms.node(slot) for slot in slots_of(store, PRIMARY, owned=True).values()]
     return [form for form in found if forms.matches(form, wanted)]
-
-
-def _free(store: Store) -> dict[str, dict[str, int]]:
-    from vctl.store import clusters
-
-    free = {row["node_id"]: rows.loads(row["amounts"]) for row in table.all_rows(store)}
-    held = [(row["parent_vnode_id"], row["amounts"]) for row in clusters.child_allocations(store, PRIMARY)]
-    held += [(row["vnode_id"], row["amounts"]) for row in clusters.run_allocations(store, PRIMARY)]
-    for node_id, amounts in held:
-        if node_id in free:
-            free[node_id] = rs.subtract(free[node_id], rows.loads(amounts))
-    # a node that shrank below its use has no free resources
-    return {
-        node_id: {name: max(amount, 0) for name, amount in amounts.items()}
-        for node_id, amounts in free.items()
-    }
 
 
 def get_node(store: Store, node_id: str) -> NodeForm:
     """One physical node."""
     with store.snapshot():
         row = _row(store, node_id)
-        return forms.node(row, _free(store).get(row["node_id"]))
+        return forms.node(slots_of(store, PRIMARY, owned=True)[row["node_id"]])
 
 
 def _row(store: Store, node_id: str) -> Row:
@@ -239,26 +223,24 @@ def _row(store: Store, node_id: str) -> Row:
     raise NotFound(f"there is no node {node_id!r}", fix="see `vctl node list`")
 
 
-def _move(store: Store, node_id: str, event: str, reason: str | None) -> NodeForm:
+def _move(store: Store, node_id: str, event: str, reason: str | None = None) -> NodeForm:
+    """Bring a node to a state; one that is there already stays as it is, unless a new reason is given for it."""
     with store.transaction():
         row = _row(store, node_id)
-        allowed = NODE.moves_from(row["state"])
-        if event not in allowed:
-            raise Conflict(
-                f"node {row['node_id']} is {row['state']} and cannot {event}", fix=_possible(allowed)
-            )
-        table.move(store, row["node_id"], event, reason=reason, author=author())
-        if event == "drain":
-            settle_drained(store, row["node_id"])
+        if row["state"] not in THERE[event] or (event == "drain" and reason not in (None, row["reason"])):
+            if event not in NODE.moves_from(row["state"]):
+                raise Conflict(
+                    f"node {row['node_id']} is {row['state']} and cannot {event}",
+                    fix="a machine that restarts is a new node",
+                )
+            table.move(store, row["node_id"], event, reason=reason, author=author())
+            if event == "drain":
+                settle_drained(store, row["node_id"])
     return get_node(store, row["node_id"])
 
 
-def _possible(events: Iterable[str]) -> str:
-    commands = {"drain": "drain", "undrain": "undrain", "die": "kill"}
-    words = [f"`vctl node {commands[event]}`" for event in sorted(events) if event in commands]
-    if not words:
-        return "nothing is possible: a machine that restarts is a new node"
-    return f"possible now: {', '.join(words)}"
+THERE = {"drain": (nd.DRAINING, nd.DRAINED), "undrain": (nd.ALIVE,), "die": (nd.DEAD,)}
+"""The states in which a node is where a command would bring it: a script may repeat the command."""
 
 
 def settle_drained(store: Store, node_id: str) -> None:
@@ -282,7 +264,7 @@ def drain(store: Store, node_id: str, *, reason: str | None = None) -> NodeForm:
 
 def undrain(store: Store, node_id: str) -> NodeForm:
     """Take a drained node back into service."""
-    return _move(store, node_id, "undrain", None)
+    return _move(store, node_id, "undrain")
 
 
 def kill(store: Store, node_id: str, *, reason: str | None = None) -> NodeForm:

@@ -64,6 +64,7 @@ def _node(slot: Slot, cluster_id: str) -> NodeOfCluster:
         "NodeName": row["hostname"] if physical else row["node_id"],
         "NodeType": row["template_id"] or "",
         "Resources": forms.amounts(slot.total),
+        "Used": forms.amounts(slot.used),
         "Available": forms.amounts(slot.available),
         "Labels": labels,
         "ParentNodeID": None if physical else row["parent_vnode_id"],
@@ -106,12 +107,11 @@ def current_node(store: Store, vnode_id: str | None) -> CurrentNode:
     if slot is None:
         raise NotFound(f"there is no virtual node {vnode_id}", fix="see `vctl nodes`")
     form = _node(slot, cluster_id)
-    used = {name: total - slot.free.get(name, 0) for name, total in slot.total.items()}
     return {
         "node_id": vnode_id,
         "physical_node_id": slot.row["node_id"],
         "labels": form["Labels"],
-        "used": forms.amounts(used),
+        "used": form["Used"],
         "available": form["Available"],
         "total": form["Resources"],
         "parent": form["ParentNodeID"],

@@ -181,7 +181,8 @@ class NodeForm(TypedDict):
     author: str | None
     state_since: str
     resources: Amounts
-    available: Amounts | None
+    used: Amounts
+    available: Amounts
     labels: dict[str, str]
     last_heartbeat: str | None
     heartbeat_timeout_s: float | None
@@ -196,6 +197,7 @@ class NodeOfCluster(TypedDict):
     NodeName: str
     NodeType: str
     Resources: Amounts
+    Used: Amounts
     Available: Amounts
     Labels: dict[str, str]
     ParentNodeID: str | None

@@ -91,7 +91,7 @@ def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: b
             path, f"{what} is expected, but this is not JSON: {where}", _json_fix(text, inline)
         ) from None
     except _Refused as error:
-        raise refuse(path, str(error), error.fix) from None
+        raise refuse(path, error.problem, error.fix) from None
     except ValueError:  # Python limits the digits of an int
         raise refuse(path, "a number has too many digits", "write a smaller number") from None
     if yaml or text.count("{") + text.count("[") > MAX_DEPTH:
@@ -101,12 +101,8 @@ def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: b
     return document
 
 
-class _Refused(Exception):
+class _Refused(BadSpec):
     """A refusal inside a parser; the caller adds the path."""
-
-    def __init__(self, problem: str, fix: str) -> None:
-        super().__init__(problem)
-        self.fix = fix
 
 
 def _load_json(text: str) -> object:
@@ -114,15 +110,16 @@ def _load_json(text: str) -> object:
         text,
         parse_float=Decimal,
         parse_constant=_refuse_constant,
-        object_pairs_hook=_object_without_duplicates,
+        object_pairs_hook=one_of_each,
     )
 
 
 def _refuse_constant(name: str) -> object:
-    raise _Refused(f"{name} is not a JSON number", "write a number; leave a limit out for infinite")
+    raise _Refused(f"{name} is not a JSON number", fix="write a number; leave a limit out for infinite")
 
 
-def _object_without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def one_of_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of these pairs, for ``json.loads``; a key that is there twice is refused."""
     result = dict(pairs)
     if len(result) != len(pairs):
         seen: set[str] = set()
@@ -134,7 +131,7 @@ def _object_without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, obj
 
 
 def _duplicate(key: object) -> _Refused:
-    return _Refused(f"the key {show(key)} appears twice in one object", "keep one of them")
+    return _Refused(f"the key {show(key)} appears twice in one object", fix="keep one of them")
 
 
 def _json_fix(text: str, inline: bool) -> str:
@@ -176,13 +173,13 @@ def _load_yaml(text: str, path: str) -> object:
         try:
             return Decimal(text.replace(".inf", "inf").replace(".nan", "nan"))
         except ArithmeticError:
-            raise _Refused(f"{text} is not a number", "write a decimal number such as 0.5") from None
+            raise _Refused(f"{text} is not a number", fix="write a decimal number such as 0.5") from None
 
     def mapping(loader: Any, node: Any) -> dict[object, object]:
         own: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise _Refused("a key is not a string", "put the key in quotes")
+                raise _Refused("a key is not a string", fix="put the key in quotes")
             if key_node.value in own:
                 raise _duplicate(key_node.value)
             own.add(key_node.value)

@@ -15,10 +15,12 @@ from decimal import Decimal
 from vctl.core.clusters import POLICIES
 from vctl.core.jobs import PendingJob
 from vctl.core.resources import CPU, DEFAULT_UNITS, SCALE
+from vctl.errors import BadSpec
 from vctl.simulate.workload import SECOND, Arrival, Workload, in_order, rigid, shape_name
 from vctl.spec.fields import as_count, as_mapping, as_text, child, did_you_mean, refuse, show
 from vctl.spec.ids import resolve_cluster_id
 from vctl.spec.quantities import parse_duration, parse_resources
+from vctl.spec.source import one_of_each
 
 KNOWN = ("at", "run", "nodes", "resources", "policy", "limit", "priority", "user", "cluster", "name")
 MOST_PIECES = 1_000_000
@@ -37,7 +39,9 @@ def read_jsonl(lines: Iterable[str], name: str, *, units: frozenset[str] = DEFAU
 
 def _parsed(line: str, where: str) -> Mapping[str, object]:
     try:
-        document = json.loads(line, parse_float=Decimal)
+        document = json.loads(line, parse_float=Decimal, object_pairs_hook=one_of_each)
+    except BadSpec as error:
+        raise refuse(where, error.problem, error.fix) from None
     except (ValueError, RecursionError) as error:
         deep = (
             "it is nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
