@@ -8,13 +8,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from vctl.core import resources as rs
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
+from vctl.core.values import replace
 from vctl.daemon.clock import Clock
 from vctl.daemon.following import FollowedState
 from vctl.daemon.looking import MOST_AHEAD, Pace

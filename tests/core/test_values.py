@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from tests.specification import spec
 from vctl.core.resources import Allocation
-from vctl.core.values import value
+from vctl.core.values import field, fields, is_value, replace, value
 
 pytestmark = spec("18.budgets")
 
@@ -25,7 +23,7 @@ def test_values_are_equal_and_hash_by_their_fields() -> None:
     """They are made by the dozen for each job, so nothing checks at run time that nobody changes one."""
     assert Named("a", 1) == Named("a", 1) != Named("a", 2)
     assert len({Named("a"), Named("a"), Named("b")}) == 2
-    assert dataclasses.replace(Named("a"), count=3) == Named("a", 3)
+    assert replace(Named("a"), count=3) == Named("a", 3)
 
 
 def test_a_hash_of_its_own_stays() -> None:
@@ -38,7 +36,7 @@ def test_a_hash_of_its_own_stays() -> None:
 class More(Named):
     """With fields of another one, a method of its own, and a look at what it is given."""
 
-    parts: list[str] = dataclasses.field(default_factory=list, compare=False)
+    parts: list[str] = field(default_factory=list, compare=False)
 
     def __post_init__(self) -> None:
         assert self.name
@@ -79,3 +77,29 @@ def test_a_value_can_have_the_fields_of_another_one() -> None:
     assert Named("a") != More("a")
     with pytest.raises(AssertionError):
         More("")
+
+
+@value(slots=True)
+class Count:
+    """One that changes."""
+
+    of: str
+    seen: int = field(default=0, repr=False)
+
+
+def test_a_value_that_is_not_frozen_changes_and_is_no_key() -> None:
+    one = Count("a")
+    one.seen += 1
+    assert one == Count("a", 1) != Count("a")
+    assert repr(one) == "Count(of='a')"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+def test_a_class_of_values_tells_its_fields() -> None:
+    assert [(one.name, one.default) for one in fields(Count)][1:] == [("seen", 0)]
+    assert [one.name for one in fields(More("a"))] == ["name", "count", "parts"]
+    assert (is_value(Count), is_value(Count("a")), is_value(int)) == (True, True, False)
+    match Named("a", 2):
+        case Named(name, count):
+            assert (name, count) == ("a", 2)

@@ -6,13 +6,13 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.specification import spec
 from tests.world import World, amounts
+from vctl.core.values import replace
 from vctl.daemon.following import FollowedState
 from vctl.engine.changes import JobSubmitted
 from vctl.engine.stimuli import Now, Stimulus

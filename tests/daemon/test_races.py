@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.specification import spec
 from tests.world import World, amounts, loaded, picture_of, unlike
+from vctl.core.values import replace
 from vctl.daemon import turn as turn_module
 from vctl.daemon.following import FollowedState
 from vctl.ops import clusters, job_edits, nodes, tasks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.specification import spec
 from vctl.config import load
 from vctl.core.nodes import ALIVE, DEAD, MADE_BY, RAY
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
+from vctl.core.values import replace
 from vctl.daemon import ray_nodes
 from vctl.daemon.ray_nodes import RayNodes
 from vctl.errors import BadSpec, Conflict, Unreachable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
 from vctl.cli import columns
 from vctl.core.leases import CALLED
+from vctl.core.values import replace
 from vctl.daemon import turn as turn_module
 from vctl.daemon.following import FollowedState
 from vctl.engine.changes import LeaseReturned

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.engine.states import NOW, STARTED, pending, state_of, yielded
@@ -13,6 +11,7 @@ from tests.specification import spec
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.queue_policy import FAIR, QueuePolicy
 from vctl.core.tasks import Task
+from vctl.core.values import replace
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.rules.ahead import assign, keeps_order

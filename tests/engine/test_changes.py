@@ -6,7 +6,6 @@ import ast
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from vctl.core.nodes import Node, NodeRequest
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.core.tasks import Task
+from vctl.core.values import replace
 from vctl.daemon.following import FollowedState
 from vctl.engine import changes as ch
 from vctl.engine.changes.change import Change, PublicEvent, change

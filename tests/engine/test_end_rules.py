@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.engine.states import (
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import Preemption
-from vctl.core.values import Exit
+from vctl.core.values import Exit, replace
 from vctl.core.wording import timestamp
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from tests.engine.states import follows
 from tests.scheduler import trees
@@ -14,6 +13,7 @@ from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
+from vctl.core.values import replace
 from vctl.engine.apply import apply
 from vctl.engine.changes import (
     Change,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.engine.states import follows
 from tests.scheduler import trees
 from tests.specification import spec
@@ -11,6 +9,7 @@ from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob, Run
 from vctl.core.nodes import DEAD, DOWN, MADE_BY, RAY, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import DEFAULT_UNITS, Allocation, whole_node
+from vctl.core.values import replace
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.rules import machines

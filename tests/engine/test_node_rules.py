@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.engine.states import follows
 from tests.scheduler import trees
 from tests.scheduler.test_replacement import world
@@ -14,6 +12,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINED, DRAINING
 from vctl.core.resources import Allocation
 from vctl.core.tasks import Task
+from vctl.core.values import replace
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.rules import nodes

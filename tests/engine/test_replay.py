@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -17,6 +17,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import EMPTY
+from vctl.core.values import replace
 from vctl.engine import changes as ch
 from vctl.engine.changes import Change
 from vctl.engine.replay import TITLES, Replayed, Tables, replay

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 
 from tests.engine.states import NOW, add_task, pending, run_job, state_of, yielded
@@ -11,6 +10,7 @@ from tests.specification import spec
 from vctl.core.clusters import JOB, PRIMARY, Cluster, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.resources import EMPTY
+from vctl.core.values import replace
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.rules.starts import Supply, starts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -14,6 +13,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import SECOND, QueuePolicy
 from vctl.core.resources import SCALE, whole_node
+from vctl.core.values import replace
 from vctl.simulate.play import Player
 from vctl.simulate.workload import Arrival
 

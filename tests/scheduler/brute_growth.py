@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 
 from tests.scheduler.brute import HALF, ONE
@@ -16,6 +16,7 @@ from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, ClusterSpec, FixedNod
 from vctl.core.labels import VCLUSTER_ID, VNODE_ID, matches
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation
+from vctl.core.values import replace
 
 QUARTER = 2_500
 Atom = tuple[str, int]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from tests.scheduler import candidates as g
@@ -12,6 +12,7 @@ from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode
 from vctl.core.jobs import PendingJob
 from vctl.core.nodes import DRAINED, Node
 from vctl.core.resources import SCALE
+from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.queueing import Queue

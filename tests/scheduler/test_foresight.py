@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.scheduler.makespan import MINUTE, Given, Instance, instance, ledger_of, pending, play
@@ -13,6 +11,7 @@ from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.queue_policy import LONGEST, MAKESPAN, QueuePolicy
+from vctl.core.values import replace
 from vctl.scheduler import foresight
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.plan import start_of, take

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.scheduler import candidates as g
@@ -13,6 +11,7 @@ from tests.world import unbalanced
 from vctl.core.clusters import FLEXIBLE, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, SCALE, Allocation
+from vctl.core.values import replace
 from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.leasing import (
     above_minimum,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests import specification
@@ -12,6 +10,7 @@ from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINING
 from vctl.core.resources import SCALE
+from vctl.core.values import replace
 from vctl.scheduler.feasibility import could_help, ever, explain
 from vctl.scheduler.placement import Placed, Unplaced, place
 

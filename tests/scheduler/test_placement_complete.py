@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from tests.scheduler import brute, candidates
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.ledger import Ledger
+from vctl.core.values import replace
 from vctl.scheduler.feasibility import could_help, ever
 from vctl.scheduler.placement import Placed, Places, Unplaced, place, place_again
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.scheduler import candidates as g
@@ -13,6 +11,7 @@ from vctl.core import jobs as jb
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.queue_policy import BACKFILL, FIFO, OFF, SECOND, STRICT
 from vctl.core.tasks import PendingTask
+from vctl.core.values import replace
 from vctl.scheduler import preemption
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.nominations import Nomination

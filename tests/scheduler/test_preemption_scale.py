@@ -3,7 +3,6 @@ on (spec 8, 18). Counted, not timed."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +13,7 @@ from tests.specification import spec
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.queue_policy import SECOND
+from vctl.core.values import replace
 from vctl.scheduler import preemption
 from vctl.scheduler.plan import Plan
 from vctl.scheduler.preemption import MOST_STEPS, SEARCH_STEPS, Search

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -14,6 +13,7 @@ from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, SUB, Clus
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import EMPTY
+from vctl.core.values import replace
 from vctl.scheduler.replacement import Move, Replaced, broken_gangs, is_published, slice_moves, whole_moves
 
 pytestmark = spec("12.node-death", "12.replay")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.scheduler.trace import Given, Trace
@@ -11,6 +9,7 @@ from tests.specification import spec
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR, SECOND, QueuePolicy
 from vctl.core.resources import CPU, SCALE
+from vctl.core.values import replace
 
 pytestmark = spec("8.disciplines")
 

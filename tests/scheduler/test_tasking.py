@@ -6,7 +6,6 @@ import copy
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -20,6 +19,7 @@ from tests.world import differences
 from vctl.core import resources as rs
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
+from vctl.core.values import replace
 from vctl.scheduler.plan import TaskStart, TaskWait, revert, still_fits
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound

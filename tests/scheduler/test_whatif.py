@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from types import FrameType
 
 import pytest
@@ -19,6 +18,7 @@ from vctl.core.nodes import DRAINED, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import CPU, SCALE, whole_node
 from vctl.core.tasks import PendingTask
+from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place_on

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from tests.scheduler import candidates as g
 from vctl.core import labels as lb
@@ -13,6 +12,7 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Allocation
 from vctl.core.tasks import PendingTask
+from vctl.core.values import replace
 from vctl.scheduler.plan import TaskWait
 from vctl.scheduler.task_queue import TaskQueue, Verdict
 

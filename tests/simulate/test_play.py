@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.scheduler.trace import Given, Trace, used
@@ -12,6 +10,7 @@ from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import INFEASIBLE
 from vctl.core.queue_policy import FIFO, SECOND, STRICT, QueuePolicy
 from vctl.core.resources import CPU, SCALE
+from vctl.core.values import replace
 from vctl.simulate.borrowing import equal_nodes, resized
 from vctl.simulate.workload import Arrival, with_limits
 

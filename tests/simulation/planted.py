@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from vctl.core.values import replace
 from vctl.daemon import carrying, commit, following, looking
 from vctl.daemon.observing import Observer
 from vctl.daemon.scheduler import Scheduler

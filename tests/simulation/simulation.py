@@ -13,7 +13,6 @@ import random
 import signal
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, ope
 from tests.simulation.kernel import Kernel, Runtime, Violation
 from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
+from vctl.core.values import replace
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
 
 from vctl.core.labels import Labels, Selector
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Allocation, Amounts
-from vctl.core.values import value
+from vctl.core.values import field, value
 
 PRIMARY = "kPrimaryClusterID"
 PRIMARY_ALIAS = "primary"

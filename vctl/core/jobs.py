@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import EMPTY, Allocation, Amounts
-from vctl.core.values import value
+from vctl.core.values import field, value
 
 PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"
 FINAL = frozenset({SUCCEEDED, FAILED, STOPPED})

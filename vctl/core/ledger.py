@@ -8,7 +8,6 @@ and committing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from vctl.core import clusters as cl
 from vctl.core import labels as lb
@@ -18,6 +17,7 @@ from vctl.core.nodes import ALIVE, LOST, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
 from vctl.core.slots import ClassKey, Filed, SlotIndex, primary_labels, template_of
+from vctl.core.values import replace
 
 
 class Ledger:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
 
 from vctl.core.labels import Labels
 from vctl.core.resources import SCALE, Allocation, Amounts
-from vctl.core.values import value
+from vctl.core.values import field, replace, value
 
 ALIVE, DRAINING, DRAINED, DEAD, RELEASING = "ALIVE", "DRAINING", "DRAINED", "DEAD", "RELEASING"
 """A machine that restarts is a new node id. RELEASING: an empty machine of a node provider stays a row until the

@@ -7,12 +7,11 @@ Knows nothing of nodes, clusters or jobs: it answers "does this fit here?" and "
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from functools import lru_cache
 from operator import attrgetter, is_
 from typing import Any
 
-from vctl.core.values import value
+from vctl.core.values import field, value
 
 SCALE = 10_000
 """Internal units per whole resource: 1 CPU is 10000."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, PRIMARY, VNode
 from vctl.core.labels import Labels
 from vctl.core.nodes import Node
 from vctl.core.resources import FreeCapacity, within
+from vctl.core.values import field, value
 
 ClassKey = tuple[object, ...]
 Filed = tuple[str, Labels, int, str, FreeCapacity]
@@ -18,7 +18,7 @@ Filed = tuple[str, Labels, int, str, FreeCapacity]
 whole node, and its free capacity."""
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class SlotClass:
     """Virtual nodes of one cluster that are interchangeable for placement: same labels, template and free state.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
 from vctl.core.labels import Selector
 from vctl.core.resources import Amounts
-from vctl.core.values import value
+from vctl.core.values import field, value
 
 PENDING_ARGS, PENDING_NODE, RUNNING = "PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT", "RUNNING"
 FINISHED, FAILED = "FINISHED", "FAILED"

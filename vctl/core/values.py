@@ -1,41 +1,142 @@
-"""Values that do not change: of some many are made for each job, and each command imports the classes of most."""
+"""Values that do not change: of some many are made for each job, and each command imports the classes of most.
 
-from collections.abc import Callable
+For the type checker they are dataclasses. At run time they are made here: to import ``dataclasses``, and to have it
+make the classes that one command imports, takes longer than all else that the command does.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ("Exit", "value")
+__all__ = ("MISSING", "Exit", "Field", "field", "fields", "is_value", "replace", "value")
 
 if TYPE_CHECKING:
+    from dataclasses import MISSING, Field, field, fields, replace
     from dataclasses import dataclass as value
 else:
-    from dataclasses import dataclass
-
+    MISSING = object()
     METHODS = ("__init__", "__repr__", "__eq__", "__hash__")
 
-    def value(**options: Any) -> Callable[[type], type]:
+    class Field:
+        """A field of a value, with what ``dataclasses.field`` takes."""
+
+        __slots__ = ("compare", "default", "default_factory", "kw_only", "metadata", "name", "repr")
+
+        def __init__(
+            self,
+            *,
+            default: Any = MISSING,
+            default_factory: Any = MISSING,
+            repr: bool = True,  # noqa: A002 - its name there
+            compare: bool = True,
+            metadata: Mapping[str, Any] = MappingProxyType({}),
+            kw_only: bool = False,
+        ) -> None:
+            self.default, self.default_factory = default, default_factory
+            self.repr, self.compare, self.metadata, self.kw_only = repr, compare, metadata, kw_only
+
+    field = Field
+
+    def value(*, frozen: bool = False, slots: bool = False, kw_only: bool = False) -> Callable[[type], type]:
         """A dataclass that the type checker sees as frozen. At run time it is not: that makes it ten times as dear.
 
-        Its methods are compiled when one of them is first used: a command imports many more classes than it uses.
+        One that is not frozen has no hash. Methods are compiled when they are first used: a command imports many more
+        classes than it uses.
         """
 
         def made(kind: type) -> type:
-            late = [name for name in METHODS if kind.__dict__.get(name) is None]
-            found = dataclass(**{**options, "frozen": False, "init": False, "repr": False, "eq": False})(kind)
-
-            def first(name: str) -> Callable[..., Any]:
-                def method(*args: Any, **named: Any) -> Any:
-                    full = dataclass(unsafe_hash=True)(type(found.__name__, (found,), {}))
-                    for each in late:
-                        setattr(found, each, full.__dict__[each])
-                    return getattr(found, name)(*args, **named)
-
-                return method
-
-            for name in late:
-                setattr(found, name, first(name))
-            return found
+            known = {}
+            for base in kind.__mro__[:0:-1]:
+                known |= getattr(base, "__fields__", {})
+            content = dict(kind.__dict__)
+            for name in kind.__annotations__:
+                given = content.pop(name, MISSING)
+                one = given if isinstance(given, Field) else Field(default=given)
+                one.name, one.kw_only = name, one.kw_only or kw_only
+                known[name] = one
+                if one.default is not MISSING:
+                    setattr(kind, name, one.default)
+                elif given is not MISSING:
+                    delattr(kind, name)
+            if slots:
+                inherited = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())]
+                content["__slots__"] = [name for name in kind.__annotations__ if name not in inherited]
+                content.pop("__dict__", None)
+                content.pop("__weakref__", None)
+                kind = type(kind)(kind.__name__, kind.__bases__, content)
+            kind.__fields__ = known
+            kind.__match_args__ = tuple([name for name, one in known.items() if not one.kw_only])
+            for name in METHODS:
+                if content.get(name) is None:
+                    setattr(kind, name, _late(kind, name))
+            if not frozen:
+                kind.__hash__ = None
+            return kind
 
         return made
+
+    def _late(kind: type, name: str) -> Callable[..., Any]:
+        """A method that is compiled, and takes its own place, at the first call."""
+
+        def method(*args: Any, **named: Any) -> Any:
+            scope = {"MISSING": MISSING}
+            exec(_source(kind, name, scope), scope)  # noqa: S102 - of names of fields alone
+            scope[name].__qualname__ = f"{kind.__qualname__}.{name}"
+            setattr(kind, name, scope[name])
+            return scope[name](*args, **named)
+
+        return method
+
+    def _source(kind: type, name: str, scope: dict[str, Any]) -> str:
+        known = kind.__fields__.values()
+        if name == "__init__":
+            return _init(kind, scope)
+        if name == "__repr__":
+            shown = ", ".join([f"{one.name}={{self.{one.name}!r}}" for one in known if one.repr])
+            return f"def __repr__(self): return f'{{self.__class__.__qualname__}}({shown})'"
+        mine = "".join([f"self.{one.name}, " for one in known if one.compare])
+        if name == "__hash__":
+            return f"def __hash__(self): return hash(({mine}))"
+        return (
+            "def __eq__(self, other):\n"
+            f" return ({mine}) == ({mine.replace('self.', 'other.')})"
+            " if other.__class__ is self.__class__ else NotImplemented"
+        )
+
+    def _init(kind: type, scope: dict[str, Any]) -> str:
+        words, lines = ["self"], []
+        for one in sorted(kind.__fields__.values(), key=lambda one: one.kw_only):
+            word = name = one.name
+            if one.kw_only and "*" not in words:
+                words.append("*")
+            if one.default_factory is not MISSING:
+                scope[f"make_{name}"] = one.default_factory
+                lines.append(f" self.{name} = make_{name}() if {name} is MISSING else {name}\n")
+                word += "=MISSING"
+            else:
+                lines.append(f" self.{name} = {name}\n")
+                if one.default is not MISSING:
+                    scope[f"default_{name}"] = one.default
+                    word += f"=default_{name}"
+            words.append(word)
+        after = " self.__post_init__()\n" if hasattr(kind, "__post_init__") else ""
+        return f"def __init__({', '.join(words)}):\n{''.join(lines)}{after} return None"
+
+    def fields(kind: Any) -> tuple[Field, ...]:
+        """The fields of a class, or of one of its values."""
+        return tuple(kind.__fields__.values())
+
+    def replace(one: Any, /, **changes: Any) -> Any:
+        """The same value with other contents of some fields."""
+        for name in one.__fields__:
+            if name not in changes:
+                changes[name] = getattr(one, name)
+        return one.__class__(**changes)
+
+
+def is_value(kind: object) -> bool:
+    """Whether it is a class of values, or one of its values."""
+    return hasattr(kind, "__fields__")
 
 
 @value(frozen=True, slots=True)

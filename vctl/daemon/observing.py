@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
+from vctl.core.values import replace
 from vctl.daemon.ahead import NextRuns
 from vctl.daemon.following import FollowedState
 from vctl.daemon.looking import Pace, Starts, look

@@ -7,13 +7,12 @@ is out of its queue; it is RUNNING from the transaction on that records the end 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import JOB, Cluster
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.values import value
+from vctl.core.values import replace, value
 from vctl.scheduler.plan import Start
 
 

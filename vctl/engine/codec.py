@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from math import isfinite
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from vctl.core.values import MISSING, Field, fields, is_value
 from vctl.engine.changes import CHANGES, Change
 from vctl.engine.changes.submits import OUTSIDE
 
@@ -55,8 +55,8 @@ def _writer(kind: Any) -> Any:
 
 
 def _new_writer(kind: Any) -> Writer | None:
-    if is_dataclass(kind) and isinstance(kind, type):
-        return _dataclass_writer(kind)
+    if is_value(kind):
+        return _value_writer(kind)
     origin, parts = get_origin(kind), get_args(kind)
     if origin is tuple and parts[-1] is not Ellipsis:
         return _tuple_writer([_writer(part) for part in parts])
@@ -86,7 +86,7 @@ def _inside(kind: type) -> list[Field[Any]]:
     return [one for one in fields(kind) if OUTSIDE not in one.metadata]
 
 
-def _dataclass_writer(kind: type) -> Writer:
+def _value_writer(kind: type) -> Writer:
     hints = _hints(kind)
     known = []
     for one in _inside(kind):
@@ -117,8 +117,8 @@ def _reader(kind: Any) -> Reader:
 
 
 def _new_reader(kind: Any) -> Reader:
-    if is_dataclass(kind) and isinstance(kind, type):
-        return _dataclass_reader(kind)
+    if is_value(kind):
+        return _value_reader(kind)
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         (inner,) = [_reader(part) for part in parts if part is not NoneType]
@@ -141,7 +141,7 @@ def _mapping_reader(key: Any, item: Any) -> Reader:
     return lambda value: {name: read(one) for name, one in value.items()}
 
 
-def _dataclass_reader(kind: type) -> Reader:
+def _value_reader(kind: type) -> Reader:
     hints = _hints(kind)
     readers = {one.name: _reader(hints[one.name]) for one in _inside(kind)}
     return lambda value: kind(**{name: readers[name](part) for name, part in value.items()})
@@ -180,7 +180,7 @@ def _once(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return check_once
 
 
-def _dataclass_checker(kind: type) -> Callable[[Any], bool]:
+def _value_checker(kind: type) -> Callable[[Any], bool]:
     hints = _hints(kind)
     simple = [one.name for one in fields(kind) if _by_type(hints[one.name])]
     checks = [_checker(hints[name]) for name in simple]
@@ -208,8 +208,8 @@ def _dataclass_checker(kind: type) -> Callable[[Any], bool]:
 @cache
 def _checker(kind: Any) -> Callable[[Any], bool]:
     origin, parts = get_origin(kind), get_args(kind)
-    if is_dataclass(kind) and isinstance(kind, type):
-        return _dataclass_checker(kind)
+    if is_value(kind):
+        return _value_checker(kind)
     each = [_checker(part) for part in parts if part is not Ellipsis]
     if origin in (Union, UnionType):
         return lambda value: any(check(value) for check in each)

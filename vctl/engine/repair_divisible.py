@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
+from vctl.core.values import replace
 from vctl.engine.changes import ClusterRepaired, VNodesChanged
 from vctl.scheduler.membership import is_undivided
 

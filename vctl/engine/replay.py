@@ -6,7 +6,7 @@ It writes nothing. A replay of mended tables finds no changes.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from vctl.core import jobs as jb
@@ -17,7 +17,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import EMPTY
-from vctl.core.values import value
+from vctl.core.values import replace, value
 from vctl.engine.changes import Change, ClusterRemoved, JobEnded, RowSetAside, RunEnded, RunStripped
 from vctl.engine.repair_divisible import repair_divisible
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vctl.core.resources import DEFAULT_UNITS
+from vctl.core.values import value
 from vctl.scheduler.provisioning import Template
 
 NO_PROVIDER = "none"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaseTerms:
     """``idle_s``: unused that long, a lease returns. ``cooldown_s``: never sooner than that after it was granted.
 
@@ -23,7 +24,7 @@ class LeaseTerms:
     reclaim_grace_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class MachineTerms:
     """A node provider: its kind, the machines that it makes, their boot time, and how long an unused one stays."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from vctl.core.jobs import STOPPED_BY_USER, PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING, Node, NodeRequest
 from vctl.core.tasks import CANCELLED
+from vctl.core.values import replace
 from vctl.engine.ahead import RunsAhead
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.changes import ClusterRemoved

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Preemption, Run
 from vctl.core.nodes import NodeRequest
-from vctl.core.values import Exit, value
+from vctl.core.values import Exit, field, value
 from vctl.engine.changes import Process
 
 if TYPE_CHECKING:

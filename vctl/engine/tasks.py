@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from vctl.core.tasks import PENDING_ARGS, PENDING_NODE, RUNNING, Maker, StoredObject, Task
+from vctl.core.values import replace
 from vctl.scheduler.plan import TaskWait
 from vctl.scheduler.task_queue import TaskQueue, Verdict
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from vctl import ops
+from vctl.core.values import replace
 from vctl.errors import BadSpec
 from vctl.operations.declare import Here
 from vctl.ops.packages import PROTOCOL

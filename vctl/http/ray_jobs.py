@@ -10,7 +10,6 @@ import shlex
 import string
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, aclosing
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, WebSocket
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 from vctl import ops
 from vctl.core import jobs as jb
+from vctl.core.values import replace
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.http import streams
 from vctl.http.answers import JSONResponse, answer

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.nodes import ALIVE, DEAD, LOST
+from vctl.core.values import field, value
 from vctl.ops import forms
 from vctl.store import clusters, nodes
 from vctl.store.rows import loads
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vctl.spec.documents import ClusterUse
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Capacity:
     """The total, reserved and used resources of one cluster."""
 
@@ -70,7 +70,7 @@ def _add(sums: Sums, amounts: Mapping[str, int]) -> None:
 Sums = dict[str, int]
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Slot:
     """One virtual node of a cluster for commands that read; ``free``: its total without what is held there."""
 

@@ -6,13 +6,13 @@ A caller that changes several clusters in one transaction passes the same ledger
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts, within
+from vctl.core.values import replace, value
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
 from vctl.engine.rules.leases import granted
@@ -42,7 +42,7 @@ MOST_NAMED = 5
 """The number of jobs that a refusal names, for which a preemption reserves resources."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Wanted:
     """The wanted state of a cluster; None leaves a field as it is (at creation: indivisible, nothing, no limit).
 

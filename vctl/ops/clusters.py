@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl import ops
 from vctl.core.clusters import ACTIVE, JOB, LOGICAL, PRIMARY, REMOVING, STOPPED, SUB, Cluster, ClusterSpec
 from vctl.core.nodes import DEAD
 from vctl.core.resources import Amounts
+from vctl.core.values import replace
 from vctl.engine.changes import Change, ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import cluster_changes as changes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from vctl.core import resources as rs
@@ -11,6 +10,7 @@ from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import SCALE, Amounts
+from vctl.core.values import replace
 from vctl.core.wording import amount_text, cluster_text
 from vctl.errors import Infeasible
 from vctl.store import clusters, nodes, rows

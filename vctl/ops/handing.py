@@ -16,7 +16,6 @@ import marshal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from socket import (
     AF_UNIX,
     CMSG_SPACE,
@@ -31,6 +30,7 @@ from socket import (
     socketpair,
 )
 
+from vctl.core.values import replace
 from vctl.engine import codec
 from vctl.engine.changes import Change, JobSubmitted, Launch
 from vctl.ops import submitting

@@ -7,7 +7,6 @@ import pwd
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY
 from vctl.core.nodes import MADE_BY, MADE_BY_COMMAND, Node
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocation, Amounts, whole_node
+from vctl.core.values import replace
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
 from vctl.engine.lifecycle import NODE

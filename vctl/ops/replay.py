@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from vctl import ops
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.jobs import PendingJob, RunningJob
+from vctl.core.values import is_value
 from vctl.engine import replay as rebuilding
 from vctl.engine.changes import NominationDropped, RowSetAside
 from vctl.engine.codec import fits
@@ -142,7 +142,7 @@ def examine(store: Store, *, strict: bool = True) -> Replayed:
 def _read(row: Row, make: Callable[[Row], Value], *, looks_close: bool) -> Value:
     _check_key_and_text(row)
     value = make(row)
-    if looks_close and is_dataclass(value) and not fits(value, type(value)):
+    if looks_close and is_value(value) and not fits(value, type(value)):
         raise ValueError("a value in it is of another type")
     return value
 

@@ -6,14 +6,13 @@ even then, it can start only after one of its submitters has ended.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINED, DRAINING
 from vctl.core.tasks import PendingTask
+from vctl.core.values import replace
 from vctl.core.wording import amounts_text, listed
 from vctl.ops import situations
 from vctl.scheduler.gang_growth import grow, place_or_grow

@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import SECOND
 from vctl.core.resources import CPU, SCALE, Amounts
+from vctl.core.values import field, replace, value
 from vctl.errors import BadSpec, NotFound, param
 from vctl.simulate import lublin
 from vctl.simulate.borrowing import equal_nodes, resized, with_policy
@@ -39,7 +39,7 @@ Progress = Callable[[str, int, int], None]
 """Progress: (policy, jobs that have arrived, jobs in all)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Variant:
     """One run: queue settings that replace the present ones, and the number of nodes (None: the present number)."""
 
@@ -48,7 +48,7 @@ class Variant:
     nodes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Question:
     """A comparison. ``machine`` makes a new ledger for a number of nodes; the first variant is the base."""
 
@@ -296,13 +296,13 @@ def _document(
 def _change(now: Mapping[str, object], before: Mapping[str, object]) -> dict[str, object]:
     """The difference of every figure to that of the first run."""
     found: dict[str, object] = {}
-    for name, value in now.items():
+    for name, one in now.items():
         was = before[name]
-        if isinstance(value, Mapping) and isinstance(was, Mapping):
-            found[name] = _change(value, was)
-        elif isinstance(value, (int, float)) and isinstance(was, (int, float)):
-            found[name] = value - was
-        elif not isinstance(value, str):
+        if isinstance(one, Mapping) and isinstance(was, Mapping):
+            found[name] = _change(one, was)
+        elif isinstance(one, (int, float)) and isinstance(was, (int, float)):
+            found[name] = one - was
+        elif not isinstance(one, str):
             found[name] = None
     return found
 

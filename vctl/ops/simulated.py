@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from vctl.core.clusters import JOB, PRIMARY, SUB
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, SCALE, Amounts
+from vctl.core.values import fields, replace, value
 from vctl.errors import param
 from vctl.ops import simulate as playing
 from vctl.simulate.borrowing import Loans
@@ -20,7 +20,7 @@ from vctl.store.database import database_path
 from vctl.store.store import Store
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Model:
     """A workload of the Lublin-Feitelson model."""
 
@@ -39,7 +39,7 @@ class Model:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Wanted:
     """A question: a trace, a model, or else the recorded history between two times; and the settings of the runs."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOST, Node
 from vctl.core.resources import whole_node
+from vctl.core.values import replace
 from vctl.ops import forms
 from vctl.ops.feasible import templates
 from vctl.scheduler.elasticity import apply_growth, revert_growth

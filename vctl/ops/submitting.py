@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl import ops
@@ -12,7 +11,7 @@ from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
-from vctl.core.values import value
+from vctl.core.values import replace, value
 from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import arrays, jobs, logs, nodes, rights

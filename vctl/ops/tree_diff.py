@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, Group
+from vctl.core.values import replace
 from vctl.errors import BadSpec, Conflict, VctlError
 from vctl.ops.cluster_views import cluster_row
 from vctl.spec.cluster_spec import spec_to_document

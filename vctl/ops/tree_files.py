@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl import ops
@@ -15,6 +14,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT
+from vctl.core.values import replace
 from vctl.engine.changes import QueueChanged
 from vctl.errors import Conflict, VctlError
 from vctl.ops import cluster_changes as changes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
@@ -12,6 +11,7 @@ from vctl.core import tasks as tk
 from vctl.core.jobs import PendingJob
 from vctl.core.nodes import UP
 from vctl.core.tasks import PendingTask
+from vctl.core.values import replace
 from vctl.core.wording import counted, listed
 from vctl.errors import NotFound
 from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, submitting

@@ -7,13 +7,13 @@ up to it. The level of a cluster is the nearest cluster, from itself upward, tha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from operator import itemgetter
 
 from vctl.core.clusters import FLEXIBLE, JOB, PRIMARY
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, Amounts, total
+from vctl.core.values import replace
 from vctl.scheduler.running import Running, allocations_of
 
 Part = str | tuple[str, int]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field
 
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import FreeCapacity
 from vctl.core.slots import SlotClass, SlotIndex
-from vctl.core.values import value
+from vctl.core.values import field, value
 from vctl.scheduler.growth_supply import Budgets, Ladder, Source
 
 CandidateNode = tuple[str, tuple[str, ...]]

@@ -6,7 +6,6 @@ To add one: a function, an entry in ``DISCIPLINES``, a row in the table of ``tes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
@@ -20,6 +19,7 @@ from vctl.core.queue_policy import (
     STRICT,
     QueuePolicy,
 )
+from vctl.core.values import replace
 from vctl.scheduler.availability import AvailabilityProfile
 from vctl.scheduler.backfill import reserve
 from vctl.scheduler.orders import order_key

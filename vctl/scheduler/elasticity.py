@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, difference, merged, subtract, total, within
+from vctl.core.values import field, replace, value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Grow:
     """One step of growth: a flexible virtual node is made (``before`` None) or resized in place.
 

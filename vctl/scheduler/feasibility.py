@@ -5,7 +5,6 @@ some virtual nodes help it (``could_help``)?
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -15,6 +14,7 @@ from vctl.core.nodes import ALIVE, DRAINING, Node
 from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity, difference
 from vctl.core.slots import template_of
 from vctl.core.tasks import PendingTask
+from vctl.core.values import replace, value
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, Unplaced, place, place_on
@@ -54,7 +54,7 @@ def ever(
     return grown if isinstance(grown, Unplaced) and not grown.exhausted else None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class NodeVerdict:
     """The verdict of one node on the part of a gang that is hardest to place.
 

@@ -7,7 +7,7 @@ Then the job that ended last moves to the front as long as that helps. The same 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from vctl.core.jobs import PendingJob
@@ -15,6 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, MAKESPAN, SECOND
 from vctl.core.resources import Allocation, FreeCapacity, maximum, total
 from vctl.core.slots import SlotIndex
+from vctl.core.values import replace
 from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.orders import longest, makespan
 from vctl.scheduler.placement import Placed, place_on

@@ -7,13 +7,13 @@ then with them. ``growth_for`` turns its answer into steps: which cluster grows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity, difference, merged
+from vctl.core.values import replace
 from vctl.core.wording import amount_text, number_text
 from vctl.scheduler.candidate_nodes import instance_ladders, is_unit, whole_ladder
 from vctl.scheduler.elasticity import (

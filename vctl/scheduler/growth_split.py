@@ -8,9 +8,10 @@ after node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from vctl.core.resources import SCALE
+from vctl.core.values import replace
 from vctl.scheduler.flexible import (
     Chosen,
     Host,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, difference, merged
+from vctl.core.values import replace, value
 from vctl.scheduler.elasticity import Grow, flexible_in, flexible_parts, held
 
 
@@ -30,7 +30,7 @@ def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) ->
     return lent
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Settled:
     """Leases that are cut, each with the rest (empty: it is over), and virtual nodes with the amounts of new leases."""
 
@@ -67,7 +67,7 @@ def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amount
     return Settled(tuple(cut), tuple((part, lent) for part, lent in fresh if lent))
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Return:
     """The return of a lease, whole (``left`` empty) or in part; ``after`` None: the virtual node is removed."""
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, FreeCapacity, add, total, within
+from vctl.core.values import value
 from vctl.scheduler.candidate_nodes import candidates_of
 from vctl.scheduler.elasticity import Grow, apply_growth, growing, lendable, suppliers, within_limits
 from vctl.scheduler.gang_growth import place_with_growth
@@ -34,7 +34,7 @@ def by_vnode(parts: Iterable[Part]) -> dict[str, list[Allocation]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Nomination:
     """The place reserved for a job. ``priority``: the priority of the job when it was nominated.
 
@@ -83,7 +83,7 @@ class Nomination:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Growth:
     """Promised growth: the amounts that clusters are going to gain, and that siblings are going to lend."""
 

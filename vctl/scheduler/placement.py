@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vctl.core.clusters import FLEXIBLE, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, SCALE, Amounts, FreeCapacity, maximum
-from vctl.core.values import value
+from vctl.core.values import replace, value
 from vctl.core.wording import amount_text
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_now
 from vctl.scheduler.placement_assignment import assign, pieces_of

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from vctl.core.resources import SCALE, Amounts, within
+from vctl.core.values import replace
 from vctl.core.wording import amount_text, amounts_text, counted, number_text
 from vctl.scheduler.growth_supply import Need
 from vctl.scheduler.node_classes import full_levels, share_of

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from vctl.core import labels as lb
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity
-from vctl.core.values import value
+from vctl.core.values import replace, value
 
 
 @value(frozen=True, slots=True)

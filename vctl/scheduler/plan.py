@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
 from vctl.core.clusters import JOB, Cluster, VNode
@@ -16,7 +15,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation
 from vctl.core.tasks import PendingTask
-from vctl.core.values import value
+from vctl.core.values import field, value
 from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
 from vctl.scheduler.placement import Placed
 from vctl.scheduler.placement_result import vnodes_of

@@ -6,7 +6,6 @@ those behind it is decided by the discipline of the queue, by reservations and b
 
 from __future__ import annotations
 
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from vctl.core import jobs as jb
@@ -14,6 +13,7 @@ from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
+from vctl.core.values import replace
 from vctl.core.wording import counted
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.fairness import Shares

@@ -7,7 +7,6 @@ undivided node of the same template. A slice gets a new place by its spec; amoun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from vctl.core import labels as lb
@@ -17,12 +16,13 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.core.resources import Allocation, FreeCapacity
 from vctl.core.slots import SlotClass
+from vctl.core.values import replace, value
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.reshape import joined, place_more
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Replaced:
     """A virtual node that left a dead node, and its successor (None: it has none)."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotIndex
+from vctl.core.values import field, value
 from vctl.scheduler.availability import AvailabilityProfile, Part, parts_of
 from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.placement import Placed, place_on
@@ -22,7 +22,7 @@ from vctl.scheduler.upper_bound import UpperBound
 FOR_EVER = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Reservation:
     """A place kept for a job from a start on. ``start_ns`` None: a job without a time limit has to end before."""
 

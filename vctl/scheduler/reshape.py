@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
+from vctl.core.values import replace, value
 from vctl.scheduler.elasticity import (
     Grow,
     enlarged,
@@ -22,7 +21,7 @@ from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 from vctl.scheduler.placement_result import vnodes_of
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class InUse:
     """A virtual node that the new spec no longer has and that is in use."""
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 
 from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR
 from vctl.core.resources import Amounts
+from vctl.core.values import replace, value
 from vctl.scheduler.availability import Availability, amounts_of, elastic_below, idle_parts, level_of
 from vctl.scheduler.backfill import reserve
 from vctl.scheduler.disciplines import ReservationTable
@@ -33,7 +33,7 @@ MOST_SIBLINGS = 2
 """The most siblings of a fair cluster that have a reservation at a time."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Shared:
     """A reservation on a level, and the cluster (scope) below which it binds."""
 

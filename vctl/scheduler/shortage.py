@@ -7,7 +7,6 @@ Input: the parts of a request and the virtual nodes of its cluster, and of the c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import chain
 
@@ -16,7 +15,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
 from vctl.core.labels import Labels, Selector
 from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
-from vctl.core.values import value
+from vctl.core.values import field, value
 from vctl.core.wording import amounts_text, counted, number_text
 
 MOST_NODES = 4
@@ -169,7 +168,7 @@ def shortage(parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -
     return Shortage(need_text(parts), "; ".join(texts), look.fits_with(slots, above))
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class _Look:
     """Words and counts for one request; a free capacity that is shared by many virtual nodes is counted once."""
 

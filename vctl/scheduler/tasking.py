@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import field
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -12,7 +11,7 @@ from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY, Amounts
 from vctl.core.tasks import PendingTask
-from vctl.core.values import value
+from vctl.core.values import field, value
 
 THRESHOLD = 0.5
 """Below this utilisation virtual nodes count as equal and are packed in order (Ray's hybrid policy)."""

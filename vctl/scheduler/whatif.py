@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vctl.core.clusters import Cluster, ClusterSpec
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob, RunningJob
@@ -16,6 +16,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, MAKESPAN
 from vctl.core.tasks import PendingTask
+from vctl.core.values import replace, value
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.foresight import in_plan
 from vctl.scheduler.nominations import Nomination
@@ -35,7 +36,7 @@ MOST_WORK = 600
 """The budget of one question: a trial costs one unit, and more where the queue or the cluster is large."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Holder:
     """A running job and what ends with it. ``cluster_id`` is None when the job shares its parent's cluster."""
 
@@ -48,7 +49,7 @@ class Holder:
     """The row of the job as the scheduler knows it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Situation:
     """The state for trials. ``pending``: the queued jobs, without held ones except the job in question."""
 
@@ -62,7 +63,7 @@ class Situation:
     nominations: Sequence[Nomination] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Change:
     """One change of the state: ``subject`` (a cluster, a node, a job, a resource) goes from ``old`` to ``new``.
 
@@ -108,7 +109,7 @@ class Spent(Exception):
     """The budget of the question is used up."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Outcome:
     """What the scheduler would do with the job: start it, or let it wait for a reason."""
 
@@ -122,7 +123,7 @@ class Outcome:
     """Whether the job or task in question starts now."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Known:
     """Verdicts on waiting shapes by (cluster, shape). Each holds unless ``grown`` could help the shape.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import islice
 
 from vctl.core import resources as rs
@@ -13,6 +12,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINED, DRAINING, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
+from vctl.core.values import replace, value
 from vctl.scheduler.tasking import pinned_to
 from vctl.scheduler.whatif import MOST_WORK, Change, Holder, Spent, Trials
 
@@ -256,7 +256,7 @@ def largest(values: range, fits: Fits) -> int | None:
 # ---- the numbers of a request ----
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Number:
     """One number of a request; ``values``: the smaller numbers to try, coarse steps first."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
-from dataclasses import replace
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
@@ -12,6 +11,7 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.resources import Amounts
+from vctl.core.values import replace
 from vctl.scheduler.elasticity import Grow, apply_growth
 from vctl.scheduler.leasing import above_minimum, free_part, give_back, newest_first, restore
 

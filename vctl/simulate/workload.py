@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from math import ceil
 
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.jobs import PendingJob
 from vctl.core.resources import Amounts
+from vctl.core.values import field, replace, value
 
 SECOND = 10**9
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Arrival:
     """One job of a workload: it arrives at ``job.submitted_at_ns`` and runs ``runs_ns`` unless something ends it."""
 
@@ -21,7 +21,7 @@ class Arrival:
     runs_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Workload:
     """Jobs in the order of their arrival, where they come from, and what its reader wants said about them."""
 

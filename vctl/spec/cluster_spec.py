@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from vctl.core.clusters import POLICIES, ClusterSpec, FixedNode, Group
 from vctl.core.resources import DEFAULT_UNITS
+from vctl.core.values import value
 from vctl.errors import BadSpec
 from vctl.spec.fields import (
     as_count,
@@ -63,7 +63,7 @@ _OLDER = {
 _EXAMPLE = '{"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}'
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Rules:
     """The settings with which a document is read."""
 
@@ -131,16 +131,16 @@ def _fields(
     if rules.camel_case:
         spellings |= {camel(name): name for name in known}
     fields: dict[str, tuple[object, str]] = {}
-    for key, value in document.items():
+    for key, given in document.items():
         here = child(path, key)
         name = spellings.get(key)
         if name is None:
             raise _unknown(key, here, known)
-        if value is None:
+        if given is None:
             continue
         if name in fields:
             raise refuse(here, f"{name} is given in two spellings", "keep one of them")
-        fields[name] = (value, here)
+        fields[name] = (given, here)
     return fields
 
 

@@ -6,12 +6,11 @@ Every ``JobRequest`` is well formed; whether the job can run is checked elsewher
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import Any
 
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts
-from vctl.core.values import value
+from vctl.core.values import field, value
 from vctl.errors import param
 from vctl.spec.fields import child, did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id, resolve_cluster_id

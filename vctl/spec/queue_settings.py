@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 
 from vctl.core import queue_policy as qp
 from vctl.core.queue_policy import QueuePolicy
+from vctl.core.values import fields
 from vctl.spec.fields import as_count, as_mapping, child, did_you_mean, refuse, show
 from vctl.spec.quantities import parse_duration
 

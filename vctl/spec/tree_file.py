@@ -6,11 +6,11 @@ A file is read into a flat list, parents first, each with its path in the file; 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import DEFAULT_UNITS, Amounts
+from vctl.core.values import field, replace, value
 from vctl.errors import BadSpec
 from vctl.spec.cluster_spec import parse_cluster_spec, parse_replica_sets, spec_to_document
 from vctl.spec.fields import as_list, as_mapping, as_text, child, did_you_mean, refuse, show
@@ -26,7 +26,7 @@ MAX_CLUSTERS = 10_000
 _EXAMPLE = '{"clusters": [{"id": "team-a", "replica_sets": {"8c16g": 2}}]}'
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TreeCluster:
     """One cluster of the file; omitted fields have their defaults, whatever the present cluster has."""
 

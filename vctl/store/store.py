@@ -8,11 +8,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vctl.core.caller import Caller
+from vctl.core.values import replace, value
 from vctl.engine.changes import OF_CAPACITY, Change
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
 from vctl.store import ahead, database, locks
@@ -33,7 +33,7 @@ _HEAD = (
 )
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Head:
     """The one row that every transaction checks and moves on, with the number of the newest event."""
 

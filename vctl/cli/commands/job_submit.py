@@ -136,8 +136,8 @@ def _attached(
 ) -> Answer | int:
     """Submit with this terminal, or this standard input, for the command."""
     import os
-    from dataclasses import replace
 
+    from vctl.core.values import replace
     from vctl.errors import BadSpec, NotPermitted
 
     option = "--pty" if terminal else "--stdin"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import ACTIVE, JOB, PRIMARY, REMOVING, STOPPED, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
+from vctl.core.values import fields, replace
 from vctl.core.wording import in_units, timestamp
 from vctl.engine.changes.change import Change, PublicEvent, change, unread
 
@@ -83,7 +83,11 @@ class QueueChanged(Change):
     @property
     def given(self) -> dict[str, Any]:
         """The settings that differ from the default."""
-        return {name: value for name, value in asdict(self.queue).items() if value != getattr(DEFAULT, name)}
+        return {
+            one.name: value
+            for one in fields(self.queue)
+            if (value := getattr(self.queue, one.name)) != getattr(DEFAULT, one.name)
+        }
 
     def public_event(self) -> PublicEvent:
         return _cluster_event("cluster.queue_changed", self.cluster_id, self.given)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.spans import Spans, numbers_of
+from vctl.core.values import replace
 from vctl.engine.changes.change import Change, PublicEvent, change, internal
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.clusters import Cluster, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.spans import Spans, numbers_of
+from vctl.core.values import replace
 from vctl.engine.changes.change import Change, PublicEvent, change, internal
 from vctl.engine.changes.clusters import ClusterRemoved
 

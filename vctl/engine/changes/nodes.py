@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl.core.nodes import Node, NodeRequest
+from vctl.core.values import replace
 from vctl.engine.changes.change import Change, PublicEvent, change
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.jobs import Preemption
 from vctl.core.resources import Allocation
+from vctl.core.values import replace
 from vctl.engine.changes.change import Change, PublicEvent, change, internal
 
 if TYPE_CHECKING:

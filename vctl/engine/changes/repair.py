@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.resources import EMPTY
+from vctl.core.values import replace
 from vctl.engine.changes.change import Change, PublicEvent, change, internal, unread
 
 if TYPE_CHECKING:

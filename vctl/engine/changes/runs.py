@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
+from vctl.core.values import replace
 from vctl.engine.changes.change import Change, PublicEvent, change, internal
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 from typing import TYPE_CHECKING
 
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans, numbers_of
+from vctl.core.values import field
 from vctl.engine.changes.change import Change, PublicEvent, change, unread
 
 if TYPE_CHECKING:

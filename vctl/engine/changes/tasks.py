@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.tasks import Maker, Task
+from vctl.core.values import field, replace
 from vctl.engine.changes.change import Change, PublicEvent, change
 from vctl.engine.changes.submits import OUTSIDE, Launch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
@@ -14,6 +13,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.core.queue_policy import REQUEUE
 from vctl.core.tasks import Task
+from vctl.core.values import replace
 from vctl.core.wording import timestamp
 from vctl.engine.changes import (
     Change,

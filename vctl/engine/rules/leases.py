@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from vctl.core import resources as rs
 from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
 from vctl.core.resources import Amounts
+from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseGranted, LeaseReturned, VNodesChanged
 from vctl.engine.settings import LeaseTerms, Memo
 from vctl.engine.state import SchedulerState

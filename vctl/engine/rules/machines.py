@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from vctl.core.nodes import DEAD, DOWN, MADE_BY, MADE_BY_COMMAND, RAY, RELEASING, UP, Node, NodeRequest
 from vctl.core.resources import whole_node
+from vctl.core.values import replace
 from vctl.engine.changes import (
     Change,
     MachinesAsked,

@@ -6,7 +6,6 @@ Clusters that are to go and in which nothing is left go too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 
 from vctl.core import jobs as jb
@@ -16,6 +15,7 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINED
 from vctl.core.resources import Amounts
+from vctl.core.values import replace
 from vctl.engine.changes import (
     Change,
     LeaseGranted,

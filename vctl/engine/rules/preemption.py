@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import Preemption, RunningJob
 from vctl.core.queue_policy import OFF, STOP
 from vctl.core.resources import SCALE
+from vctl.core.values import replace
 from vctl.core.wording import amounts_text, cluster_text, listed, timestamp
 from vctl.engine.changes import (
     Change,

@@ -7,13 +7,13 @@ more than the lease and never half a gang.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, Lease
 from vctl.core.resources import Allocation, FreeCapacity, difference
+from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseCalled
 from vctl.engine.rules import stops
 from vctl.engine.rules.leases import slots_inside

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from vctl.core import resources as rs
 from vctl.core.clusters import VNode
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY
+from vctl.core.values import replace, value
 from vctl.engine.changes import Change, Copy, JobStarted, TaskBound, TaskStarted, VNodesChanged
 from vctl.engine.rules import leases, preemption
 from vctl.engine.state import SchedulerState
@@ -17,7 +17,7 @@ from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.plan import Plan, Start, TaskStart, still_fits
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Supply:
     """The names and numbers that a start needs: none was used before, and the port is free."""
 
