@@ -155,6 +155,17 @@ def test_one_object_is_itself(jobs: Cli) -> None:
     assert jobs("job status first").out.startswith("job_id")
 
 
+@spec("11.views")
+def test_what_get_shows_is_what_the_list_has(nodes: Cli) -> None:
+    nodes('vc create team --spec {"flexible_resource_min":{"CPU":2}}')
+    for kind, key in (("vnodes", "vnode_id"), ("nodes", "node_id"), ("events", "seq")):
+        item = nodes(f"list {kind} -o json").json["items"][0]
+        got = nodes(f"get {kind} {item[key]} -o json").json
+        assert got == item, kind
+    refused = nodes("get vnodes team/9 -o json").json["error"]
+    assert (refused["exit_code"], refused["message"]) == (4, "there is no virtual node 'team/9'")
+
+
 def test_piped_tables_are_plain_and_whole(nodes: Cli) -> None:
     long = "x" * 300
     nodes(*SUBMIT, "x", "--", "echo", long)

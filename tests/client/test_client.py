@@ -417,6 +417,23 @@ def test_the_types_name_what_is_there(daemon: Site) -> None:
     job.stop()
 
 
+@spec("11.scope", "7.tree-file")
+def test_a_tree_file_has_the_part_of_the_client(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `vc export` does: inside a job nothing of the whole tree, unless it is asked for."""
+    for name, parent in (("team", None), ("vision", "team"), ("other", None)):
+        site.client.clusters.create(name, divisible=True, spec={}, parent=parent)
+    monkeypatch.setenv("VCTL_HOME", os.fspath(site.home))
+
+    def ids(found: dict[str, Any]) -> list[str]:
+        return [one["id"] for one in found["clusters"]]
+
+    assert ids(vctl.connect().export()) == ["other", "team"]
+    assert ids(vctl.connect(cluster="vision").export()) == ids(vctl.connect().export("vision")) == ["vision"]
+    monkeypatch.setenv("VCTL_CLUSTER_ID", "kPrimaryClusterID##job")
+    assert ids(vctl.connect().export()) == []
+    assert ids(vctl.connect().export("primary")) == ["other", "team"]
+
+
 def test_a_client_knows_where_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "/state" in repr(site.client)
     monkeypatch.setenv("VCTL_HOME", os.fspath(site.home))

@@ -18,7 +18,7 @@ from vctl.cli.why_view import draw
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
-from vctl.ops import clusters, jobs, nodes, submitting, why
+from vctl.ops import clusters, job_edits, jobs, nodes, submitting, why
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import WarningSignal, parse_array
 
@@ -367,6 +367,60 @@ def test_when_no_single_change_helps_the_nearest_two_are_said(
     assert all(command in shown for command in commands)  # to copy: never broken
     both = {"kind": "request", "command": " && ".join(commands)}
     assert runs_after(world, tmp_path / "copy", monkeypatch, "both", both)
+
+
+@spec("7.checks")
+def test_a_cluster_of_whole_nodes_is_told_how_it_gets_more(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Two clusters deep: of the nodes that the parent has undivided, as few as the job needs."""
+    add(world, 5)
+    add(world, 2, cpus=1, template="small")
+    clusters.create(world.store, "lab", divisible=True, replica_sets={"t": 3, "small": 1})
+    clusters.create(world.store, "team", parent_id="lab", divisible=True, replica_sets={"t": 2})
+    submit(world, "wide", gang(2, "STRICT_SPREAD", CPU=3), cluster="team", hold=True)
+    clusters.update(world.store, "team", replica_sets={})
+    job_edits.release(world.store, "wide")
+    world.turn()
+    answer = why.why(world.store, "wide")
+    assert answer["state_reason"] == "Infeasible"
+    assert answer["message"] == (
+        "exceeds the capacity of team: it has no node in service;"
+        " give team more nodes with `vctl vc update team --replica-sets JSON`"
+    )
+    (change,) = answer["changes"]
+    assert change["change"] == "give team 2 whole nodes of template t instead of 0"
+    assert change["command"] == "vctl vc update team --replica-sets '{\"t\":2}'"
+    assert runs_after(world, tmp_path / "copy", monkeypatch, "wide", change)
+
+
+def test_a_cluster_without_virtual_nodes_is_said_to_have_none(world: World):
+    """It grows when its parent has something free: until then its own nodes are no nodes that take no work."""
+    add(world)
+    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}))
+    submit(world, "all", gang(1, CPU=4))
+    world.turn()
+    submit(world, "one", gang(1, CPU=1), cluster="team")
+    world.turn()
+    assert why.why(world.store, "one")["message"] == (
+        "needs 1 CPU on one node; free: nothing, team has no virtual nodes;"
+        " in primary, from which team can grow: t-00 0"
+    )
+
+
+def test_what_can_never_run_is_told_what_would_help(world: World):
+    add(world)
+    clusters.create(world.store, "whole", replica_sets={"t": 1}, divisible=True)
+    with pytest.raises(Infeasible) as refused:
+        submit(world, "one", gang(1, CPU=9), cluster="whole")
+    assert refused.value.fix == (
+        "ask for less, or give whole more nodes with `vctl vc update whole --replica-sets JSON`"
+    )
+    clusters.delete(world.store, "whole")
+    nodes.drain(world.store, "t-00")
+    with pytest.raises(Infeasible) as refused:
+        submit(world, "one", gang(1, CPU=9))
+    assert refused.value.fix == "ask for less, or add a node with `vctl node add` or `vctl node undrain`"
 
 
 def test_the_place_and_those_ahead_agree(world: World):

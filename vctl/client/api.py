@@ -72,7 +72,11 @@ class Client(State):
         """Change the logical clusters to match a document, in one transaction."""
         return clusters.apply(self.backend, self._clusters(document), prune=prune)
 
-    export = Verb(clusters.export)
+    def export(self, cluster: str | None = None) -> dict[str, Any]:
+        """The tree file of one cluster and the clusters inside it; without an id of those inside this client's."""
+        if cluster is None:
+            return clusters.export_inside(self.backend, self.cluster_id)
+        return clusters.export(self.backend, cluster)
 
     def _clusters(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """The clusters of a document, which is checked as a whole."""

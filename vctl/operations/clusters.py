@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
 from vctl.errors import param
-from vctl.operations.declare import Here, operation
+from vctl.operations.declare import Backend, Here, operation
 from vctl.operations.params import Arg, Filters, Opt, Written, document_of
+from vctl.spec.ids import JOB_MARK
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
@@ -228,6 +229,13 @@ def export(
 ) -> dict[str, object]:
     """Write the logical clusters as a file for plan and apply, in YAML."""
     return ops.tree_files.export(here.store, cluster)
+
+
+def export_inside(backend: Backend, cluster_id: str) -> dict[str, object]:
+    """The tree file of the clusters inside a cluster; the cluster of a job has none with names."""
+    if JOB_MARK in cluster_id:
+        return spec.tree_file.tree_document([])
+    return export(backend, cluster_id)
 
 
 @operation("vc plan", "POST /tree-file/plan")

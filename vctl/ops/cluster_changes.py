@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
+from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.values import replace, value
@@ -22,7 +21,7 @@ from vctl.ops import feasible
 from vctl.ops.cluster_views import blockers_of, cluster_row, in_use
 from vctl.scheduler.elasticity import Grow, flexible_parts
 from vctl.scheduler.feasibility import ever
-from vctl.scheduler.membership import Exchange, Shortage, exchange
+from vctl.scheduler.membership import Exchange, Shortage, exchange, join, of_whole_nodes
 from vctl.scheduler.nominations import Nomination, Nominations
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.reshape import InUse, reshape
@@ -53,11 +52,6 @@ class Wanted:
     spec: ClusterSpec | None = None
     borrow_limit: Amounts | None = None
     lending_limit: Amounts | None = None
-
-
-def of_whole_nodes(spec: ClusterSpec) -> bool:
-    """Whether a cluster consists of whole nodes (or of nothing yet), not of slices of nodes."""
-    return not spec.flexible and not spec.groups
 
 
 def create(
@@ -321,23 +315,7 @@ def _kept_for(
 def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
     for vnode in answer.leave:
         ledger.release(vnode.vnode_id)
-    rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
-    for number, parent in enumerate(answer.join, rank):
-        vnode_id = f"{cluster_id}/{number}"
-        labels = {**parent.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
-        ledger.assign(
-            VNode(
-                vnode_id,
-                cluster_id,
-                parent.node_id,
-                parent.vnode_id,
-                FIXED,
-                parent.allocation,
-                labels,
-                whole=True,
-                rank=number,
-            )
-        )
+    join(ledger, cluster_id, answer.join)
 
 
 def _short(answer: Shortage, kept_for: Sequence[str]) -> Conflict:

@@ -14,7 +14,7 @@ from vctl.engine.changes import Change, ClusterChanged, ClusterMoved, QueueChang
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms, nodes, rights
-from vctl.ops.cluster_changes import Wanted, of_whole_nodes
+from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import (
     blockers_of,
     cluster_form,
@@ -28,6 +28,7 @@ from vctl.ops.cluster_views import (
     tree,
     unfinished_jobs,
 )
+from vctl.scheduler.membership import of_whole_nodes
 from vctl.spec.fields import refuse
 from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resolve_cluster_id
 from vctl.store import clusters as table

@@ -8,11 +8,12 @@ from typing import Any
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import Node
+from vctl.core.nodes import DRAINED, Node
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.values import replace
 from vctl.core.wording import amount_text, cluster_text
 from vctl.errors import Infeasible
+from vctl.scheduler.membership import of_whole_nodes
 from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
 
@@ -54,7 +55,7 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
         )  # name the nodes of the limiting cluster, else the limits of a cluster on the way
         raise Infeasible(
             f"the job can never run: it exceeds the capacity of {cluster_text(where)}: {never.capacity}",
-            fix="ask for less, or add a node with `vctl node add`",
+            fix=f"ask for less, or {to_enlarge(store, where)}",
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
 
@@ -63,6 +64,18 @@ def judge_of(store: Store, parent_id: str) -> str:
     """The cluster whose nodes limit a job: the nearest one, from the parent up, that cannot grow."""
     chain = _growing(store, parent_id)
     return (chain[-1].parent_id or PRIMARY) if chain else parent_id
+
+
+def to_enlarge(store: Store, cluster_id: str) -> str:
+    """How a cluster gets more nodes or resources, as a fix."""
+    row = None if cluster_id == PRIMARY else clusters.get(store, cluster_id)
+    if row is None:
+        drained = DRAINED in nodes.states(store)
+        return "add a node with `vctl node add`" + (" or `vctl node undrain`" if drained else "")
+    update = f"`vctl vc update {cluster_text(cluster_id)}"
+    if of_whole_nodes(rows.spec(row["spec"])):
+        return f"give {cluster_text(cluster_id)} more nodes with {update} --replica-sets JSON`"
+    return f"make {cluster_text(cluster_id)} larger with {update} --spec JSON`"
 
 
 def _growing(store: Store, parent_id: str) -> list[Cluster]:

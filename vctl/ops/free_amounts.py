@@ -50,6 +50,8 @@ class FreeAmounts:
         key = (cluster_id, winner)
         if key not in self._slots:
             self._slots[key] = Slots(self._read(cluster_id, winner))
+            if not self._slots[key].all and self._has_no_nodes(cluster_id):
+                self._slots[key].nothing = f"nothing, {cluster_text(cluster_id)} has no virtual nodes"
         return self._slots[key]
 
     def above(self, cluster_id: str, job_id: int = 0) -> list[Above]:
@@ -127,6 +129,10 @@ class FreeAmounts:
             name: max(0, min(limit[name] for limit in limits if name in limit) - has.get(name, 0))
             for name in names
         }
+
+    def _has_no_nodes(self, cluster_id: str) -> bool:
+        """Not even one that takes no work now."""
+        return cluster_id != PRIMARY and not clusters.vnode_rows(self.store, cluster_id)
 
     def _read(self, cluster_id: str, winner: int) -> Iterator[Slot]:
         held: dict[str, list[_Held]] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vctl.core import resources as rs
 from vctl.core.clusters import Cluster
 from vctl.core.nodes import SIMULATED, Node
-from vctl.core.wording import amount_text, counted
+from vctl.core.wording import amount_text, cluster_text, counted
 from vctl.ops.resubmit import command, document, resubmit, run_again
 from vctl.scheduler import whatif_search as kinds
 from vctl.scheduler.whatif import Change
@@ -57,6 +57,14 @@ def _words_and_command(change: Change, row: Row, launch: Row) -> tuple[str, str 
             return words, command(["job", "edit", str(row["submission_id"]), "--priority", str(change.new)])
         case kinds.MAXIMUM | kinds.BORROW if change.cluster is not None:
             return _limit(change, change.cluster)
+        case kinds.REPLICAS if change.cluster is not None:
+            name, counts = (
+                cluster_text(change.cluster.cluster_id),
+                dumps(dict(change.cluster.spec.replica_sets)),
+            )
+            words = f"give {name} {counted(change.new or 0, 'whole node')} of template {change.subject}"
+            words += f" instead of {change.old}"
+            return words, command(["vc", "update", change.cluster.cluster_id, "--replica-sets", counts])
         case kinds.NODE if change.node is not None:
             return _node(change.node)
         case kinds.STOP:

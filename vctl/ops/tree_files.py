@@ -35,6 +35,7 @@ from vctl.ops.tree_diff import (
     present_clusters,
     revision,
 )
+from vctl.scheduler.membership import of_whole_nodes
 from vctl.spec.tree_file import TreeCluster, tree_document
 from vctl.store import clusters as table
 from vctl.store.store import Store
@@ -163,7 +164,7 @@ def _wanted(cluster: TreeCluster) -> Wanted:
 def _common(ledger: Ledger, old: Cluster, new: ClusterSpec) -> ClusterSpec:
     """The spec of the resources that a cluster has and keeps."""
     members = [ledger.vnodes[vnode_id] for vnode_id in ledger.members[old.cluster_id]]
-    if changes.of_whole_nodes(new):
+    if of_whole_nodes(new):
         counts: dict[str, int] = {}
         for vnode in members:
             template = ledger.nodes[vnode.node_id].template_id

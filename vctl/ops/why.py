@@ -14,7 +14,7 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import counted, listed
 from vctl.errors import NotFound
-from vctl.ops import arrays, forms, jobs, nodes, self_waiting, situations, submitting
+from vctl.ops import arrays, feasible, forms, jobs, nodes, self_waiting, situations, submitting
 from vctl.ops import tasks as task_ops
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
@@ -74,6 +74,7 @@ def why(store: Store, ref: str | int) -> Why:
         answer["ahead"] = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
         gate = reasons.gate(row)
         coming = _coming(store)
+        more = feasible.to_enlarge(store, feasible.judge_of(store, job.parent_id))
     trials = Trials(situation, job)
     outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
     answer["preempts"] = situations.preempted(situation, outcome.preempts) or ending
@@ -84,7 +85,8 @@ def why(store: Store, ref: str | int) -> Why:
             f"{answer['message']}; once released it would still wait: {_now(situation, job, outcome, short)[1]}"
         )
     if gate is None and outcome.start is None:
-        answer["message"] = f"{answer['message']}{coming}"
+        never = f"; {more}" if answer["state_reason"] == jb.INFEASIBLE else ""
+        answer["message"] = f"{answer['message']}{never}{coming}"
     if itself is not None:
         answer["waits_for_itself"] = itself
     answer["nodes"] = obstacles(situation, job)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from vctl.core.clusters import VNode
+from vctl.core import labels as lb
+from vctl.core.clusters import FIXED, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD
 from vctl.core.values import value
@@ -83,6 +84,25 @@ def is_undivided(ledger: Ledger, vnode: VNode) -> bool:
     if ledger.children[vnode.vnode_id] or not ledger.capacities[vnode.vnode_id].is_untouched():
         return False
     return vnode.vnode_id not in ledger.homes
+
+
+def join(ledger: Ledger, cluster_id: str, nodes: Iterable[VNode]) -> None:
+    """Give a cluster whole nodes of its parent."""
+    rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
+    for number, parent in enumerate(nodes, rank):
+        vnode_id = f"{cluster_id}/{number}"
+        labels = {**parent.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
+        ledger.assign(
+            VNode(
+                vnode_id, cluster_id, parent.node_id, parent.vnode_id, FIXED, parent.allocation, labels,
+                whole=True, rank=number,
+            )
+        )  # fmt: skip
+
+
+def of_whole_nodes(spec: ClusterSpec) -> bool:
+    """Whether a cluster consists of whole nodes (or of nothing yet), not of slices of nodes."""
+    return not spec.flexible and not spec.groups
 
 
 def _by_template(ledger: Ledger, cluster_id: str) -> dict[str, list[VNode]]:

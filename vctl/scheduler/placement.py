@@ -165,7 +165,7 @@ def _a_place_to_be(candidates: CandidateNodes, spec: ClusterSpec) -> Placed | Un
         return Placed((), 0, EMPTY, exact=False)
     slot_id = candidates.first_slot()
     if slot_id is None:
-        return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node")
+        return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node in service")
     piece = Piece(FLEXIBLE, 0, -1, slot_id, candidates.node_of(slot_id), EMPTY, {}, whole=False)
     return Placed((piece,), 0, EMPTY, exact=False)
 

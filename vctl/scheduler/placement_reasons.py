@@ -24,7 +24,7 @@ Shortage = tuple[str, int, int]
 def quick_reason(problem: Problem) -> Unplaced | None:
     """The reason of the first necessary condition that fails. None does not prove that there is a place."""
     if not problem.node_classes.counts:
-        return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node")
+        return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node in service")
     checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible, _growth)
     return next((reason for check in checks if (reason := check(problem))), None)
 

@@ -42,6 +42,8 @@ class Slots:
 
     def __init__(self, slots: Iterable[Slot]) -> None:
         self.all = list(slots)
+        self.nothing = "no node takes work now"
+        """What is free where there are none."""
         groups: dict[tuple[int, str], list[Slot]] = {}
         for slot in self.all:
             groups.setdefault((id(slot.capacity), slot.template_id), []).append(slot)
@@ -202,7 +204,7 @@ class _Look:
         for name, free in best.items():
             by_free.setdefault(free, []).append([name])
         if not by_free:
-            return "no node of the cluster matches" if slots.all and select else "no node takes work now"
+            return "no node of the cluster matches" if slots.all and select else slots.nothing
         return self._listed(by_free)
 
     def _listed(self, by_free: Mapping[tuple[int, ...], list[list[str]]]) -> str:

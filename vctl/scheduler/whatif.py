@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from vctl.core.clusters import Cluster, ClusterSpec
+from vctl.core.clusters import Cluster, ClusterSpec, VNode
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
@@ -19,6 +19,7 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.foresight import in_plan
+from vctl.scheduler.membership import join
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Plan, Start, TaskStart, Wait, apply, revert
@@ -68,7 +69,7 @@ class Change:
     """One change of the state: ``subject`` (a cluster, a node, a job, a resource) goes from ``old`` to ``new``.
 
     ``job`` and ``task``: the changed request. ``cluster`` and ``node``: new rows. ``gone``: a running job that is
-    stopped.
+    stopped. ``joins``: whole nodes that the cluster takes from its parent.
     """
 
     kind: str
@@ -79,12 +80,17 @@ class Change:
     cluster: Cluster | None = None
     node: Node | None = None
     gone: Holder | None = None
+    joins: tuple[VNode, ...] = ()
     task: PendingTask | None = None
     where: str = ""
     """The part of the request that changes: ``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``."""
 
 
 NOTHING = Change("nothing")
+
+
+def _copies(change: Change) -> bool:
+    return bool(change.node or change.gone or change.joins)  # only the row of a cluster can be put back
 
 
 def ahead_of(situation: Situation, job: PendingJob) -> list[PendingJob]:
@@ -191,18 +197,15 @@ class Trials:
         """Trials in the state after a change, with the rest of the budget."""
         now, ledger = self.situation, self.situation.ledger
         known = None if change.cluster is not None else self.known
-        running, tasks = now.running, now.tasks
-        if change.node is not None or change.gone is not None or change.cluster is not None:
+        if _copies(change) or change.cluster is not None:
             ledger = ledger.copy()
             ledger.grown = {} if known is None else _copied(known.grown)
-        if change.node is not None:
-            ledger.put_node(change.node)
-        if change.cluster is not None:
-            ledger.put_cluster(change.cluster)
+            _make(ledger, change)
         if change.gone is not None:
             stop(ledger, change.gone)
-            running = [one for one in running if one.job_id != change.gone.job_id]
-            tasks = [one for one in tasks if one.job_id != change.gone.job_id]
+        gone = None if change.gone is None else change.gone.job_id
+        running = [one for one in now.running if one.job_id != gone]
+        tasks = [one for one in now.tasks if one.job_id != gone]
         known = known and replace(known, grown=_copied(ledger.grown))
         situation = replace(now, ledger=ledger, running=running, tasks=tasks)
         return Trials(situation, change.job or self.job, left=self.left, known=known)
@@ -212,8 +215,7 @@ class Trials:
 
         Raises Spent when the budget is used up.
         """
-        copies = change.node is not None or change.gone is not None
-        self.left -= self._price + self._copy_price * copies
+        self.left -= self._price + self._copy_price * _copies(change)
         if self.left < 0:
             raise Spent
         if self.known is not None:
@@ -236,7 +238,7 @@ class Trials:
         """Round after round until nothing more starts. Only then ``gone`` ends, because a stop takes its time."""
         job, task, gone = change.job or self.job, change.task or self.task, change.gone
         wait, victims = None, tuple[Victim, ...]()
-        is_calm = task is None and change.node is None and change.cluster is None and gone is None
+        is_calm = task is None and change.cluster is None and not _copies(change)
         trial = Trial(situation, ledger, self._queues, None if change.cluster is not None else self.known)
         try:
             for _ in range(MOST_ROUNDS):
@@ -271,9 +273,7 @@ class Trials:
         if self.situation.nominations:
             return None
         verdicts = {
-            (parent_id, key): shape.blocked._replace(
-                valid_for=None
-            )  # the ledger of another trial has other stamps
+            (parent_id, key): shape.blocked._replace(valid_for=None)  # other ledgers have other stamps
             for parent_id, queue in self._queues.items()
             for key, shape in queue.shapes.items()
             if shape.blocked is not None
@@ -373,19 +373,22 @@ class Trial:
 @contextmanager
 def _changed(ledger: Ledger, change: Change) -> Iterator[Ledger]:
     """The ledger with a change inside the block: a new row of a cluster is reverted, for all else a copy is changed."""
-    if change.node is not None or change.gone is not None:
-        ledger = ledger.copy()
-        if change.node is not None:
-            ledger.put_node(change.node)
-    if change.cluster is None:
-        yield ledger
-        return
-    before = ledger.clusters[change.cluster.cluster_id]
-    ledger.put_cluster(change.cluster)
+    ledger = ledger.copy() if _copies(change) else ledger
+    before = None if change.cluster is None else ledger.clusters[change.cluster.cluster_id]
+    _make(ledger, change)
     try:
         yield ledger
     finally:
-        ledger.put_cluster(before)
+        if before is not None:
+            ledger.put_cluster(before)
+
+
+def _make(ledger: Ledger, change: Change) -> None:
+    if change.node is not None:
+        ledger.put_node(change.node)
+    if change.cluster is not None:
+        ledger.put_cluster(change.cluster)
+        join(ledger, change.cluster.cluster_id, change.joins)
 
 
 def stop(ledger: Ledger, job: Holder) -> None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 from vctl.core import resources as rs
-from vctl.core.clusters import PRIMARY, Cluster, Group
+from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, Group, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINED, DRAINING, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
+from vctl.scheduler.membership import of_whole_nodes, undivided
 from vctl.scheduler.tasking import pinned_to
 from vctl.scheduler.whatif import MOST_WORK, Change, Holder, Spent, Trials
 
 RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
-STOP, CANCEL, ANYWHERE = "stop", "cancel", "anywhere"
+STOP, CANCEL, ANYWHERE, REPLICAS = "stop", "cancel", "anywhere", "replicas"
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
 MOST_FIRST = 3
@@ -54,7 +56,7 @@ def helpful(
     else:
         searches = [
             that_help(_resumes(trials)), undrained, _priority(trials), _limits(trials, MAXIMUM),
-            _limits(trials, BORROW), _request(trials), added, stopped,
+            _limits(trials, BORROW), _replicas(trials), _request(trials), added, stopped,
         ]  # fmt: skip
     try:
         for search in searches:
@@ -230,6 +232,30 @@ def _request(trials: Trials) -> Iterator[Change]:
 def step_of(name: str) -> int:
     """The unit in which a limit is raised: one, or a MiB of memory."""
     return SCALE * MIB if name in (MEMORY, OBJECT_STORE_MEMORY) else SCALE
+
+
+def _replicas(trials: Trials) -> Iterator[Change]:
+    """More whole nodes of one template for a cluster of whole nodes on the way up, as few as possible."""
+    ledger = trials.situation.ledger
+    for cluster in ledger.upward(trials.job.parent_id):
+        if cluster.kind != LOGICAL or not of_whole_nodes(cluster.spec) or cluster.parent_id is None:
+            continue
+        for template in sorted({node.template_id for node in ledger.nodes.values()})[:MOST_NODES]:
+            free = undivided(ledger, cluster.parent_id, template)[:MOST_NODES]
+            more = partial(_with_more, cluster, template, free)
+            yield from _fewest(trials, more, len(free))
+
+
+def _fewest(trials: Trials, more: Callable[[int], Change], most: int) -> Iterator[Change]:
+    if most and trials.starts(more(most)):
+        yield more(smallest(0, most, lambda number: trials.starts(more(number))))
+
+
+def _with_more(cluster: Cluster, template: str, free: Sequence[VNode], number: int) -> Change:
+    old = cluster.spec.replica_sets.get(template, 0)
+    counts = {**cluster.spec.replica_sets, template: old + number}
+    changed = replace(cluster, spec=replace(cluster.spec, replica_sets=counts))
+    return Change(REPLICAS, template, old, old + number, cluster=changed, joins=tuple(free[:number]))
 
 
 def smallest(low: int, high: int, fits: Fits) -> int:

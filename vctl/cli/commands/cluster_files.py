@@ -77,7 +77,5 @@ def export(
     within = call.cluster(cluster)
     if cluster is None and JOB_MARK in within:
         call.note("The cluster of this job has no clusters with names; `vctl vc export primary` writes all")
-        data: dict[str, object] = spec.tree_file.tree_document([])
-    else:
-        data = clusters.export(call.backend, within)
+    data = (clusters.export_inside if cluster is None else clusters.export)(call.backend, within)
     return single(data, "export", lambda _: cli.yaml.dump(data).splitlines())

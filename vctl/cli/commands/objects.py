@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
-from vctl import cli, operations, ops
+from vctl import cli, operations, ops, spec
 from vctl.cli.call import Call
 from vctl.cli.common import ALL, CHOICES, CHOSEN_BY, LISTS, READS, InCluster, below, place
 from vctl.cli.declare import command
@@ -70,6 +70,14 @@ def _leases(call: Call, cluster: str) -> Items:
     return _cut(call, ops.forms.choose(items, call.filters, "LeaseForm"))
 
 
+def _vnode(call: Call, ref: str) -> Data:
+    wanted = spec.ids.full_cluster_id(ref)  # tables show the alias
+    for vnode in operations.views.vnodes(call.backend):
+        if vnode["vnode_id"] == wanted:
+            return vnode
+    raise NotFound(f"there is no virtual node {ref!r}", fix="see `vctl list vnodes`, and `vctl list nodes`")
+
+
 def _lease(call: Call, ref: str) -> Data:
     for lease in operations.views.list_leases(call.backend):
         if str(lease["lease_id"]) == ref:
@@ -99,9 +107,7 @@ KINDS = {
         "ClusterList", "cluster_id", "kind", _clusters,
         lambda call, ref: operations.clusters.get_cluster(call.backend, ref), "ListedCluster",
     ),
-    "vnodes": Kind(
-        "VNodeList", "vnode_id", "kind", _vnodes, lambda call, ref: operations.views.current_node(call.backend, ref)
-    ),
+    "vnodes": Kind("VNodeList", "vnode_id", "kind", _vnodes, _vnode),
     "nodes": Kind(
         "NodeList", "node_id", "state", _nodes, lambda call, ref: operations.nodes.get_node(call.backend, ref)
     ),
