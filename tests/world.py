@@ -33,8 +33,9 @@ from vctl.scheduler.placement import place, place_again
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.store import ahead, clusters, feed, preemptions, rows
 from vctl.store.ahead import withdraw
+from vctl.store.entries import Emitted
 from vctl.store.store import Store
-from vctl.store.write import Emitted, write
+from vctl.store.write import write
 
 MOST_TURNS = 40
 """A scheduler that still finds something to do after that many turns never comes to rest."""

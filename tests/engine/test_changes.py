@@ -14,6 +14,7 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.fitting import fits
 from vctl.core.jobs import PendingJob, Preemption, Run, RunningJob
 from vctl.core.labels import Condition
 from vctl.core.leases import Lease
@@ -26,7 +27,7 @@ from vctl.core.values import replace
 from vctl.daemon.following import FollowedState
 from vctl.engine import changes as ch
 from vctl.engine.changes.change import Change, PublicEvent, change
-from vctl.engine.codec import decode, encode, fits
+from vctl.engine.codec import decode, encode
 from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
 from vctl.engine.state import SchedulerState
 from vctl.ops import submitting

@@ -13,7 +13,8 @@ from vctl.ops import clusters, nodes, submitting
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
 from vctl.store import feed
-from vctl.store.write import Emitted, write
+from vctl.store.entries import Emitted
+from vctl.store.write import write
 from vctl.store.write.jobs import whole
 
 pytestmark = spec("8.arrays", "17.durable")

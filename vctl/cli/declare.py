@@ -5,7 +5,6 @@ A declaration is read by ``read`` (fast), ``bridge`` (typer: help and usage erro
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from vctl import spec
@@ -42,11 +41,9 @@ class Command:
 
     def called(self, word: str) -> "Command":
         """The same command under a shorter word, also in its examples."""
-        twin = copy(self)
-        twin.path = word
-        twin.examples = tuple(
-            example.replace(f"vctl {self.path}", f"vctl {word}") for example in self.examples
-        )
+        examples = [example.replace(f"vctl {self.path}", f"vctl {word}") for example in self.examples]
+        twin = Command(word, self.run, examples, list(self.common.values()), self.declared)
+        twin.hidden, twin.own_words = self.hidden, self.own_words
         return twin
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from vctl.core.labels import Labels, Selector
@@ -12,7 +11,7 @@ from vctl.core.values import field, value
 
 PRIMARY = "kPrimaryClusterID"
 PRIMARY_ALIAS = "primary"
-ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z"
 POLICIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 # kinds of a cluster

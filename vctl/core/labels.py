@@ -14,23 +14,24 @@ OWN = frozenset({VNODE_ID, NODE_ID})
 
 Labels = Mapping[str, str]
 
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
-_PREFIX = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
+# patterns stay strings until their first use: every command imports this
+_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z"
+_PREFIX = r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z"
 
 
 def key_problem(key: str) -> str | None:
     """Why a label key is not acceptable, or None."""
     prefix, slash, name = key.rpartition("/")
-    if slash and not _PREFIX.match(prefix):
+    if slash and not re.match(_PREFIX, prefix):
         return f"the prefix {prefix!r} of a label key must be a lower-case DNS name of at most 253 characters"
-    if not _NAME.match(name):
+    if not re.match(_NAME, name):
         return f"{name!r} is not a label name: 1 to 63 of A-Z a-z 0-9 . _ -, starting and ending with a letter or digit"
     return None
 
 
 def value_problem(value: str) -> str | None:
     """Why a label value is not acceptable, or None. The empty value is allowed."""
-    if value and not _NAME.match(value):
+    if value and not re.match(_NAME, value):
         return (
             f"{value!r} is not a label value: at most 63 of A-Z a-z 0-9 . _ -, starting and ending with a letter"
             " or digit"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import dataclass, field
 
@@ -161,6 +162,6 @@ def _ids(answer: bytes, request: NodeRequest) -> list[str]:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError('its answer is not {"nodes": [{"node_id": …}]}') from None
     for node_id in found:
-        if not isinstance(node_id, str) or not NODE_ID.match(node_id):
+        if not isinstance(node_id, str) or not re.match(NODE_ID, node_id):
             raise ValueError(f"its answer has a bad node id: {str(node_id)[:200]!r}")
     return found or list(request.nodes)

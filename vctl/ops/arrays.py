@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from vctl import engine
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
-from vctl.engine.changes import (
-    ArrayForgotten,
-    ArraysEmptied,
-    ArraySubmitted,
-    Details,
-    JobsStopped,
-    Launch,
-    StopAsked,
-)
 from vctl.errors import Conflict, param
 from vctl.ops import forms
 from vctl.ops.reasons import Reasons
@@ -28,6 +20,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vctl.engine.changes import ArraySubmitted, Details, Launch, StopAsked
     from vctl.spec.documents import ArrayForm
     from vctl.spec.options import ArrayRange
 
@@ -47,7 +40,9 @@ def submitted(
             f"job {name} exists already", fix=f"choose another {param('submission_id')}, or leave it out"
         )
     reach = (indices.start, indices.stop, indices.step)
-    return ArraySubmitted(template, details, reach, _shown(wanted), wanted.at_once, after, launch)
+    return engine.changes.ArraySubmitted(
+        template, details, reach, _shown(wanted), wanted.at_once, after, launch
+    )
 
 
 def _shown(wanted: ArrayRange) -> str:
@@ -155,19 +150,19 @@ def delete(store: Store, array_id: str) -> list[str]:
     assert array is not None
     members = table.members(store, array)
     spans = spans_of(row["job_id"] for row in members)
-    store.emit(ArrayForgotten(array_id, array["first_job_id"], array["last_job_id"], spans))
+    store.emit(engine.changes.ArrayForgotten(array_id, array["first_job_id"], array["last_job_id"], spans))
     return [row["submission_id"] for row in members]
 
 
 def forget_empty(store: Store) -> None:
     """Forget arrays that have no members any more."""
     if array_ids := table.emptied(store):
-        store.emit(ArraysEmptied(tuple(array_ids)))
+        store.emit(engine.changes.ArraysEmptied(tuple(array_ids)))
 
 
 def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None) -> None:
     """Stop all members, inside a transaction: waiting members end at once, running members are asked to end."""
-    store.emit(JobsStopped(
+    store.emit(engine.changes.JobsStopped(
         store.clock(), array["array_id"], array["first_job_id"], array["last_job_id"],
         table.waiting_spans(store, array), tuple(awaited_members(store, array)), jb.STOPPED_BY_USER,
         message or "stopped before it started",
@@ -180,7 +175,7 @@ def stop_asked(
     store: Store, row: Row, *, grace_s: float | None, message: str | None, silent: bool = False
 ) -> StopAsked:
     """The request to end a running job; the time and the reason of an earlier request stay."""
-    return StopAsked(
+    return engine.changes.StopAsked(
         row["stop_requested_at"] or store.clock(), row["job_id"], row["submission_id"],
         row["stop_reason"] or jb.STOPPED_BY_USER, row["stop_grace_s"] if grace_s is None else grace_s,
         message or row["message"], silent,

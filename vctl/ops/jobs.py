@@ -8,11 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vctl import engine
 from vctl.core import jobs as jb
 from vctl.core.listed import Alike, Values, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
-from vctl.engine.changes import JobEnded, JobForgotten, JobsPruned
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Filter, Shown, parse_filters
@@ -219,7 +219,7 @@ def stop(
         assert row is not None
         rights.check_job(store, row)
         if row["status"] == jb.PENDING:
-            store.emit(JobEnded(
+            store.emit(engine.changes.JobEnded(
                 store.clock(), job_id, row["submission_id"], row["array_id"], row["parent_cluster_id"], "stop",
                 jb.STOPPED, jb.STOPPED_BY_USER, message or "stopped before it started", None,
             ))  # fmt: skip
@@ -244,7 +244,7 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
             if "array" in form:
                 gone += arrays.delete(store, form["submission_id"])
             else:
-                store.emit(JobForgotten(form["job_id"], form["submission_id"]))
+                store.emit(engine.changes.JobForgotten(form["job_id"], form["submission_id"]))
                 gone.append(form["submission_id"])
         arrays.forget_empty(store)
     _forget_logs(store, gone)
@@ -305,7 +305,7 @@ def _forget(store: Store, old: Sequence[tuple[int, str]]) -> None:
     spans = spans_of(job_id for job_id, _ in old)
     with store.transaction():
         names = [name for _, name in old] + tasks.ids_among(store, spans)
-        store.emit(JobsPruned(spans))
+        store.emit(engine.changes.JobsPruned(spans))
         arrays.forget_empty(store)
     _forget_logs(store, names)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MOST_AT_ONCE = 100_000
-NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+NODE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
 
 
 def author() -> str:
@@ -162,7 +162,7 @@ def add(
     with store.transaction():
         ids = [node_id] if node_id and count == 1 else _numbered(store, node_id or name, count)
         for fresh in ids:
-            if not NODE_ID.match(fresh):
+            if not re.match(NODE_ID, fresh):
                 where, more = ("node_id", "") if node_id else ("template", f", or give {param('node_id')}")
                 problem, fix = f"{fresh!r} is not a node id", f"use 1 to 128 of A-Z a-z 0-9 . _ -{more}"
                 raise spec.fields.refuse(param(where), problem, fix)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vctl import ops
 from vctl.core.clusters import LOGICAL, PRIMARY
+from vctl.core.fitting import fits
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.values import is_value
 from vctl.engine import replay as rebuilding
 from vctl.engine.changes import NominationDropped, RowSetAside
-from vctl.engine.codec import fits
 from vctl.engine.replay import TITLES, Replayed, Tables
 from vctl.errors import Conflict
 from vctl.store import (

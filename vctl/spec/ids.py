@@ -14,7 +14,7 @@ from vctl.spec.fields import refuse, show
 JOB_MARK = "##"
 """Stands between the parent id and the submission id in the id of a job cluster."""
 
-SUBMISSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+SUBMISSION_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
 LAST = "last"
 """In place of a job id: the job submitted last."""
 
@@ -33,7 +33,7 @@ def check_new_cluster_id(cluster_id: str, *, action: str = "created or updated")
             " which belongs to job clusters.",
             fix="choose an id without ##; a job cluster is made and removed with its job",
         )
-    if not ID_PATTERN.match(cluster_id):
+    if not re.match(ID_PATTERN, cluster_id):
         raise BadSpec(f"Invalid request, {show(cluster_id)} is not a virtual cluster id.", fix=f"use {_RULE}")
     return cluster_id
 
@@ -60,7 +60,7 @@ def full_cluster_id(cluster_id: str) -> str:
 
 
 def _is_part(part: str) -> bool:
-    return bool(SUBMISSION_PATTERN.match(part))
+    return bool(re.match(SUBMISSION_PATTERN, part))
 
 
 def check_submission_id(submission_id: str, path: str = "--submission-id") -> str:
@@ -71,7 +71,7 @@ def check_submission_id(submission_id: str, path: str = "--submission-id") -> st
         raise refuse(
             path, f"{show(submission_id)} contains {JOB_MARK}, which belongs to job clusters", "leave it out"
         )
-    if not SUBMISSION_PATTERN.match(submission_id):
+    if not re.match(SUBMISSION_PATTERN, submission_id):
         raise refuse(
             path,
             f"{show(submission_id)} is not a submission id",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from vctl.core.resources import (
     CPU,
@@ -20,6 +20,9 @@ from vctl.core.resources import (
     is_unit_request,
 )
 from vctl.spec.fields import as_mapping, child, refuse, show
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 LARGEST = 2**53
 """The largest amount: beyond it a JSON reader would silently change the number."""
@@ -50,12 +53,12 @@ _SIZE = r"(?i)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(?:([kmgtpe])(i?b)?|b)?\Z"
 _CLOCK = r"(?:([0-9]{1,6})-)?([0-9]{1,8}):([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]{1,6})?)\Z"
 _PART = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|[smhdw])"
 _SECONDS = {
-    "ms": Decimal("0.001"),
-    "s": Decimal(1),
-    "m": Decimal(60),
-    "h": Decimal(3600),
-    "d": Decimal(86400),
-    "w": Decimal(604800),
+    "ms": "0.001",
+    "s": "1",
+    "m": "60",
+    "h": "3600",
+    "d": "86400",
+    "w": "604800",
 }
 
 
@@ -77,7 +80,7 @@ def parse_amount(value: object, path: str) -> int:
         )
     if scaled > LARGEST * SCALE:
         raise _too_large(value, path)
-    if scaled % SCALE and _scaled(Decimal(repr(scaled / SCALE)), 4) != scaled:
+    if scaled % SCALE and _scaled(_exact(repr(scaled / SCALE)), 4) != scaled:
         # it could be stored, but its JSON number would be another number
         raise refuse(
             path, f"{show(value)} has more digits than a JSON number holds", "round it to a whole number"
@@ -87,6 +90,8 @@ def parse_amount(value: object, path: str) -> int:
 
 def _decimal(value: object, path: str) -> Decimal:
     """The exact number that the user wrote; a float counts as its shortest decimal form."""
+    from decimal import Decimal
+
     if isinstance(value, Decimal):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -101,6 +106,13 @@ def _decimal(value: object, path: str) -> Decimal:
     # Decimal alone would also read "1_000", "nan" and digits of other scripts
     if not re.match(_NUMBER, text):
         raise refuse(path, f"{show(value)} is not a number", "write a number such as 2 or 0.5")
+    return Decimal(text)
+
+
+def _exact(text: str) -> Decimal:
+    """A number as it is written. The import takes longer than a command that reads none."""
+    from decimal import Decimal
+
     return Decimal(text)
 
 
@@ -139,7 +151,7 @@ def parse_size(value: object, path: str) -> int:
     prefix, suffix = (found[2] or "").lower(), (found[3] or "").lower()
     power = " kmgtpe".index(prefix or " ")
     factor = (1000 if suffix == "b" else 1024) ** power
-    size = Decimal(found[1]) * factor
+    size = _exact(found[1]) * factor
     if size > LARGEST:
         raise _too_large(value, path)
     whole = int(size)
@@ -172,15 +184,15 @@ def _duration(value: object, path: str) -> Decimal:
     text = value.strip().lower()
     if len(text) <= 40:
         if re.match(_NUMBER, text):
-            return Decimal(text)
+            return _exact(text)
         if clock := re.match(_CLOCK, text):
-            days, hours, minutes, seconds = (Decimal(part or 0) for part in clock.groups())
+            days, hours, minutes, seconds = (_exact(part or "0") for part in clock.groups())
             if minutes < 60 and seconds < 60:
                 return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
         parts = re.findall(_PART, text)
         units = [unit for _, unit in parts]
         if parts and re.sub(_PART, "", text) == "" and len(set(units)) == len(units):
-            return sum((Decimal(number) * _SECONDS[unit] for number, unit in parts), Decimal(0))
+            return sum((_exact(number) * _exact(_SECONDS[unit]) for number, unit in parts), _exact("0"))
     raise refuse(path, f"{show(value)} is not a duration", "write 90s, 1h30m, 01:30:00 or 1-12:00:00")
 
 
@@ -207,7 +219,7 @@ def parse_resources(
 def _number_only(value: object, path: str) -> int:
     if isinstance(value, str):
         # YAML takes 08 and 1e3 for text although they have no quotes
-        number = Decimal(value.strip()) if re.match(_NUMBER, value.strip()) else Decimal("nan")
+        number = _exact(value.strip() if re.match(_NUMBER, value.strip()) else "nan")
         is_short = number.is_finite() and abs(number.adjusted()) <= 15
         fix = f"write {number:f} without quotes" if is_short else "write a number such as 2 or 0.5"
         raise refuse(path, f"the amount must be a number, not the string {show(value)}", fix)

@@ -15,13 +15,14 @@ from pathlib import Path
 from sqlite3 import Row
 from typing import TYPE_CHECKING, TypeVar
 
+from vctl import engine
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FIFO, PRIORITY
-from vctl.engine.changes import Change, ClusterAdded, RunAssignedAhead, RunTakenBack, TaskSubmitted
 from vctl.engine.lifecycle import AHEAD, IllegalTransition
 from vctl.errors import Unreachable
 
 if TYPE_CHECKING:
+    from vctl.engine.changes import Change, RunAssignedAhead
     from vctl.store.store import Store
 
 T = TypeVar("T")
@@ -51,7 +52,9 @@ def rows(store: Store) -> list[Row]:
 
 def assigned(row: Row) -> RunAssignedAhead:
     """The change that a row says."""
-    return RunAssignedAhead(row["run_id"], row["job_id"], row["follows"], row["supervisor"], row["revision"])
+    return engine.changes.RunAssignedAhead(
+        row["run_id"], row["job_id"], row["follows"], row["supervisor"], row["revision"]
+    )
 
 
 @cache
@@ -123,7 +126,7 @@ def take_back(store: Store) -> None:
     for row in rows(store):
         if withdraw(store.home, row["run_id"]) or row["follows"] in back:
             back.add(row["run_id"])
-            store.emit(RunTakenBack(row["run_id"], row["job_id"]))
+            store.emit(engine.changes.RunTakenBack(row["run_id"], row["job_id"]))
         else:
             store.being_started[row["job_id"]] = int(row["follows"].partition(".")[0])
     if store.caller is not None and store.caller.job_id in store.being_started:
@@ -152,9 +155,9 @@ def may_precede(store: Store, job: PendingJob, order: Callable[[], str]) -> bool
 def check(store: Store, change: Change) -> None:
     """Nothing new comes to live in a job of which the process is over: another job starts in its place."""
     within = None
-    if isinstance(change, TaskSubmitted):
+    if isinstance(change, engine.changes.TaskSubmitted):
         within = change.task.job_id
-    elif isinstance(change, ClusterAdded):
+    elif isinstance(change, engine.changes.ClusterAdded):
         job = store.value("SELECT job_id FROM clusters WHERE cluster_id = ?", change.cluster.parent_id)
         within = None if job is None else int(job)
     if within is not None and within in store.being_started.values():

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from sqlite3 import Row
+from typing import TYPE_CHECKING
 
+from vctl import engine
 from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
-from vctl.engine.changes import ClusterRemoved
 from vctl.store import nodes, rows, settings
 from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.engine.changes import ClusterRemoved
 
 
 def removal(store: Store, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
     """The change that removes a cluster in which nothing lies: its leases end, what it lent its parent lends."""
     found = store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
     parent_id = store.value("SELECT parent_id FROM clusters WHERE cluster_id = ?", cluster_id)
-    return ClusterRemoved.of(cluster_id, parent_id, map(rows.lease, found), silent=silent)
+    return engine.changes.ClusterRemoved.of(cluster_id, parent_id, map(rows.lease, found), silent=silent)
 
 
 def get(store: Store, cluster_id: str) -> Row | None:

@@ -6,9 +6,9 @@ import sqlite3
 from collections.abc import Sequence
 from functools import cache
 
+from vctl.core.compact import dumps
 from vctl.core.spans import Spans
 from vctl.engine import lifecycle as lc
-from vctl.engine.codec import dumps
 from vctl.engine.lifecycle import IllegalTransition, Lifecycle
 
 STORY = 8

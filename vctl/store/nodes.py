@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlite3 import Row
 
+from vctl import engine
 from vctl.core.nodes import DEAD, LOCAL, Node
-from vctl.engine.changes import NodeAdded, NodeMoved
 from vctl.engine.lifecycle import NODE
 from vctl.store import rows
 from vctl.store.store import Store
@@ -15,7 +15,7 @@ def insert(
     store: Store, node: Node, *, devices: object = None, heartbeat_timeout_s: float | None = None
 ) -> None:
     """Add a node."""
-    store.emit(NodeAdded(store.clock(), node, heartbeat_timeout_s, rows.dumps(devices or {})))
+    store.emit(engine.changes.NodeAdded(store.clock(), node, heartbeat_timeout_s, rows.dumps(devices or {})))
 
 
 def move(
@@ -23,7 +23,7 @@ def move(
 ) -> None:
     """Move a node to another state, keeping who, why and when."""
     (state,) = NODE.targets(move)
-    store.emit(NodeMoved(store.clock(), node_id, move, state, reason, author))
+    store.emit(engine.changes.NodeMoved(store.clock(), node_id, move, state, reason, author))
 
 
 def all_rows(store: Store) -> list[Row]:

@@ -8,7 +8,9 @@ from operator import itemgetter
 from sqlite3 import Row
 from typing import Any
 
+from vctl.core import compact
 from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.fitting import fits
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import NODE_ID, Condition
 from vctl.core.leases import Lease
@@ -16,9 +18,12 @@ from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.core.resources import Allocation, Amounts
 from vctl.core.tasks import PENDING_ARGS, Task
-from vctl.engine import codec
 
-dumps, loads = codec.dumps, json.loads
+dumps, loads = compact.dumps, json.loads
+BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
+"""The keys of the column ``settings`` of a cluster: limits, why it is stopped, how its queue is served."""
+PRIMARY_QUEUE = "primary_queue"
+"""Where the settings of the primary's queue are kept, which has no row of its own."""
 
 
 def allocation(row: Row) -> Allocation:
@@ -88,7 +93,7 @@ def spec(text: str) -> ClusterSpec:
 
 def _checked(value: Any, kind: Any) -> Any:
     """A value that has the types which it is used as; for texts that many rows share."""
-    if not codec.fits(value, kind):
+    if not fits(value, kind):
         raise ValueError(f"{value!r} is of another type")
     return value
 

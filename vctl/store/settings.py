@@ -6,9 +6,8 @@ from typing import Any
 
 from vctl.core.clusters import PRIMARY
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.store.rows import loads, queue_policy
+from vctl.store.rows import BORROW, LENDING, PRIMARY_QUEUE, QUEUE, STOPPED, loads, queue_policy
 from vctl.store.store import Store
-from vctl.store.write.clusters import BORROW, LENDING, PRIMARY_QUEUE, QUEUE, STOPPED
 
 __all__ = ["BORROW", "LENDING", "STOPPED", "of", "queue_of", "queues"]
 

@@ -9,16 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from vctl import engine
 from vctl.core.caller import Caller
-from vctl.core.values import replace, value
-from vctl.engine.changes import OF_CAPACITY, Change
+from vctl.core.values import replace
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
 from vctl.store import ahead, database, locks
+from vctl.store.entries import Emitted, Entry, Event, Head
 from vctl.store.rows import dumps
 from vctl.store.schema import VERSION
-from vctl.store.write import Emitted, Entry, Event, write
+
+if TYPE_CHECKING:
+    from vctl.engine.changes import Change
 
 Row = sqlite3.Row
 HEARTBEAT = "scheduler.beat"
@@ -31,21 +34,6 @@ _HEAD = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), term, format, revision, capacity"
     " FROM head"
 )
-
-
-@value(slots=True)
-class Head:
-    """The one row that every transaction checks and moves on, with the number of the newest event."""
-
-    seq: int
-    term: int
-    format: int
-    revision: int
-    capacity: int
-    lease: int | None = None
-    """The number of the newest lease, once it was asked for."""
-    read: tuple[int, int, int] = (0, 0, 0)
-    """The fields that a transaction can change, as they were read."""
 
 
 class Fenced(VctlError):
@@ -291,7 +279,7 @@ class Store:
             ahead.check(self, change)
         head = self._head()
         head.seq += 1
-        if isinstance(change, OF_CAPACITY) and not getattr(change, "silent", False):
+        if isinstance(change, engine.changes.OF_CAPACITY) and not getattr(change, "silent", False):
             head.capacity = head.seq
         self._unwritten.append(Emitted(self.clock(), change))
 
@@ -334,6 +322,8 @@ class Store:
             self._db.execute("UPDATE head SET revision = ?, capacity = ?, term = ?", changed)
 
     def _write(self) -> None:
+        from vctl.store.write import write  # and all changes: who only reads needs none of it
+
         entries, self._unwritten = self._unwritten, []
         with ahead.told_as_start():
             write(self._db, entries, self._head().seq)

@@ -7,10 +7,11 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from vctl.engine.changes import HOMES, Change, JobEnded, JobStarted, RunEnded
 from vctl.engine.codec import encode
+from vctl.store.entries import Emitted, Entry, Event
 from vctl.store.rows import dumps
 from vctl.store.write import jobs
 from vctl.store.write.table import WRITERS, Writer, insert
@@ -21,29 +22,6 @@ _IN_TURNS = (JobStarted, RunEnded, JobEnded)
 """Where jobs end and others start in their place: in this order, all of a type together leave the same rows. A job
 starts before its run and itself end, and of two jobs none writes rows of the other."""
 _EVENT = "events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
-
-
-class Event(NamedTuple):
-    """A row of the journal that tells of a change which its writer made itself."""
-
-    at: int
-    kind: str
-    object: str
-    object_id: str
-    cluster_id: str | None
-    job_id: int | None
-    data: str
-    change: str | None = None
-
-
-class Emitted(NamedTuple):
-    """A change, and when it was emitted."""
-
-    at: int
-    change: Change
-
-
-Entry = Event | Emitted
 
 
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
@@ -72,7 +50,10 @@ def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]
 def _row(seq: int, entry: Entry) -> tuple[object, ...]:
     """An entry as a row of the journal."""
     if isinstance(entry, Event):
-        return seq, *entry
+        return (
+            seq, entry.at, entry.kind, entry.object, entry.object_id, entry.cluster_id, entry.job_id, entry.data,
+            entry.change,
+        )  # fmt: skip
     kind, object_, object_id, cluster_id, job_id, data = entry.change.public_event()
     text = dumps(data) if data else "{}"
     return seq, entry.at, kind, object_, object_id, cluster_id, job_id, text, encode(entry.change)

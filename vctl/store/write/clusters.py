@@ -10,7 +10,7 @@ from vctl.core.clusters import PRIMARY, Cluster, VNode
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import CLUSTER, LEASE
 from vctl.store import moves, rows
-from vctl.store.rows import dumps
+from vctl.store.rows import BORROW, LENDING, PRIMARY_QUEUE, QUEUE, STOPPED, dumps
 from vctl.store.write.table import insert, writes
 
 CLUSTER_COLUMNS = (
@@ -26,10 +26,6 @@ _PUT_VNODE = (
     f"INSERT INTO {VNODE_COLUMNS} VALUES ({', '.join('?' * len(_VNODE))}) ON CONFLICT (vnode_id) DO UPDATE SET"
     f" {', '.join(f'{name} = excluded.{name}' for name in _VNODE[1:])}"
 )
-BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
-"""The keys of the column ``settings``: limits, why the cluster is stopped, how its queue is served."""
-PRIMARY_QUEUE = "primary_queue"
-"""Where the settings of the primary's queue are kept, which has no row of its own."""
 
 
 def cluster_row(cluster: Cluster, at: int, owner: str | None = None) -> tuple[object, ...]:

@@ -1,0 +1,102 @@
+"""Whether values have the types that their fields are declared with: what comes from a row may have others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import isfinite
+from operator import attrgetter
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from vctl.core.values import fields, is_value
+
+hints_of = cache(get_type_hints)
+"""The types of the fields of a class, by name."""
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value, with all that is in it, is of a type: a row may have other JSON than a field is made for."""
+    return _checker(kind)(value)
+
+
+def _by_type(kind: Any) -> bool:
+    """Whether the type of a value alone decides."""
+    if get_origin(kind) in (Union, UnionType):
+        return all(map(_by_type, get_args(kind)))
+    return kind in (str, int, bool, bytes, type(None))
+
+
+MOST_SHARED = 256
+"""Values of one field that are known to be good, at most."""
+
+
+def _once(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A check that accepts a value it has accepted before: equal rows share the values that are made of their texts."""
+    good: dict[int, Any] = {}
+
+    def check_once(value: Any) -> bool:
+        if good.get(id(value)) is value and value is not None:
+            return True
+        if not check(value):
+            return False
+        if len(good) >= MOST_SHARED:
+            good.clear()
+        good[id(value)] = value
+        return True
+
+    return check_once
+
+
+def _value_checker(kind: type) -> Callable[[Any], bool]:
+    hints = hints_of(kind)
+    simple = [one.name for one in fields(kind) if _by_type(hints[one.name])]
+    checks = [_checker(hints[name]) for name in simple]
+    simple_of = attrgetter(*simple, "__class__", "__class__")  # of a single name it would give no tuple
+    others = [
+        (one.name, _checker(hint) if hint is float else _once(_checker(hint)))
+        for one in fields(kind)
+        if one.name not in simple and (hint := hints[one.name])
+    ]
+    good: set[tuple[type, ...]] = set()
+
+    def check_all(value: Any) -> bool:
+        if not isinstance(value, kind):
+            return False
+        values = simple_of(value)
+        if (types := tuple(map(type, values))) not in good:
+            if not all(check(one) for check, one in zip(checks, values, strict=False)):
+                return False
+            good.add(types)
+        return all(check(getattr(value, name)) for name, check in others)
+
+    return check_all
+
+
+@cache
+def _checker(kind: Any) -> Callable[[Any], bool]:
+    origin, parts = get_origin(kind), get_args(kind)
+    if is_value(kind):
+        return _value_checker(kind)
+    each = [_checker(part) for part in parts if part is not Ellipsis]
+    if origin in (Union, UnionType):
+        return lambda value: any(check(value) for check in each)
+    if origin is tuple and parts[-1] is Ellipsis:
+        return lambda value: isinstance(value, tuple) and all(map(each[0], value))
+    if origin is tuple:
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(each)
+            and all(check(one) for check, one in zip(each, value, strict=True))
+        )
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        key, item = each
+        return lambda value: (
+            isinstance(value, Mapping) and all(map(key, value)) and all(map(item, value.values()))
+        )
+    if kind is Any:
+        return lambda _: True
+    if kind is float:
+        return lambda value: isinstance(value, int | float) and isfinite(value)
+    plain = origin or kind
+    return lambda value: isinstance(value, plain)
