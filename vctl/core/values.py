@@ -4,7 +4,7 @@ For the type checker they are dataclasses. At run time they are made here: to im
 make the classes that one command imports, takes longer than all else that the command does.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +20,13 @@ else:
     class Field:
         """A field of a value, with what ``dataclasses.field`` takes."""
 
-        __slots__ = ("compare", "default", "default_factory", "kw_only", "metadata", "name", "repr")
+        default = default_factory = MISSING
+        repr = compare = True
+        kw_only = False
+        metadata = MappingProxyType({})
 
-        def __init__(
-            self,
-            *,
-            default: Any = MISSING,
-            default_factory: Any = MISSING,
-            repr: bool = True,  # noqa: A002 - its name there
-            compare: bool = True,
-            metadata: Mapping[str, Any] = MappingProxyType({}),
-            kw_only: bool = False,
-        ) -> None:
-            self.default, self.default_factory = default, default_factory
-            self.repr, self.compare, self.metadata, self.kw_only = repr, compare, metadata, kw_only
+        def __init__(self, **given: Any) -> None:
+            self.__dict__.update(given)
 
     field = Field
 
@@ -51,13 +44,10 @@ else:
             content = dict(kind.__dict__)
             for name in kind.__annotations__:
                 given = content.pop(name, MISSING)
-                one = given if isinstance(given, Field) else Field(default=given)
+                known[name] = one = given if isinstance(given, Field) else Field(default=given)
                 one.name, one.kw_only = name, one.kw_only or kw_only
-                known[name] = one
-                if one.default is not MISSING:
-                    setattr(kind, name, one.default)
-                elif given is not MISSING:
-                    delattr(kind, name)
+                if one is given and not slots:
+                    setattr(kind, name, one.default) if one.default is not MISSING else delattr(kind, name)
             if slots:
                 inherited = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())]
                 content["__slots__"] = [name for name in kind.__annotations__ if name not in inherited]

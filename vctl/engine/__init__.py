@@ -4,6 +4,6 @@ from vctl import modules_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from vctl.engine import changes
+    from vctl.engine import changes, lifecycle
 
 __getattr__ = modules_of(__name__)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
-from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINED, Node
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.values import replace
 from vctl.core.wording import amount_text, cluster_text
 from vctl.errors import Infeasible
-from vctl.scheduler.membership import of_whole_nodes
 from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.core.ledger import Ledger
 
 TEMPLATES = "provider_templates"
 """The key under which the scheduler stores the nodes that its provider could make."""
@@ -72,6 +73,8 @@ def to_enlarge(store: Store, cluster_id: str) -> str:
     if row is None:
         drained = DRAINED in nodes.states(store)
         return "add a node with `vctl node add`" + (" or `vctl node undrain`" if drained else "")
+    from vctl.scheduler.membership import of_whole_nodes
+
     update = f"`vctl vc update {cluster_text(cluster_id)}"
     if of_whole_nodes(rows.spec(row["spec"])):
         return f"give {cluster_text(cluster_id)} more nodes with {update} --replica-sets JSON`"
@@ -136,6 +139,8 @@ def add_possible(store: Store, ledger: Ledger) -> None:
 
 
 def _primary_of(found: Sequence[Row]) -> Ledger:
+    from vctl.core.ledger import Ledger
+
     ledger = Ledger()
     for row in found:
         ledger.put_node(rows.node(row))

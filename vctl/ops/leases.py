@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
 from vctl.ops import forms
-from vctl.ops.reasons import Reasons, TaskReasons
+from vctl.ops.reasons import Reasons
+from vctl.ops.task_reasons import TaskReasons
 from vctl.store import job_views, leases, rows
 from vctl.store import tasks as table
 from vctl.store.store import Store

@@ -1,4 +1,4 @@
-"""The reasons of waiting jobs and tasks, derived from one snapshot of the state, so that they are true when shown.
+"""The reasons of waiting jobs, derived from one snapshot of the state, so that they are true when shown.
 
 The token comes from the scheduler's last verdict (``waits``, one row for each shape) or from a gate. All numbers are
 counted now: the needed resources, the free resources of each node, the running jobs under a limit. A verdict that the
@@ -10,23 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
-from vctl.core import labels as lb
-from vctl.core import resources as rs
-from vctl.core import tasks as tk
-from vctl.core.clusters import PRIMARY
 from vctl.core.leases import Lease
-from vctl.core.ledger import Ledger
-from vctl.core.tasks import PendingTask
-from vctl.core.wording import amounts_text, cluster_text, counted, listed, number_text
-from vctl.errors import NotFound, param
+from vctl.core.wording import amounts_text, cluster_text, counted, listed
 from vctl.ops.forms import Shown, timestamp
-from vctl.ops.free_amounts import FreeAmounts
-from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, parts_of, shortage
-from vctl.scheduler.tasking import SOFT, may_grow, pinned_to
-from vctl.store import clusters, dependencies, job_views, nodes, rows, settings
+from vctl.store import dependencies, job_views, rows, settings
 from vctl.store.store import Row, Store
+
+if TYPE_CHECKING:
+    from vctl.core.ledger import Ledger
+    from vctl.ops.free_amounts import FreeAmounts
+    from vctl.scheduler.shortage import Shortage
 
 UNSEEN = "the scheduler has not evaluated it yet"
 FITS_NOW = "it can start in the next round of the scheduler"
@@ -50,6 +46,8 @@ class Reasons:
     @cached_property
     def capacity(self) -> FreeAmounts:
         """The free resources, read on first use."""
+        from vctl.ops.free_amounts import FreeAmounts
+
         return FreeAmounts(self.store)
 
     def of(self, row: Row) -> Shown:
@@ -80,6 +78,8 @@ class Reasons:
 
     def shortage(self, row: Row) -> Shortage:
         """The needed and the free resources of a job."""
+        from vctl.scheduler.shortage import parts_of, shortage
+
         key = self._key(row)
         if key not in self._shortages:
             parent_id, winner = str(row["parent_cluster_id"]), int(row["job_id"])
@@ -135,6 +135,8 @@ class Reasons:
         if short.fits is None and self._has_place(row):
             return None
         if short.fits is None:
+            from vctl.scheduler.shortage import parts_of
+
             parts = parts_of(rows.spec(row["spec"]), rows.loads(row["entry"]))
             several = len(parts) > 1 or any(part.count > 1 for part in parts)
             what = "the parts do not all fit at the same time" if several else "that is not enough for it"
@@ -268,116 +270,3 @@ def _awaited(store: Store, job_id: int) -> str:
     found = dependencies.awaited(store, job_id, NAMED + 1)
     names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in found[:NAMED])
     return f"waits for {names}{' …' if len(found) > NAMED else ''}"
-
-
-class TaskReasons:
-    """Reasons of tasks as of the present snapshot; equal tasks are judged once."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._judged: dict[object, Shown] = {}
-
-    @cached_property
-    def capacity(self) -> FreeAmounts:
-        """The free resources, read on first use."""
-        return FreeAmounts(self.store)
-
-    def of(self, row: Row) -> Shown:
-        """Token and message of a row of ``tasks``."""
-        if row["state"] != tk.PENDING_NODE:
-            return row["state_reason"], row["message"]
-        key = (
-            row["cluster_id"],
-            row["request"],
-            row["selector"],
-            row["strategy"],
-            row["vnode_id"],
-            row["state_reason"],
-        )
-        if key not in self._judged:
-            self._judged[key] = self._judge(rows.task(row).pending(), row["state_reason"])
-        return self._judged[key]
-
-    def _judge(self, task: PendingTask, verdict: str | None) -> Shown:
-        short = self.shortage(task)
-        if verdict not in (jb.INFEASIBLE, jb.INSUFFICIENT):
-            return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}"
-        named, places = pinned_to(task), self._places(task)
-        if named is not None and not places:
-            where = cluster_text(task.cluster_id)
-            return (
-                jb.INFEASIBLE,
-                f"its strategy names {named}, where {where} has no virtual node that takes work",
-            )
-        if not any(self._holds(slot, task) for slot in places) and not self._may_ever_grow(task):
-            alike = [slot for slot in places if _matches(slot, task)]
-            return jb.INFEASIBLE, self._too_large(task, alike) if alike else short.text
-        if short.fits:
-            return jb.PENDING_EVALUATION, f"{FITS_NOW}; {short.text}"
-        if task.bound_vnode_id in {slot.slot_id for slot in places}:
-            drawn = f"feasible but not available on {task.bound_vnode_id}, which it drew"
-            return jb.INSUFFICIENT, f"needs {short.need}; {drawn}; free: {short.free}"
-        return jb.INSUFFICIENT, short.text
-
-    def shortage(self, task: PendingTask) -> Shortage:
-        """The needed resources of a task, and the free resources where it may run."""
-        places = self._places(task)
-        if task.bound_vnode_id is not None:
-            places = [slot for slot in places if slot.slot_id == task.bound_vnode_id] or places
-        part = Part("one", {n: a for n, a in task.request.items() if a}, 1, task.selector)
-        grows = may_grow(task) and task.bound_vnode_id is None
-        return shortage([part], Slots(places), self.capacity.above(task.cluster_id) if grows else ())
-
-    def _places(self, task: PendingTask) -> list[Slot]:
-        named = pinned_to(task)
-        slots = self.capacity.slots(task.cluster_id).all
-        return [slot for slot in slots if named is None or named in (slot.slot_id, slot.node_id)]
-
-    def _holds(self, slot: Slot, task: PendingTask) -> bool:
-        return _matches(slot, task) and rs.within(task.request, slot.capacity.total.amounts)
-
-    def _may_ever_grow(self, task: PendingTask) -> bool:
-        cluster = self.capacity.cluster(task.cluster_id)
-        while (
-            may_grow(task) and cluster is not None and cluster.spec.flexible and cluster.parent_id is not None
-        ):
-            most = cluster.spec.flexible_max or {}
-            if any(amount > most.get(name, amount) for name, amount in task.request.items()):
-                return False
-            if any(self._holds(slot, task) for slot in self.capacity.slots(cluster.parent_id).all):
-                return True
-            cluster = self.capacity.cluster(cluster.parent_id)
-        return False
-
-    def _too_large(self, task: PendingTask, places: list[Slot]) -> str:
-        """The requested amount, and the largest total of one virtual node."""
-        where = pinned_to(task) or cluster_text(task.cluster_id)
-        need = amounts_text(task.request)
-        for name, amount in sorted(task.request.items()):
-            most = max((slot.capacity.total.amounts.get(name, 0) for slot in places), default=0)
-            if amount > most:
-                have = f"the largest virtual node has {number_text(name, most)} {name}"
-                return f"exceeds the capacity of {where}: {need} asked on one virtual node, {have}"
-        count = counted(len(places), "virtual node")
-        return f"exceeds the capacity of {where}: {need} asked on one virtual node, none of {count} has all of it"
-
-
-def _matches(slot: Slot, task: PendingTask) -> bool:
-    return not task.selector or lb.matches(task.selector, slot.labels())
-
-
-def check_node(store: Store, cluster_id: str, strategy: str) -> None:
-    """Refuse a hard ``NODE:<id>`` without a virtual node of the cluster or a physical node of this id."""
-    kind, colon, wanted = strategy.partition(":")
-    if kind != tk.NODE or not colon or wanted.endswith(SOFT):
-        return
-    vnode = clusters.get_vnode(store, wanted)
-    if (vnode is not None and vnode["cluster_id"] == cluster_id) or nodes.get(store, wanted) is not None:
-        return
-    here = [str(row["vnode_id"]) for row in clusters.vnode_rows(store, cluster_id)]
-    known = ", ".join(here[:4]) + (" …" if len(here) > 4 else "")
-    raise NotFound(
-        f"{param('strategy')}: NODE:{wanted}: there is no node {wanted} in {cluster_text(cluster_id)}",
-        fix=f"name one of {known}, or write NODE:{wanted}{SOFT} to run elsewhere when it is not there",
-        details={"path": param("strategy"), "node": wanted, "cluster_id": cluster_id or PRIMARY},
-    )

@@ -16,7 +16,7 @@ from vctl.errors import Conflict, NotFound
 from vctl.ops import forms, logs, rights, scope
 from vctl.ops import jobs as job_ops
 from vctl.ops.forms import parse_filters
-from vctl.ops.reasons import TaskReasons, check_node
+from vctl.ops.task_reasons import TaskReasons, check_node
 from vctl.store import clusters, jobs, rows
 from vctl.store import tasks as table
 from vctl.store.store import Row, Store

@@ -19,9 +19,10 @@ from vctl.ops import tasks as task_ops
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
 from vctl.ops.positions import ahead, position
-from vctl.ops.reasons import Reasons, TaskReasons
+from vctl.ops.reasons import Reasons
 from vctl.ops.remedies import remedy, remedy_for_task
 from vctl.ops.self_waiting import task_waits_for_itself
+from vctl.ops.task_reasons import TaskReasons
 from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.victims import Victim, loss_of

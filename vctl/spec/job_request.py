@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vctl import spec
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Amounts
 from vctl.core.values import field, value
@@ -24,7 +25,6 @@ from vctl.spec.launch import (
 )
 from vctl.spec.options import ArrayRange, Dependency, WarningSignal
 from vctl.spec.quantities import check_unit_amount, parse_amount, parse_memory, parse_resources
-from vctl.spec.source import read_document
 from vctl.spec.text import check_document
 
 LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31
@@ -216,7 +216,7 @@ def entry_request(
     if resources_json is not None:
         path = param(prefix + "resources")
         if isinstance(resources_json, str):
-            resources_json = read_document(resources_json, "a map of resources", path)
+            resources_json = spec.source.read_document(resources_json, "a map of resources", path)
         for name, amount in parse_resources(resources_json, path, unit_names).items():
             if name in amounts:
                 raise refuse(child(path, name), f"{name} is given twice", "keep one of the two")

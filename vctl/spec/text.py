@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from vctl.spec.fields import child, refuse, show
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 KERNEL_FIELDS = frozenset({"entrypoint", "env", "environment", "cwd"})
 """Fields of requests whose text goes to the kernel."""

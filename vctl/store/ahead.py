@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeVar
 from vctl import engine
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FIFO, PRIORITY
-from vctl.engine.lifecycle import AHEAD, IllegalTransition
 from vctl.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -169,8 +168,8 @@ def told_as_start() -> Iterator[None]:
     """A move that is refused because a job is being started is tried again."""
     try:
         yield
-    except IllegalTransition as error:
-        if error.phase == AHEAD and isinstance(error.key, int):
+    except engine.lifecycle.IllegalTransition as error:
+        if error.phase == engine.lifecycle.AHEAD and isinstance(error.key, int):
             raise BeingStarted(error.key) from error
         raise
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from vctl import engine
 from vctl.core.clusters import PRIMARY
-from vctl.core.ledger import Ledger
 from vctl.store import nodes, rows, settings
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
+    from vctl.core.ledger import Ledger
     from vctl.engine.changes import ClusterRemoved
 
 
@@ -176,6 +176,8 @@ def parents_first(found: list[Row]) -> list[Row]:
 
 def load_ledger(store: Store) -> Ledger:
     """The whole tree from the tables. A row that breaks the rules raises; replay sets such rows aside first."""
+    from vctl.core.ledger import Ledger
+
     ledger = Ledger()
     with store.snapshot():
         for row in nodes.all_rows(store):

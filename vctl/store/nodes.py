@@ -6,7 +6,6 @@ from sqlite3 import Row
 
 from vctl import engine
 from vctl.core.nodes import DEAD, LOCAL, Node
-from vctl.engine.lifecycle import NODE
 from vctl.store import rows
 from vctl.store.store import Store
 
@@ -22,7 +21,7 @@ def move(
     store: Store, node_id: str, move: str, *, reason: str | None = None, author: str | None = None
 ) -> None:
     """Move a node to another state, keeping who, why and when."""
-    (state,) = NODE.targets(move)
+    (state,) = engine.lifecycle.NODE.targets(move)
     store.emit(engine.changes.NodeMoved(store.clock(), node_id, move, state, reason, author))
 
 

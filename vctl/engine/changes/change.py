@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from vctl.core.values import value
 
@@ -19,7 +19,8 @@ def change(kind: type[C]) -> type[C]:
     return value(frozen=True)(kind)
 
 
-class PublicEvent(NamedTuple):
+@value(frozen=True, slots=True)
+class PublicEvent:
     """The public event that the journal has beside a change. With an empty kind there is none."""
 
     kind: str

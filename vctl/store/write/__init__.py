@@ -54,6 +54,9 @@ def _row(seq: int, entry: Entry) -> tuple[object, ...]:
             seq, entry.at, entry.kind, entry.object, entry.object_id, entry.cluster_id, entry.job_id, entry.data,
             entry.change,
         )  # fmt: skip
-    kind, object_, object_id, cluster_id, job_id, data = entry.change.public_event()
-    text = dumps(data) if data else "{}"
-    return seq, entry.at, kind, object_, object_id, cluster_id, job_id, text, encode(entry.change)
+    told = entry.change.public_event()
+    text = dumps(told.data) if told.data else "{}"
+    return (
+        seq, entry.at, told.kind, told.object_kind, told.object_id, told.cluster_id, told.job_id, text,
+        encode(entry.change),
+    )  # fmt: skip
