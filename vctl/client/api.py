@@ -24,7 +24,7 @@ class Client(State):
     """Every verb of the command line, on a state directory or a server.
 
     Its lists and amounts are those of one cluster: the given one, else the cluster of the caller. Threads may share a
-    client; each call opens the state for itself.
+    client, and its state stays open between calls.
     """
 
     def __init__(self, place: Place, cluster: str | None = None) -> None:

@@ -8,7 +8,7 @@ import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, Protocol
@@ -24,6 +24,7 @@ from vctl.operations.params import Limit, Param
 from vctl.ops.background import Background
 from vctl.ops.forms import exit_code
 from vctl.spec.documents import JobForm, TaskForm
+from vctl.store.kept import Kept
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -188,39 +189,28 @@ class Place(Backend, Protocol):
 
 
 class Local(declare.Local):
-    """A state directory. Each call opens its own store, so that threads share none."""
+    """A state directory. Each call has a store of its own; it stays open for the calls after it."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config, self.opened)
         self.home: Path = config.home()
-        self._background = Background(config)
+        self._background = background = Background(config)
+        kept = Kept(self.home, config.get("lock_timeout"))
+        super().__init__(config, lambda: _attended(kept, background))
 
     def __repr__(self) -> str:
         return str(self.home)
 
-    @contextmanager
-    def opened(self) -> Iterator[Store]:
+    def opened(self) -> AbstractContextManager[Store]:
         """The opened state, for one operation."""
-        from vctl.store.store import Store
-
-        with Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout")) as store:
-            store.caller = Caller.of(os.environ)
-            store.local_node = self.config.local_node
-            try:
-                yield self._background.attend(store)
-            except Exception as error:
-                if (plain := known(error)) is not None and plain is not error:
-                    raise plain from error
-                raise
+        return self._opened()
 
     @contextmanager
     def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:  # noqa: ARG002  # a server is told what for
         """A ``Pause`` that inotify ends after every commit."""
         from vctl.runtime.watch import MODIFY, Watch
-        from vctl.store.store import Store
 
         with Watch() as watch:
-            with Store.open(self.home) as store:
+            with self.opened() as store:
                 watch.add(store.watched(), MODIFY)
             poll = select.poll()
             poll.register(watch.fileno(), select.POLLIN)
@@ -231,6 +221,20 @@ class Local(declare.Local):
                 watch.read()
 
             yield pause
+
+
+@contextmanager
+def _attended(kept: Kept, background: Background) -> Iterator[Store]:
+    """A kept store, for one call of this process as it is now."""
+    with kept.opened() as store:
+        store.caller = Caller.of(os.environ)
+        store.local_node = background.config.local_node
+        try:
+            yield background.attend(store)
+        except Exception as error:
+            if (plain := known(error)) is not None and plain is not error:
+                raise plain from error
+            raise
 
 
 class Remote(declare.Remote):

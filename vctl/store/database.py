@@ -23,7 +23,7 @@ NETWORK_FILESYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs ncpfs afs 9p ceph glusterfs lustre gpfs beegfs orangefs ocfs2 gfs2 "
     "fuse.sshfs fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse davfs fuse.rclone".split()
 )
-CHANGES = "changes"
+TABLES, CHANGES = "cluster.db", "changes"
 PLACE = "place"
 """In ``meta``: the name of the records (files in the state directory) that belong to these tables."""
 HEAD_SINCE = 6
@@ -68,7 +68,16 @@ def _raw(text: bytes) -> str | bytes:
 
 def database_path(home: Path) -> Path:
     """Where the tables of a state directory are."""
-    return home / "cluster.db"
+    return home / TABLES
+
+
+def identity(path: str | Path) -> tuple[int, int] | None:
+    """Which file or directory stands under a name: another one has another identity. None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def prepare_home(home: Path) -> None:
@@ -120,8 +129,11 @@ def filesystem_of(path: Path) -> str:
     return kind
 
 
-def connect(home: Path, *, create: bool = True) -> sqlite3.Connection:
-    """Open the tables, making or migrating them when needed. Never migrates under a running scheduler."""
+def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> sqlite3.Connection:
+    """Open the tables, making or migrating them when needed. Never migrates under a running scheduler.
+
+    ``any_thread``: one thread after the other may use the connection, never two at a time.
+    """
     path = database_path(home)
     if not path.exists():
         if not create:
@@ -129,14 +141,14 @@ def connect(home: Path, *, create: bool = True) -> sqlite3.Connection:
         prepare_home(home)
         _migrate(home, path)
     try:
-        with _closed_on_error(open_file(path)) as db:
+        with _closed_on_error(open_file(path, any_thread=any_thread)) as db:
             version = db.execute("PRAGMA user_version").fetchone()[0]
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # a message of SQLite quotes the damage
         raise _unreadable(path, error) from None
     if version < VERSION:
         db.close()
         _migrate(home, path)
-        db = open_file(path)
+        db = open_file(path, any_thread=any_thread)
     elif version > VERSION:
         db.close()
         raise Conflict(
@@ -146,10 +158,16 @@ def connect(home: Path, *, create: bool = True) -> sqlite3.Connection:
     return db
 
 
-def open_file(path: Path) -> sqlite3.Connection:
+def open_file(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
     """A connection to a file of tables, as all are."""
     try:
-        db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, cached_statements=256)
+        db = sqlite3.connect(
+            path,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            cached_statements=256,
+            check_same_thread=not any_thread,
+        )
     except sqlite3.OperationalError as error:
         raise NotPermitted(
             f"cannot open {path}: {error}", fix="check owner and mode of the state directory"

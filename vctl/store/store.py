@@ -16,6 +16,7 @@ from vctl.core.caller import Caller
 from vctl.core.values import replace
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
 from vctl.store import ahead, database, locks
+from vctl.store.database import BUSY_TIMEOUT_S
 from vctl.store.entries import Emitted, Entry, Event, Head
 from vctl.store.rows import dumps
 from vctl.store.schema import VERSION
@@ -28,8 +29,6 @@ HEARTBEAT = "scheduler.beat"
 HEARTBEAT_BYTES = 512
 HEARTBEAT_EVERY_S = 5.0
 _ANNOUNCED = b"%20d"
-
-
 _HEAD = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), term, format, revision, capacity"
     " FROM head"
@@ -50,7 +49,7 @@ class Store:
         self._db = db
         self.clock = clock
         self.epoch: int | None = None
-        self.lock_timeout_s = database.BUSY_TIMEOUT_S
+        self.lock_timeout_s = BUSY_TIMEOUT_S
         self.caller: Caller | None = None
         """The job that uses this connection; what it may change is decided by ``vctl.ops.rights``."""
         self.local_node = False
@@ -74,13 +73,16 @@ class Store:
         """Entries of the open transaction that are not in the tables yet: whoever uses ``db`` finds them there."""
 
     @classmethod
-    def open(cls, home: Path, *, create: bool = True, lock_timeout_s: float | None = None) -> Store:
+    def open(cls, home: Path, *, create: bool = True, lock_timeout_s: float = BUSY_TIMEOUT_S) -> Store:
         """Open (and make, when wanted) the state in a directory. ``lock_timeout_s``: how long to wait for a writer."""
         store = cls(home, database.connect(home, create=create))
-        if lock_timeout_s is not None:
-            store.lock_timeout_s = lock_timeout_s
-            store.db.execute(f"PRAGMA busy_timeout = {int(lock_timeout_s * 1000)}")
+        store.wait_at_most(lock_timeout_s)
         return store
+
+    def wait_at_most(self, lock_timeout_s: float) -> None:
+        """Set how long to wait for a writer."""
+        self.lock_timeout_s = lock_timeout_s
+        self.db.execute(f"PRAGMA busy_timeout = {int(lock_timeout_s * 1000)}")
 
     def close(self) -> None:
         """Close the connection."""
