@@ -23,11 +23,12 @@ import pytest
 
 from vctl.runtime import (
     findings,
-    gate,
     lines,
     local,
     processes,
     records,
+    spawning,
+    supervision,
     supervisor,
     supervisors,
 )
@@ -69,6 +70,8 @@ class Timeline(Protocol):
 class Process:
     """A process as ``/proc`` shows it."""
 
+    tag = 0
+
     def __init__(self, kernel: Kernel, parent: int, run_id: str = "") -> None:
         self.kernel, self.parent, self.run_id = kernel, parent, run_id
         kernel.pids += 1
@@ -80,6 +83,8 @@ class Process:
 
     def signal(self, signo: int) -> None:
         """What the kernel does with a signal."""
+        if not self.alive:
+            return
         if signo == signal.SIGKILL:
             self.die(128 + signo, signo)
         elif signo == signal.SIGSTOP:
@@ -101,9 +106,10 @@ class Process:
 class Main(Process):
     """The main process of a run; a stubborn one ignores every signal but SIGKILL."""
 
-    def __init__(self, kernel: Kernel, above: Supervisor, run_id: str) -> None:
-        super().__init__(kernel, above.pid, run_id)
+    def __init__(self, kernel: Kernel, above: Number, run_id: str) -> None:
+        super().__init__(kernel, above.above.pid, run_id)
         self.above = above
+        self.tag = above.number
         self.stubborn = kernel.dice.random() < 0.1
         self.code = self.signo = 0
 
@@ -132,7 +138,7 @@ class Main(Process):
         self.above.woken(CHILD)
 
 
-class Supervision(supervisor.Supervision):
+class Supervision(supervision.Supervision):
     """The real one, over a simulated process."""
 
     process: Main | None = None
@@ -142,77 +148,136 @@ class Supervision(supervisor.Supervision):
 
 
 class Supervisor(Process):
-    """A process that follows ``vctl/runtime/supervisor.py``, step by step."""
+    """A process with numbers, as the launcher forks it (``vctl/runtime/supervisor.py``)."""
 
-    def __init__(self, kernel: Kernel, number: int, line: int) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel, 1)
-        self.number, self.line = number, line
-        self.own: supervisor.Supervisor | None = None
-        self.run = ""
-        self.waits = ""
-        self.due = False
-        self.stop_is_asked = False
-        self.steps = self.live()
-        self.step()
+        self.home = os.fsencode(kernel.timeline.home)
+        self.taken = b"%d %d %b" % (self.pid, self.started, kernel.boot.encode())
+        self.shared = spawning.Shared()
+        self.numbers: dict[int, Number] = {}
+        self.unread: list[tuple[int, int]] = []
+        """Numbers with lines that came while it was suspended."""
+
+    def add(self, name: int, line: int) -> None:
+        """``Supervisor.add``, as soon as it reads what the launcher has sent."""
+        if self.state == "T":
+            self.unread.append((name, line))
+            return
+        if (number := self.numbers.get(name)) is None:
+            number = self.numbers[name] = Number(self, name)
+        number.hang_up()
+        number.received = b""
+        number.line = socket.socket(fileno=line)
+        if number.is_new:
+            number.is_new = False
+            number.step()
+        else:
+            number.woken(LINE)
+
+    def resumed(self) -> None:
+        unread, self.unread = self.unread, []
+        for name, line in unread:
+            self.add(name, line)
+        for number in list(self.numbers.values()):
+            number.resumed()
+
+    def handle(self, signo: int) -> None:
+        if signo == supervisor.STOP_SIGNAL:
+            for number in self.numbers.values():
+                number.stop_is_asked = True
+                number.woken(CHILD)
+
+    def drop(self, number: Number) -> None:
+        """A number is not needed any more; without numbers it ends."""
+        number.let_go()
+        del self.numbers[number.number]
+        if not self.numbers and self.alive:
+            self.die(0, 0)
+
+    def die(self, code: int, signo: int) -> None:
+        """Its locks and its lines are gone with it; the processes go on."""
+        super().die(code, signo)
+        for number in self.numbers.values():
+            number.let_go()
+            if number.name:
+                self.kernel.orphaned.add(number.name)
+        for _, line in self.unread:
+            os.close(line)
+        for one in self.kernel.table.values():
+            if one.parent == self.pid:
+                one.parent = 1
+
+
+class Number(supervisor.Number):
+    """One number of a supervisor; its steps are those of the real one, with time between them."""
+
+    above: Supervisor  # type: ignore[assignment]
+
+    def __init__(self, above: Supervisor, number: int) -> None:
+        super().__init__(above, number)  # type: ignore[arg-type]
+        self.kernel = above.kernel
+        self.name = ""
+        """Of the run that it carries out."""
+        self.awaits = ""
+        self.has_file = self.due_now = self.stop_is_asked = False
+        self.is_new = True
+        self.moves = self.lives()
 
     # ---- how it is moved ----
 
     def step(self) -> None:
         """One step on, unless it is suspended."""
-        if not self.alive:
+        if not self.above.alive:
             return
-        if self.state == "T":
-            self.due = True
+        if self.above.state == "T":
+            self.due_now = True
             return
-        found = next(self.steps, None)
-        if not self.alive:
+        found = next(self.moves, None)
+        if not self.above.alive:
             return
         if found is None:
-            self.die(0, 0)
+            self.above.drop(self)
         elif isinstance(found, str):
-            self.waits = found
-            if found == LINE:
+            self.awaits = found
+            if found == LINE and self.line is not None:
                 self.kernel.poll.register(self.line, select.EPOLLIN)
-                self.kernel.waiting[self.line] = self
+                self.kernel.waiting[self.line.fileno()] = self
         else:
-            self.kernel.timeline.after(found, f"supervisor {self.number % 1000}", self.step)
+            self.kernel.timeline.after(found, f"number {self.number % 1000}", self.step)
 
     def woken(self, what: str) -> None:
         """What it waits for may be there."""
-        if self.alive and self.waits == what:
-            self.waits = ""
+        if self.above.alive and self.awaits == what:
+            self.awaits = ""
             self.kernel.soon(f"wakes {self.number % 1000}", self.step, 0.002)
 
     def resumed(self) -> None:
-        if self.due:
-            self.due = False
+        if self.due_now:
+            self.due_now = False
             self.kernel.soon(f"resumed {self.number % 1000}", self.step, 0.002)
 
-    def handle(self, signo: int) -> None:
-        if signo == supervisor.STOP_SIGNAL:
-            self.stop_is_asked = True
-            self.woken(CHILD)
+    def hang_up(self) -> None:
+        """``Supervisor._hang_up``."""
+        if self.line is not None:
+            if self.kernel.waiting.pop(self.line.fileno(), None) is not None:
+                self.kernel.poll.unregister(self.line)
+            self.line.close()
+            self.line = None
 
-    def die(self, code: int, signo: int) -> None:
-        """Its lock and its line are gone with it; its process goes on."""
-        super().die(code, signo)
-        if self.kernel.waiting.pop(self.line, None) is not None:
-            self.kernel.poll.unregister(self.line)
-        os.close(self.line)
-        if self.own is not None:
-            self.own.file.close()
-        if self.kernel.locks.get(self.number) is self:
+    def let_go(self) -> None:
+        """Neither its file nor its line is its any more."""
+        self.hang_up()
+        if self.has_file:
+            self.has_file = False
+            self.file.close()
+        if self.kernel.locks.get(self.number) is self.above:
             del self.kernel.locks[self.number]
-        if self.run:
-            self.kernel.orphaned.add(self.run)
-        for one in self.kernel.table.values():
-            if one.parent == self.pid:
-                one.parent = 1
 
     # ---- what it does ----
 
-    def live(self) -> Iterator[float | str]:
-        """``launcher.fork``, ``supervisor.begin`` and ``Supervisor.serve``."""
+    def lives(self) -> Iterator[float | str]:
+        """``Number.live`` and ``Number.serve``."""
         kernel = self.kernel
         path = kernel.timeline.home / "records" / str(self.number)
         for _ in range(LOCK_PAUSES):
@@ -223,46 +288,41 @@ class Supervisor(Process):
             yield 0.005
         else:
             return
-        kernel.locks[self.number] = self
-        home = os.fsencode(kernel.timeline.home)
-        starts = gate.Gate(-1, 0)  # a wait there is one of the pauses below
-        boot = kernel.boot.encode()
-        own = self.own = supervisor.Supervisor(home, self.number, boot, self.line, starts)
-        own.taken = b"%d %d %b" % (self.pid, self.started, boot)
+        kernel.locks[self.number] = self.above
+        self.file, self.has_file = lines.Writer(os.fsencode(path)), True
         last = b""
         while True:
-            try:
-                request = own.next_request()
-            except BlockingIOError:
-                yield LINE
-                continue
-            if not request:
-                return
-            run = Supervision(own, marshal.loads(request))
+            while not (request := self.next_request()):
+                if self.line is None:
+                    return
+                before = self.received
+                if not self.hear():
+                    self.hang_up()
+                elif self.received == before:
+                    yield LINE
+            run = Supervision(self, marshal.loads(request))
             yield self.pause()
             if run.follows:
-                if run.follows != last or not own.accept(run.name):
-                    own.decline(run.name)
+                if run.follows != last or not self.accept(run.name):
+                    self.decline(run.name)
                     yield self.pause()
                     continue
                 kernel.accepted.add(os.fsdecode(run.name))
                 yield self.pause()
             yield from self.while_full()
-            if not own.take_now(run.name):
+            if not run._take():
                 continue
-            self.run = os.fsdecode(run.name)
-            kernel.timeline.taken(self.run)
+            self.name = os.fsdecode(run.name)
+            kernel.timeline.taken(self.name)
             yield self.pause()
-            yield from self.carry_out(own, run)
+            yield from self.carries_out(run)
             yield self.pause()
-            own.say()
-            last, self.run = b"" if run.stopped else run.name, ""
-            if kernel.dice.random() < 0.1:  # something is left below it
-                return
+            self.say()
+            last, self.name = b"" if run.stopped else run.name, ""
 
-    def carry_out(self, own: supervisor.Supervisor, run: Supervision) -> Iterator[float | str]:
+    def carries_out(self, run: Supervision) -> Iterator[float | str]:
         """``Supervision.carry_out`` up to the record of the end, which is not said yet."""
-        kernel, name = self.kernel, self.run
+        kernel, name = self.kernel, self.name
         run.heed_stop()
         code, signo, started = 128 + signal.SIGTERM, int(signal.SIGTERM), b""
         if not run.stopped:
@@ -274,11 +334,11 @@ class Supervisor(Process):
             started = lines.line(lines.STARTED, run.name, started)
             if main.alive:
                 yield from self.while_full()
-                own.write(started)
+                self.write(started)
                 started = b""
-            yield supervisor._SHORT_S
+            yield supervision._SHORT_S
             if main.alive:
-                own.say()
+                self.say()
             while main.alive:
                 if self.stop_is_asked:
                     self.stop_is_asked = False
@@ -291,7 +351,7 @@ class Supervisor(Process):
             yield self.pause()
         yield from self.while_full()
         rest = b"%d %d 0 %d %d 0 0 0 " % (code, signo, run.stopped, kernel.timeline.now())
-        own.write(started + lines.line(lines.ENDED, run.name, rest))
+        self.write(started + lines.line(lines.ENDED, run.name, rest))
         kernel.over.add(name)
         if not run.stopped:
             kernel.truth[name] = code
@@ -304,7 +364,7 @@ class Supervisor(Process):
             os.utime(path, ns=(self.kernel.timeline.now(),) * 2)
 
     def kill(self, main: Main) -> None:
-        if self.alive and main.alive:
+        if self.above.alive and main.alive:
             main.signal(signal.SIGKILL)
 
     def pause(self) -> float:
@@ -312,7 +372,7 @@ class Supervisor(Process):
 
     def while_full(self) -> Iterator[float]:
         while self.kernel.timeline.disk_is_full():
-            yield supervisor._RETRY_S
+            yield supervision.RETRY_S
 
 
 class Launcher:
@@ -323,24 +383,27 @@ class Launcher:
             raise RuntimeUnavailable("the launcher dies as soon as it is started")
         self.kernel = kernel
         self.dead = False
-        self.sent: dict[int, int] = {}
+        self.sent: dict[int, tuple[int, int]] = {}
+        self.places: dict[int, Supervisor] = {}
         kernel.launchers.append(self)
 
     def is_dead(self) -> bool:
         return self.dead
 
-    def fork(self, number: int, line: socket.socket) -> bool:
+    def hand(self, number: int, place: int, line: socket.socket) -> bool:
         if self.dead:
             return False
         fd = os.dup(line.fileno())
-        os.set_blocking(fd, False)
-        self.sent[fd] = number
-        self.kernel.soon(f"fork {number % 1000}", lambda: self._fork(fd))
+        self.sent[fd] = number, place
+        self.kernel.soon(f"hand {number % 1000}", lambda: self._hand(fd))
         return True
 
-    def _fork(self, fd: int) -> None:
-        if (number := self.sent.pop(fd, None)) is not None:
-            Supervisor(self.kernel, number, fd)
+    def _hand(self, fd: int) -> None:
+        if (sent := self.sent.pop(fd, None)) is not None:
+            number, place = sent
+            if place not in self.places or not self.places[place].alive:
+                self.places[place] = Supervisor(self.kernel)
+            self.places[place].add(number, fd)
 
     def abandon(self) -> None:
         """It is killed: nobody gets the lines that it has not read."""
@@ -382,8 +445,9 @@ class Kernel:
         """Runs assigned ahead whose offer a supervisor has taken."""
         self.synced: set[int] = set()
         """Files that outlive a power cut as they are."""
+        self.cpus = set(range(timeline.dice.choice([1, 2, 4])))
         self.poll = select.epoll()
-        self.waiting: dict[int, Supervisor] = {}
+        self.waiting: dict[int, Number] = {}
 
     @property
     def boot(self) -> str:
@@ -410,7 +474,7 @@ class Kernel:
         if runtime is not None and runtime._findings.poll.poll(0):
             self.timeline.wake()
 
-    def spawn(self, above: Supervisor, run_id: str) -> Main:
+    def spawn(self, above: Number, run_id: str) -> Main:
         self.starts[run_id] = self.starts.get(run_id, 0) + 1
         if self.starts[run_id] > 1:
             raise Violation(f"{run_id} was started {self.starts[run_id]} times")
@@ -427,6 +491,10 @@ class Kernel:
 
     def supervisors(self) -> list[Supervisor]:
         return [one for one in self.table.values() if isinstance(one, Supervisor)]
+
+    def numbers(self) -> list[Number]:
+        """All that supervisors have."""
+        return [number for one in self.supervisors() for number in one.numbers.values()]
 
     # ---- what goes wrong ----
 
@@ -486,12 +554,18 @@ class Kernel:
         found.signal(signo)
         return True
 
-    def descendants(self, root: int, spare: object = None) -> list[int]:
-        if root not in self.table:
+    def children(self, pid: int) -> list[int]:
+        if pid not in self.table:
             raise Violation(
-                f"{root}, whose processes are looked for, is not there: another may have its number"
+                f"{pid}, whose processes are looked for, is not there: another may have its number"
             )
+        return [one.pid for one in self.table.values() if one.parent == pid]
+
+    def descendants(self, root: int, spare: object = None) -> list[int]:
         return [one.pid for one in self.table.values() if one.parent == root]
+
+    def tag(self, pid: int) -> int:
+        return self.table[pid].tag
 
     def kill_all(self, look: Callable[[], list[int]]) -> None:
         for pid in look():
@@ -506,7 +580,9 @@ class Kernel:
 
     def has_open(self, pid: int, path: str) -> bool:
         found = self.table.get(pid)
-        return isinstance(found, Supervisor) and found.own is not None and path.endswith(f"/{found.number}")
+        return isinstance(found, Supervisor) and any(
+            one.has_file and path.endswith(f"/{one.number}") for one in found.numbers.values()
+        )
 
     offer = staticmethod(ahead.offer)
 
@@ -522,7 +598,8 @@ class Kernel:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Have the runtime ask this kernel, and its clock."""
         for name in (
-            "process", "start_time", "send", "send_signal", "descendants", "kill_all", "marked", "has_open",
+            "process", "start_time", "send", "send_signal", "children", "descendants", "tag", "kill_all", "marked",
+            "has_open",
         ):  # fmt: skip
             patch.setattr(processes, name, getattr(self, name))
         patch.setattr(processes, "boot_id", lambda: self.boot)
@@ -532,6 +609,7 @@ class Kernel:
             lambda pid, started, boot: self.start_time(pid) == started and boot == self.boot,
         )  # fmt: skip
         patch.setattr(os, "kill", self.kill)
+        patch.setattr(os, "sched_getaffinity", lambda _pid: self.cpus)  # as many supervisors there are
         patch.setattr(records.RecordFile, "holder", lambda file: self.holder(file))  # noqa: PLW0108 - bound to the file
         patch.setattr(supervisors, "ForkServer", lambda home: Launcher(self))
         patch.setattr(ahead, "offer", self.offer_or_fail)
@@ -545,7 +623,7 @@ class Kernel:
             time_ns=self.timeline.now,
             sleep=self.timeline.sleep,
         )
-        for module in (supervisors, findings, local, records, supervisor):
+        for module in (supervisors, findings, local, records, supervision, supervisor):
             patch.setattr(module, "time", clock)
 
 

@@ -131,7 +131,7 @@ class Seats:
         return run_id in self.displaced
 
     def kernel_number(self, run_id: str) -> int:
-        return next(one.number for one in self.kernel.supervisors() if one.run == run_id)
+        return next(one.number for one in self.kernel.numbers() if one.name == run_id)
 
     # ---- what happens ----
 

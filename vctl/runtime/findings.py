@@ -170,6 +170,15 @@ class Findings:
                 self.of.setdefault(run_id, file)
         self._scanned = time.monotonic()
 
+    def others(self, run_id: str) -> tuple[set[int], set[int]]:
+        """The main processes of all other runs that are not over, and the numbers of which this run has none."""
+        entries = [
+            one for file in self.records.files.values() for one in file.runs.items() if one[0] != run_id
+        ]
+        mains = {entry.start.pid for _, entry in entries if entry.start is not None and entry.exit is None}
+        own = self.of.get(run_id)
+        return mains, {number for number in self.records.files if own is None or number != own.number}
+
     def known_runs(self) -> list[str]:
         """Runs that may have processes: those without an end, and of those with one the last of each locked file."""
         with self.lock:

@@ -1,4 +1,4 @@
-"""The scheduler's end of the launcher: start it, have it fork supervisors, notice its death.
+"""The scheduler's end of the launcher: start it, have it hand numbers to supervisors, notice its death.
 
 One `ForkServer` is one launcher process.
 """
@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from vctl.runtime import processes
-from vctl.runtime.launcher import NUMBER_BYTES
 from vctl.runtime.protocol import RuntimeUnavailable
+from vctl.runtime.supervisor import NUMBER_BYTES
 
 _SCRIPT = str(Path(__file__).with_name("launcher.py"))
 _SEND_TIMEOUT_S = 2.0
@@ -34,7 +34,6 @@ class ForkServer:
             (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
         ]
         env = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        env["LD_BIND_NOW"] = "1"  # else each supervisor looks up functions of libraries, in memory of its own
         # The directory at the end is for whoever reads the list of processes.
         argv = [sys.executable, "-I", "-S", _SCRIPT, os.fspath(home)]
         try:
@@ -53,13 +52,13 @@ class ForkServer:
         poll.register(self._channel, select.POLLIN)
         return bool(poll.poll(0))
 
-    def fork(self, number: int, line: socket.socket) -> bool:
-        """Have a supervisor forked with this line; False when the launcher is dead or stuck and must be replaced."""
+    def hand(self, number: int, place: int, line: socket.socket) -> bool:
+        """Hand a number to the supervisor in a place; False when the launcher is dead or stuck and must be replaced."""
         try:
             # A dead launcher must not end us: the process may have given SIGPIPE its default action.
             socket.send_fds(
                 self._channel,
-                [number.to_bytes(NUMBER_BYTES, "little")],
+                [number.to_bytes(NUMBER_BYTES, "little") + place.to_bytes(NUMBER_BYTES, "little")],
                 [line.fileno()],
                 socket.MSG_NOSIGNAL,
             )

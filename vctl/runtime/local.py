@@ -24,8 +24,10 @@ from vctl.runtime.protocol import (
     StartRecord,
     check_run_id,
 )
-from vctl.runtime.supervisor import STOP_SIGNAL, Request, serves_all
-from vctl.runtime.supervisors import ANSWER_S, GONE
+from vctl.runtime.seat import ANSWER_S
+from vctl.runtime.supervision import Request
+from vctl.runtime.supervisor import STOP_SIGNAL, serves_all
+from vctl.runtime.supervisors import GONE
 
 RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
 """In the environment of every process of a run: how what a killed supervisor left behind is found."""
@@ -176,7 +178,7 @@ class LocalRuntime(Runtime):
         supervisor = self._running.get(run_id) or found.supervisor
         alive = supervisor is not None and processes.start_time(supervisor[0]) == supervisor[1]
         if supervisor is not None and alive and (found.held or self._stands_over(supervisor[0], found)):
-            if ended is None or self._below(supervisor[0]):
+            if ended is None or self._below(supervisor[0], run_id):
                 self._running.setdefault(run_id, supervisor)
                 return going
             return Seen(RunState.EXITED, start, ended)
@@ -190,10 +192,17 @@ class LocalRuntime(Runtime):
         """Whether a supervisor has the record of this run open, whatever became of the file."""
         return bool(found.open_below) and processes.has_open(pid, found.open_below)
 
-    def _below(self, supervisor: int) -> list[int]:
-        """The descendants of a supervisor, without schedulers that its run started, and what these launched."""
+    def _below(self, supervisor: int, run_id: str) -> list[int]:
+        """The processes of a run below its supervisor, without schedulers that it started, and what these launched."""
         home = os.fsencode(self._records.home)
-        return processes.descendants(supervisor, lambda pid: serves_all(pid, home))
+        with self._lock:
+            mains, numbers = self._findings.others(run_id)
+        roots = [
+            pid
+            for pid in processes.children(supervisor)
+            if pid not in mains and processes.tag(pid) not in numbers and not serves_all(pid, home)
+        ]
+        return processes.trees(roots, lambda pid: serves_all(pid, home))
 
     def _left(self, run_id: str, start: StartRecord | None) -> bool:
         """Whether a process of a run whose supervisor is gone is still there; one look at all serves many runs."""
@@ -255,11 +264,11 @@ class LocalRuntime(Runtime):
         if is_suspended or asked_s > _PATIENCE_S:
             until_ns, signo = pending
             if time.monotonic_ns() < until_ns:
-                for pid in self._below(supervisor[0]):
+                for pid in self._below(supervisor[0], run_id):
                     processes.send(pid, signo)
                     processes.send(pid, signal.SIGCONT)
             else:
-                processes.kill_all(lambda: self._below(supervisor[0]))
+                processes.kill_all(lambda: self._below(supervisor[0], run_id))
         processes.send_signal(*supervisor, STOP_SIGNAL)
         processes.send_signal(*supervisor, signal.SIGCONT)
         return False
@@ -281,7 +290,7 @@ class LocalRuntime(Runtime):
             return False
         if not tree:
             return processes.send_signal(seen.start.pid, seen.start.pid_started, signo)
-        below = list(map(processes.process, self._below(seen.start.supervisor)))
+        below = list(map(processes.process, self._below(seen.start.supervisor, run_id)))
         if self.observe(run_id).state is not RunState.RUNNING:
             return False  # its supervisor may stand over another run by now
         told = [processes.send_signal(one.pid, one.started, signo) for one in below if one is not None]

@@ -16,6 +16,9 @@ else:
     # The public module builds enums at import, 4 ms of the launcher's start; the functions are the same.
     import _signal as signal
 
+TAG = 10
+"""RLIMIT_LOCKS: a limit that no kernel since 2.4.25 enforces, and every process has from the one that forked it."""
+_TAG_NAME = b"Max file locks"
 _READ = os.O_RDONLY | os.O_CLOEXEC
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 # Position in /proc/<pid>/stat after the command name, which may itself hold blanks and brackets.
@@ -90,6 +93,26 @@ def command(pid: int) -> list[bytes]:
         return []
 
 
+def tag(pid: int) -> int:
+    """The soft limit TAG of a process, also of a zombie that nobody has collected; 0 when it has none, or is gone."""
+    try:
+        text = _read(b"/proc/%d/limits" % pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    for one in text.splitlines():
+        if one.startswith(_TAG_NAME):
+            soft = one[len(_TAG_NAME) :].split()[0]
+            return int(soft) if soft.isdigit() else 0
+    return 0
+
+
+def children(pid: int) -> list[int]:
+    """Pids of the children of a process, zombies too where the kernel lists them."""
+    if os.path.exists(f"/proc/{pid}/task/{pid}/children"):
+        return _children(pid)
+    return _children_by_parent()(pid)
+
+
 def descendants(root: int, spare: "Callable[[int], bool] | None" = None) -> list[int]:
     """Pids below a process, parents before their children, without those spared and what is below them.
 
@@ -105,6 +128,11 @@ def descendants(root: int, spare: "Callable[[int], bool] | None" = None) -> list
         found += below
         front += below
     return found
+
+
+def trees(roots: list[int], spare: "Callable[[int], bool]") -> list[int]:
+    """These processes and all below them, without those below that are spared."""
+    return [pid for root in roots for pid in (root, *descendants(root, spare))]
 
 
 def _children(pid: int) -> list[int]:

@@ -22,6 +22,7 @@ else:
 # argv, env, working directory, log path, cpu ids, niceness
 Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None, int]
 
+_MOST_NICE = 19
 _DEFAULT_PATH = os.fsencode(os.defpath)
 # Python ignores two of them, and the C library would ask for what it does with each of the others.
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -58,8 +59,8 @@ class SpawnError(Exception):
 def spawn(plan: Plan, home: bytes) -> int:
     """Start the process in a session of its own by vfork and exec; its pid, or SpawnError.
 
-    The caller is prepared as the process shall be, so it keeps the CPUs and the niceness; its standard input
-    is handed on as it is.
+    The caller is prepared as the process shall be, and keeps the CPUs; its standard input is handed on as it is. What
+    only its owner may take back, the niceness, the process gets as soon as it is there.
     """
     argv, env, cwd, log_path, cpu_ids, niceness = plan
     if not argv or not argv[0]:
@@ -76,16 +77,14 @@ def spawn(plan: Plan, home: bytes) -> int:
     try:
         if cpu_ids is not None:
             os.sched_setaffinity(0, cpu_ids)
-        if niceness:
-            os.nice(niceness)
     except (OSError, ValueError) as error:
-        problem = f"cannot set CPUs {cpu_ids} and niceness {niceness} for"
-        raise SpawnError(126, problem, argv[0], error) from None
+        os.close(log)
+        raise SpawnError(126, f"cannot set CPUs {cpu_ids} for", argv[0], error) from None
     to_log = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
     path = _find(argv[0], env)
     try:
         # Without the resets the process would ignore and block what we do, and be deaf to SIGTERM.
-        return os.posix_spawn(
+        pid = os.posix_spawn(
             path, argv, env, file_actions=to_log, setsid=True, setsigmask=(), setsigdef=_RESET
         )
     except (OSError, ValueError) as error:
@@ -96,6 +95,12 @@ def spawn(plan: Plan, home: bytes) -> int:
     finally:
         os.close(log)
         os.chdir(b"/")  # keep no directory or mount in use that the job has left
+    if niceness:
+        try:
+            os.setpriority(os.PRIO_PGRP, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + niceness, _MOST_NICE))
+        except PermissionError:
+            return pid  # a set-uid program is its owner's
+    return pid
 
 
 def make_folder(folder: bytes, home: bytes) -> bool:

@@ -1,124 +1,146 @@
-"""The process that stands over runs, one after the other: it starts each, waits, clears up, records how it ended.
+"""The process that stands over runs: it starts each, waits, clears up, records how it ended (supervision.py).
 
-It runs stand-alone in a fork of the launcher (see launcher.py) and outlives both launcher and scheduler. It has a
-number that is never used again, and says what it does in the file of that number (see lines.py), below the state
-directory:
+It runs stand-alone in a fork of the launcher (see launcher.py) and outlives both launcher and scheduler. It has numbers
+that are never used again, carries out the runs of each one after the other, and those of different numbers at the same
+time. What it does it says in the file of the number (see lines.py), below the state directory:
 
-    records/<number>    made by the scheduler, removed by the scheduler; locked by the supervisor while it lives. A
-                        process that finds no such file, or finds it locked, starts nothing
+    records/<number>    made by the scheduler, removed by the scheduler; locked by the supervisor while it has the
+                        number. A process that finds no such file, or finds it locked, starts nothing
     ahead/<run>         an offer to take a run at once after the one that its request names. The supervisor removes it
                         before; one that finds none, or whose last run was another one or was told to stop, declines
     stops/<run>         a request to stop, "<monotonic ns at which to kill> <signal>"; may precede the run; the
                         supervisor takes it away, which is its answer
 
-Requests come on its line to the scheduler. A run that the file says was taken is not started, so a request may be sent
+Requests come on the line of the number. A run that the file says was taken is not started, so a request may be sent
 again at any time, also to another process that has the number after this one. A run that was taken, has no end, and
 whose file is not locked is lost: its supervisor was killed. Its processes go on until the scheduler clears them: a
 parent-death signal would reach only the main one of them. Records are not synced: they outlive every process, and after
 a power cut the boot says that the run is lost.
+
+Whose process a daemon is, after its parents have ended, says its *tag*: the soft limit RLIMIT_LOCKS, which no kernel
+since 2.4.25 looks at. It is the number of its run, and fork, exec, setsid and an empty environment leave it as it is. A
+process below whose tag is that of no running number has changed it: no run is over before such a process is gone.
 """
 
-import errno
+import _ctypes
+import _socket  # the public module builds enums at import
+import heapq
 import marshal
 import os
+import resource
+import select
+import sys
 import time
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.runtime import gate, lines, logfile, processes, spawning
+    from vctl.runtime import lines, processes, spawning, supervision
 else:
-    import gate
     import lines
-    import logfile
     import processes
     import spawning
+    import supervision
 
 if MYPY:
     import signal
+    from collections.abc import Generator
 else:
     import _signal as signal  # see processes.py
 
 NAME = b"vctl-supervisor"  # as ps shows it
 # Before the directory: how a scheduler that belongs to nobody ends.
 BACKGROUND_WORDS = [b"--background", b"--home"]
-STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read its stop file
-LINE, GATE = 3, 4  # to the scheduler; of all supervisors of a launcher
+STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read the stop files of its runs
 PREFIX_BYTES = 4
-_AWAITED = (signal.SIGCHLD, STOP_SIGNAL)
-_DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
-_LONG_S = 3600.0
-_SHORT_S, _SHORT_NEXT_S = 0.005, 0.03  # of a run that is over by then the scheduler hears once
-_MOST_STOP_BYTES = 200
-_LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
-_DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
-_RETRY_S = 1.0
+NUMBER_BYTES = 8
+FD_BYTES = 4
 _LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # for the process that had the number before to end
-_KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
-_number = int.from_bytes
 _CHUNK_BYTES = 1 << 14
+_SIGNAL_BYTES, _MOST_SIGNALS = 128, 64  # of what the descriptor for signals tells of one, and so many kinds
+_SIGNALFD = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "signalfd")
+_SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+_SET_BYTES = 128
 
-# run, grace in ms, bytes that the log may have (0: any number), what to start, the run that it follows at once, and
-# below the variables of the plan those that runs of a command share, marshalled
-Request = tuple[bytes, int, int, spawning.Plan, bytes, bytes]
 
+class Number:
+    """One number: its file, its line to the scheduler, its requests, and the run that it carries out."""
 
-class Supervisor:
-    """One supervisor: its number's file, its line to the scheduler, and who it is."""
+    __slots__ = ("above", "due", "file", "line", "number", "received", "run", "steps", "unsaid", "waits")
 
-    __slots__ = ("file", "home", "line", "number", "received", "shared", "starts", "taken", "unsaid")
-
-    def __init__(self, home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate) -> None:
-        """Lock the file of the number. Raises lines.Busy, FileNotFoundError."""
-        self.home, self.number, self.line = home, number, line
-        self.starts = starts  # the gate before runs that follow another one
-        self.file = lines.Writer(b"%b/records/%d" % (home, number))
-        pid = os.getpid()
-        self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
+    def __init__(self, above: "Supervisor", number: int) -> None:
+        self.above, self.number = above, number
+        self.line: _socket.socket | None = None
+        self.file: lines.Writer
+        self.run: supervision.Supervision | None = None
         self.unsaid = b""  # what the scheduler has not been told of the run
         self.received = b""
-        self.shared = spawning.Shared()
+        self.waits = False  # for a request
+        self.due = 0.0  # when to go on at the latest, on the monotonic clock
+        self.steps = self.live()
 
-    def serve(self) -> None:
-        """Carry out what comes until the scheduler has nothing more, or this process has changed for good."""
+    def live(self) -> "Generator[float, None, None]":
+        """Lock the file, as soon as who had the number before has ended, and serve; not when there is no such file."""
+        for _ in range(_MOST_LOCK_PAUSES):
+            try:
+                self.file = lines.Writer(b"%b/records/%d" % (self.above.home, self.number))
+            except lines.Busy:
+                yield _LOCK_PAUSE_S
+            except FileNotFoundError:
+                return
+            else:
+                try:
+                    yield from self.serve()
+                finally:
+                    self.file.close()
+                return
+
+    def serve(self) -> "Generator[float, None, None]":
+        """Carry out what comes until the scheduler has nothing more."""
         last = b""  # the run that was carried out last and that nobody told to stop
-        while request := self.next_request():
-            run = Supervision(self, marshal.loads(request))
-            if run.follows and run.follows == last:
-                self.starts.enter(self.number)
+        while True:
+            if not (request := self.next_request()):
+                if self.line is None:
+                    return
+                self.waits = True
+                yield supervision.NEVER
+                self.waits = False
+                continue
+            run = supervision.Supervision(self, marshal.loads(request))
             if run.follows and not (run.follows == last and self.accept(run.name)):
                 self.decline(run.name)
-            elif self.take(run.name):
-                cpus = os.sched_getaffinity(0) if run.plan[4] is not None else None
-                run.carry_out()
+                continue
+            self.run = run
+            if (yield from run.carry_out()):
                 last = b"" if run.stopped else run.name
-                if not run.leaves_nothing():
-                    return
-                if cpus is not None:
-                    os.sched_setaffinity(0, cpus)
-            self.starts.leave()
+            self.run = None
 
     def next_request(self) -> bytes:
-        """Wait for the next request; empty when the scheduler is gone or needs us no more."""
-        while True:
-            received = self.received
-            if len(received) >= PREFIX_BYTES:
-                end = PREFIX_BYTES + _number(received[:PREFIX_BYTES], "little")
-                if len(received) >= end:
-                    self.received = received[end:]
-                    return received[PREFIX_BYTES:end]
-            try:
-                chunk = os.read(self.line, _CHUNK_BYTES)
-            except ConnectionResetError:
-                return b""  # gone without having read what we wrote
-            if not chunk:
-                return b""
-            self.received += chunk
+        """The next request that has come whole."""
+        received = self.received
+        if len(received) >= PREFIX_BYTES:
+            end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
+            if len(received) >= end:
+                self.received = received[end:]
+                return received[PREFIX_BYTES:end]
+        return b""
+
+    def hear(self) -> bool:
+        """Take in what came on the line; False when it has ended: the scheduler is gone or needs us no more."""
+        assert self.line is not None
+        try:
+            chunk = self.line.recv(_CHUNK_BYTES, _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False  # gone without having read what we wrote
+        self.received += chunk
+        return bool(chunk)
 
     def accept(self, run: bytes) -> bool:
         """Whether a run may start that was assigned ahead: it was not taken back, and cannot be from now on."""
         try:
-            os.unlink(self.home + b"/ahead/" + run)
+            os.unlink(self.above.home + b"/ahead/" + run)
         except OSError:
             return False
         return True
@@ -128,25 +150,6 @@ class Supervisor:
         self.unsaid += lines.line(lines.DECLINED, run, b"")
         self.say()
 
-    def take(self, run: bytes) -> bool:
-        """Take a run: from now on nobody else starts it. False when somebody did. Waits while the disk is full."""
-        while True:
-            try:
-                return self.take_now(run)
-            except OSError as error:
-                if not is_disk_trouble(error):
-                    raise
-            self.starts.leave()
-            time.sleep(_RETRY_S)
-
-    def take_now(self, run: bytes) -> bool:
-        """The same; raises OSError when the disk is full."""
-        whole = lines.line(lines.TAKEN, run, self.taken)
-        if not self.file.take(run, whole):
-            return False
-        self.unsaid += whole
-        return True
-
     def write(self, whole: bytes) -> None:
         """Write one or more whole lines. Raises OSError."""
         self.file.write(whole)
@@ -154,238 +157,202 @@ class Supervisor:
 
     def say(self) -> None:
         """Tell the scheduler what it has not been told; one that is gone will read the file."""
-        if self.unsaid:
+        if self.unsaid and self.line is not None:
             try:
-                os.write(self.line, self.unsaid)
+                self.line.sendall(self.unsaid)
             except (BrokenPipeError, ConnectionResetError):
-                self.unsaid = b""
-            self.unsaid = b""
+                self.unsaid = b""  # the end of the line comes next
+        self.unsaid = b""
 
 
-def live(home: bytes, number: int, boot: bytes, line: int, starts: gate.Gate) -> None:
-    """Have a number, as soon as who had it before has ended, and serve; not when there is no such number."""
-    for _ in range(_MOST_LOCK_PAUSES):
+class Supervisor:
+    """The process: its numbers, the runs below it, and all that it waits for."""
+
+    def __init__(self, home: bytes, boot: bytes, channel: int) -> None:
+        """``channel``: on which the launcher sends numbers, each with its line."""
+        self.home = home
+        pid = os.getpid()
+        self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
+        self.shared = spawning.Shared()
+        self.numbers: dict[int, Number] = {}
+        self.by_line: dict[int, Number] = {}
+        self.running: dict[int, supervision.Supervision] = {}
+        """Main process -> its run."""
+        self._tags: dict[int, int] = {}
+        """Of children that are no main process; one that changes it later is found when its run is about to end."""
+        self._due: list[tuple[float, int]] = []
+        """A heap of times and numbers; one that is no longer that of its number is passed over."""
+        self._cpus = os.sched_getaffinity(0)
+        self._most_tag = resource.getrlimit(processes.TAG)[1]
+        self._signals = _signal_descriptor(signal.SIGCHLD, STOP_SIGNAL)
         try:
-            own = Supervisor(home, number, boot, line, starts)
-        except lines.Busy:
-            time.sleep(_LOCK_PAUSE_S)
+            self._children_file = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY)
         except FileNotFoundError:
-            return
+            self._children_file = -1  # a kernel without it
+        self._channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, channel)
+        self._poll = select.epoll()
+        for descriptor in (self._signals, channel):
+            self._poll.register(descriptor, select.EPOLLIN)
+
+    def serve(self) -> None:
+        """Carry out what comes until there is no number left."""
+        self._add_numbers()
+        while self.numbers:
+            ready = self._poll.poll(self._wait_s())
+            now = time.monotonic()  # what is due at once from here on has its turn after another look
+            for descriptor, _ in ready:
+                if descriptor == self._signals:
+                    self._heed_signals()
+                elif (number := self.by_line.get(descriptor)) is not None:
+                    self._hear(number)
+                elif descriptor == self._channel.fileno():
+                    self._add_numbers()
+            while self._due and self._due[0][0] <= now:
+                due, name = heapq.heappop(self._due)
+                if (found := self.numbers.get(name)) is not None and found.due == due:
+                    self.step(found)
+
+    def step(self, number: Number) -> None:
+        """Go on with what a number has to do, as far as that goes now."""
+        try:
+            wait_s = next(number.steps, None)
+        except Exception:  # noqa: BLE001 - of one number: the runs of the others go on, and this one is lost
+            sys.excepthook(*sys.exc_info())
+            wait_s = None
+        if wait_s is None:
+            self._drop(number)
         else:
-            own.serve()
-            return
+            number.due = time.monotonic() + wait_s
+            if wait_s != supervision.NEVER:
+                heapq.heappush(self._due, (number.due, number.number))
 
+    def _wait_s(self) -> float:
+        return max(0.0, self._due[0][0] - time.monotonic()) if self._due else -1
 
-class Supervision:
-    """One run under supervision, from the moment it was taken to the record of its end."""
+    # ---- numbers ----
 
-    __slots__ = (
-        "asked", "deadline", "follows", "grace_s", "home", "is_empty", "kill_pause_s", "log", "log_bytes",
-        "main", "max_rss_kib", "name", "plan", "starts", "status", "stop_path", "stopped", "supervisor", "system_s",
-        "unwritten", "user_s",
-    )  # fmt: skip
+    def _add_numbers(self) -> None:
+        capacity = _socket.CMSG_SPACE(FD_BYTES)
+        message, handed, _, _ = self._channel.recvmsg(NUMBER_BYTES, capacity, _socket.MSG_CMSG_CLOEXEC)
+        if not message:
+            self._poll.unregister(self._channel.fileno())  # the launcher has ended
+        for _, _, data in handed:
+            self.add(int.from_bytes(message, "little"), int.from_bytes(data[:FD_BYTES], sys.byteorder))
 
-    def __init__(self, supervisor: Supervisor, request: Request) -> None:
-        self.supervisor, self.home, self.starts = supervisor, supervisor.home, supervisor.starts
-        self.name, grace_ms, self.log_bytes, plan, self.follows, shared = request
-        self.plan = plan[0], supervisor.shared.with_own(shared, plan[1]), *plan[2:]
-        self.stop_path = self.home + b"/stops/" + self.name
-        self.grace_s = grace_ms / 1000
-        self.main = 0
-        self.status: int | None = None  # wait status of the main process once it ended
-        self.is_empty = False  # when the last process below was collected
-        self.deadline: float | None = None  # when asking ends and killing starts
-        self.asked: int | None = None  # the signal that last asked the tree to end
-        self.stopped = False
-        self.log: logfile.Bounded | None = None
-        self.unwritten = b""  # the line of a start that is not in the file
-        self.kill_pause_s = _KILL_PAUSE_S[0]
-        self.max_rss_kib, self.user_s, self.system_s = 0, 0.0, 0.0  # of all that was collected
+    def add(self, name: int, line: int) -> None:
+        """Have a number with a line; of one that it has already that is the line from now on."""
+        if (number := self.numbers.get(name)) is not None:
+            self._hang_up(number)
+            number.received = b""
+        else:
+            number = self.numbers[name] = Number(self, name)
+        number.line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, line)
+        self.by_line[line] = number
+        self._poll.register(line, select.EPOLLIN)
+        if number.run is None:
+            self.step(number)
 
-    def carry_out(self) -> None:
-        """Take the run to the record of its end."""
-        self.heed_stop()
-        if self.stopped:
-            self.record_end(128 + signal.SIGTERM, signal.SIGTERM)
-            return
-        while not self.main:
-            try:
-                self.start()
-            except spawning.SpawnError as failed:
-                if not failed.passes:
-                    self.record_end(failed.exit_code, launch_errno=failed.errno, why=str(failed))
-                    return
-                if self.pause():
-                    self.record_end(128 + signal.SIGTERM, signal.SIGTERM)
-                    return
-        self.wait()
-        if self.log is not None:
-            self.log.close()
-        signo = (self.status or 0) & 0x7F  # 0: it ended by itself
-        self.record_end(128 + signo if signo else (self.status or 0) >> 8, signo)
+    def _hear(self, number: Number) -> None:
+        if not number.hear():
+            self._hang_up(number)
+        if number.waits:
+            self.step(number)
 
-    def leaves_nothing(self) -> bool:
-        """After the end: whether the process is now as it was before, fit for another run."""
-        niceness = self.plan[-1]  # which cannot be taken back
-        return not niceness and (self.is_empty or not self.reap())
+    def _hang_up(self, number: Number) -> None:
+        if number.line is not None:
+            del self.by_line[number.line.fileno()]
+            self._poll.unregister(number.line)
+            number.line.close()
+            number.line = None
 
-    def pause(self) -> bool:
-        """Wait a moment before the process is started again; True when a stop is asked for."""
-        self.starts.leave()
-        signal.sigtimedwait((STOP_SIGNAL,), _RETRY_S)
-        self.heed_stop()
-        return self.stopped
+    def _drop(self, number: Number) -> None:
+        self._hang_up(number)
+        del self.numbers[number.number]
+        if number.run is not None:
+            self.running.pop(number.run.main, None)
 
-    def start(self) -> None:
-        """Start the main process in a session of its own and record it, or raise SpawnError."""
-        started_at, before = time.time_ns(), processes.ticks_now()
-        self.main = spawning.spawn(self.plan, self.home)
-        started = processes.ticks_now()
-        if started != before:
-            started = processes.start_time(self.main) or 0
-        if self.log_bytes:
-            self.log = logfile.Bounded(spawning.log_path(self.plan), self.log_bytes)
-        rest = b"%d %d %d" % (self.main, started, started_at)
-        self.unwritten = lines.line(lines.STARTED, self.name, rest)
-        # Where nothing has ended a look takes less memory than a wait.
-        self.is_empty = os.waitid(os.P_PID, self.main, _LOOK) is not None and not self.reap()
-        if not self.is_empty:  # else it is written with the end
-            self.record_start()
+    # ---- processes ----
 
-    def wait(self) -> None:
-        """Return when the main process and everything that came from it has ended."""
-        while not self.is_empty:
-            if self.status is not None and not self.below():
-                return
-            now = time.monotonic()
-            if self.status is not None and self.deadline is None:
-                self.ask(signal.SIGTERM, now + self.grace_s)
-            if self.deadline is not None and now >= self.deadline:
-                timeout_s = self.kill()
-            else:
-                timeout_s = _LONG_S if self.deadline is None else self.deadline - now
-            told = signal.sigtimedwait(_AWAITED, min(timeout_s, self.patience_s()))
-            if told is None and self.starts.is_held:
-                self.starts.leave()
-                continue
-            if told is None and self.supervisor.unsaid:
-                self.supervisor.say()
-                continue  # nothing has ended: a look would load what tells of it, in memory of this process alone
-            if told is not None and told[0] == STOP_SIGNAL:  # si_signo, without a look-up in shared memory
-                self.heed_stop()
-            self.is_empty = not self.reap()
-            if self.unwritten:
-                self.record_start()
+    def spawn(self, run: "supervision.Supervision") -> int:
+        """Start the main process of a run with its tag and on its CPUs; its pid, or SpawnError."""
+        if self._most_tag == resource.RLIM_INFINITY:
+            resource.setrlimit(processes.TAG, (run.number.number, self._most_tag))
+        try:
+            pid = spawning.spawn(run.plan, self.home)
+        finally:
+            if run.plan[4] is not None:
+                os.sched_setaffinity(0, self._cpus)
+        self.running[pid] = run
+        return pid
 
-    def patience_s(self) -> float:
-        """How long to wait at most before something else is due than a deadline."""
-        least_s = _RETRY_S if self.unwritten else _LONG_S
-        if self.log is not None:
-            least_s = min(least_s, self.log.trim())
-        if self.supervisor.unsaid:
-            least_s = min(least_s, _SHORT_NEXT_S if self.follows else _SHORT_S)
-        return min(least_s, gate.HOLD_S) if self.starts.is_held else least_s
+    def _heed_signals(self) -> None:
+        told = os.read(self._signals, _SIGNAL_BYTES * _MOST_SIGNALS)
+        starts = range(0, len(told), _SIGNAL_BYTES)
+        if any(int.from_bytes(told[at : at + 4], sys.byteorder) == STOP_SIGNAL for at in starts):
+            for number in list(self.numbers.values()):
+                if number.run is not None:
+                    number.run.is_told = True
+                    self.step(number)
+        self._reap()
 
-    def reap(self) -> bool:
-        """Collect what has ended; False when nothing is left: a subreaper's orphans are its children."""
+    def _reap(self) -> None:
+        """Collect what has ended, and go on with the runs whose processes that were."""
+        changed: dict[Number, None] = {}
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                seen = os.waitid(os.P_ALL, 0, _LOOK)
             except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            self.max_rss_kib = max(self.max_rss_kib, usage.ru_maxrss)
-            self.user_s += usage.ru_utime
-            self.system_s += usage.ru_stime
-            if pid == self.main:
-                self.status = status
-            self.kill_pause_s = _KILL_PAUSE_S[0]
-
-    def below(self) -> list[int]:
-        """All that came from the job, except a scheduler that a command in it started, and the runs of that."""
-        return processes.descendants(os.getpid(), spare=lambda pid: serves_all(pid, self.home))
-
-    def heed_stop(self) -> None:
-        """Follow the stop file, if there is one: ask the tree to end, or shorten the grace it has left."""
-        if not os.access(self.stop_path, os.F_OK):
-            return
-        taken = self.home + b"/stops/.taken-%d" % os.getpid()
-        try:
-            os.rename(self.stop_path, taken)
-            with open(taken, "rb", opener=_no_link) as file:
-                until_ns, signo = map(int, file.read(_MOST_STOP_BYTES).split())
-            os.unlink(taken)
-        except (OSError, ValueError):
-            return  # nobody asks, or it is none of our scheduler's: it asks again
-        if not 0 < signo <= signal.SIGRTMAX:
-            return
-        self.stopped = self.stopped or self.status is None
-        if self.main:
-            self.ask(signo, until_ns / 1e9)
-
-    def ask(self, signo: int, until: float) -> None:
-        """Send the tree a signal, once, and have it killed at that time, unless that is due earlier."""
-        self.deadline = until if self.deadline is None else min(self.deadline, until)
-        if signo == self.asked:
-            return
-        self.asked = signo
-        told: set[int] = set()
-        for _ in range(2):  # a second look finds what was forked during the first
-            for pid in self.below():  # a shell ends before it can see that its command did
-                if pid not in told:
-                    told.add(pid)
-                    processes.send(pid, signo)
-                    processes.send(pid, signal.SIGCONT)  # a suspended process sleeps through any other signal
-
-    def kill(self) -> float:
-        """SIGKILL everything below us; return how long to wait before looking again.
-
-        A relay that labels lines still has lines to write that the command wrote before it was killed.
-        """
-        drains = 0
-        if self.plan[0][3:5] == _LABEL and time.monotonic() < (self.deadline or 0) + _DRAIN_S:
-            drains = self.main
-        processes.kill_all(lambda: [pid for pid in self.below() if pid != drains])
-        if drains:
-            processes.send(drains, signal.SIGCONT)  # it was suspended with its group
-        pause_s = self.kill_pause_s
-        # They may be in the kernel, or not ours to kill.
-        self.kill_pause_s = min(2 * pause_s, _KILL_PAUSE_S[1])
-        return pause_s
-
-    def record_start(self) -> None:
-        """Write that the process runs; while the disk is full the job goes on and we try again."""
-        try:
-            self.supervisor.write(self.unwritten)
-        except OSError as error:
-            if not is_disk_trouble(error):
-                raise
-            return
-        self.unwritten = b""
-
-    def record_end(self, code: int, signo: int = 0, *, launch_errno: int = 0, why: str | None = None) -> None:
-        """Write how the run ended, however long the disk stays full, and tell the scheduler."""
-        rest = b"%d %d %d %d %d %d %d %d %b" % (
-            code, signo, launch_errno, self.stopped, time.time_ns(), self.max_rss_kib,
-            int(self.user_s * 1_000_000), int(self.system_s * 1_000_000), lines.message(why) if why else b"",
-        )  # fmt: skip
-        whole = self.unwritten + lines.line(lines.ENDED, self.name, rest)
-        while True:
-            try:
-                self.supervisor.write(whole)
                 break
-            except OSError as error:
-                if not is_disk_trouble(error):
-                    raise
-            self.starts.leave()
-            time.sleep(_RETRY_S)
-        self.supervisor.say()
+            if seen is None:
+                break
+            run = self.running.get(seen.si_pid) or self._run_of(seen.si_pid)  # while it still has a tag
+            pid, status, usage = os.wait4(seen.si_pid, 0)
+            self._tags.pop(pid, None)
+            if run is not None:
+                run.ended(pid, status, usage)
+                changed[run.number] = None
+                if run.main == pid:
+                    del self.running[pid]
+            else:  # of nobody: all that are about to end may have waited for it
+                changed |= {
+                    one: None for one in self.numbers.values() if one.run and one.run.status is not None
+                }
+        for number in changed:
+            self.step(number)
+
+    def _run_of(self, pid: int) -> "supervision.Supervision | None":
+        if (tag := self._tags.get(pid)) is None:
+            tag = self._tags[pid] = processes.tag(pid)
+        number = self.numbers.get(tag)
+        return None if number is None else number.run
+
+    def orphans(self, run: "supervision.Supervision") -> list[int]:
+        """The processes of a run that became our children when their parents ended, and those of nobody."""
+        return [
+            pid
+            for pid in self._children()
+            if pid not in self.running and self._run_of(pid) in (run, None) and not self.spares(pid)
+        ]
+
+    def _children(self) -> list[int]:
+        if self._children_file >= 0:
+            text = os.pread(self._children_file, _CHUNK_BYTES, 0)
+            if len(text) < _CHUNK_BYTES:
+                return list(map(int, text.split()))
+        return processes.children(os.getpid())
+
+    def spares(self, pid: int) -> bool:
+        """Whether a process belongs to a scheduler of this state directory that a command in a run has started."""
+        return serves_all(pid, self.home)
 
 
-def is_disk_trouble(error: BaseException) -> bool:
-    """Whether a file could not be written for want of disk space: that passes."""
-    return isinstance(error, OSError) and error.errno in _DISK_TROUBLE
+def _signal_descriptor(*numbers: int) -> int:
+    """A descriptor that is readable when one of these signals has come, which are blocked."""
+    mask = sum(1 << number - 1 for number in numbers).to_bytes(8, sys.byteorder).ljust(_SET_BYTES, b"\0")
+    descriptor: int = _ctypes.call_function(_SIGNALFD, (-1, mask, _SFD_FLAGS))
+    if descriptor < 0:
+        raise OSError("no descriptor for signals")
+    return descriptor
 
 
 def serves_all(pid: int, home: bytes) -> bool:
@@ -394,7 +361,3 @@ def serves_all(pid: int, home: bytes) -> bool:
     if processes.name(pid) == NAME and words[-1:] == [home]:
         return True
     return words[-3:-1] == BACKGROUND_WORDS and os.path.realpath(words[-1]) == os.path.realpath(home)
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -5,6 +5,7 @@ only if the file does not say that it was taken; so a request can be given to on
 starting twice. A process that does not take a request is replaced here, never by giving the run another number.
 """
 
+import collections
 import contextlib
 import os
 import resource
@@ -19,14 +20,13 @@ from vctl.runtime import processes
 from vctl.runtime.forkserver import ForkServer
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.records import RecordFile, Records
+from vctl.runtime.seat import ANSWER_S, Seat
 from vctl.runtime.supervisor import PREFIX_BYTES
 
 MOST_RUNS = 1000
 """Of one number: then its file is removed as soon as nobody needs it."""
 RESUME_S = 0.05
 """Who has not taken a request by then may be suspended: it is resumed."""
-ANSWER_S = 2.0
-"""Who has not taken a request by then is suspended, or as good as dead."""
 _LONGEST_ANSWER_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 30.0  # between processes of a number that take no request
 MOST_TRIES = 10
@@ -35,33 +35,8 @@ GONE = "its records are gone"
 """Nobody knows whether such a run was started."""
 _REST_S = 5.0  # supervisors that nobody needed for so long may go; a fork costs as much as several short jobs
 _SPARE_FILES = 256  # of those that a process may have open: for all else that the scheduler does
+_FILES_OF_NUMBER = 4  # its line, its records, its log, and one that is passed on or read
 _CHUNK_BYTES = 1 << 16
-
-
-class Seat:
-    """One number: its file, the process that has it now as far as we have a line to it, and its run."""
-
-    __slots__ = (
-        "answer_s", "due", "file", "line", "outbox", "pid", "queue", "request", "rest", "resumed", "run", "runs",
-        "since", "tries", "waits",
-    )  # fmt: skip
-
-    def __init__(self, file: RecordFile) -> None:
-        self.file = file
-        self.line: socket.socket | None = None
-        self.outbox = b""
-        self.rest = b""
-        self.pid = 0
-        self.run = ""  # given to it and not known to be over
-        self.request = b""  # until it is known to be taken
-        self.queue: deque[tuple[str, bytes]] = deque()  # runs that its process gets after that
-        self.since = 0.0
-        self.resumed = False  # since it was given its request: somebody may have suspended it
-        self.waits = False  # until its line takes more
-        self.due: float | None = None  # when to fork another process
-        self.answer_s = ANSWER_S
-        self.tries = 0
-        self.runs = 0
 
 
 class Supervisors:
@@ -80,10 +55,15 @@ class Supervisors:
         self.left: set[int] = set()  # numbers that get no more runs
         self.news: set[str] = set()  # runs of which something was heard
         self.refused: dict[str, str] = {}  # runs that nobody will start -> why
+        self.places = len(os.sched_getaffinity(0))
+        self.load: collections.Counter[int] = collections.Counter()
+        """Place -> how many numbers it has."""
         self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # for good; more only while they are needed
         self.least_idle = 0
         self.next_look: float | None = None
-        self.most_lines = max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES)
+        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.most_lines = max(8, most_files - _SPARE_FILES)
+        self.most_numbers = max(1, most_files // _FILES_OF_NUMBER - 1)
 
     # ---- giving ----
 
@@ -154,8 +134,9 @@ class Supervisors:
         number = seat.file.number
         with theirs, contextlib.ExitStack() as undone:
             undone.callback(ours.close)
-            if not self.live_server().fork(number, theirs):
-                if not self._replace_server().fork(number, theirs):
+            place = self._place(seat)
+            if not self.live_server().hand(number, place, theirs):
+                if not self._replace_server().hand(number, place, theirs):
                     raise RuntimeUnavailable("the launcher dies as it starts", fix="see launcher.log")
             undone.pop_all()
         seat.line, seat.pid, seat.rest, seat.outbox, seat.due = ours, 0, b"", b"", None
@@ -166,6 +147,25 @@ class Supervisors:
         self.poll.register(ours, select.EPOLLIN)
         seat.resumed = False
         self._send(seat, seat.request, *(request for _, request in seat.queue))
+
+    def _place(self, seat: Seat) -> int:
+        """The supervisor that has the fewest numbers; one for each CPU, as more of them gain nothing.
+
+        There are more where each would have too many files open. Where nobody may have a tag each number has a
+        supervisor of its own: else its daemons would be nobody's.
+        """
+        self._displace(seat)
+        if resource.getrlimit(processes.TAG)[1] != resource.RLIM_INFINITY:
+            return seat.file.number
+        places = range(max(self.places, self.load.total() // self.most_numbers + 1))
+        seat.place = min(places, key=self.load.__getitem__)
+        self.load[seat.place] += 1
+        return seat.place
+
+    def _displace(self, seat: Seat) -> None:
+        if seat.place is not None:
+            self.load[seat.place] -= 1
+            seat.place = None
 
     def _send(self, seat: Seat, *requests: bytes) -> None:
         for request in requests:
@@ -312,6 +312,7 @@ class Supervisors:
     def leave(self, seat: Seat) -> None:
         """Give no more runs to a number; its process ends when it has nothing to do."""
         self._hang_up(seat)
+        self._displace(seat)
         self.seats.pop(seat.file.number, None)
         self.untaken.pop(seat.file.number, None)
         if seat in self.idle:
@@ -350,10 +351,8 @@ class Supervisors:
             self._hang_up(seat)
             self._replace_server()
             self._fork(seat)
-        elif getattr(processes.process(holder), "state", "X") in "Tt":
-            seat.file.read()
-            is_taken = seat.run in seat.file.runs  # nor does a suspended process take it after this look
-            processes.send(holder, signal.SIGCONT if is_taken else signal.SIGKILL)
+        else:
+            processes.send(holder, signal.SIGCONT)  # it has other runs: whoever suspends it does so to all
 
     def _trim(self, now: float) -> None:
         """End idle supervisors that were not needed lately."""
