@@ -5,11 +5,14 @@ and the three standard files, and answers with the exit code: so words, output a
 nobody listens, this process carries the command out itself. Imports next to nothing: that is its point.
 """
 
-import _socket  # the public module builds enums at import
 import os
 import sys
 
 from vctl import SOCKET
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
 
 QUICK = frozenset((
     "", "status", "nodes", "cluster-resources", "available-resources", "current-cluster", "current-node", "events",
@@ -32,8 +35,10 @@ def hand_over(words: list[str]) -> int | None:
     """The exit code of a command that a server has carried out; None when it is to be carried out here."""
     if not is_quick(words) or os.environ.get("VCTL_DEBUG") == "1":
         return None
-    if (path := _path()) is None:
+    if (path := _path()) is None or not os.path.exists(path):
         return None
+    import _socket  # the public module builds enums at import
+
     line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:
         return _answered(line, server) if (server := _sent(line, path, words)) else None
@@ -43,6 +48,8 @@ def hand_over(words: list[str]) -> int | None:
 
 def _sent(line: "_socket.socket", path: str, words: list[str]) -> int | None:
     """Pid of the process that has got a command; None where nobody listens, answers, or is of this installation."""
+    import _socket
+
     try:
         line.settimeout(_START_S)
         line.connect(path)

@@ -52,7 +52,7 @@ MODULES = (
     "vctl.ops.views", "vctl.ops.overview", "vctl.ops.jobs", "vctl.ops.submitting", "vctl.ops.feasible",
     "vctl.ops.background", "vctl.ops.dependencies", "vctl.ops.why", "vctl.store.store", "vctl.engine.apply",
     "vctl.engine.changes", "vctl.store.write", "vctl.operations.declare", "vctl.spec.job_request",
-    "vctl.spec.cluster_spec", "vctl.spec.shape", "decimal", "json",
+    "vctl.spec.cluster_spec", "vctl.spec.shape", "vctl.spec.source", "vctl.scheduler.orders", "json",
     "vctl.cli.columns", "vctl.cli.words", "vctl.cli.screen", "atexit", "termios",
 )  # fmt: skip
 """What commands import; the command modules are added."""

@@ -59,15 +59,16 @@ def small_memory(wanted: Mapping[str, Any]) -> str | None:
 
 def unread_input() -> str | None:
     """A warning when standard input has data, which no job reads; else None."""
-    import fcntl
     import os
     import stat
-    import sys
-    import termios
 
     try:
         kind = os.fstat(0).st_mode
         if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+            import fcntl
+            import sys
+            import termios
+
             waiting = int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, b"\0" * 4), sys.byteorder)
         elif stat.S_ISREG(kind):
             waiting = os.fstat(0).st_size - os.lseek(0, 0, os.SEEK_CUR)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -204,6 +203,7 @@ def signal_process(handle: int, signo: int) -> None:
 
 def stop(home: Path) -> locks.Holder | None:
     """End the scheduler of a state directory and wait until it is gone; who it was, None when there was none."""
+    import select
     import signal
 
     check_service_at(home, "the scheduler")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vctl import spec
+from vctl import engine, spec
 from vctl.core import labels as lb
 from vctl.core import nodes as nd
 from vctl.core import resources as rs
@@ -19,7 +19,6 @@ from vctl.core.nodes import MADE_BY, MADE_BY_COMMAND, Node
 from vctl.core.resources import CPU, DEFAULT_UNITS, GPU, MEMORY, SCALE, Allocation, Amounts, whole_node
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text, listed
-from vctl.engine.changes import NodeChanged, NodeRemoved, VNodesChanged
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms
@@ -307,7 +306,7 @@ def update(
         shrunk = node.shrunk or (
             is_used(store, node.node_id) and not rs.FreeCapacity(total).fits_exactly(node.total)
         )
-        store.emit(NodeChanged(replace(node, total=total, labels=merged, shrunk=shrunk)))
+        store.emit(engine.changes.NodeChanged(replace(node, total=total, labels=merged, shrunk=shrunk)))
         if total != node.total:
             _resize_whole(store, node.node_id, total)
     return get_node(store, node.node_id)
@@ -317,7 +316,7 @@ def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
     """Resize the virtual nodes that are the whole node; what a flexible one gains above its minimum is a lease."""
     resized = tuple(replace(vnode, allocation=total) for vnode in upkeep.whole_of(store, node_id))
     if resized:
-        store.emit(VNodesChanged(placed=resized, node_id=node_id))
+        store.emit(engine.changes.VNodesChanged(placed=resized, node_id=node_id))
     if grown := sorted({vnode.cluster_id for vnode in resized if vnode.kind == FLEXIBLE}):
         from vctl.ops.cluster_changes import (
             settle_leases,
@@ -362,7 +361,7 @@ def remove(store: Store, node_id: str) -> NodeForm:
             for change in ending(row["node_id"], row["template_id"], store.clock(), new_request_id):
                 store.emit(change)
             return form
-        store.emit(NodeRemoved(row["node_id"]))
+        store.emit(engine.changes.NodeRemoved(row["node_id"]))
     return form
 
 

@@ -8,7 +8,6 @@ that the scheduler uses. In order ``fair`` users take turns, by what they hold n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
@@ -17,7 +16,6 @@ from vctl.core.jobs import PendingJob
 from vctl.core.listed import Alike, Values, runs
 from vctl.core.queue_policy import FAIR, MAKESPAN, PRIORITY, QueuePolicy
 from vctl.ops.capacity import totals_of
-from vctl.scheduler.orders import order_key
 from vctl.store import job_views, queues, rows, settings
 from vctl.store.store import Row, Store
 
@@ -91,6 +89,8 @@ def is_plain(policy: QueuePolicy) -> bool:
 
 
 def _places(store: Store, cluster_id: str, policy: QueuePolicy) -> dict[int, int]:
+    from vctl.scheduler.orders import order_key
+
     waiting = queues.waiting_rows(store, cluster_id)
     waiting.sort(key=lambda row: order_key(_job_of(row), policy))
     if policy.order == MAKESPAN:
@@ -122,6 +122,8 @@ def _job_of(row: Row) -> PendingJob:
 
 def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
     """The jobs in the order of fair share: again and again the next job of the user with the least share."""
+    from heapq import heapify, heappop, heapreplace
+
     total, _ = totals_of(store, cluster_id)
     lines: dict[str, list[Row]] = {}
     for row in reversed(waiting):

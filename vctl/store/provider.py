@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from vctl import engine
 from vctl.core.nodes import DOWN, UP, NodeRequest
-from vctl.engine.changes import MachinesDone
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
@@ -12,7 +12,7 @@ def drop(store: Store, node_id: str) -> None:
     """Give up the release of a machine."""
     for row in rows(store):
         if row["action"] == DOWN and node_id in loads(row["nodes"]):
-            store.emit(MachinesDone(request(row)))
+            store.emit(engine.changes.MachinesDone(request(row)))
 
 
 def rows(store: Store) -> list[Row]:
