@@ -65,9 +65,10 @@ class VctlError(Exception):
         """The texts that name parameters, each in parts of which every second one is such a name."""
         return {field: text.split(_MARK) for field, text in self._texts.items() if _MARK in text}
 
-    def place(self, path: str, about: str) -> None:
-        """Put the error at a path, of a document around the one that it is about."""
-        self._texts |= {"message": f"{path} ({about}): {self._texts['message']}", "path": path}
+    def place(self, path: str, about: str = "") -> None:
+        """Put the error at a path: a parameter, or that of a document around the one that it is about."""
+        where = f"{path} ({about})" if about else path
+        self._texts |= {"message": f"{where}: {self._texts['message']}", "path": path}
         self.details["path"] = path
         self.spelled({})
 

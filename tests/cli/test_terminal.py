@@ -164,6 +164,44 @@ def test_q_ends_a_view_that_is_watched(home: Path) -> None:
     assert shown.rstrip().endswith("\x1b[?1049l")
 
 
+def test_a_view_that_is_stopped_gives_the_terminal_back_and_is_drawn_again(home: Path) -> None:
+    """spec 13: as top and less do on Ctrl-Z, `bg` and `fg` in a shell that controls jobs."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**environment(home), "PS1": "$ "})
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    out = b""
+
+    def until(words: bytes) -> bytes:
+        """What comes up to these words."""
+        nonlocal out
+        end = time.monotonic() + 60
+        while words not in out:
+            assert time.monotonic() < end, out
+            if select.select([fd], [], [], 0.2)[0]:
+                out += os.read(fd, 1 << 16)
+        found, _, out = out.partition(words)
+        return found + words
+
+    os.write(fd, f"{sys.executable} -m vctl top\n".encode())
+    until(b"\x1b[?1049h")
+    until(b"q ends it")
+    os.write(fd, b"\x1a")
+    assert b"\x1b[?1049l" in until(b"Stopped")
+    os.write(fd, b"bg; sleep 1; jobs\n")
+    assert b"\x1b[?1049h" not in until(b"Stopped")
+    os.write(fd, b"stty -a\n")
+    assert b" icanon" in until(b"-flusho").replace(b" -icanon", b"")
+    os.write(fd, b"fg\n")
+    until(b"\x1b[?1049h")
+    until(b"q ends it")
+    os.write(fd, b"q")
+    until(b"\x1b[?1049l")
+    os.write(fd, b"exit\n")
+    os.waitpid(pid, 0)
+    os.close(fd)
+
+
 def test_a_terminal_that_shows_only_text_gets_only_text(home: Path) -> None:
     """spec 13: each page follows the other, without colours; nothing was shown at all."""
     shown = terminal(home, (80, 24), "top", until=b"Queue: ", env={"TERM": "dumb", "NO_COLOR": ""})

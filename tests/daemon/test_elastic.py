@@ -16,7 +16,7 @@ from vctl.core.resources import SCALE
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
 from vctl.http import metrics
-from vctl.ops import clusters, jobs, leases, nodes, tasks
+from vctl.ops import clusters, jobs, leases, nodes, overview, tasks
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.provider_spec import ProviderSpec
@@ -376,6 +376,8 @@ def test_a_detached_task_outlives_its_job_and_keeps_its_cluster_until_it_ends(wo
     assert [one[0] for one in until_over(work, attached)] == ["FAILED"]
     assert work.state(detached) == "RUNNING"
     assert work.exists("kPrimaryClusterID##j")
+    shown = overview.status(work.store)["clusters"]  # spec 11: nothing else there would tell who holds this
+    assert [(one["cluster_id"], one["used"]["CPU"]) for one in shown[1:]] == [("kPrimaryClusterID##j", 3)]
     work.die_and_start()
     work.life.turn()
     assert work.state(detached) == "RUNNING"

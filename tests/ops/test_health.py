@@ -10,7 +10,8 @@ import pytest
 
 from tests.ops.conftest import Ground
 from tests.specification import spec
-from vctl.ops import health
+from vctl.ops import clusters, health
+from vctl.spec.cluster_spec import parse_cluster_spec
 
 pytestmark = spec("16.local")
 
@@ -26,6 +27,25 @@ def test_limits_that_are_not_enforced_are_never_said_to_be(
     monkeypatch.setattr(health, "CGROUP", controllers)
     (note,) = [one for one in health.doctor(ground.store)["notes"] if "cgroup" in one]
     assert note.endswith(": CPU limits are by affinity, memory limits are not enforced")
+
+
+@spec("12.doctor")
+def test_a_cluster_with_less_than_its_spec_reserves_is_found(ground: Ground) -> None:
+    """Somebody edited the tables by hand; what a cluster has lent of its minimum is no fault."""
+    two = parse_cluster_spec({"flexible_resource_min": {"CPU": 2}}, logical=True)
+    one = parse_cluster_spec({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}, logical=True)
+    clusters.create(ground.store, "elastic", spec=two)
+    clusters.create(ground.store, "fixed", spec=one)
+    clusters.create(ground.store, "whole", replica_sets={"4c8g": 1})
+    assert health.doctor(ground.store, prove=True)["findings"] == []
+    with ground.store.transaction():
+        ground.store.db.execute("DELETE FROM vnodes")
+    for prove in (False, True):
+        assert health.doctor(ground.store, prove=prove)["findings"] == [
+            "cluster elastic: it has a minimum and no flexible virtual node",
+            "cluster fixed: its fixed virtual nodes have 0 CPU, and its spec reserves 1",
+            "cluster whole: it has 0 whole nodes, and its replica sets are 1",
+        ]
 
 
 @spec("17.durable")

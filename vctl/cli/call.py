@@ -173,11 +173,9 @@ class Call:
         wanted_state, wanted_user, wanted_since = self._choices
         self._choices = (None, None, None)
         if wanted_state is not None:
-            for word in wanted_state.upper().split(","):
-                if word not in states:
-                    raise BadSpec(
-                        f"--state: unknown state {word!r}", fix=spec.fields.did_you_mean(word, states)
-                    )
+            for word in wanted_state.split(","):
+                if word.upper() not in states:
+                    raise BadSpec(f"--state: unknown state {word!r}", fix=_instead(word, states))
             self.filters.append(f"{state}={wanted_state.upper()}")
         if wanted_user is not None:
             self.filters.append(f"{user}={wanted_user}")
@@ -281,7 +279,7 @@ class Call:
     def pause(self) -> bool:
         """Wait until a watched answer is refreshed; False when that is not wanted any more."""
         if self._live is not None:
-            return not self._live.keys.quit_within(self.watch_s or 0)
+            return not self._live.quit_within(self.watch_s or 0)
         import time
 
         time.sleep(self.watch_s or 0)
@@ -295,3 +293,14 @@ def tell(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         cli.output.drop(sys.stderr)
+
+
+def _instead(word: str, states: "Sequence[str]") -> str:
+    """The fix for a word that is no state: the filter if it is a reason, else the nearest state."""
+    from vctl.core import jobs, tasks
+
+    known = (value for module in (jobs, tasks) for value in vars(module).values() if isinstance(value, str))
+    reasons = [one for one in known if one.casefold() == word.casefold() and not one.isupper()]
+    if reasons and jobs.RUNNING in states:
+        return f"it is a reason: write --filter state_reason={reasons[0]}"
+    return spec.fields.did_you_mean(word, states)

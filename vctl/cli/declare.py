@@ -96,9 +96,9 @@ def _cluster_id(text: str) -> str:
     return spec.ids.full_cluster_id(text)
 
 
-def _document(what: str) -> Callable[[str, str], object]:
+def _document(what: str, amounts: str = "{}") -> Callable[[str, str], object]:
     def read(text: str, path: str) -> object:
-        return spec.source.read_document(text, what, path)
+        return spec.source.read_document(text, what, path, amounts)
 
     return read
 
@@ -110,7 +110,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
     "positive duration": _positive_duration,
     "begin": _begin,
     "cluster id": lambda text, _: _cluster_id(text),
-    "cluster spec": _document("a cluster spec"),
+    "cluster spec": _document("a cluster spec", '{"flexible_resource_min": {}}'),
     "labels": _document("a map of labels"),
     "resources": _document("a map of resources"),
     "templates": _document("a map of templates"),

@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import sys
 import termios
 import time
@@ -23,6 +24,10 @@ class Keys:
 
     def __init__(self) -> None:
         self._before: list[Any] | None = None
+        self.open()
+
+    def open(self) -> None:
+        """The terminal gives each key at once."""
         if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():  # to read in the background would stop us
             self._before = termios.tcgetattr(0)
             tty.setcbreak(0)
@@ -55,8 +60,11 @@ class LiveView:
         self._live = Live(
             console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
-        self.keys = Keys()
+        self._keys = Keys()
         self._live.start()
+        self._rests = self._is_to_stop = False
+        if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:  # ignored where no shell controls jobs
+            signal.signal(signal.SIGTSTP, self._to_stop)
 
     def show(self, answer: "Answer", notice: str | None, *, header: bool) -> None:
         """Draw an answer in the present size of the terminal, with the number of rows that do not fit."""
@@ -79,10 +87,41 @@ class LiveView:
             body = [*body[:header], *note, *body[header:]] if answer.newest_last else [*body, *note]
         self._live.update(_page([*top, *body, *bottom]), refresh=True)
 
+    def quit_within(self, seconds: float) -> bool:
+        """Wait so long; True at once when q is pressed, or when the terminal is gone."""
+        self._rests = True
+        if self._is_to_stop:
+            self._stop()
+        try:
+            return self._keys.quit_within(seconds)
+        finally:
+            self._rests = False
+
     def close(self) -> None:
         """Restore the former content of the terminal."""
+        if signal.getsignal(signal.SIGTSTP) == self._to_stop:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         self._live.stop()
-        self.keys.close()
+        self._keys.close()
+
+    def _to_stop(self, *_: object) -> None:
+        """Ctrl-Z: at once, or when the page is drawn."""
+        self._is_to_stop = True
+        if self._rests:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Give the terminal back to the shell; when it lets us go on in front, take it and draw the page again."""
+        self._is_to_stop = False
+        self._live.stop()
+        self._keys.close()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        while os.isatty(1) and os.tcgetpgrp(1) != os.getpgrp():
+            os.kill(os.getpid(), signal.SIGTTOU)  # in the background there is no terminal to draw on
+        signal.signal(signal.SIGTSTP, self._to_stop)
+        self._keys.open()
+        self._live.start(refresh=True)
 
 
 def _page(lines: list[Drawn]) -> Text:

@@ -13,7 +13,7 @@ from vctl.core import jobs as jb
 from vctl.core.listed import Alike, Values, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
-from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Filter, Shown, parse_filters
 from vctl.ops.positions import position, positions
@@ -74,6 +74,15 @@ def resolve(store: Store, ref: str | int) -> int:
             f"job {ref} is ambiguous: {shown}{' …' if len(like) > 4 else ''}", fix="write more of the id"
         )
     raise _no_job(ref)
+
+
+def resolve_named(store: Store, ref: str | int, path: str) -> int:
+    """The same for a job that a parameter names; an error names the parameter."""
+    try:
+        return resolve(store, ref)
+    except VctlError as error:
+        error.place(path)
+        raise
 
 
 def _no_job(ref: str) -> NotFound:

@@ -17,7 +17,7 @@ from vctl.core.nodes import DEAD
 from vctl.core.tasks import Maker, Task
 from vctl.engine.changes import ObjectCreated
 from vctl.engine.rules import objects as rule
-from vctl.errors import BadSpec, Conflict, NotFound
+from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms, rights
 from vctl.ops import jobs as job_ops
 from vctl.ops.forms import choose
@@ -172,7 +172,7 @@ def list_objects(
     """Objects, by job and name, and their number without the limit; ``job`` chooses one job."""
     where, values = "1", []
     if job is not None:
-        where, values = "o.job_id = ?", [job_ops.resolve(store, job)]
+        where, values = "o.job_id = ?", [job_ops.resolve_named(store, job, param("job"))]
     with store.snapshot():
         found = choose(_forms(store, table.listed(store, where, values)), filters, "ObjectForm")
     return (found if limit is None else found[:limit]), len(found)

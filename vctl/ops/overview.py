@@ -90,9 +90,12 @@ def _counts(store: Store, within: scope.Condition) -> dict[str, int]:
 def _lines(
     store: Store, top: str, sums: Mapping[str, Capacity], jobs: Mapping[str, Mapping[str, int]]
 ) -> list[ClusterLine]:
-    """The cluster and the logical clusters below it, in the order of a tree; jobs count in their parent cluster."""
+    """The cluster and those below it, in the order of a tree; jobs count in their parent cluster.
+
+    Clusters of jobs are not among them but for those that outlived their job: nothing else would tell who holds them.
+    """
     below: dict[str, list[Row | None]] = {}
-    for child in clusters.logical_rows(store):
+    for child in (*clusters.logical_rows(store), *clusters.kept(store)):
         below.setdefault(child["parent_id"], []).append(child)
     first = None if top == PRIMARY else cluster_row(store, top)
     lines: list[ClusterLine] = []

@@ -41,6 +41,7 @@ def prove(store: Store, *, all_rows: bool = True) -> list[str]:
         *_references(facts),
         *_vnode_references(facts),
         *_flexible(facts),
+        *_minimum(facts),
         *_conservation(facts),
         *_devices(facts),
         *_jobs(facts),
@@ -59,8 +60,8 @@ class _Facts:
             found: dict[Any, dict[str, Any]] = {}
             for row in rows:
                 plain = {name: row[name] for name in row.keys()}  # noqa: SIM118
-                for column in ("amounts", "instances", "cores", "labels"):
-                    if column in plain:
+                for column in ("amounts", "instances", "cores", "labels", "spec"):
+                    if column in plain and (column != "spec" or table == "clusters"):
                         try:
                             plain[column] = _checked(column, json.loads(plain[column]))
                         except (TypeError, ValueError, AttributeError):
@@ -132,6 +133,34 @@ def _flexible(facts: _Facts) -> Iterator[str]:
             if place in flexible:
                 yield f"virtual nodes {flexible[place]} and {vnode_id}: two flexible ones of one cluster on one node"
             flexible[place] = vnode_id
+
+
+def _minimum(facts: _Facts) -> Iterator[str]:
+    """A logical cluster has the virtual nodes of its spec; of its minimum one that lends may have nothing."""
+    nodes = facts.by_id["nodes"]
+    own: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for vnode in facts.by_id["vnodes"].values():
+        own[vnode["cluster_id"]].append(vnode)
+    for cluster_id, cluster in facts.by_id["clusters"].items():
+        has, spec = own[cluster_id], cluster["spec"]
+        is_shrunk = any(nodes.get(vnode["node_id"], {}).get("shrunk") for vnode in has)
+        if cluster["kind"] != "logical" or is_shrunk:
+            continue
+        count = sum(spec.get("replica_sets", {}).values())
+        if (whole := sum(bool(vnode["whole"]) for vnode in has)) < count:
+            yield f"cluster {cluster_id}: it has {whole} whole nodes, and its replica sets are {count}"
+        fixed = [vnode["amounts"] for vnode in has if vnode["kind"] == "fixed"]
+        groups = [node["resources"] for group in spec.get("groups", ()) for node in group["nodes"]]
+        for name in sorted({name for amounts in groups for name in amounts}):
+            need, have = (sum(one.get(name, 0) for one in amounts) for amounts in (groups, fixed))
+            if have < need:
+                yield (
+                    f"cluster {cluster_id}: its fixed virtual nodes have {have / WHOLE:g} {name},"
+                    f" and its spec reserves {need / WHOLE:g}"
+                )
+        reserves = any(spec.get("min", {}).values()) and "lending_limit" not in cluster["settings"]
+        if reserves and all(vnode["kind"] != "flexible" for vnode in has):
+            yield f"cluster {cluster_id}: it has a minimum and no flexible virtual node"
 
 
 def _holders(facts: _Facts) -> dict[str, list[tuple[str, dict[str, Any]]]]:

@@ -16,7 +16,7 @@ from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import arrays, jobs, logs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
-from vctl.ops.jobs import just_submitted, resolve
+from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import full_cluster_id
 from vctl.spec.job_request import JobRay, JobRequest
@@ -183,7 +183,7 @@ def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:
         if (array := arrays.named(store, one.job)) is not None:
             found.append(replace(one, job=array["array_id"]))
             continue
-        row = table.get(store, resolve(store, one.job))
+        row = table.get(store, resolve_named(store, one.job, param("after")))
         assert row is not None
         found.append(replace(one, job=row["submission_id"]))
     return found

@@ -12,7 +12,7 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.tasks import Task
 from vctl.engine.changes import Launch, TaskEnded, TaskStopAsked, TaskSubmitted
-from vctl.errors import Conflict, NotFound
+from vctl.errors import Conflict, NotFound, param
 from vctl.ops import forms, logs, rights, scope
 from vctl.ops import jobs as job_ops
 from vctl.ops.forms import parse_filters
@@ -181,7 +181,7 @@ def list_tasks(
         where.append("ended_at IS NULL")
     if job is not None:
         where.append("job_id = ?")
-        values.append(job_ops.resolve(store, job))
+        values.append(job_ops.resolve_named(store, job, param("job")))
     condition = " AND ".join(where)
     with store.snapshot():
         reasons = TaskReasons(store)

@@ -10,7 +10,7 @@ from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import LOST
-from vctl.errors import NotFound
+from vctl.errors import NotFound, param
 from vctl.ops import forms, scope
 from vctl.ops.capacity import Slot, slots_of, totals_of
 from vctl.ops.cluster_views import existing, get_cluster, resolve
@@ -157,10 +157,10 @@ def list_events(
     where: list[str] = ["seq > ?"]
     values: list[object] = [since]
     if job is not None:
-        from vctl.ops.jobs import resolve as resolve_job
+        from vctl.ops.jobs import resolve_named
 
         where.append("job_id = ?")
-        values.append(resolve_job(store, job))
+        values.append(resolve_named(store, job, param("job")))
     if cluster is not None:
         within, more = scope.of_events(store, cluster)
         where.append(within)

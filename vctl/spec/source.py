@@ -26,11 +26,11 @@ MAX_ITEMS = 1_000_000
 """YAML aliases can make a small file a huge document; beyond this it is refused."""
 
 
-def read_document(ref: str, what: str, path: str) -> object:
+def read_document(ref: str, what: str, path: str, amounts: str = "{}") -> object:
     """Read the JSON (or YAML) that an option names; every failure is a BadSpec that starts with ``path``.
 
     Standard input may be either. ``what`` names the expected document, such as "a cluster spec". Decimals in the result
-    are ``Decimal``.
+    are ``Decimal``. ``amounts`` is the document of a map of amounts, ``{}``, for who writes only ``CPU=4``.
     """
     if ref == "-":
         text = _read(sys.stdin.buffer, "standard input", path)
@@ -38,7 +38,7 @@ def read_document(ref: str, what: str, path: str) -> object:
             text, what, f"{path} (standard input)", yaml=not text.lstrip().startswith(("{", "["))
         )
     if not ref.startswith("@"):
-        return parse_text(ref, what, path, inline=True)
+        return parse_text(ref, what, path, inline=amounts)
     name = os.path.expanduser(ref[1:])
     if not name:
         raise refuse(path, "a file name is missing after @", "write @spec.json, or - for standard input")
@@ -75,7 +75,7 @@ def _read(file: BinaryIO, name: str, path: str) -> str:
         raise refuse(path, f"{name} is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
 
 
-def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: bool = False) -> object:
+def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: str = "") -> object:
     """Parse a text as one document of plain values, with exact numbers and no duplicate keys."""
     if not text.strip():
         raise refuse(
@@ -134,7 +134,7 @@ def _duplicate(key: object) -> _Refused:
     return _Refused(f"the key {show(key)} appears twice in one object", fix="keep one of them")
 
 
-def _json_fix(text: str, inline: bool) -> str:
+def _json_fix(text: str, inline: str) -> str:
     start = text.lstrip()[:1]
     if inline and start not in '{["':
         pairs = [pair.partition("=")[::2] for pair in text.split(",")]
@@ -142,7 +142,8 @@ def _json_fix(text: str, inline: bool) -> str:
             amounts = (
                 f'"{name}": {value if value.isdigit() else json.dumps(value)}' for name, value in pairs
             )
-            return f"write it as JSON: '{{{', '.join(amounts)}}}'"
+            document = inline.replace("{}", f"{{{', '.join(amounts)}}}")
+            return f"write it as JSON: '{document}'"
         return f"write JSON such as {{...}}, or @{text[:80]} to read a file"
     if inline and '"' not in text and "'" not in text and any(letter.isalpha() for letter in text):
         return "the shell took its quotes away: put the whole JSON in single quotes, or write @FILE"

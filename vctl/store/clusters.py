@@ -37,6 +37,14 @@ def logical_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM clusters WHERE kind = 'logical' ORDER BY cluster_id")
 
 
+def kept(store: Store) -> list[Row]:
+    """Clusters of jobs that are over, in which something detached still lives, by id."""
+    return store.rows(
+        "SELECT c.* FROM clusters c LEFT JOIN jobs j USING (job_id) WHERE c.kind = 'job'"
+        " AND coalesce(j.status, '') NOT IN ('PENDING', 'RUNNING') ORDER BY c.cluster_id"
+    )
+
+
 def counts(store: Store) -> dict[str, int]:
     """How many clusters there are of each kind, the primary aside."""
     return store.mapping("SELECT kind, count(*) FROM clusters GROUP BY 1 ORDER BY 1")

@@ -196,6 +196,12 @@ def _unreadable(path: Path, error: Exception) -> VctlError:
         )
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_NO_FILE and is_full(path.parent):
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of the files beside it SQLite says no more
+    if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+        return NotPermitted(
+            f"the state directory {path.parent} is on a read-only filesystem, where it cannot be read either:"
+            " readers write in it whom they stand beside",
+            fix="mount it writable; or copy the directory, and set VCTL_HOME to the copy",
+        )
     if (found := known(error)) is not None and not isinstance(found, Damaged):
         return found
     return VctlError(f"{path} cannot be read: {error}", fix="restore a backup with `vctl restore FILE`")
