@@ -22,6 +22,7 @@ from tests.benchmarks import (
     recovery,
     scale,
     startup,
+    submits,
     throughput,
 )
 from tests.benchmarks.report import Report
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
     "scale": scale.run,
     "management": management.run,
     "throughput": throughput.run,
+    "submits": submits.run,
     "gangs": gangs.run,
     "lists": lists.run,
     "cost": cost.run,

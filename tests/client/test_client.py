@@ -79,6 +79,13 @@ def test_stopping(client: vctl.Client) -> None:
     assert len(client.jobs.delete("long", behind.submission_id)) == 2
 
 
+def test_a_submit_counts_no_jobs_before_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asked for its place in the queue, and to count takes as long as all else that a submit reads."""
+    site.client.physical_nodes.add(resources={"CPU": 4})
+    monkeypatch.setattr("vctl.store.queues.position", None)
+    assert site.client.submit("true", submission_id="mine", hold=True).ref == "mine"
+
+
 def test_an_array(site: Site) -> None:
     client = site.client
     client.physical_nodes.add(resources={"CPU": 4})

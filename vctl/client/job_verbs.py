@@ -7,9 +7,9 @@ import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from vctl import spec
+from vctl import ops, spec
 from vctl.client import inside
 from vctl.client.handles import Handle, Job, Task
 from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
@@ -17,9 +17,12 @@ from vctl.client.state_api import Filters, Verbs
 from vctl.client.virtual_cluster import VirtualCluster
 from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks
-from vctl.operations.declare import Verb
+from vctl.operations.declare import Here, Verb, asks, operation
 from vctl.spec import documents
 from vctl.spec.ids import resolve_cluster_id
+
+if TYPE_CHECKING:
+    from vctl.spec.job_request import JobRequest
 
 Command = str | Sequence[str]
 """The words of a command, or a line that is split as a shell does; no shell is run."""
@@ -28,6 +31,19 @@ Duration = float | str
 JobForms = list[documents.JobForm]
 TaskForms = list[documents.TaskForm]
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
+
+
+class Queued(TypedDict):
+    """What a program is told of a job that it submits."""
+
+    submission_id: str
+
+
+@operation("job submit", "POST /jobs")
+@asks(jobs.request)
+def _queued(here: Here, asked: tuple[JobRequest, Mapping[str, str]]) -> Queued:
+    """Queue a job, durably. A server answers with the whole form."""
+    return {"submission_id": ops.submitting.queue(here.store, *asked)}
 
 
 class Started(Verbs, ABC):
@@ -95,7 +111,7 @@ class Jobs(Started):
         names jobs that must end first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
         several jobs; the returned ``Job`` stands for all of them.
         """
-        form = jobs.submit(
+        form = _queued(
             self.backend,
             words_of(entrypoint),
             cluster=cluster or (None if inside.submission_id() else self.backend.config.get("cluster")),

@@ -156,18 +156,20 @@ class Param:
         if kind is int or kind is float:
             self._check_range(value)
         elif kind == Mapping[str, str]:
-            for (
-                key,
-                inner,
-            ) in value.items():  # an environment has many: a path is made for what is refused only
-                if not isinstance(key, str):
-                    raise _refuse(key, str, param(self.name))
-                if not isinstance(inner, str):
-                    raise _refuse(inner, str, spec.fields.child(param(self.name), key))
+            self._check_texts(value)
         elif kind == Sequence[str]:
             for number, inner in enumerate(value):
                 if not isinstance(inner, str):
                     raise _refuse(inner, str, f"{param(self.name)}[{number}]")
+
+    def _check_texts(self, value: Mapping[Any, Any]) -> None:
+        if {*map(type, value), *map(type, value.values())} <= {str}:  # an environment has many
+            return
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise _refuse(key, str, param(self.name))
+            if not isinstance(inner, str):
+                raise _refuse(inner, str, spec.fields.child(param(self.name), key))
 
     def _check_range(self, value: float) -> None:
         least, above, most = self.info.least, self.info.above, self.info.most
@@ -206,7 +208,7 @@ class Written(Protocol):
 
 def document_of(given: object) -> object:
     """The JSON form of a document; other values stay as they are, and are refused where they are read."""
-    return given.as_dict() if isinstance(given, Written) else given
+    return given.as_dict() if given is not None and isinstance(given, Written) else given
 
 
 def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:

@@ -27,7 +27,6 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
-    from vctl.spec.job_request import JobRequest
     from vctl.spec.options import Dependency
 
 DEFAULT_GRACE_S = 3.0
@@ -77,9 +76,13 @@ def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] 
     Raises NotFound for an unknown cluster, Conflict for a taken submission id, Infeasible for what could never run;
     no row is left then.
     """
-    around = os.environ if environment is None else environment
+    return just_submitted(store, queue(store, request, os.environ if environment is None else environment))
+
+
+def queue(store: Store, request: JobRequest, around: Mapping[str, str]) -> str:
+    """The same, for the id alone: to count the jobs before it takes time."""
     nodes.join(store)
-    return just_submitted(store, write(store, request, prepare(store, request, around), around))
+    return write(store, request, prepare(store, request, around), around)
 
 
 def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[str, str]) -> str:
