@@ -106,6 +106,19 @@ def test_a_stop_ends_the_processes_of_its_run_only(together):
     assert not together.ended("b").stopped
 
 
+def test_a_daemon_of_a_lost_run_is_found_by_its_tag(together):
+    """Spec 12: it is a child of nobody that we know, and has no session and no variable of the job."""
+    daemons = {name: started(together, name) for name in "ab"}
+    os.kill(together.running("a").supervisor, signal.SIGKILL)
+    together.reach("a", RunState.LOST)
+    assert together.runtime.clear_lost("a") == ()
+    assert is_gone(daemons["a"])
+    assert not is_gone(daemons["b"])
+    together.reach("b", RunState.LOST)
+    assert together.runtime.clear_lost("b") == ()
+    assert is_gone(daemons["b"])
+
+
 @pytest.mark.parametrize("tag", ["7", str(2**50)])
 def test_a_daemon_that_has_changed_its_tag_is_gone_before_any_run_is_over(together, tag):
     """Spec 16: nothing outlives its job: nobody knows whose process it is, so the next end takes it along."""

@@ -602,6 +602,9 @@ class Kernel:
             "has_open",
         ):  # fmt: skip
             patch.setattr(processes, name, getattr(self, name))
+        patch.setattr(
+            processes, "tagged", lambda tag, _: [one for one in self.table.values() if one.tag == tag]
+        )
         patch.setattr(processes, "boot_id", lambda: self.boot)
         patch.setattr(processes, "all_processes", lambda: list(self.table.values()))
         patch.setattr(

@@ -194,15 +194,17 @@ class LocalRuntime(Runtime):
 
     def _below(self, supervisor: int, run_id: str) -> list[int]:
         """The processes of a run below its supervisor, without schedulers that it started, and what these launched."""
-        home = os.fsencode(self._records.home)
         with self._lock:
             mains, numbers = self._findings.others(run_id)
         roots = [
             pid
             for pid in processes.children(supervisor)
-            if pid not in mains and processes.tag(pid) not in numbers and not serves_all(pid, home)
+            if pid not in mains and processes.tag(pid) not in numbers and not self._spares(pid)
         ]
-        return processes.trees(roots, lambda pid: serves_all(pid, home))
+        return processes.trees(roots, self._spares)
+
+    def _spares(self, pid: int) -> bool:
+        return serves_all(pid, os.fsencode(self._records.home))
 
     def _left(self, run_id: str, start: StartRecord | None) -> bool:
         """Whether a process of a run whose supervisor is gone is still there; one look at all serves many runs."""
@@ -299,9 +301,8 @@ class LocalRuntime(Runtime):
     def clear_lost(self, run_id: str) -> tuple[int, ...]:
         """Kill what a run left behind that is LOST, or whose files are; return the pids still there after two seconds.
 
-        Found are its main process, the session of that, what descends from them, and every process that
-        carries the run's mark. A process that shed all four cannot be told from others; only a supervisor can
-        hold it.
+        Found are its main process, the session of that, what descends from them, and every process that carries the
+        run's mark, or its tag. A process that shed all five cannot be told from others; only a supervisor can hold it.
         """
         seen = self.observe(run_id)
         if seen.state not in (RunState.LOST, RunState.NEVER_STARTED):
@@ -362,6 +363,8 @@ class LocalRuntime(Runtime):
                 # A session keeps its pid from being reused: it is ours unless another process has that pid.
                 if one.session == start.pid and processes.start_time(start.pid) in (None, start.pid_started):
                     found[one.pid] = one.started
+        if (file := self._of.get(run_id)) is not None and file.last == run_id:
+            found |= {one.pid: one.started for one in processes.tagged(file.number, self._spares)}
         for pid in [below for root in found for below in processes.descendants(root)]:
             started = processes.start_time(pid)
             if started is not None:

@@ -213,6 +213,14 @@ def marked(mark: bytes, *more: bytes) -> "dict[bytes, list[Process]]":
     return found
 
 
+def tagged(wanted: int, spare: "Callable[[int], bool]") -> list[Process]:
+    """The processes that have a tag, without those spared and what is below them."""
+    found = [one for one in all_processes() if tag(one.pid) == wanted]
+    spared = {one.pid for one in found if spare(one.pid)}
+    spared |= {pid for root in spared for pid in descendants(root)}
+    return [one for one in found if one.pid not in spared]
+
+
 def holder_of_lock(path: str) -> int | None:
     """Pid of the process that took the flock of a file, from the kernel's table; None when nobody has."""
     try:
