@@ -57,6 +57,16 @@ def test_events_resume_where_a_reader_left_off(server: Running):
     assert [event["id"] for event in rest] == ["4", "5", "6"]
 
 
+def test_a_reader_that_names_no_event_is_told_so(server: Running):
+    """It would get only new events, and miss those before without a word."""
+    for given in ("nope", "-1", "1" * 19):
+        answer = server.http.get("/api/v1/events/stream", headers={"Last-Event-ID": given})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (
+            400,
+            "Last-Event-ID: it must be the number of an event",
+        )
+
+
 def test_events_arrive_as_they_happen_and_can_be_filtered(server: Running):
     server.nodes(1)
     other, job = submit(server, "true", hold=True), submit(server, "true", hold=True)

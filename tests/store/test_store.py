@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -226,6 +228,24 @@ def test_a_directory_that_all_users_share_is_no_state_directory(tmp_path: Path) 
     assert shared.stat().st_mode & 0o7777 == 0o1777
     with pytest.raises(NotPermitted):
         database.prepare_home(Path("/"))
+
+
+def test_a_read_only_filesystem_is_named(tmp_path: Path) -> None:
+    """It cannot be read either, and who only reads was told that the tables cannot be written."""
+    home = tmp_path / "state"
+    Store.open(home).close()
+    command = (
+        f"mount --bind {home} {home} && mount -o remount,bind,ro {home} || exit 77;"
+        f" VCTL_HOME={home} {sys.executable} -m vctl ps"
+    )
+    ran = subprocess.run(["unshare", "-rm", "sh", "-c", command], capture_output=True, text=True, check=False)
+    if ran.returncode not in (0, 8):
+        pytest.skip(f"no mounts here: {ran.stderr}")
+    assert ran.returncode == 8
+    assert ran.stderr.startswith(
+        f"Error: the state directory {home} is on a read-only filesystem, where it cannot"
+    )
+    assert "set VCTL_HOME to the copy" in ran.stderr
 
 
 def test_places_that_cannot_hold_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,11 +94,14 @@ async def stream(
     ] = None,
 ) -> StreamingResponse:
     """Events as they happen. ``id`` is the number of the event: a reader that comes back misses nothing."""
-    after = (
-        int(last_event_id)
-        if last_event_id and last_event_id.isdecimal() and len(last_event_id) < 19
-        else since
-    )
+    after = since
+    if last_event_id:
+        if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 19):
+            raise BadSpec(
+                "Last-Event-ID: it must be the number of an event",  # without it the reader would miss some
+                fix="send the id of the last event, or leave the header out",
+            )
+        after = int(last_event_id)
     server = server_of(request)
     return StreamingResponse(
         await streams.events_from(server, after, job, cluster),
