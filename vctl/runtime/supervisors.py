@@ -33,6 +33,8 @@ MOST_TRIES = 10
 """So many processes of a number may end without having taken their request: that takes 20 seconds."""
 GONE = "its records are gone"
 """Nobody knows whether such a run was started."""
+MOST_SUPERVISORS = 16
+"""More are needed for no pace of starts that a scheduler can keep, and each takes a MiB or two."""
 _REST_S = 5.0  # supervisors that nobody needed for so long may go; a fork costs as much as several short jobs
 _SPARE_FILES = 256  # of those that a process may have open: for all else that the scheduler does
 _FILES_OF_NUMBER = 4  # its line, its records, its log, and one that is passed on or read
@@ -55,9 +57,8 @@ class Supervisors:
         self.left: set[int] = set()  # numbers that get no more runs
         self.news: set[str] = set()  # runs of which something was heard
         self.refused: dict[str, str] = {}  # runs that nobody will start -> why
-        self.places = len(os.sched_getaffinity(0))
-        self.load: collections.Counter[int] = collections.Counter()
-        """Place -> how many numbers it has."""
+        self.places = min(len(os.sched_getaffinity(0)), MOST_SUPERVISORS)
+        self.load: collections.Counter[int] = collections.Counter()  # place -> how many numbers it has
         self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # for good; more only while they are needed
         self.least_idle = 0
         self.next_look: float | None = None
@@ -149,7 +150,7 @@ class Supervisors:
         self._send(seat, seat.request, *(request for _, request in seat.queue))
 
     def _place(self, seat: Seat) -> int:
-        """The supervisor that has the fewest numbers; one for each CPU, as more of them gain nothing.
+        """The supervisor that has the fewest numbers; at most one for each CPU, as more of them gain nothing.
 
         There are more where each would have too many files open. Where nobody may have a tag each number has a
         supervisor of its own: else its daemons would be nobody's.
