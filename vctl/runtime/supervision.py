@@ -139,7 +139,8 @@ class Supervision:
         yield _AT_ONCE_S
         if self.status is None and not self.is_told:
             self.record_start()
-            yield _SHORT_NEXT_S if self.follows else _SHORT_S
+            if self.log is None:  # else that is looked after from now on
+                yield _SHORT_NEXT_S if self.follows else _SHORT_S
         if self.status is None:
             self.number.say()
 
