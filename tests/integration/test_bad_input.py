@@ -175,7 +175,6 @@ CASES: dict[str, tuple[list[str], int, str]] = {
     "a node with a bad id": (["node", "add", "bad id", "--simulated", "--resources", '{"CPU": 1}'], 2, "bad id"),
     "a node that exists": (["node", "add", "box", "--simulated", "--resources", '{"CPU": 1}'], 5, "box"),
     "an unknown node": (["node", "drain", "no-such"], 4, "no-such"),
-    "undrain what is alive": (["node", "undrain", "box"], 5, "vctl node drain"),
     "a node that is in use": (["node", "remove", "4c8g-00"], 5, "4c8g-00"),
     # text that is none, numbers that cannot be stored (spec 13)
     "metadata that is no text": (submit("--metadata", "a=\udcff"), 2, "--metadata"),

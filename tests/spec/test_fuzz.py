@@ -119,7 +119,7 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[Any], object]]] = {
 }  # fmt: skip
 TEXT: dict[str, tuple[str, Callable[[str], object]]] = {
     "JSON": (json.dumps(SPEC), lambda text: source.parse_text(text, "a spec", "x")),
-    "inline JSON": (json.dumps(SPEC), lambda text: source.parse_text(text, "a spec", "x", inline=True)),
+    "inline JSON": (json.dumps(SPEC), lambda text: source.parse_text(text, "a spec", "x", inline="{}")),
     "YAML": ("clusters:\n- id: lab\n  replica_sets: {4c8g: 2}\n",
              lambda text: source.parse_text(text, "a", "x", yaml=True)),
     "SWF": (SWF, lambda text: trace_swf.read_swf(text.splitlines(keepends=True), "x")),
