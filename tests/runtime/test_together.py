@@ -175,25 +175,18 @@ def test_a_supervisor_that_is_killed_loses_its_runs_and_no_others(together):
     assert together.runtime.observe("c").state is RunState.RUNNING
 
 
-def test_a_job_that_waits_for_the_disk_holds_up_no_other(together):
+def test_a_job_that_waits_for_the_disk_holds_up_no_other(together, mount):
     """The directory of its log cannot be written to; spec 8: it starts when that passes."""
-    full = together.home / "full"
-    full.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=2", "none", full], check=False)
-    if not os.path.ismount(full):
-        pytest.skip("mounting a disk that is full needs root")
-    try:
-        (full / "fill").write_bytes(b"x" * 4096)
-        together.launch("a", "true", log_path=str(full / "a"))
-        together.reach("a", RunState.STARTING)
-        for n in range(5):
-            together.launch(f"r{n}", "true")
-            assert together.ended(f"r{n}").exit_code == 0
-        assert together.runtime.observe("a").state is RunState.STARTING
-        (full / "fill").unlink()
-        assert together.ended("a").exit_code == 0
-    finally:
-        subprocess.run(["umount", "-l", full], check=False)
+    full = mount("-t", "tmpfs", "-o", "size=4k,nr_inodes=2", "tmpfs")
+    (full / "fill").write_bytes(b"x" * 4096)
+    together.launch("a", "true", log_path=str(full / "a"))
+    together.reach("a", RunState.STARTING)
+    for n in range(5):
+        together.launch(f"r{n}", "true")
+        assert together.ended(f"r{n}").exit_code == 0
+    assert together.runtime.observe("a").state is RunState.STARTING
+    (full / "fill").unlink()
+    assert together.ended("a").exit_code == 0
 
 
 def test_where_nobody_may_have_a_tag_each_run_has_its_supervisor(ground):

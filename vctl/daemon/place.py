@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl.errors import VctlError
-from vctl.store.database import database_path
+from vctl.store.database import database_path, identity
 
 if TYPE_CHECKING:
     from vctl.daemon.scheduler import Scheduler
     from vctl.store.locks import SchedulerLock
 
 LOOK_EVERY_S = 1.0
-
-Identity = tuple[int, int]
 
 
 class Gone(VctlError):
@@ -32,7 +28,7 @@ class Place:
         self.scheduler = scheduler
         self.lock = lock
         self.home = scheduler.store.home
-        self._ours = {path: _identity(path) for path in (self.home, database_path(self.home))}
+        self._ours = {path: identity(path) for path in (self.home, database_path(self.home))}
         self._looked_at = time.monotonic()
 
     def look_after(self) -> None:
@@ -41,8 +37,8 @@ class Place:
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
-        for path, identity in self._ours.items():
-            if _identity(path) != identity:
+        for path, ours in self._ours.items():
+            if identity(path) != ours:
                 what = "the state directory" if path == self.home else "the database"
                 raise Gone(
                     f"{what} {path} was removed or replaced", fix="start a scheduler with `vctl daemon`"
@@ -52,11 +48,3 @@ class Place:
                 pass  # raises Fenced when another scheduler has taken over since: that says more
             raise Gone(f"the lock {self.lock.path} was removed", fix="start a scheduler with `vctl daemon`")
         self.scheduler.restore_files()
-
-
-def _identity(path: Path) -> Identity | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

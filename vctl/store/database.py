@@ -199,7 +199,7 @@ def _unreadable(path: Path, error: Exception) -> VctlError:
     if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
         return NotPermitted(
             f"the state directory {path.parent} is on a read-only filesystem, where it cannot be read either:"
-            " readers write in it whom they stand beside",
+            " each reader writes a mark into its files",
             fix="mount it writable; or copy the directory, and set VCTL_HOME to the copy",
         )
     if (found := known(error)) is not None and not isinstance(found, Damaged):
