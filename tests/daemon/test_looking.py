@@ -169,4 +169,4 @@ def test_the_directory_of_a_job_that_is_about_to_start_is_nobody_elses(world: Wo
     world.scheduler.turn()
     places = [objects.place_of(world.home, run.job_id, run.attempt, run.node_id) for run in ahead]
     assert [place.is_dir() for place in places] == [True] * len(ahead)
-    assert not {*objects._over_below(f"{world.home}/objects").spares} & {*map(str, places)}
+    assert not {*objects._known_below(f"{world.home}/objects").spares} & {*map(str, places)}

@@ -341,7 +341,7 @@ def test_as_many_directories_are_kept_as_were_in_use(tmp_path: Path) -> None:
     made = {folder(job_id).stat().st_ino for job_id in range(64)}
     for job_id in range(64):
         objects.let_go(tmp_path, job_id, 1, "n")
-    objects._over.clear()  # as another process knows it
+    objects._known.clear()  # as another process knows it
     for one in objects.folders(tmp_path):
         objects.let_go(tmp_path, *one)
     objects.tidy(tmp_path)

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ("MISSING", "Exit", "Field", "field", "fields", "is_value", "replace", "value")
+__all__ = ("MISSING", "Exit", "Field", "compiled", "field", "fields", "is_value", "replace", "value")
+
+
+def compiled(name: str, source: str, scope: dict[str, Any]) -> Callable[..., Any]:
+    """The function of this name in a source that is made of names of fields alone; ``scope``: what it uses."""
+    exec(source, scope)  # noqa: S102 - of names of fields
+    found: Callable[..., Any] = scope[name]
+    return found
+
 
 if TYPE_CHECKING:
     from dataclasses import MISSING, Field, field, fields, replace
@@ -70,10 +78,10 @@ else:
 
         def method(*args: Any, **named: Any) -> Any:
             scope = {"MISSING": MISSING}
-            exec(_source(kind, name, scope), scope)  # noqa: S102 - of names of fields alone
-            scope[name].__qualname__ = f"{kind.__qualname__}.{name}"
-            setattr(kind, name, scope[name])
-            return scope[name](*args, **named)
+            found = compiled(name, _source(kind, name, scope), scope)
+            found.__qualname__ = f"{kind.__qualname__}.{name}"
+            setattr(kind, name, found)
+            return found(*args, **named)
 
         return method
 

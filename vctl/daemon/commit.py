@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 
 from vctl.core import jobs as jb
@@ -17,10 +16,6 @@ from vctl.store import observed
 from vctl.store.store import Store
 
 
-def _name() -> str:
-    return os.urandom(3).hex()
-
-
 def _free_port(taken: set[int]) -> int:
     """A port that nothing listens on and that is none of these."""
     while True:
@@ -33,7 +28,9 @@ def _free_port(taken: set[int]) -> int:
 
 def supply_of(store: Store, state: FollowedState) -> Supply:
     """Where rules get names and numbers."""
-    return Supply(_name, state.assign, store.next_revision, store.next_lease, new_request_id, _free_port)
+    return Supply(
+        state.new_name, state.assign, store.next_revision, store.next_lease, new_request_id, _free_port
+    )
 
 
 def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from vctl.core.jobs import Run
 from vctl.core.ledger import Ledger
@@ -35,10 +35,19 @@ from vctl.store import (
 from vctl.store.store import Store
 
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
+_NAME_BYTES, _NAMES = 3, 256
 
 
 class Unreadable(Exception):
     """Changes of others cannot be followed: a row cannot be read, or events are missing: the tables are read again."""
+
+
+def _names() -> Iterator[str]:
+    """Random names; the kernel is asked for many at once."""
+    while True:
+        drawn = os.urandom(_NAMES * _NAME_BYTES).hex()
+        for at in range(0, len(drawn), 2 * _NAME_BYTES):
+            yield drawn[at : at + 2 * _NAME_BYTES]
 
 
 class FollowedState(SchedulerState):
@@ -49,6 +58,8 @@ class FollowedState(SchedulerState):
         self.tick_ns = TICK_NS
         self.assign: Callable[[], int] = int
         """Gives the number of the supervisor for one more run."""
+        self.new_name: Callable[[], str] = _names().__next__
+        """Gives a part of the name of one more run."""
         self.displaced: dict[str, None] = {}
         """Runs that were assigned ahead, found no place, and may have started."""
         self._own: set[int] = set()

@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin
 
 from vctl.core.compact import dumps
 from vctl.core.fitting import hints_of
-from vctl.core.values import MISSING, Field, fields, is_value
+from vctl.core.values import MISSING, Field, compiled, fields, is_value
 from vctl.engine.changes import CHANGES, Change
 from vctl.engine.changes.submits import OUTSIDE
 
@@ -93,9 +93,7 @@ def _members(kind: type) -> Writer:
             scope[f"default_{name}"] = default
             added = f"if part is not default_{name} and part != default_{name}: {added}"
         lines.append(f" {added}")
-    exec("\n".join([*lines, " return text"]), scope)  # noqa: S102 - of names of fields alone
-    members: Writer = scope["members"]
-    return members
+    return compiled("members", "\n".join([*lines, " return text"]), scope)
 
 
 Reader = Callable[[Any], Any]

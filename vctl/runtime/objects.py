@@ -26,17 +26,20 @@ _MOST_SPARES = 256
 """So many empty directories are kept for other jobs while nobody needs them."""
 
 
-class _Over:
-    """Directories whose job is over: those that may be empty, the last one at the end, and those that are not."""
+class _Known:
+    """Directories of jobs that are not over, and of jobs that are: those that may be empty, the last one at the end,
+    and those that are not.
+    """
 
-    __slots__ = ("left", "spares")
+    __slots__ = ("left", "made", "spares")
 
     def __init__(self) -> None:
+        self.made: set[str] = set()
         self.spares: dict[str, None] = {}
         self.left: set[str] = set()
 
 
-_over: dict[str, _Over] = {}
+_known: dict[str, _Known] = {}
 """By the directory above them."""
 _STAGED, _BROUGHT = ".incoming-", ".brought-"
 """No object has a name with a dot in front."""
@@ -60,18 +63,24 @@ def make(folder: str | Path) -> None:
     """Make the directory of a job on a node; what stands in its way is removed."""
     folder = os.fspath(folder)
     above = os.path.dirname(folder)
-    over = _over_below(above)
-    over.spares.pop(folder, None)
-    over.left.discard(folder)
-    if over.spares and not os.path.lexists(folder):
-        while over.spares:
-            spare, _ = over.spares.popitem()
+    known = _known_below(above)
+    known.spares.pop(folder, None)
+    known.left.discard(folder)
+    if folder not in known.made:
+        known.made.add(folder)
+        while known.spares:
+            spare, _ = known.spares.popitem()
             if not _is_as_made(spare):
-                over.left.add(spare)
+                known.left.add(spare)
                 continue
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 os.rename(spare, folder)
-                return
+            except FileNotFoundError:
+                continue
+            except OSError:  # something stands in its way
+                known.spares[spare] = None
+                break
+            return
     try:
         _make_one(folder)
     except FileNotFoundError:
@@ -79,13 +88,15 @@ def make(folder: str | Path) -> None:
         _make_one(folder)
 
 
-def _over_below(above: str) -> _Over:
-    if (found := _over.get(above)) is None:
-        found = _over[above] = _Over()
-        with contextlib.suppress(OSError):  # the version before gave them another name
-            found.spares |= {
-                f"{above}/{name}": None for name in os.listdir(above) if name.startswith(".spare-")
-            }
+def _known_below(above: str) -> _Known:
+    if (found := _known.get(above)) is None:
+        found = _known[above] = _Known()
+        with contextlib.suppress(OSError):
+            for name in os.listdir(above):
+                if name.startswith(".spare-"):  # the version before gave them another name
+                    found.spares[f"{above}/{name}"] = None
+                else:
+                    found.made.add(f"{above}/{name}")
     return found
 
 
@@ -178,31 +189,35 @@ def clear(place: Path, name: str) -> None:
 
 def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
     """Remove the objects of an attempt of a job on a node; what is gone is gone."""
-    trees.remove(place_of(home, job_id, attempt, node_id))
+    folder = folder_of(str(home), job_id, attempt, node_id)
+    _known_below(f"{home}/{ROOT}").made.discard(folder)
+    trees.remove(Path(folder))
 
 
 def let_go(home: Path, job_id: int, attempt: int, node_id: str) -> None:
     """Nobody needs a directory: the next job that needs one gets it, or it is removed at leisure."""
-    _over_below(f"{home}/{ROOT}").spares[folder_of(str(home), job_id, attempt, node_id)] = None
+    known, folder = _known_below(f"{home}/{ROOT}"), folder_of(str(home), job_id, attempt, node_id)
+    known.made.discard(folder)
+    known.spares[folder] = None
 
 
 def tidy(home: Path) -> None:
     """Remove what jobs have left that are over, and empty directories of which there are many."""
-    over = _over_below(f"{home}/{ROOT}")
-    over.left.update(folder for folder in over.spares if not _is_as_made(folder))
-    over.left.update(list(over.spares)[: -_MOST_SPARES or None])
-    for folder in sorted(over.left):
-        over.spares.pop(folder, None)
+    known = _known_below(f"{home}/{ROOT}")
+    known.left.update(folder for folder in known.spares if not _is_as_made(folder))
+    known.left.update(list(known.spares)[: -_MOST_SPARES or None])
+    for folder in sorted(known.left):
+        known.spares.pop(folder, None)
         trees.remove(Path(folder))
-        over.left.discard(folder)
+        known.left.discard(folder)
 
 
 def folders(home: Path) -> Iterator[tuple[int, int, str]]:
     """(job, attempt, node) of all directories of objects, without those that this process has let go."""
-    over = _over_below(f"{home}/{ROOT}")
+    known = _known_below(f"{home}/{ROOT}")
     with contextlib.suppress(FileNotFoundError), os.scandir(home / ROOT) as entries:
         for entry in entries:
-            if (found := _PLACE.match(entry.name)) and entry.path not in over.spares:
+            if (found := _PLACE.match(entry.name)) and entry.path not in known.spares:
                 yield int(found[1]), int(found[2]), found[3]
 
 
