@@ -156,6 +156,31 @@ def test_a_change_is_the_same_after_the_journal(change: ch.Change) -> None:
     assert json.loads(text)["type"] == type(change).__name__
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '"\\ \x00\x1f\x7f é 😀',
+        "\udcff",
+        "",
+        True,
+        1 << 80,
+        -1,
+        0.1,
+        float("inf"),
+        {"ä": ['"']},
+        [None, ("x",)],
+    ],
+    ids=ascii,
+)
+def test_whatever_a_field_has_is_written_as_json_has_it(odd: Any) -> None:
+    """A row that was changed by hand may give a value content that its field does not declare."""
+    sample = ch.JobEnded(5, 1, "j", None, "p##j", "end", "FAILED", odd, odd, 1)
+    plain = json.loads(json.dumps(odd))
+    written = json.loads(encode(sample))
+    assert (written["reason"], written["message"]) == (plain, plain)
+    assert encode(sample).isascii()
+
+
 @pytest.mark.parametrize("change", SAMPLES, ids=lambda one: type(one).__name__)
 def test_a_change_has_the_types_that_it_declares(change: ch.Change) -> None:
     """Rows are compared with their types in the same way: what fits is never set aside."""

@@ -69,31 +69,22 @@ def spawn(plan: Plan, home: bytes) -> int:
         os.chdir(cwd)
     except (OSError, ValueError) as error:
         raise SpawnError(126, "cannot enter directory", cwd, error) from None
+    log = -1
     try:
-        log = _open_log(log_path, home)
-    except (OSError, ValueError) as error:
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-        raise SpawnError(126, "cannot open log", log_path, error, passes=full) from None
-    try:
-        if cpu_ids is not None:
-            os.sched_setaffinity(0, cpu_ids)
-    except (OSError, ValueError) as error:
-        os.close(log)
-        raise SpawnError(126, f"cannot set CPUs {cpu_ids} for", argv[0], error) from None
-    to_log = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
-    path = _find(argv[0], env)
-    try:
-        # Without the resets the process would ignore and block what we do, and be deaf to SIGTERM.
-        pid = os.posix_spawn(
-            path, argv, env, file_actions=to_log, setsid=True, setsigmask=(), setsigdef=_RESET
-        )
-    except (OSError, ValueError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        no_interpreter = missing and os.path.exists(path)
-        problem = "cannot find the interpreter of" if no_interpreter else "cannot run"
-        raise SpawnError(127 if missing else 126, problem, path, error) from None
+        try:
+            log = _open_log(log_path, home)
+        except (OSError, ValueError) as error:
+            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+            raise SpawnError(126, "cannot open log", log_path, error, passes=full) from None
+        try:
+            if cpu_ids is not None:
+                os.sched_setaffinity(0, cpu_ids)
+        except (OSError, ValueError) as error:
+            raise SpawnError(126, f"cannot set CPUs {cpu_ids} for", argv[0], error) from None
+        pid = _started(argv, env, log)
     finally:
-        os.close(log)
+        if log >= 0:
+            os.close(log)
         os.chdir(b"/")  # keep no directory or mount in use that the job has left
     if niceness:
         try:
@@ -101,6 +92,21 @@ def spawn(plan: Plan, home: bytes) -> int:
         except PermissionError:
             return pid  # a set-uid program is its owner's
     return pid
+
+
+def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], log: int) -> int:
+    path = _find(argv[0], env)
+    to_log = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
+    try:
+        # Without the resets the process would ignore and block what we do, and be deaf to SIGTERM.
+        return os.posix_spawn(
+            path, argv, env, file_actions=to_log, setsid=True, setsigmask=(), setsigdef=_RESET
+        )
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        no_interpreter = missing and os.path.exists(path)
+        problem = "cannot find the interpreter of" if no_interpreter else "cannot run"
+        raise SpawnError(127 if missing else 126, problem, path, error) from None
 
 
 def make_folder(folder: bytes, home: bytes) -> bool:
