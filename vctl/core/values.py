@@ -142,7 +142,8 @@ class Exit:
     """How a process ended; none of its children is left.
 
     `exit_code` is 128+N when signal N ended it, 127 or 126 when it could not be started; then `launch_errno`
-    and `message` say why. `stopped`: a stop was asked for before the main process had ended.
+    and `message` say why. With a signal `message` says that it was killed for the memory that it used. `stopped`: a
+    stop was asked for before the main process had ended.
     """
 
     exit_code: int

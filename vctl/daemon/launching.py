@@ -14,7 +14,7 @@ from vctl.core.clusters import PRIMARY, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
-from vctl.core.resources import CPU, GPU, Allocation
+from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Allocation
 from vctl.daemon import gangs, notices, objects, private_rays
 from vctl.daemon.following import FollowedState
 from vctl.daemon.private_rays import reservation_of
@@ -142,6 +142,7 @@ def request_of(
         cpu_ids=sees.bound_cores if source == LOCAL else None,
         grace_s=job.grace_s,
         log_max_bytes=log_max_bytes,
+        memory_bytes=0 if command.ray or source != LOCAL else sees.amounts.get(MEMORY, 0) // SCALE,
         node_id=run.node_id,
         reservation=reservation_of(ledger, run, attempt) if source == RAY else None,
         ray=ray,

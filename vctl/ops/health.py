@@ -165,7 +165,7 @@ def _notes(store: Store) -> list[str]:
         )
     is_writable = CGROUP.exists() and os.access(CGROUP.parent, os.W_OK)
     cgroup = "cgroup v2 is writable, but not used" if is_writable else "no writable cgroup v2"
-    notes.append(f"{cgroup}: CPU limits are by affinity, memory limits are not enforced")
+    notes.append(f"{cgroup}: on the local node CPU limits are by affinity, memory limits by a watchdog")
     if database.is_full(store.home):
         notes.append(f"the disk of {store.home} is full: the scheduler and commands that write wait or fail")
     from vctl.runtime.detect import detect

@@ -47,9 +47,10 @@ class LaunchRequest:
     That consists of the run's `own` variables over those that all runs of its command have.
     `supervisor` is the number that `Runtime.assign` gave and that the tables keep: nobody else starts the run.
     `grace_s` is what processes left behind get between SIGTERM and SIGKILL when the main one has ended by
-    itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept. `node_id` and
-    `reservation` are for a runtime of several machines that others use, too; so are `ray`, the part of the run in a
-    Ray of its job (vctl/runtime/private_ray.py), and `shown`, the virtual nodes of that Ray.
+    itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept. A tree of processes that
+    uses more memory than `memory_bytes` (0: any) is killed. `node_id` and `reservation` are for a runtime of several
+    machines that others use, too; so are `ray`, the part of the run in a Ray of its job (vctl/runtime/private_ray.py),
+    and `shown`, the virtual nodes of that Ray.
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class LaunchRequest:
     grace_s: float = 3.0
     niceness: int = 0
     log_max_bytes: int = 0
+    memory_bytes: int = 0
     node_id: str = ""
     reservation: Reservation | None = None
     ray: str = ""

@@ -12,10 +12,11 @@ import time
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.runtime import lines, logfile, processes, spawning
+    from vctl.runtime import lines, logfile, memory, processes, spawning
 else:
     import lines
     import logfile
+    import memory
     import processes
     import spawning
 
@@ -37,10 +38,14 @@ _MOST_STOP_BYTES = 200
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
 _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
+_LOOK_S, _FAR_LOOK_S = (
+    0.2,
+    1.0,
+)  # between looks at the memory of a run; the second where half of it is not used
 
-# run, grace in ms, bytes that the log may have (0: any number), what to start, the run that it follows at once, and
-# below the variables of the plan those that runs of a command share, marshalled
-Request = tuple[bytes, int, int, spawning.Plan, bytes, bytes]
+# run, grace in ms, bytes that the log may have, bytes of memory that it may use (0: any number), what to start, the run
+# that it follows at once, and below the variables of the plan those that runs of a command share, marshalled
+Request = tuple[bytes, int, int, int, spawning.Plan, bytes, bytes]
 
 
 class Supervision:
@@ -48,12 +53,13 @@ class Supervision:
 
     __slots__ = (
         "asked", "deadline", "follows", "grace_s", "is_told", "kill_pause_s", "log", "log_bytes", "main", "max_rss_kib",
-        "name", "number", "plan", "status", "stop_path", "stopped", "system_s", "unwritten", "user_s",
+        "memory_at", "memory_bytes", "name", "number", "plan", "status", "stop_path", "stopped", "system_s",
+        "unwritten", "user_s", "why",
     )  # fmt: skip
 
     def __init__(self, number: "Number", request: Request) -> None:
         self.number = number
-        self.name, grace_ms, self.log_bytes, plan, self.follows, shared = request
+        self.name, grace_ms, self.log_bytes, self.memory_bytes, plan, self.follows, shared = request
         self.plan = plan[0], number.above.shared.with_own(shared, plan[1]), *plan[2:]
         self.stop_path = number.above.home + b"/stops/" + self.name
         self.grace_s = grace_ms / 1000
@@ -63,6 +69,8 @@ class Supervision:
         self.deadline: float | None = None  # when asking ends and killing starts
         self.asked: int | None = None  # the signal that last asked the tree to end
         self.stopped = False
+        self.why: str | None = None  # it was killed, other than on request
+        self.memory_at = 0.0  # when its memory is looked at again
         self.log: logfile.Bounded | None = None
         self.unwritten = b""  # the line of a start that is not in the file
         self.kill_pause_s = _KILL_PAUSE_S[0]
@@ -89,7 +97,8 @@ class Supervision:
         if self.log is not None:
             self.log.close()
         signo = (self.status or 0) & 0x7F  # 0: it ended by itself
-        yield from self._end(128 + signo if signo else (self.status or 0) >> 8, signo)
+        why = self.why if signo == signal.SIGKILL else None
+        yield from self._end(128 + signo if signo else (self.status or 0) >> 8, signo, why=why)
         return True
 
     def _take(self) -> bool:
@@ -124,6 +133,8 @@ class Supervision:
                 self.heed_stop()
             if self.status is not None and self.deadline is None:
                 self.ask(signal.SIGTERM, now + self.grace_s)
+            if self.memory_bytes and self.status is None and self.deadline is None and now >= self.memory_at:
+                self.look_at_memory(now)
             if self.deadline is not None and now >= self.deadline:
                 timeout_s = self.kill()
             else:
@@ -132,6 +143,8 @@ class Supervision:
                 timeout_s = min(timeout_s, RETRY_S)
             if self.log is not None:
                 timeout_s = min(timeout_s, self.log.trim())
+            if self.memory_bytes and self.status is None and self.deadline is None:
+                timeout_s = min(timeout_s, self.memory_at - now)
             yield timeout_s
 
     def _first_wait(self) -> "Iterator[float]":
@@ -193,6 +206,15 @@ class Supervision:
                     told.add(pid)
                     processes.send(pid, signo)
                     processes.send(pid, signal.SIGCONT)  # a suspended process sleeps through any other signal
+
+    def look_at_memory(self, now: float) -> None:
+        """Have the tree killed at once when it uses more memory than it has."""
+        used = memory.used_bytes(self.below(), self.memory_bytes)
+        if used > self.memory_bytes:
+            has = memory.shown(self.memory_bytes)
+            self.why = f"it used {memory.shown(used)} of memory and had {has}: ask for more with --memory"
+            self.deadline = now
+        self.memory_at = now + (_LOOK_S if 2 * used > self.memory_bytes else _FAR_LOOK_S)
 
     def kill(self) -> float:
         """SIGKILL everything below us; return how long to wait before looking again.

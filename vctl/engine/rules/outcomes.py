@@ -49,6 +49,8 @@ def outcome_of(run: Run, end: ProcessOver) -> Outcome:
             return Outcome(jb.FAILED, jb.TIME_LIMIT, jb.EXIT_TIME_LIMIT, "ran longer than its time limit")
         return Outcome(jb.STOPPED, run.stop_reason, jb.EXIT_STOPPED, _WORDS.get(run.stop_reason, "stopped"))
     assert record is not None
+    if record.signal is not None and record.message:
+        return Outcome(jb.FAILED, jb.OUT_OF_MEMORY, record.exit_code, record.message)
     if record.exit_code == 0:
         return Outcome(jb.SUCCEEDED, None, 0, None)
     if record.signal is not None:
