@@ -61,8 +61,3 @@ def test_a_job_with_enough_or_without_a_limit_goes_on(here: Place, words: tuple[
 def test_the_memory_of_a_declared_node_is_a_number(one: Place) -> None:
     one.daemon()
     assert one.run("job", "submit", "-n", "1", "--memory", "64MiB", "--", *LARGE, "1.5").code == 0
-
-
-def test_doctor_says_which_limits_are_in_force(one: Place) -> None:
-    notes = one.read("doctor")["notes"]
-    assert any("memory limits by a watchdog" in note for note in notes)

@@ -17,7 +17,7 @@ pytestmark = spec("16.local")
 
 
 @pytest.mark.parametrize("is_writable", [True, False])
-def test_limits_that_are_not_enforced_are_never_said_to_be(
+def test_doctor_says_which_limits_are_in_force(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writable: bool
 ) -> None:
     """Spec 16: doctor says which limits are in force, also where a cgroup could be used."""
@@ -26,7 +26,7 @@ def test_limits_that_are_not_enforced_are_never_said_to_be(
         controllers.touch()
     monkeypatch.setattr(health, "CGROUP", controllers)
     (note,) = [one for one in health.doctor(ground.store)["notes"] if "cgroup" in one]
-    assert note.endswith(": CPU limits are by affinity, memory limits are not enforced")
+    assert note.endswith(": on the local node CPU limits are by affinity, memory limits by a watchdog")
 
 
 @spec("12.doctor")
