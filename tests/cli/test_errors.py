@@ -219,11 +219,34 @@ IN_WORDS_OF_THE_COMMAND = {
     "run --after ok:j9 -- true": "--after: there is no job 'j9'\n",
     "events --job nope": "--job: there is no job 'nope'\n",
     "task list --job nope": "--job: there is no job 'nope'\n",
+    "task run --job nope --no-wait -- true": "--job: there is no job 'nope'\n",
     "task list --state Infeasible": "'Infeasible'\nFix: it is a reason: write --filter state_reason=Infeasible\n",
     "ps --state outofmemory": "Fix: it is a reason: write --filter state_reason=OutOfMemory\n",
     "node list --state Infeasible": "Fix: valid names: ALIVE,",
     'node add a/b --simulated --resources {"CPU":1}': "Error: NODE: 'a/b' is not a node id",
 }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run -c nosuch -- true",
+        "vc create x --parent nosuch",
+        "vc update nosuch --queue-order fifo",
+        "vc stop nosuch",
+        "vc get nosuch",
+        "vc tree nosuch",
+        "status -c nosuch",
+        "job list --cluster nosuch",
+        "events --cluster nosuch",
+        "simulate --model lublin --jobs 1 --nodes 1 --cluster nosuch",
+    ],
+)
+def test_an_unknown_cluster_is_told_in_the_same_words_everywhere(nodes: Cli, line: str) -> None:
+    """Those of ant-ray's management API."""
+    ran = nodes(line)
+    assert (ran.code, ran.out) == (4, ""), ran.err
+    assert "The virtual cluster nosuch does not exist.\n" in ran.err
 
 
 OUT_OF_RANGE = {

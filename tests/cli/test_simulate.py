@@ -170,7 +170,7 @@ def test_a_bad_line_is_named(cli: Cli, tmp_path: Path) -> None:
 
 def test_an_unknown_cluster(cli: Cli, trace: Path) -> None:
     ran = cli("simulate", "--trace", str(trace), "-c", "nobody")
-    assert (ran.code, "--cluster: there is no nobody" in ran.err) == (4, True)
+    assert (ran.code, "--cluster: The virtual cluster nobody does not exist." in ran.err) == (4, True)
 
 
 def test_the_first_line_of_a_trace_is_what_holds_here(nodes: Cli, trace: Path) -> None:

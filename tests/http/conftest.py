@@ -87,7 +87,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
             **more,
         }
         env = {name: value for name, value in env.items() if value}
-        words = [sys.executable, "-m", "vctl", "serve", "--port", "0", *options]
+        words = [sys.executable, "-m", "vctl", "serve", *options]
+        if "--uds" not in options:
+            words += ["--port", "0"]
         process = subprocess.Popen(words, env=env, text=True, stderr=subprocess.PIPE, cwd=tmp_path)
         running.append(process)
         assert process.stderr is not None

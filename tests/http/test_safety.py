@@ -113,6 +113,23 @@ def test_bad_tokens_and_places_are_refused(tmp_path: Path):
     taken.close()
 
 
+def test_options_that_would_have_no_effect_are_refused_by_name(tmp_path: Path):
+    """A socket has no port, and neither it nor --no-token has a token. An empty path would be open to all users."""
+    socket_ = ("--uds", str(tmp_path / "s"))
+    cases = [
+        ((*socket_, "--port", "8265"), "--port: it cannot be combined with --uds"),  # also its default
+        ((*socket_, "--host", "127.0.0.1"), "--host: it cannot be combined with --uds"),
+        ((*socket_, "--token-file", "t"), "--token-file: it cannot be combined with --uds"),
+        (("--no-token", "--token-file", "t"), "--token-file: it cannot be combined with --no-token"),
+        *(((name, ""), f"{name}: it is empty") for name in ("--uds", "--host", "--token-file")),
+    ]
+    for options, words in cases:
+        done = serve(tmp_path / "state", *options, "-o", "json")
+        assert done.returncode == 2, (options, done.stderr)
+        assert json.loads(done.stdout)["error"]["message"] == words
+    assert not (tmp_path / "state").exists()
+
+
 def test_hosts_and_origins(server: Running):
     port = server.address.rpartition(":")[2]
     good = [f"127.0.0.1:{port}", f"localhost:{port}", "localhost", "[::1]:8265", "vctl.localhost"]

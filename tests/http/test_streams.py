@@ -67,6 +67,11 @@ def test_a_reader_that_names_no_event_is_told_so(server: Running):
         )
 
 
+def test_a_stream_of_an_unknown_job_names_the_parameter(server: Running):
+    answer = server.http.get("/api/v1/events/stream", params={"job": "nope"})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "job: there is no job 'nope'")
+
+
 def test_events_arrive_as_they_happen_and_can_be_filtered(server: Running):
     server.nodes(1)
     other, job = submit(server, "true", hold=True), submit(server, "true", hold=True)

@@ -104,7 +104,7 @@ def test_where_a_job_goes(ground: Ground) -> None:
     assert place(environment={"VCTL_CLUSTER": "apart"}) == ("apart", "apart##j")
     assert place(cluster="shared", environment={"VCTL_CLUSTER": "apart"}) == ("shared", "shared")
     assert place(environment={"VCTL_CLUSTER_ID": "shared"}) == ("shared", "shared")
-    with pytest.raises(NotFound, match="no virtual cluster nobody"):
+    with pytest.raises(NotFound, match="The virtual cluster nobody does not exist"):
         ground.submit(cluster="nobody")
     with pytest.raises(NotFound) as near:
         ground.submit(cluster="apert")
@@ -114,7 +114,7 @@ def test_where_a_job_goes(ground: Ground) -> None:
 
 
 MEANWHILE = {
-    "is removed": (False, NotFound, "no virtual cluster team"),
+    "is removed": (False, NotFound, "The virtual cluster team does not exist"),
     "is to be removed": (True, Conflict, "is being removed"),
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.specification import spec
 from vctl.core.resources import SCALE
-from vctl.errors import BadSpec
+from vctl.errors import BadSpec, param
 from vctl.spec.task_request import TaskRequest, check_strategy, job_of, pinned_to, task_amounts
 
 pytestmark = spec("10.commands")
@@ -79,9 +79,9 @@ def test_refused(fields):
 def test_the_job_is_the_given_one_or_that_of_the_environment():
     task = TaskRequest(argv=("true",))
     around = {"VCTL_SUBMISSION_ID": "job-a", "VCTL_JOB_ID": "7"}
-    assert job_of(TaskRequest(argv=("true",), job="b"), around) == "b"
-    assert job_of(task, around) == "job-a"
-    assert job_of(task, {"VCTL_JOB_ID": "7"}) == "7"
+    assert job_of(TaskRequest(argv=("true",), job="b"), around) == ("b", param("job"))
+    assert job_of(task, around) == ("job-a", "VCTL_SUBMISSION_ID")
+    assert job_of(task, {"VCTL_JOB_ID": "7"}) == ("7", "VCTL_JOB_ID")
     with pytest.raises(BadSpec, match="not run inside one") as error:
         job_of(task, {})
     assert "job=ID" in error.value.fix

@@ -7,7 +7,7 @@ import secrets
 import signal
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,19 +23,22 @@ GRACE_S = 3
 WAITING = 2048
 ACCEPTED = 64
 """The connections that are accepted at a time."""
+HOST, PORT = "127.0.0.1", 8265
 
 
 def serve(
     config: Config,
     *,
-    host: str,
-    port: int,
+    host: str | None,
+    port: int | None,
     uds: str | None,
     token_file: str | None,
     no_token: bool,
     say: Callable[[str], None],
 ) -> int:
     """Answer requests until SIGINT or SIGTERM. Refuses to listen without a token where other users could connect."""
+    options = {"--host": host, "--port": port, "--uds": uds, "--token-file": token_file}
+    _check_options(options, no_token=no_token)
     try:
         import uvicorn
 
@@ -51,6 +54,7 @@ def serve(
     from vctl.store.database import prepare_home
     from vctl.store.store import Store
 
+    host, port = HOST if host is None else host, PORT if port is None else port
     loopback = uds is None and is_loopback(host)
     if no_token and uds is None and not loopback:
         raise NotPermitted(
@@ -82,6 +86,19 @@ def serve(
         if uds is not None:
             Path(uds).unlink(missing_ok=True)
     return 0
+
+
+def _check_options(given: Mapping[str, object], *, no_token: bool) -> None:
+    """Refuse an option that is empty, or that would have no effect beside another one."""
+    for name, value in given.items():
+        if value == "":  # an empty path of a socket is an abstract one, which all users can connect to
+            raise BadSpec(f"{name}: it is empty", fix=f"give it a value, or leave {name} out")
+    unused = {"--token-file": "--no-token"} if no_token else {}
+    if given["--uds"] is not None:
+        unused = dict.fromkeys(("--host", "--port", "--token-file"), "--uds")
+    for name, other in unused.items():
+        if given[name] is not None:
+            raise BadSpec(f"{name}: it cannot be combined with {other}", fix=f"leave out {name} or {other}")
 
 
 def _websockets() -> Literal["wsproto", "none"]:

@@ -17,7 +17,7 @@ from vctl import ops
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.text import harmless
-from vctl.errors import NotFound, Unreachable
+from vctl.errors import NotFound, Unreachable, param
 from vctl.http.context import Server, within
 from vctl.ops import forms, jobs, logs, scope, tasks
 from vctl.store import feed
@@ -141,7 +141,7 @@ async def events_from(
     """Server-sent events after a number, or from now on, of one job or of a cluster and those below it."""
 
     def look(store: Store) -> tuple[int, int | None, scope.Condition]:
-        number = None if job is None else jobs.resolve(store, job)
+        number = None if job is None else jobs.resolve_named(store, job, param("job"))
         return feed.last(store) if after is None else after, number, scope.of_events(store, cluster)
 
     start, number, concerned = await server.read(look)

@@ -35,12 +35,17 @@ def cluster_row(store: Store, cluster_id: str, kind: str = "virtual") -> Row:
     """The row of a cluster; NotFound names the nearest id."""
     row = table.get(store, full_cluster_id(cluster_id))
     if row is None:
-        raise NotFound(
-            f"The {kind} cluster {cluster_id} does not exist.",
-            fix=nearest_id(cluster_id, table.all_rows(store)),
-            details={"cluster_id": cluster_id},
-        )
+        raise no_cluster(cluster_id, table.all_rows(store), kind)
     return row
+
+
+def no_cluster(cluster_id: str, known: Iterable[Row], kind: str = "virtual") -> NotFound:
+    """The error that names an unknown cluster, in the words of ant-ray's management API."""
+    return NotFound(
+        f"The {kind} cluster {cluster_id} does not exist.",
+        fix=nearest_id(cluster_id, known),
+        details={"cluster_id": cluster_id},
+    )
 
 
 def logical_row(store: Store, cluster_id: str) -> Row:
@@ -71,9 +76,7 @@ def removable_row(store: Store, cluster_id: str) -> Row:
             f"{failed} is not divisible, {about}",
             fix=f"jobs of {parent_id} share it; `vctl job stop` ends one",
         )
-    raise NotFound(
-        f"The job cluster {cluster_id} does not exist.", fix=nearest_id(cluster_id, table.all_rows(store))
-    )
+    raise no_cluster(cluster_id, table.all_rows(store), "job")
 
 
 def nearest_id(cluster_id: str, known: Iterable[Row]) -> str:

@@ -105,7 +105,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
             fix="call it from the job's own command",
         )
     with store.transaction():
-        job = jobs.get(store, job_ops.resolve(store, submission_id))
+        job = jobs.get(store, job_ops.resolve_named(store, submission_id, "VCTL_SUBMISSION_ID"))
         assert job is not None
         rights.check_job(store, job)
         if job["status"] != jb.RUNNING:

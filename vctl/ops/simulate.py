@@ -249,7 +249,7 @@ def simulate(question: Question, progress: Progress | None = None) -> dict[str, 
 def _check_cluster(ledger: Ledger, cluster_id: str) -> None:
     if cluster_id not in ledger.clusters:
         raise NotFound(
-            f"{param('cluster')}: there is no {cluster_id} on this machine",
+            f"{param('cluster')}: The virtual cluster {cluster_id} does not exist.",
             fix="see `vctl list clusters`",
             details={"path": param("cluster")},
         )

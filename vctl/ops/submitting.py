@@ -13,7 +13,7 @@ from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.core.values import replace, value
 from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
-from vctl.errors import BadSpec, Conflict, NotFound, param
+from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, jobs, logs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
 from vctl.ops.jobs import just_submitted, resolve_named
@@ -308,11 +308,7 @@ def _open_cluster(store: Store, cluster_id: str) -> Row:
     """The cluster, if it takes jobs."""
     row = clusters.get(store, cluster_id)
     if row is None:
-        raise NotFound(
-            f"there is no virtual cluster {cluster_id}",
-            fix=ops.cluster_views.nearest_id(cluster_id, clusters.logical_rows(store)),
-            details={"cluster_id": cluster_id},
-        )
+        raise ops.cluster_views.no_cluster(cluster_id, clusters.logical_rows(store))
     if row["kind"] != LOGICAL:
         raise BadSpec(
             f"{param('cluster')}: {cluster_id} belongs to a job and takes no jobs",

@@ -52,9 +52,9 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
     from vctl.spec.task_request import job_of
 
     environ = os.environ if environment is None else environment
-    ref = job_of(request, environ)
+    ref, named_by = job_of(request, environ)
     with store.transaction():
-        job_id = job_ops.resolve(store, ref)
+        job_id = job_ops.resolve_named(store, ref, named_by)
         job = jobs.get(store, job_id)
         assert job is not None
         rights.check_job(store, job)

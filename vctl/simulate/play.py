@@ -79,7 +79,8 @@ class Player:
         job = arrival.job
         played = self.jobs[job.job_id] = Played(arrival)
         if job.parent_id not in self.ledger.clusters:
-            played.reason, played.message = UNKNOWN_CLUSTER, f"there is no cluster {job.parent_id}"
+            played.reason = UNKNOWN_CLUSTER
+            played.message = f"The virtual cluster {job.parent_id} does not exist."
             return
         queue = self.queues.setdefault(job.parent_id, Queue(job.parent_id))
         if (never := queue.why_never(self.ledger, job)) is not None:

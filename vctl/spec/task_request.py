@@ -98,13 +98,13 @@ def check_object_name(name: str, path: str) -> str:
     return name
 
 
-def job_of(request: TaskRequest, environment: Mapping[str, str]) -> str:
-    """The job a task belongs to: as given, else the one whose environment this is."""
+def job_of(request: TaskRequest, environment: Mapping[str, str]) -> tuple[str, str]:
+    """The job a task belongs to, and what names it: as given, else the one whose environment this is."""
     if request.job is not None:
-        return request.job
+        return request.job, param("job")
     for name in JOB_VARIABLES:
         if environment.get(name):
-            return environment[name]
+            return environment[name], name
     raise BadSpec(
         f"a task belongs to a job, and this is not run inside one ({' and '.join(JOB_VARIABLES)} are not set)",
         fix=f"name the job with {param('job')}=ID, or start the task from the job's own command",

@@ -24,9 +24,9 @@ from vctl.operations.params import Arg, Opt
 def serve(
     call: Call,
     host: Annotated[
-        str, Opt("--host", metavar="ADDR", help="Address to listen on (127.0.0.1).")
-    ] = "127.0.0.1",
-    port: Annotated[int, Opt("--port", help="Port (8265); 0 takes a free one.")] = 8265,
+        str | None, Opt("--host", metavar="ADDR", help="Address to listen on (127.0.0.1).")
+    ] = None,
+    port: Annotated[int | None, Opt("--port", help="Port (8265); 0 takes a free one.")] = None,
     uds: Annotated[
         str | None,
         Opt(
