@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -214,6 +215,47 @@ def test_what_is_wrong_with_a_field_is_said_in_plain_words(server: Running):
         answer = server.http.post("/api/v1/jobs", json=body)
         assert (answer.status_code, message(answer)) == (400, f"Invalid request, {problem}")
         assert answer.json()["error"]["details"] == {"path": problem.partition(":")[0]}
+
+
+UNREAD = {
+    "GET /api/v1/jobs?limt=1": "limt: unknown parameter, did you mean limit?",
+    "GET /api/v1/jobs?nosuch": "nosuch: unknown parameter",  # without a value
+    "GET /api/v1/jobs/a/wait?timeout=1": "timeout: unknown parameter, did you mean timeout_s?",
+    "GET /api/v1/events/stream?jobs=a": "jobs: unknown parameter, did you mean job?",
+    "GET /api/v1/status?nosuch=1": "nosuch: unknown parameter",
+    "GET /virtual_clusters?includeJobClusters=1": (
+        "includeJobClusters: unknown parameter, did you mean include_job_clusters?"
+    ),
+    "DELETE /virtual_clusters/a?force=1": "force: unknown parameter",
+    "DELETE /api/v1/clusters/a?forced=1": "forced: unknown parameter, did you mean force?",
+    "POST /api/v1/nodes/a/drain?reason=x": "reason: unknown parameter, it is a field of the body",
+    "POST /api/v1/nodes/a/undrain?reason=x": "reason: unknown parameter",
+    "GET /api/v1/jobs?limit=1&limit=2": "limit: it is there twice",
+}
+NO_BODY = {
+    "DELETE /api/v1/clusters/a": "it takes no body; its parameters are in the query",
+    "POST /api/v1/nodes/a/undrain": "it takes no body",
+    "DELETE /virtual_clusters/a": "it takes no body",
+}
+LENIENT = ("/healthz", "/metrics", "/api/version", "/api/jobs/", "/openapi.json")
+"""What probes and clients of Ray ask for; both may add parameters of their own."""
+
+
+def test_what_a_route_would_not_read_is_refused_by_name(server: Running):
+    """As an unknown field of a body is: else who misspells a limit or sends it in the wrong place never knows."""
+    cases: list[tuple[str, Any, str]] = [(request, None, problem) for request, problem in UNREAD.items()]
+    cases += [(request, {"force": True}, problem) for request, problem in NO_BODY.items()]
+    for request, body, problem in cases:
+        method, path = request.split()
+        answer = server.http.request(method, path, json=body)
+        assert (answer.status_code, message(answer)) == (400, f"Invalid request, {problem}"), request
+    answer = server.http.post("/virtual_clusters?divisible=true", json={"virtualClusterId": "a"})
+    assert "divisible: unknown parameter, it is a field of the body" in message(answer)
+    assert server.rows("SELECT count(*) FROM clusters WHERE kind = 'logical'") == [(0,)]
+    assert server.http.get("/api/v1/jobs?filter=user=x&filter=status=RUNNING").status_code == 200
+    assert server.http.request("DELETE", "/api/v1/jobs/a", json={}).status_code == 404
+    for path in LENIENT:
+        assert server.http.get(f"{path}?probe=1").status_code == 200, path
 
 
 TWICE = {

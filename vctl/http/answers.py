@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args, get_origin
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -122,7 +123,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        problem = _first_problem(error, _fields(request))
+        problem = _first_problem(error, _known(request))
         what = {MANAGEMENT: CREATE, f"{MANAGEMENT}/remove_nodes": REMOVE_NODES}.get(request.url.path)
         if what is None or request.method != "POST":
             return answer(request, problem)
@@ -167,7 +168,7 @@ _BODY = {
 }
 _FIELD = {
     "missing": "it is missing",
-    "extra_forbidden": "unknown field",
+    "extra_forbidden": "unknown {kind}",
     "value_error": "{error}",
     "literal_error": "it must be {expected}",
     "greater_than_equal": "it must be at least {ge:.15g}",
@@ -185,17 +186,42 @@ _FIELD = {
 """What is wrong with a body as a whole or with a field, by pydantic's word for it."""
 
 
-def _first_problem(error: RequestValidationError, fields: Iterable[str]) -> BadSpec:
-    """The first problem of a request, with its path; ``fields`` are those that its body may have.
+async def refuse_unread(request: Request) -> None:
+    """A dependency of routes: refuse what they would not read. An unknown field of a body is refused by its model."""
+    route = request.scope["route"]
+    repeat = {
+        one.alias: get_origin(one.field_info.annotation) is list for one in route.dependant.query_params
+    }
+    for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if name not in repeat:
+            raise _unread("extra_forbidden", "query", name)
+        if count > 1 and not repeat[name]:
+            raise _unread("twice", "query", name, msg="it is there twice")
+    if route.body_field is None and b"".join((await request.body()).split()) not in (b"", b"{}", b"null"):
+        where = "; its parameters are in the query" if repeat else ""
+        raise _unread("no_body", "body", msg=f"it takes no body{where}")
+
+
+def _unread(kind: str, *loc: str, msg: str = "") -> RequestValidationError:
+    return RequestValidationError([{"type": kind, "loc": loc, "msg": msg}])
+
+
+def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[str]]) -> BadSpec:
+    """The first problem of a request, with its path; ``known`` are the names that its query and its body may have.
 
     The sent value is not repeated, as it may be a secret.
     """
     found = error.errors()[0]
     path = _place(found["loc"], found["type"], error.body)
     words = (_FIELD if path else _BODY).get(found["type"], "{msg}")
-    problem = words.format_map({"msg": found["msg"], **found.get("ctx", {})})[:300]
-    if found["type"] == "extra_forbidden" and (guess := nearest(str(found["loc"][-1]), fields)):
-        problem += f", did you mean {guess}?"  # not in the fix, which the management API has no place for
+    place, word = found["loc"][0], str(found["loc"][-1])
+    kind = "parameter" if place == "query" else "field"
+    problem = words.format_map({"msg": found["msg"], "kind": kind, **found.get("ctx", {})})[:300]
+    if found["type"] == "extra_forbidden":  # no fix, which the management API has no place for
+        if guess := nearest(word, known[place]):
+            problem += f", did you mean {guess}?"
+        elif word in known["body"]:
+            problem += ", it is a field of the body"
     return BadSpec(
         f"Invalid request, {path}: {problem}" if path else f"Invalid request, {problem}",
         fix="see /openapi.json for the accepted requests",
@@ -203,11 +229,17 @@ def _first_problem(error: RequestValidationError, fields: Iterable[str]) -> BadS
     )
 
 
-def _fields(request: Request) -> list[str]:
-    """The fields that the body of a request may have, by the model of its route."""
-    body = getattr(request.scope.get("route"), "body_field", None)
-    kinds = () if body is None else (body.field_info.annotation, *get_args(body.field_info.annotation))
-    return [name for kind in kinds for name in getattr(kind, "model_fields", ())]
+def _known(request: Request) -> dict[str, list[str]]:
+    """The parameters of the query and the fields of the body that the route of a request has."""
+    route = request.scope["route"]
+    kinds: tuple[Any, ...] = ()
+    if route.body_field is not None:
+        kind = route.body_field.field_info.annotation
+        kinds = (kind, *get_args(kind))
+    return {
+        "query": [one.alias for one in route.dependant.query_params],
+        "body": [name for kind in kinds for name in getattr(kind, "model_fields", ())],
+    }
 
 
 def _place(loc: Sequence[str | int], kind: str, body: Any) -> str:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import PlainTextResponse
 
@@ -39,12 +39,13 @@ def create_app(server: Server) -> FastAPI:
     app.state.server = server
     app.add_middleware(Guard, server=server)
     answers.install(app)
-    app.include_router(management.router)
-    app.include_router(live.router)
+    strict = [Depends(answers.refuse_unread)]
+    app.include_router(management.router, dependencies=strict)
+    app.include_router(live.router, dependencies=strict)
     app.include_router(ray_jobs.router)
     app.include_router(ray_packages.router)
     for module in DECLARED:
-        app.include_router(router_of(module))
+        app.include_router(router_of(module), dependencies=strict)
     _add_open_routes(app)
     return app
 
