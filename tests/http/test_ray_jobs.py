@@ -342,16 +342,39 @@ HOSTILE = {
     "absolute.zip": archive({"/tmp/vctl-absolute": "x"}),
     "link.zip": link_in_zip(),
     "twice.zip": archive({"a": "x", "a/b": "y"}),
-    "broken.zip": archive({"a": "x" * 100})[:-30],
-    "empty.zip": b"",
     "long.zip": archive({"x" * 300: "x"}),
-    "other.tar.gz": archive({"a": "x"}),
     "up.tar.gz": tarred(member("../up")),
     "link.tgz": tarred(member("link", tarfile.SYMTYPE, "/etc"), member("link/vctl-up")),
     "hard.tar.gz": tarred(member("hard", tarfile.LNKTYPE, "/etc/passwd")),
     "device.tar.xz": tarred(member("null", tarfile.CHRTYPE), mode="w:xz"),
     "fifo.tar.gz": tarred(member("fifo", tarfile.FIFOTYPE)),
 }
+
+
+NO_ARCHIVES = {
+    "text.zip": b"no archive at all",
+    "empty.zip": b"",
+    "broken.zip": archive({"a": "x" * 100})[:-30],
+    "zip.tar.gz": archive({"a": "x"}),
+    "tar.zip": tarred(member("a")),
+    "text.tgz": b"no archive at all",
+    "empty.tar.xz": b"",
+}
+
+
+def test_what_is_no_archive_is_refused_at_its_upload_and_not_kept(server: Running):
+    """Ray's client takes a package that is there for a good one, and would not send it again."""
+    for name, content in NO_ARCHIVES.items():
+        answer = server.http.put(f"/api/packages/gcs/{name}", content=content)
+        assert (answer.status_code, problem(answer).partition(": ")[0]) == (
+            400,
+            f"package {name} cannot be unpacked",
+        )
+        assert server.http.get(f"/api/packages/gcs/{name}").status_code == 404
+    upload(server, "good.zip", good := archive({"a": "x"}))
+    assert server.http.put("/api/packages/gcs/good.zip", content=b"x").status_code == 400
+    left = list((server.home / "packages").iterdir())
+    assert [(place.name, place.read_bytes()) for place in left] == [("good.zip", good)]
 
 
 @spec("17.private")
@@ -394,6 +417,7 @@ def test_limits_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for content in (bomb.getvalue(), archive({str(number): "" for number in range(4)})):
         with packages.upload(home, "a.zip") as coming:
             coming.write(content)
+            coming.finish()
         with (
             pytest.raises(packages.BadSpec, match="larger than"),
             packages.unpacked(home, "job", "a.zip", ()),

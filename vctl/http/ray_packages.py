@@ -45,6 +45,7 @@ async def upload(request: Request, protocol: Protocol, package: Package) -> Resp
         with ops.packages.upload(server_of(request).home, package) as coming:
             async for block in request.stream():
                 await asyncio.to_thread(coming.write, block)
+            await asyncio.to_thread(coming.finish)
     except ClientDisconnect:
         return Response(status_code=400)  # the client has disconnected
     return Response()

@@ -73,8 +73,8 @@ def exists(home: Path, name: str) -> bool:
 class Upload:
     """An archive that is being uploaded."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes], coming: Path, place: Path) -> None:
+        self._file, self._coming, self._place = file, coming, place
         self._size = 0
 
     def write(self, block: bytes) -> None:
@@ -87,20 +87,24 @@ class Upload:
             )
         self._file.write(block)
 
+    def finish(self) -> None:
+        """Store it, durably. Raises BadSpec when it is no archive of the kind that its name says."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        with _refusing_damage(self._place.name), _opened(self._coming, self._place.name):
+            self._coming.rename(self._place)
+
 
 @contextmanager
 def upload(home: Path, name: str) -> Iterator[Upload]:
-    """Store an archive; it appears completely at the end of the block, or not at all after an error."""
+    """An archive that is stored completely when it is finished; otherwise nothing is left of it."""
     place = stored(home, name)
     place.parent.mkdir(mode=0o700, exist_ok=True)
     coming = place.with_name(f".{name}.{secrets.token_hex(4)}")
     fd = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            yield Upload(file)
-            file.flush()
-            os.fsync(file.fileno())
-        coming.rename(place)
+            yield Upload(file, coming, place)
     finally:
         coming.unlink(missing_ok=True)
 
@@ -180,34 +184,43 @@ def _unpack(home: Path, name: str, into: Path, budget: _Budget) -> Path:
             f"Package {PROTOCOL}://{name} does not exist", fix=f"upload it to /api/packages/{PROTOCOL}/{name}"
         )
     into.mkdir(mode=0o700)
-    try:
-        for entry in _zipped(place) if name.endswith(".zip") else _tarred(place):
+    with _refusing_damage(name), _opened(place, name) as archive:
+        for entry in _zipped(archive) if isinstance(archive, zipfile.ZipFile) else _tarred(archive):
             _write(entry, into, budget)
-    except _DAMAGED as error:
-        raise BadSpec(f"package {name} cannot be unpacked: {error}", fix="make and upload it again") from None
     return into
 
 
-def _zipped(place: Path) -> Iterator[_Entry]:
-    with zipfile.ZipFile(place) as archive:
-        for info in archive.infolist():
-            mode = info.external_attr >> 16
-            kind = stat.S_IFMT(mode) or (stat.S_IFDIR if info.is_dir() else stat.S_IFREG)
-            if kind == stat.S_IFDIR:
-                yield _Entry(info.filename, mode, None)
-                continue
-            if kind != stat.S_IFREG:
-                raise ValueError(f"{info.filename!r} is neither a file nor a directory")
-            with archive.open(info) as source:
-                yield _Entry(info.filename, mode, source)
+@contextmanager
+def _refusing_damage(name: str) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGED as error:
+        raise BadSpec(f"package {name} cannot be unpacked: {error}", fix="make and upload it again") from None
 
 
-def _tarred(place: Path) -> Iterator[_Entry]:
-    with tarfile.open(place) as archive:
-        for member in archive:
-            if not (member.isreg() or member.isdir()):
-                raise ValueError(f"{member.name!r} is neither a file nor a directory")
-            yield _Entry(member.name, member.mode, archive.extractfile(member))
+def _opened(place: Path, name: str) -> zipfile.ZipFile | tarfile.TarFile:
+    """An archive of the kind that its name says."""
+    return zipfile.ZipFile(place) if name.endswith(".zip") else tarfile.open(place)
+
+
+def _zipped(archive: zipfile.ZipFile) -> Iterator[_Entry]:
+    for info in archive.infolist():
+        mode = info.external_attr >> 16
+        kind = stat.S_IFMT(mode) or (stat.S_IFDIR if info.is_dir() else stat.S_IFREG)
+        if kind == stat.S_IFDIR:
+            yield _Entry(info.filename, mode, None)
+            continue
+        if kind != stat.S_IFREG:
+            raise ValueError(f"{info.filename!r} is neither a file nor a directory")
+        with archive.open(info) as source:
+            yield _Entry(info.filename, mode, source)
+
+
+def _tarred(archive: tarfile.TarFile) -> Iterator[_Entry]:
+    for member in archive:
+        if not (member.isreg() or member.isdir()):
+            raise ValueError(f"{member.name!r} is neither a file nor a directory")
+        yield _Entry(member.name, member.mode, archive.extractfile(member))
 
 
 def _write(entry: _Entry, into: Path, budget: _Budget) -> None:
