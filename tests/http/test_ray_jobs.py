@@ -6,10 +6,13 @@ import io
 import json
 import os
 import socket
+import sqlite3
 import stat
+import struct
 import tarfile
 import time
 import zipfile
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -471,7 +474,8 @@ class Following:
         self.socket = socket.create_connection((name, int(port)), timeout=60)
         given = {"Authorization": f"Bearer {TOKEN}", **headers}
         extra = [(key.encode(), value.encode()) for key, value in given.items() if value]
-        self._send(events.Request(host=host, target=f"/api/jobs/{job}/logs/tail", extra_headers=extra))
+        target = job if job.startswith("/") else f"/api/jobs/{job}/logs/tail"
+        self._send(events.Request(host=host, target=target, extra_headers=extra))
 
     def _send(self, event: Any) -> None:
         self.socket.sendall(self.ws.send(event))
@@ -493,12 +497,18 @@ class Following:
             if not data:
                 return found
 
-    def text(self) -> str:
-        """The output, after a close that means its end."""
+    def end(self) -> tuple[str, int, str]:
+        """The output, and the code and reason with which it was closed."""
         found = self.all()
         assert isinstance(found[0], self.events.AcceptConnection), found
-        assert found[-1].code == 1000
-        return "".join(event.data for event in found[1:-1])
+        assert isinstance(found[-1], self.events.CloseConnection), found[-1]
+        return "".join(event.data for event in found[1:-1]), found[-1].code, found[-1].reason or ""
+
+    def text(self) -> str:
+        """The output, after a close that means its end."""
+        text, code, _ = self.end()
+        assert code == 1000
+        return text
 
     def refusal(self) -> tuple[int, dict[str, Any]]:
         """Status and body of an answer that is no websocket."""
@@ -535,11 +545,70 @@ def test_who_may_follow(server: Running):
     assert "websocket" in problem(server.http.get(f"/api/jobs/{job}/logs/tail"))
 
 
+@spec("14.safety")
+def test_a_websocket_elsewhere_is_refused_in_the_envelope(server: Running):
+    for path in ("/nothing", "/api/v1/jobs", "/api/jobs/none/logs", "/virtual_clusters"):
+        status, body = Following(server, path).refusal()
+        said = body["msg"] if "msg" in body else body["error"]["message"]
+        assert (status, said) == (404, f"there is no websocket at {path}")
+
+
+def test_a_waiting_job_is_followed_from_its_start_or_to_its_stop(server: Running):
+    holder = submit(server, "sleep 1000", entrypoint_num_cpus=4)
+    waits, other = (submit(server, "echo ran", entrypoint_num_cpus=1) for _ in range(2))
+    followed, stopped = Following(server, waits), Following(server, other)
+    time.sleep(0.5)
+    for job in (other, holder):
+        assert server.http.post(f"/api/jobs/{job}/stop").json() == {"stopped": True}
+    assert stopped.text() == ""
+    assert followed.text() == "ran\n"
+
+
+def test_a_log_that_loses_its_beginning_is_followed_to_its_end(start: Start):
+    server = start(VCTL_LOG_MAX_BYTES="64KiB")
+    server.nodes(1)
+    job = submit(server, "for i in 1 2 3 4; do seq $((i * 100000)) $((i * 100000 + 99999)); sleep 0.3; done")
+    text = Following(server, job).text()
+    assert "\0" not in text
+    assert text.endswith("".join(f"{number}\n" for number in range(499_500, 500_000)))
+
+
+def test_the_close_tells_the_end_of_the_job_from_all_else(start: Start):
+    """A follower that is told 1000 takes what it has for all the output."""
+    server = start(VCTL_AUTOSTART="0")
+    server.nodes(1)
+    job = submit(server, "true")
+    alone = "no scheduler is running, and `autostart` is off"
+    assert Following(server, job).end() == ("", 1011, alone)
+    again = start(VCTL_AUTOSTART="")
+    job = submit(again, "echo up; sleep 1000", submission_id="runs")
+    followed = Following(again, job)
+    with closing(sqlite3.connect(again.home / "cluster.db")) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        while not server.http.get(f"/api/jobs/{job}/logs").json()["logs"]:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        db.execute("PRAGMA user_version = 9999")
+        text, code, reason = followed.end()
+        db.execute(f"PRAGMA user_version = {version}")
+    assert (text, code, "written by a newer vctl" in reason) == ("up\n", 1011, True)
+    last = Following(again, job)
+    time.sleep(0.5)
+    again.process.terminate()
+    assert last.all()[-1].code in (1001, 1012)
+    assert again.process.wait(10) == 0
+    start(VCTL_AUTOSTART="").http.post(f"/api/jobs/{job}/stop")
+
+
 def test_who_hangs_up_leaves_nothing_behind(server: Running):
     job = submit(server, "sleep 1000")
-    for _ in range(5):
+    for wait_s in (None, 0.0, 0.02, 0.1) * 4:
         following = Following(server, job)
-        following.socket.recv(65536)
+        if wait_s is None:
+            following.socket.recv(65536)
+        else:  # before the answer, without a word
+            time.sleep(wait_s)
+            following.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         following.socket.close()
     assert server.http.post(f"/api/jobs/{job}/stop").json() == {"stopped": True}
     assert ended(server, job)["status"] == "STOPPED"

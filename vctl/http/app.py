@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request, WebSocket
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import PlainTextResponse
 
 from vctl import __version__
+from vctl.errors import NotFound
 from vctl.http import answers, live, management, metrics, ray_jobs, ray_packages
 from vctl.http.context import Server, state
 from vctl.http.derived import router_of
@@ -97,6 +98,15 @@ def _add_open_routes(app: FastAPI) -> None:
             "session_name": f"vctl_{__version__}",
             "vctl_version": __version__,
         }
+
+    @app.websocket("/{path:path}")
+    async def no_websocket(websocket: WebSocket) -> None:
+        """Any other path, which the framework would refuse without a word."""
+        path = websocket.url.path[:200]
+        error = NotFound(
+            f"there is no websocket at {path}", fix="the one that there is follows a job of Ray's API"
+        )
+        await websocket.send_denial_response(answers.answer(websocket, error))
 
     @app.get("/openapi.json", include_in_schema=False)
     def openapi() -> dict[str, Any]:

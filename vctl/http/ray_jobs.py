@@ -9,10 +9,10 @@ import secrets
 import shlex
 import string
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, WebSocket
+from fastapi import APIRouter, Path, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
@@ -36,6 +36,8 @@ from vctl.store import jobs as table
 SHELL = ("/bin/sh", "-c")
 """An entrypoint of Ray is a line for a shell."""
 LETTERS = string.ascii_letters + string.digits
+MOST_REASON = 120
+"""The bytes that a websocket has for the reason of its end."""
 LAST_LINES, LAST_CHARACTERS = 10, 20_000
 """How much of the output the message of a failed job repeats."""
 
@@ -305,7 +307,11 @@ def tail_without_websocket(job: JobId) -> JSONResponse:
 
 @router.websocket("/{job}/logs/tail")
 async def tail(websocket: WebSocket, job: str) -> None:
-    """The output of a job as it grows, until the job is over or nobody listens."""
+    """The output of a job as it grows, until the job is over or nobody listens.
+
+    It closes with 1000 at the end of the job, with 1001 when the server ends, and with 1011 and the reason when the
+    output can no longer be followed.
+    """
     server = server_of(websocket)
 
     def check() -> None:
@@ -323,22 +329,30 @@ async def tail(websocket: WebSocket, job: str) -> None:
     leaving = asyncio.create_task(_left(websocket))
     try:
         await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not leaving.done():
-            await websocket.close(1001 if server.changes.ended else 1000)
+        with suppress(WebSocketDisconnect):  # the client has gone
+            if not leaving.done():
+                code, reason = sending.result()
+                await websocket.close(1001 if server.changes.ended else code, reason)
     finally:
         for task in (sending, leaving):
             task.cancel()
         await asyncio.gather(sending, leaving, return_exceptions=True)
 
 
-async def _send(websocket: WebSocket, blocks: AsyncIterator[bytes]) -> None:
+async def _send(websocket: WebSocket, blocks: AsyncIterator[bytes]) -> tuple[int, str]:
+    """Send the output; with which code and reason to close."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    code, reason = 1000, ""
     async with aclosing(blocks):  # type: ignore[type-var]  # a generator
-        async for block in blocks:
-            if text := decoder.decode(block):
-                await websocket.send_text(text)
+        try:
+            async for block in blocks:
+                if text := decoder.decode(block):
+                    await websocket.send_text(text)
+        except VctlError as error:
+            code, reason = 1011, error.problem.encode()[:MOST_REASON].decode(errors="ignore")
     if text := decoder.decode(b"", final=True):
         await websocket.send_text(text)
+    return code, reason
 
 
 async def _left(websocket: WebSocket) -> None:

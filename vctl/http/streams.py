@@ -75,13 +75,16 @@ async def log_of(
 ) -> StreamingResponse:
     """The output of a job or a task."""
     if follow:
-        return binary(await followed(server, kind, name, offset))
+        return binary(_quietly(await followed(server, kind, name, offset)))
     _, path = await server.read(lambda store: (kind.get(store, name), kind.log_path(store, name)))
     return binary(logs.read_log(path, offset=offset, tail=tail))
 
 
 async def followed(server: Server, kind: Kind, name: str, offset: int = 0) -> AsyncIterator[bytes]:
-    """The output of a job or a task until that is over. Raises NotFound before the first part."""
+    """The output of a job or a task until that is over.
+
+    Raises NotFound before the first part, Unreachable where nothing would follow as no scheduler may be started.
+    """
     form, path = await server.read(lambda store: (kind.get(store, name), kind.log_path(store, name)))
     ref = _ref(form)
     return _follow(server, path, offset, lambda store: kind.is_over(kind.look(store, ref)))
@@ -99,11 +102,15 @@ async def _follow(
             offset = sent_to
         if over:
             return
-        try:
-            await _see_to_it(server)
-        except Unreachable:
-            return  # the client asks for the state next, and gets the error
+        await _see_to_it(server)
         await within(ticket, LOOK_EVERY_S)
+
+
+async def _quietly(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same for an answer that has begun: its client asks for the state next, and gets the error."""
+    with suppress(Unreachable):
+        async for block in blocks:
+            yield block
 
 
 async def wait_for(server: Server, kind: Kind, name: str, timeout_s: float) -> tuple[bool, Form | None]:
