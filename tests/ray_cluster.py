@@ -25,7 +25,7 @@ from vctl.runtime import processes
 from vctl.runtime.private_ray import TRIES
 from vctl.runtime.raylets import SETTINGS, free_port, held_port
 
-NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is needed: pip install 'vctl[ray]'")
+NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is needed: pip install -e '.[ray]'")
 WITH_RAY = (
     NEEDS_RAY, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("alone_with_ray")
 )  # fmt: skip

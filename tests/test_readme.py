@@ -62,6 +62,15 @@ def test_both_commands_set_up_what_they_need():
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -q "), command
 
 
+def test_nothing_installs_vctl_by_its_name_from_an_index():
+    """Another project has that name there: `pip install 'vctl[ray]'` installs it where vctl is not."""
+    texts = [*PAGES, *(ROOT / "vctl").rglob("*.py")]
+    by_name = re.compile(r"pip install [^`#\n]*(?<![\w./])vctl(?![\w/])")
+    assert [
+        f"{path}: {found[0]}" for path in texts if (found := by_name.search(path.read_text("utf-8")))
+    ] == []
+
+
 def test_the_main_command_does_real_work_in_a_virtual_cluster(tmp_path):
     main, _ = two_commands()
     submit = main.rpartition(" && ")[2]

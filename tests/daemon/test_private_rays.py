@@ -100,7 +100,7 @@ def test_per_node_and_ray_exclude_each_other() -> None:
         JobRequest(argv=("x",), ray=JobRay("plain"), per_node=True)
 
 
-def test_without_ray_the_submit_says_which_extra_to_install(
+def test_without_ray_the_submit_says_what_to_install(
     here: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
@@ -108,7 +108,7 @@ def test_without_ray_the_submit_says_which_extra_to_install(
     program = str(executable(python / "python3"))
     with pytest.raises(BadSpec, match="Ray is not installed") as error:
         submit(here, argv=(program,), path=str(python))
-    assert "pip install 'vctl[ray]'" in str(error.value.fix)
+    assert "pip install 'ray[default]'" in str(error.value.fix)
     assert here.store.value("SELECT count(*) FROM jobs") == 0
     executable(python / "ray")
     submit(here, argv=(program,), path=str(python), spec=gang(1, 2))

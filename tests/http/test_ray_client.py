@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         find_spec("ray") is None or find_spec("wsproto") is None,
-        reason="stock Ray's client is needed: pip install 'vctl[ray,server]'",
+        reason="stock Ray's client is needed: pip install -e '.[ray,server]'",
     ),
 ]
 

@@ -640,13 +640,13 @@ def test_a_job_of_rays_api_has_a_ray_of_its_own_where_it_can(start: Start, tmp_p
         answer = submit(plain, "refused", metadata={"vctl_ray": "private"})
         assert answer.status_code == 400
         assert "metadata.vctl_ray: Ray is not installed" in answer.text
-        assert "pip install 'vctl[ray]'" in answer.text
+        assert "pip install 'ray[default]'" in answer.text
         asks = start(home=tmp_path / "asks", PATH=path, VCTL_RAY_JOBS="private")
         asks.nodes(1, resources={"CPU": 100})
         answer = submit(asks, "refused")
         assert answer.status_code == 400
         assert "ray_jobs: Ray is not installed" in answer.text
-        assert "pip install 'vctl[ray]'" in answer.text
+        assert "pip install 'ray[default]'" in answer.text
     (ray := tmp_path / "bin/ray").write_text("#!/bin/sh\n")
     ray.chmod(0o755)
     for name, body, wanted in (

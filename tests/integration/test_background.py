@@ -91,6 +91,7 @@ def test_where_autostart_is_off_nobody_is_started(one: Place) -> None:
         ran = one.run(*words)
         assert ran.code == 6, ran
         assert "vctl daemon" in ran.err
+    assert "Start one with `vctl daemon`." in one.run("daemon", "--status").out
     one.daemon()
     assert one.run("job", "wait", "j").code == 0
 
@@ -103,6 +104,7 @@ def test_what_changes_nothing_that_waits_starts_nobody(one: Place) -> None:
         "job submit --num-cpus 99 -- true", "why held",
     ):  # fmt: skip
         one.fork(*words.split())
+    assert "Run `vctl daemon --background`." in one.fork("status").err
     assert one.fork("daemon", "--status").code == 6
     one.ok("job", "release", "held")
     assert one.reach("held", "SUCCEEDED")

@@ -247,9 +247,9 @@ class Call:
             return None
         age_s = cli.words.seconds_between(state["last_beat"], None)
         if age_s is None:
-            return "No scheduler is running. Start one with `vctl daemon`."
+            return cli.words.no_scheduler(self.config)
         ended = "just now" if age_s < 1 else f"{spec.quantities.format_duration(int(age_s))} ago"
-        return f"No scheduler is running (last seen {ended}). Start one with `vctl daemon`."
+        return cli.words.no_scheduler(self.config, f" (last seen {ended})")
 
     def write(self, answer: "Answer") -> int:
         """Write an answer in the chosen form; returns its exit code."""

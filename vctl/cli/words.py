@@ -3,11 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.cli.table import Cell
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
 from vctl.spec.quantities import SIZES, format_duration, format_size
+
+if TYPE_CHECKING:
+    from vctl.config import Config
 
 STATE_COLOURS = {
     "RUNNING": "green", "ALIVE": "green", "ACTIVE": "green", "FINISHED": "green",
@@ -46,6 +49,14 @@ def named(text: str) -> str:
     if PRIMARY in text:
         text = _PRIMARY.sub(PRIMARY_ALIAS, text)
     return _MOMENT.sub(lambda found: moment(found[0]), text) if "Z" in text else text
+
+
+def no_scheduler(config: "Config", seen: str = "") -> str:
+    """That no scheduler runs, and how to start one. The foreground takes the terminal, so it is not what most want."""
+    how = "Start one with `vctl daemon`."
+    if config.get("autostart") and not config.get("address"):
+        how = "Run `vctl daemon --background`."
+    return f"No scheduler is running{seen}. {how}"
 
 
 def moment(stamp: str | None) -> str:

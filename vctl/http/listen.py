@@ -7,6 +7,7 @@ import secrets
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,7 +49,7 @@ def serve(
     except ImportError as error:
         raise VctlError(
             f"the server needs a package that is not installed: {error.name}",
-            fix="pip install 'vctl[server]'",
+            fix=f"{sys.executable} -m pip install fastapi uvicorn wsproto",
         ) from None
     from vctl.http.guard import is_loopback
     from vctl.store.database import prepare_home

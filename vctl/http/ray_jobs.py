@@ -301,7 +301,7 @@ def tail_without_websocket(job: JobId) -> JSONResponse:
     """The output of a job as it grows, over a websocket, in messages of text."""
     raise BadSpec(
         f"the output of {job} is followed over a websocket",
-        fix="ask for one; if you did, the server needs a package: pip install 'vctl[server]'",
+        fix="ask for one; if you did, the server needs a package: pip install wsproto",
     )
 
 

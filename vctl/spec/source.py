@@ -163,7 +163,7 @@ def _load_yaml(text: str, path: str) -> object:
         import yaml
     except ImportError:
         raise refuse(
-            path, "PyYAML is not installed, so YAML cannot be read", "pip install 'vctl[yaml]', or write JSON"
+            path, "PyYAML is not installed, so YAML cannot be read", "pip install PyYAML, or write JSON"
         ) from None
 
     class Loader(yaml.SafeLoader):

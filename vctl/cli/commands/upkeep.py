@@ -16,6 +16,7 @@ from vctl.operations.params import Arg, Opt
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
+    from vctl.config import Config
     from vctl.spec.documents import Pruned
 
 File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
@@ -60,7 +61,7 @@ def daemon(
     if status + stop + background > 1:
         raise BadSpec("--background, --status and --stop exclude each other", fix="give one of them")
     if status:
-        return _status(ops.background.status(call.home))
+        return _status(ops.background.status(call.home), call.config)
     if stop:
         ended = ops.background.stop(call.home)
         if ended is None:
@@ -78,11 +79,11 @@ def daemon(
         return run_in_background(call.home, config, lock)
     _ = call.store  # made when there is none
     ops.background.wait_for_start(ops.background.Background(config))
-    return _status(ops.background.status(call.home))
+    return _status(ops.background.status(call.home), config)
 
 
-def _status(found: Data) -> Answer:
-    sentence = "No scheduler is running. Start one with `vctl daemon`."
+def _status(found: Data, config: "Config") -> Answer:
+    sentence = cli.words.no_scheduler(config)
     if found["running"]:
         sentence = f"{found['kind']} scheduler, pid {found['pid']}, since {cli.words.moment(found['since'])}"
     answer = _sentence(found, sentence)
