@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import httpx
+import pytest
 
 from tests.http.conftest import Running, Start
 from tests.specification import spec
@@ -153,6 +156,29 @@ def test_waiting_ends_in_time(server: Running):
     assert 0.4 < time.monotonic() - started < 5
     server.http.post(f"/api/v1/jobs/{job}/stop", json={"grace_s": 0})
     assert server.http.get(f"/api/v1/jobs/{job}/wait").json()["job"]["status"] == "STOPPED"
+
+
+def test_a_stream_that_cannot_go_on_breaks_off_with_a_line_in_the_log(server: Running):
+    """The client sees that it is not complete; there is no traceback, as the fixture checks."""
+    server.nodes(1)
+    job = submit(server, "sh", "-c", "echo up; exec sleep 1000")
+    while not server.http.get(f"/api/v1/jobs/{job}/logs").content:
+        time.sleep(0.05)
+    with closing(sqlite3.connect(server.home / "cluster.db")) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        for path in (f"/api/v1/jobs/{job}/logs?follow=true", "/api/v1/events/stream"):
+            with server.http.stream("GET", path) as response:
+                parts = response.iter_bytes()
+                assert next(parts) in (b"up\n", b"retry: 1000\n\n")
+                db.execute("PRAGMA user_version = 9999")
+                with pytest.raises(httpx.RemoteProtocolError):
+                    list(parts)
+            db.execute(f"PRAGMA user_version = {version}")
+            assert server.process.stderr is not None
+            said = next(line for line in server.process.stderr if line.startswith("vctl serve: "))
+            assert f"the answer to {path.partition('?')[0]} broke off: " in said
+            assert "written by a newer vctl" in said
+    server.http.post(f"/api/v1/jobs/{job}/stop", json={"grace_s": 0})
 
 
 def test_a_stream_does_not_keep_the_server(start: Start):

@@ -6,11 +6,13 @@ import hmac
 import ipaddress
 import json
 import re
+import sys
 import time
 from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vctl.core.text import visible
 from vctl.errors import BadSpec, VctlError
 from vctl.http.answers import MANAGEMENT, TooLarge, Unauthorized, WrongHost, body_for, encode
 from vctl.http.context import Server
@@ -75,7 +77,13 @@ class Guard:
             return
         if body is None:
             return  # the client has closed the connection, or was too slow
-        await self.app(_as_json(scope), _again(body, receive), send)
+        try:
+            await self.app(_as_json(scope), _again(body, receive), send)
+        except RuntimeError as error:  # the framework's, for an error after the begin of an answer
+            if not isinstance(error.__cause__, VctlError):
+                raise
+            said = f"the answer to {scope['path']} broke off: {error.__cause__.problem}"
+            sys.stderr.write(f"vctl serve: {visible(said)}\n")  # its client sees that it is not complete
 
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope["headers"])
