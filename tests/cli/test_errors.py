@@ -306,3 +306,12 @@ def test_an_error_of_a_verb_names_options(nodes: Cli, words: str) -> None:
     ran = nodes(*words.split())
     assert ran.code in (2, 4)
     assert IN_WORDS_OF_THE_COMMAND[words] in ran.err
+
+
+def test_a_shell_through_a_server_is_refused_in_its_own_words(
+    nodes: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VCTL_ADDRESS", "unix:/nowhere")
+    problem = "works on the machine of the state directory, not through a server"
+    assert nodes("shell").err == f"Error: shell {problem}\nFix: run it there\n"
+    assert nodes("run", "--stdin", "--", "cat").err.startswith(f"Error: --stdin {problem}\n")

@@ -409,6 +409,11 @@ def test_a_cluster_without_virtual_nodes_is_said_to_have_none(world: World):
 
 
 def test_what_can_never_run_is_told_what_would_help(world: World):
+    with pytest.raises(Infeasible) as refused:
+        submit(world, "none", gang(1, CPU=1))
+    assert (
+        refused.value.fix == "add a node with `vctl node add`, or let this machine be one: VCTL_LOCAL_NODE=1"
+    )
     add(world)
     clusters.create(world.store, "whole", replica_sets={"t": 1}, divisible=True)
     with pytest.raises(Infeasible) as refused:

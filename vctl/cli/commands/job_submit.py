@@ -149,8 +149,9 @@ def _attached(
         )
     if call.config.get("address"):
         raise NotPermitted(
-            f"{option} works on the machine of the state directory, not through a server",
-            fix="run it there, or let the command read a file",
+            f"{call.command.path if call.command.path == 'shell' else option} works on the machine of the state"
+            " directory, not through a server",
+            fix="run it there" if terminal else "run it there, or let the command read a file",
         )
     if not terminal and os.isatty(0):
         raise BadSpec("--stdin: the standard input is a terminal", fix="use --pty, or `vctl shell`")
