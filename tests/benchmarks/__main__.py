@@ -62,7 +62,9 @@ def main() -> int:
     if unknown := [name for name in options.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     if options.page and not Path(options.page).is_file():
-        parser.error(f"--page: there is no file {options.page}, whose part below {MARK} would be written anew")
+        parser.error(
+            f"--page: there is no file {options.page}, whose part below {MARK} would be written anew"
+        )
     reports: dict[str, Report] = {}
     for name in options.names or BENCHMARKS:
         print(f"{name} …", file=sys.stderr, flush=True)

@@ -118,7 +118,7 @@ def test_no_line_is_wider_and_nothing_is_cut_without_a_mark(
 
 
 SAID = (  # for people only
-    "No scheduler is running (last seen ago). Run `vctl daemon --background`.",
+    "No scheduler is running (last seen ago). Start one with `vctl daemon`.",
     "`vctl vc tree` shows all; `vctl job list` shows all; --limit more; more",
 )
 

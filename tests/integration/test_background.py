@@ -104,7 +104,7 @@ def test_what_changes_nothing_that_waits_starts_nobody(one: Place) -> None:
         "job submit --num-cpus 99 -- true", "why held",
     ):  # fmt: skip
         one.fork(*words.split())
-    assert "Run `vctl daemon --background`." in one.fork("status").err
+    assert "Start one with `vctl daemon`." in one.fork("status").err
     assert one.fork("daemon", "--status").code == 6
     one.ok("job", "release", "held")
     assert one.reach("held", "SUCCEEDED")

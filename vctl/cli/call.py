@@ -247,9 +247,9 @@ class Call:
             return None
         age_s = cli.words.seconds_between(state["last_beat"], None)
         if age_s is None:
-            return cli.words.no_scheduler(self.config)
+            return cli.words.no_scheduler()
         ended = "just now" if age_s < 1 else f"{spec.quantities.format_duration(int(age_s))} ago"
-        return cli.words.no_scheduler(self.config, f" (last seen {ended})")
+        return cli.words.no_scheduler(f" (last seen {ended})")
 
     def write(self, answer: "Answer") -> int:
         """Write an answer in the chosen form; returns its exit code."""

@@ -10,7 +10,7 @@ from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
 from vctl.spec.quantities import SIZES, format_duration, format_size
 
 if TYPE_CHECKING:
-    from vctl.config import Config
+    pass
 
 STATE_COLOURS = {
     "RUNNING": "green", "ALIVE": "green", "ACTIVE": "green", "FINISHED": "green",
@@ -51,12 +51,9 @@ def named(text: str) -> str:
     return _MOMENT.sub(lambda found: moment(found[0]), text) if "Z" in text else text
 
 
-def no_scheduler(config: "Config", seen: str = "") -> str:
-    """That no scheduler runs, and how to start one. The foreground takes the terminal, so it is not what most want."""
-    how = "Start one with `vctl daemon`."
-    if config.get("autostart") and not config.get("address"):
-        how = "Run `vctl daemon --background`."
-    return f"No scheduler is running{seen}. {how}"
+def no_scheduler(seen: str = "") -> str:
+    """That no scheduler runs, and how to start one."""
+    return f"No scheduler is running{seen}. Start one with `vctl daemon`."
 
 
 def moment(stamp: str | None) -> str:

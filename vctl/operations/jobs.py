@@ -177,7 +177,7 @@ def request(
         bool, Opt("--label", help="With --per-node: put the rank before each line of output.")
     ] = False,
     ray: Annotated[
-        bool, Opt("--ray", help="Start a Ray cluster for the job alone, of its virtual nodes; needs vctl[ray].")
+        bool, Opt("--ray", help="Start a Ray cluster for the job alone, of its virtual nodes; needs Ray.")
     ] = False,
     ray_dashboard: Annotated[
         bool, Opt("--ray-dashboard", help="--ray with the dashboard, which ray.util.state needs.")

@@ -56,7 +56,7 @@ def main(words: list[str]) -> "NoReturn":
         _refuse(f"cannot run {command[0]}: there is no such program", 127)
     ray = raylets.program(command, os.environ.get("PATH", os.defpath))
     if ray is None:
-        _refuse(f"cannot start Ray: it is not installed; pip install '{raylets.EXTRA}'", 127)
+        _refuse(f"cannot start Ray: it is not installed; pip install '{raylets.PACKAGE}'", 127)
     driver = os.getpid()
     ours, theirs = os.pipe()
     if not (child := os.fork()):

@@ -28,7 +28,9 @@ def main(words: list[str]) -> "NoReturn":
     nodes, folder, _, *command = words
     ray = raylets.program(command, os.environ.get("PATH", os.defpath))
     if ray is None:
-        say(f"cannot start Ray: it is not installed on {os.uname().nodename}; pip install '{raylets.EXTRA}'")
+        say(
+            f"cannot start Ray: it is not installed on {os.uname().nodename}; pip install '{raylets.PACKAGE}'"
+        )
         sys.exit(127)
     Satellite(ray, nodes, folder, 0, -1).keep(dashboard=False)
 

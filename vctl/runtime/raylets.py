@@ -10,7 +10,8 @@ MYPY = False
 if MYPY:
     from typing import Any
 
-EXTRA = "vctl[ray]"
+PACKAGE = "ray[default]"
+"""To be installed by this name: in the index another project has the name vctl."""
 OBJECT_STORE_BYTES = 256 << 20
 """Of a virtual node that has no object_store_memory."""
 LEAST_OBJECT_STORE_BYTES = 75 << 20

@@ -16,7 +16,6 @@ from vctl.operations.params import Arg, Opt
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen
-    from vctl.config import Config
     from vctl.spec.documents import Pruned
 
 File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
@@ -49,7 +48,7 @@ def daemon(
         Opt(
             "--ray",
             metavar="ADDRESS",
-            help="Schedule on the nodes of a Ray cluster: its address, or auto; needs vctl[ray].",
+            help="Schedule on the nodes of a Ray cluster: its address, or auto; needs Ray.",
         ),
     ] = None,
 ) -> Answer | int:
@@ -61,7 +60,7 @@ def daemon(
     if status + stop + background > 1:
         raise BadSpec("--background, --status and --stop exclude each other", fix="give one of them")
     if status:
-        return _status(ops.background.status(call.home), call.config)
+        return _status(ops.background.status(call.home))
     if stop:
         ended = ops.background.stop(call.home)
         if ended is None:
@@ -79,11 +78,11 @@ def daemon(
         return run_in_background(call.home, config, lock)
     _ = call.store  # made when there is none
     ops.background.wait_for_start(ops.background.Background(config))
-    return _status(ops.background.status(call.home), config)
+    return _status(ops.background.status(call.home))
 
 
-def _status(found: Data, config: "Config") -> Answer:
-    sentence = cli.words.no_scheduler(config)
+def _status(found: Data) -> Answer:
+    sentence = cli.words.no_scheduler()
     if found["running"]:
         sentence = f"{found['kind']} scheduler, pid {found['pid']}, since {cli.words.moment(found['since'])}"
     answer = _sentence(found, sentence)

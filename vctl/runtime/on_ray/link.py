@@ -167,7 +167,7 @@ class Link:
                 problem = f"the agent on node {node_id} does not start: {_last(error)}"
                 self.say(f"the agent on node {node_id} does not answer: {_last(error)}")
                 if run_id and _NOT_STARTED in str(error):
-                    self.tell("failed", run_id, f"{problem}; vctl[ray] must be installed there")
+                    self.tell("failed", run_id, f"{problem}; vctl and Ray must be installed there")
                     return None
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _AGAIN_S[1])

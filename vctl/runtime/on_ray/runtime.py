@@ -43,7 +43,7 @@ from vctl.runtime.protocol import (
     WantedNode,
     check_run_id,
 )
-from vctl.runtime.raylets import EXTRA
+from vctl.runtime.raylets import PACKAGE
 from vctl.runtime.records import Records
 
 _LONG_S = 5.0
@@ -85,7 +85,7 @@ class RayRuntime(Runtime):
     def connect(self) -> None:
         """Wait for Ray. Raises Unreachable, or VctlError where it is not installed."""
         if find_spec("ray") is None:
-            raise VctlError("--ray needs Ray, which is not installed", fix=f"pip install '{EXTRA}'")
+            raise VctlError("--ray needs Ray, which is not installed", fix=f"pip install '{PACKAGE}'")
         link, until = self.link, time.monotonic() + CONNECT_S
         link.failure = nobody_at(self.address)
         while not (link.connected and self.nodes is not None):
