@@ -54,10 +54,12 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
         where, never = (
             (parent_id, never) if above is None else (judge, above)
         )  # name the nodes of the limiting cluster, else the limits of a cluster on the way
-        less = "ask for less, or " if nodes.states(store) else ""  # without a node the least is too much
+        fix = f"ask for less, or {to_enlarge(store, where)}"
+        if not never.have and not nodes.states(store):  # the least is too much
+            fix = f"{to_enlarge(store, where)}, or let this machine be one: VCTL_LOCAL_NODE=1"
         raise Infeasible(
             f"the job can never run: it exceeds the capacity of {cluster_text(where)}: {never.capacity}",
-            fix=less + to_enlarge(store, where),
+            fix=fix,
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
 
@@ -72,9 +74,8 @@ def to_enlarge(store: Store, cluster_id: str) -> str:
     """How a cluster gets more nodes or resources, as a fix."""
     row = None if cluster_id == PRIMARY else clusters.get(store, cluster_id)
     if row is None:
-        if not (states := nodes.states(store)):
-            return "add a node with `vctl node add`, or let this machine be one: VCTL_LOCAL_NODE=1"
-        return "add a node with `vctl node add`" + (" or `vctl node undrain`" if DRAINED in states else "")
+        drained = DRAINED in nodes.states(store)
+        return "add a node with `vctl node add`" + (" or `vctl node undrain`" if drained else "")
     from vctl.scheduler.membership import of_whole_nodes
 
     update = f"`vctl vc update {cluster_text(cluster_id)}"
