@@ -36,7 +36,9 @@ from vctl.cli import command_server
 from vctl.engine import codec
 from vctl.engine.changes import JobSubmitted
 command_server.rehearse(sys.argv[1])
-print(JobSubmitted in codec._writers)
+made = codec._members.cache_info().misses
+codec._members(JobSubmitted)
+print(made == codec._members.cache_info().misses > 0)
 """
 
 
