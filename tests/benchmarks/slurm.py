@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.benchmarks.bed import wall_ms, which
+from tests.benchmarks.bed import which
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo")
 IS_INSTALLED = all(which(name, f"/usr/sbin/{name}") for name in PROGRAMS) and os.geteuid() == 0
@@ -88,12 +88,13 @@ def cluster(slots: int) -> Iterator[dict[str, str]]:
         yield env
 
 
-def list_ms(jobs: int, rounds: int) -> list[float]:
-    """Milliseconds of a list of so many waiting jobs, one line each."""
+@contextmanager
+def waiting(jobs: int) -> Iterator[dict[str, str]]:
+    """The variables with which ``squeue`` finds so many waiting jobs."""
     with cluster(2) as env:
         words = ["sbatch", "--hold", f"--array=1-{jobs}", "--chdir=/", "--wrap", "true"]
         subprocess.run(words, env=env, check=True, stdout=subprocess.DEVNULL)
-        return [wall_ms(["squeue", "-r"], env) for _ in range(rounds)]
+        yield {"SLURM_CONF": env["SLURM_CONF"]}
 
 
 def _said(env: dict[str, str], *words: str) -> str:
