@@ -38,10 +38,7 @@ _MOST_STOP_BYTES = 200
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
 _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
-_LOOK_S, _FAR_LOOK_S = (
-    0.2,
-    1.0,
-)  # between looks at the memory of a run; the second where half of it is not used
+_LOOK_S, _FAR_LOOK_S = 0.1, 0.5  # between looks at the memory of a run; the second where half of it is free
 
 # run, grace in ms, bytes that the log may have, bytes of memory that it may use (0: any number), what to start, the run
 # that it follows at once, and below the variables of the plan those that runs of a command share, marshalled
