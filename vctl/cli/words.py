@@ -3,14 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vctl.cli.table import Cell
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
 from vctl.spec.quantities import SIZES, format_duration, format_size
-
-if TYPE_CHECKING:
-    pass
 
 STATE_COLOURS = {
     "RUNNING": "green", "ALIVE": "green", "ACTIVE": "green", "FINISHED": "green",

@@ -245,7 +245,7 @@ def _check_ray(
         raise refuse(
             param("ray"),
             f"Ray is not installed where {_shown(request.argv[:1])} runs",
-            "pip install 'ray[default]' there, or name a Python that has it",
+            f"pip install '{raylets.PACKAGE}' there, or name a Python that has it",
         )
 
 
