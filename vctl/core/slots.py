@@ -175,9 +175,12 @@ def _key(static: int, capacity: FreeCapacity) -> ClassKey:
 
 
 def template_of(vnode: VNode, node: Node) -> str:
-    """The template of a whole node, also of a flexible virtual node that has grown over all of one; else empty."""
+    """The template of a whole node, also of a flexible virtual node that has grown over all of one; else empty.
+
+    On a node that shrank below its use, one beside others may have more than all of it: nothing tells it from a whole.
+    """
     is_whole = vnode.whole or (
-        vnode.kind == FLEXIBLE and within(node.total.amounts, vnode.allocation.amounts)
+        vnode.kind == FLEXIBLE and not node.shrunk and within(node.total.amounts, vnode.allocation.amounts)
     )
     return node.template_id if is_whole else ""
 

@@ -245,7 +245,7 @@ def _slot_class(ledger: Ledger, chain: list[str], slot_id: str) -> SlotClass:
     if vnode.cluster_id != chain[0]:
         labels, untouched = {**labels, lb.VNODE_ID: NEW, lb.VCLUSTER_ID: chain[0]}, True
     node = ledger.nodes[vnode.node_id]
-    grows = vnode.kind == FLEXIBLE and vnode.cluster_id in chain
+    grows = vnode.kind == FLEXIBLE and vnode.cluster_id in chain and not node.shrunk
     return SlotClass(
         labels, node.template_id if grows else template_of(vnode, node), capacity, untouched, [slot_id]
     )

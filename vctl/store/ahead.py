@@ -16,6 +16,7 @@ from sqlite3 import Row
 from typing import TYPE_CHECKING, TypeVar
 
 from vctl import engine
+from vctl.core.compact import dumps
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FIFO, PRIORITY
 from vctl.errors import Unreachable
@@ -29,6 +30,12 @@ _BEFORE = (
     "SELECT count(*), sum(parent_cluster_id != ? OR priority < ? OR submitted_at > ?)"
     " FROM runs_ahead JOIN jobs USING (job_id)"
 )
+_JOBS_OF = """
+SELECT job_id FROM clusters WHERE job_id IS NOT NULL AND cluster_id IN (
+    SELECT value FROM json_each(?)
+    UNION SELECT cluster_id FROM vnodes WHERE vnode_id IN (SELECT value FROM json_each(?))
+)
+"""
 FOLDER, _OFFER = "ahead", "offer"
 SETTLE_S, SETTLE_PAUSE_S = 5.0, 0.005
 """How long a command waits for the record of a start, and between looks."""
@@ -37,9 +44,10 @@ SETTLE_S, SETTLE_PAUSE_S = 5.0, 0.005
 class BeingStarted(Unreachable):
     """A supervisor starts a job at this moment, and the scheduler is about to record that: try again."""
 
-    def __init__(self, job_id: int) -> None:
+    def __init__(self, job_id: int, *, after: int | None = None) -> None:
+        place = "" if after is None else f" in the place of job {after}"
         super().__init__(
-            f"job {job_id} is being started, and no scheduler has recorded that yet",
+            f"job {job_id} is being started{place}, and no scheduler has recorded that yet",
             fix="try again; start `vctl daemon` where none runs",
         )
 
@@ -152,15 +160,29 @@ def may_precede(store: Store, job: PendingJob, order: Callable[[], str]) -> bool
 
 
 def check(store: Store, change: Change) -> None:
-    """Nothing new comes to live in a job of which the process is over: another job starts in its place."""
-    within = None
+    """A job of which the process is over stays as it is, and nothing new comes to live in it: another one starts in
+    exactly its place.
+    """
+    changed = _jobs_changed(store, change)
+    for job_id, before in store.being_started.items():
+        if before in changed:
+            raise BeingStarted(job_id, after=before)
+
+
+def _jobs_changed(store: Store, change: Change) -> set[int]:
+    """The jobs to whose place or content a change of a command belongs."""
+    clusters, vnodes = set[str | None](), tuple[str, ...]()
     if isinstance(change, engine.changes.TaskSubmitted):
-        within = change.task.job_id
-    elif isinstance(change, engine.changes.ClusterAdded):
-        job = store.value("SELECT job_id FROM clusters WHERE cluster_id = ?", change.cluster.parent_id)
-        within = None if job is None else int(job)
-    if within is not None and within in store.being_started.values():
-        raise BeingStarted(within)
+        return {change.task.job_id}
+    if isinstance(change, engine.changes.ClusterAdded):
+        clusters = {change.cluster.parent_id}
+    elif isinstance(change, engine.changes.ClusterChanged):
+        clusters = {change.cluster.cluster_id}
+    elif isinstance(change, engine.changes.VNodesChanged):
+        clusters, vnodes = {one.cluster_id for one in change.placed}, change.removed
+    if not clusters and not vnodes:
+        return set()
+    return {int(job_id) for job_id in store.column(_JOBS_OF, dumps(sorted(clusters - {None})), dumps(vnodes))}
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def schedulable_slots(store: Store, cluster_id: str) -> list[Row]:
         )
     return store.rows(
         "SELECT v.vnode_id AS slot_id, v.node_id, v.amounts, v.instances, v.labels, n.template_id, v.whole,"
-        " CASE WHEN v.kind = 'flexible' THEN n.amounts ELSE '' END AS of_node"
+        " CASE WHEN v.kind = 'flexible' AND NOT n.shrunk THEN n.amounts ELSE '' END AS of_node"
         " FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ? AND n.state = 'ALIVE'"
         " ORDER BY v.node_id, v.vnode_id",
         cluster_id,
