@@ -32,7 +32,6 @@ from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place, place_again
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.store import ahead, clusters, feed, preemptions, rows
-from vctl.store.ahead import withdraw
 from vctl.store.entries import Emitted
 from vctl.store.store import Store
 from vctl.store.write import write
@@ -102,7 +101,8 @@ class Processes:
         """A supervisor takes the next run, if it was not taken back, and declines those after one that was."""
         after = self.next.pop(run_id, [])
         assert self.home is not None
-        if after and not stopped and withdraw(self.home, after[0]):
+        if after and not stopped and (offer := self.home / ahead.FOLDER / after[0]).exists():
+            offer.unlink()
             self._start(after[0])
             if after[1:]:
                 self.next[after[0]] = after[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from vctl.ops.submitting import submit
 from vctl.runtime import objects
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
+from vctl.store.ahead import FOLDER, withdraw
 
 pytestmark = spec("18.budgets", "17.durable")
 
@@ -157,6 +159,23 @@ def test_who_was_to_follow_a_run_that_was_declined_waits_again(world: World) -> 
     world.scheduler.turn()
     assert not {*chain} & {*world.scheduler.state.ahead.runs}
     world.check()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_command_that_changes_nothing_keeps_nobody_behind_a_long_run(world: World, is_killed: bool) -> None:
+    """It is refused, or killed before its commit: the offers are gone, and who was to follow is taken back in time."""
+    chain = assigned_ahead(world, "1-6")
+    assert chain
+    if is_killed:
+        assert all(withdraw(world.home, one.run_id) for one in chain)
+    else:
+        with suppress(InterruptedError), world.store.transaction():
+            raise InterruptedError
+    world.sleep(1.0)
+    world.turn()
+    assert world.store.value("SELECT count(*) FROM runs_ahead") == 0
+    assert os.listdir(world.home / FOLDER) == []
+    jobs.stop(world.store, f"a_{chain[0].job_id}", grace_s=0)
 
 
 @spec("10.objects")

@@ -375,6 +375,37 @@ def test_who_has_a_node_whole_has_it_as_it_grows_and_shrinks(life: Life) -> None
     life.turn()
 
 
+@spec("5.whole-nodes", "9.resize")
+def test_a_part_of_a_node_that_shrank_is_no_whole_node(life: Life) -> None:
+    """A flexible virtual node beside another one has more than all of the node then; a whole one grew with the node."""
+    (a,) = life.nodes(1, "t", cpus=4)
+    one, three = {"resources": {"CPU": 1}}, {"CPU": 3}
+    life.logical("v", divisible=True, spec={"fixed_size_nodes": [one], "flexible_resource_min": three})
+    life.run("fixed", cluster="v", spec={"fixed_size_nodes": [one]})
+    node_ops.update(life.store, a, resources=cpu(2))
+    life.turn()
+    life.submit("j", cluster="v", spec={"replica_sets": {"t": 1}})
+    life.turn()
+    assert life.job("j")["status"] == "PENDING"
+    node_ops.update(life.store, a, resources=cpu(3))
+    life.turn()  # after each turn no core is held twice
+    assert life.job("j")["status"] == "PENDING"
+
+
+@spec("5.whole-nodes", "9.resize")
+def test_all_of_a_node_that_shrank_is_a_whole_node_when_its_use_fits_again(life: Life) -> None:
+    (a,) = life.nodes(1, "t", cpus=4)
+    life.logical("v", divisible=True, spec={"flexible_resource_min": {}})
+    life.run("first", cluster="v", spec={"flexible_resource_min": {"CPU": 4}})
+    node_ops.update(life.store, a, resources=cpu(2))
+    life.turn()
+    life.submit("j", cluster="v", spec={"replica_sets": {"t": 1}})
+    life.turn()
+    assert (life.job("j")["status"], life.job("j")["state_reason"]) == ("PENDING", "InsufficientResources")
+    life.end("first")
+    life.until(lambda: life.job("j")["status"] == "RUNNING", maintain=True)
+
+
 def test_a_shrunk_node_of_an_indivisible_cluster_keeps_its_job(life: Life) -> None:
     (a,) = life.nodes(1, "t", cpus=4)
     life.logical("v", {"t": 1})

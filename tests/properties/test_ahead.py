@@ -20,9 +20,11 @@ from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.runtime.protocol import RunState
+from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
 from vctl.spec.task_request import TaskRequest
+from vctl.store.ahead import BeingStarted
 from vctl.store.store import Store
 
 pytestmark = spec("8.arrays", "12.daemon-death", "12.node-death", "17.durable")
@@ -91,7 +93,9 @@ class Flow:
 
     def change(self, _: int) -> None:
         member = f"a_{self.dice.randint(1, 40)}"
-        action = self.dice.choice(["hold", "release", "edit", "stop", "drain", "undrain", "all"])
+        action = self.dice.choice(
+            ["hold", "release", "edit", "stop", "drain", "undrain", "all", "grow", "resize"]
+        )
         if action == "hold":
             job_edits.hold(self.store, member)
         elif action in ("release", "all"):
@@ -100,6 +104,12 @@ class Flow:
             job_edits.edit(self.store, member, {"priority": self.dice.choice([0, 1]), "time_limit_s": 50.0})
         elif action == "stop":
             job_ops.stop(self.store, member, grace_s=0)
+        elif action == "grow":
+            running = self.store.column("SELECT cluster_id FROM clusters WHERE kind = 'job'")
+            share = {"fixed_size_nodes": [{"resources": {"CPU": 0.5}}]}
+            clusters.update(self.store, self.dice.choice(running or ["none"]), spec=parse_cluster_spec(share))
+        elif action == "resize":
+            node_ops.update(self.store, "n2", resources=amounts(self.dice.choice([2, 3])))
         else:
             getattr(node_ops, action)(self.store, self.dice.choice(["n1", "n2"]))
 
@@ -227,6 +237,41 @@ def test_a_submit_takes_back_those_that_it_may_come_before(home: Path) -> None:
             before = assign()
             flow.submit(name, None, **fields)
             assert ahead() == (before if keeps else 0), name
+
+
+@pytest.mark.parametrize("has", ["slices", "a whole node"])
+def test_a_job_in_whose_place_another_one_is_being_started_keeps_its_cluster(home: Path, has: str) -> None:
+    """The place of the next one is that of its predecessor: neither an update nor a node that changes moves it."""
+    is_whole = has == "a whole node"
+    gang = parse_cluster_spec(
+        {"replica_sets": {"t": 1}} if is_whole else {"flexible_resource_min": {"CPU": 1}}
+    )
+    more = parse_cluster_spec({"fixed_size_nodes": [{"resources": {"CPU": 1}}]})
+    with World(home) as world:
+        node_ops.add(world.store, resources=amounts(2), node_id="n1", template="t")
+        request = JobRequest(
+            argv=("x",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array("1-9"), spec=gang
+        )
+        submitting.submit(world.store, request, environment={})
+        world.turn()
+        while not world.store.value("SELECT count(*) FROM runs_ahead"):
+            world.processes.end(world.processes.running()[0], 0)
+            world.turn()
+        (follows,) = world.store.column("SELECT follows FROM runs_ahead ORDER BY revision LIMIT 1")
+        world.processes.end(follows, 0)  # the next one has started, and no scheduler has heard of it
+        job_id = follows.partition(".")[0]
+
+        def change() -> None:
+            if is_whole:
+                node_ops.update(world.store, "n1", resources=amounts(3))
+            else:
+                clusters.update(world.store, f"{PRIMARY}##a_{job_id}", spec=more)
+
+        with pytest.raises(BeingStarted, match=f"in the place of job {job_id},"):
+            change()
+        world.turn()
+        node_ops.update(world.store, "n1", resources=amounts(3))
+        world.turn()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

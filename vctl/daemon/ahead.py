@@ -39,7 +39,7 @@ class NextRuns:
             state.take_back(self.store, list(state.ahead.runs))
             for row in rows:
                 if row["run_id"] not in state.ahead.runs:
-                    ahead.withdraw(self.store.home, row["run_id"])
+                    ahead.withdrawn(self.store, row["run_id"])
                     state.drop_ahead(self.store, row["run_id"], row["job_id"])
         self._since = dict.fromkeys(state.ahead.runs, self.clock.uptime_s())
 

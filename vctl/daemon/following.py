@@ -69,7 +69,7 @@ class FollowedState(SchedulerState):
         """Make a change, in memory and in the tables; inside a transaction that has followed all others."""
         if self.ahead.runs and not keeps_order(change):
             self.take_back(store, list(self.ahead.runs))
-        if isinstance(change, RunTakenBack) and not ahead.withdraw(store.home, change.run_id):
+        if isinstance(change, RunTakenBack) and not ahead.withdrawn(store, change.run_id):
             self.displaced[change.run_id] = None
         self.emit_in_order(store, change)
 
@@ -87,7 +87,7 @@ class FollowedState(SchedulerState):
     def take_back(self, store: Store, run_ids: Iterable[str]) -> None:
         """Take back runs that were assigned ahead, where they have not started; inside a transaction."""
         for run_id in run_ids:
-            if ahead.withdraw(store.home, run_id) and (one := self.ahead.runs.get(run_id)) is not None:
+            if ahead.withdrawn(store, run_id) and (one := self.ahead.runs.get(run_id)) is not None:
                 self.drop_ahead(store, run_id, one.start.job.job_id)
 
     def drop_ahead(self, store: Store, run_id: str, job_id: int) -> None:
@@ -95,7 +95,7 @@ class FollowedState(SchedulerState):
         after = list(self.ahead.chain(run_id))
         self.emit_in_order(store, RunTakenBack(run_id, job_id))
         for one in after:
-            ahead.withdraw(store.home, one.run.run_id)
+            ahead.withdrawn(store, one.run.run_id)
             self.emit_in_order(store, RunTakenBack(one.run.run_id, one.start.job.job_id))
 
     def emit_each(self, store: Store, changes: Iterable[Change]) -> None:

@@ -216,7 +216,17 @@ def emptied(ledger: Ledger, cluster_id: str) -> Ledger:
             vnode = ledger.vnodes[vnode_id]
             if vnode.parent_id in empty.vnodes:
                 empty.assign(replace(vnode, allocation=allocation))
+    for node in [one for one in empty.nodes.values() if one.shrunk and not is_overdrawn(empty, one.node_id)]:
+        empty.put_node(replace(node, shrunk=False))
     return empty
+
+
+def is_overdrawn(ledger: Ledger, node_id: str) -> bool:
+    """Whether more is held on a node that shrank, or in a virtual node there, than there is."""
+    here = [node_id]
+    for vnode_id in here:  # grows on the way
+        here += ledger.children[vnode_id]
+    return any(ledger.capacities[one].is_overdrawn() for one in here)
 
 
 def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allocation]]:

@@ -1,14 +1,15 @@
 """Runs that are assigned ahead: their rows, and for each the file that whoever removes it decides by.
 
-A supervisor removes ``ahead/<run>`` before it starts the run; whoever takes the run back removes it, too. Only one of
-them succeeds. So a transaction of a command takes all back that has not started, and nothing starts behind its back.
+A supervisor removes ``ahead/<run>`` before it starts the run; whoever takes the run back gives it another name. Only
+one of them succeeds. So a transaction of a command takes all back that has not started, and nothing starts behind its
+back.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -36,7 +37,7 @@ SELECT job_id FROM clusters WHERE job_id IS NOT NULL AND cluster_id IN (
     UNION SELECT cluster_id FROM vnodes WHERE vnode_id IN (SELECT value FROM json_each(?))
 )
 """
-FOLDER, _OFFER = "ahead", "offer"
+FOLDER, _OFFER, _BACK = "ahead", "offer", ".back"
 SETTLE_S, SETTLE_PAUSE_S = 5.0, 0.005
 """How long a command waits for the record of a start, and between looks."""
 
@@ -96,27 +97,45 @@ def _write_boot(path: str) -> None:
 
 
 def withdraw(home: Path, run_id: str) -> bool:
-    """Whether a run has not started and never will because of the offer: it is withdrawn now.
+    """Whether a run has not started and never will because of the offer: it is withdrawn now, or was before.
 
-    An offer of another boot may have been taken: that it was removed did not reach the disk.
+    The offer keeps another name: who withdraws it may die before its commit, or be refused, and the next one is to
+    know. An offer of another boot may have been taken: that it was removed did not reach the disk.
     """
     path = f"{home}/{FOLDER}/{run_id}"
     try:
         with open(path, "rb") as file:
             is_ours = file.read() == _boot()
-        os.unlink(path)
+        os.rename(path, path + _BACK) if is_ours else os.unlink(path)
     except OSError:
-        return False
+        return os.path.exists(path + _BACK)
     return is_ours
 
 
-def tidy(home: Path, known: Iterable[str]) -> None:
+def withdrawn(store: Store, run_id: str) -> bool:
+    """As ``withdraw``, in a transaction that drops the row of the run: after it nobody asks for the offer again."""
+    is_back = withdraw(store.home, run_id)
+    if is_back:
+        store.withdrawn.append(run_id)
+    return is_back
+
+
+def forget(store: Store) -> None:
+    """After the commit: the offers that the transaction has withdrawn go."""
+    for run_id in store.withdrawn:
+        with suppress(OSError):
+            os.unlink(f"{store.home}/{FOLDER}/{run_id}{_BACK}")
+    store.withdrawn.clear()
+
+
+def tidy(home: Path, known: Collection[str]) -> None:
     """Remove the offers of runs that nobody knows, and the file of which those of an earlier boot are names."""
     with suppress(OSError):
         os.unlink(home / _OFFER)
     with suppress(OSError):
-        for name in set(os.listdir(home / FOLDER)) - set(known):
-            withdraw(home, name)
+        for name in os.listdir(home / FOLDER):
+            if name.removesuffix(_BACK) not in known:
+                os.unlink(home / FOLDER / name)
 
 
 # ---- commands ----
@@ -131,7 +150,7 @@ def take_back(store: Store) -> None:
         return
     store.being_started, back = {}, set()
     for row in rows(store):
-        if withdraw(store.home, row["run_id"]) or row["follows"] in back:
+        if withdrawn(store, row["run_id"]) or row["follows"] in back:
             back.add(row["run_id"])
             store.emit(engine.changes.RunTakenBack(row["run_id"], row["job_id"]))
         else:

@@ -69,6 +69,8 @@ class Store:
         """In a command: waiting jobs that a supervisor starts now -> the jobs that are over before them."""
         self.takes_back = True
         """Whether a transaction begins with taking back all runs that were assigned ahead."""
+        self.withdrawn: list[str] = []
+        """Runs that were assigned ahead, and that the open transaction takes back."""
         self._unwritten: list[Entry] = []
         """Entries of the open transaction that are not in the tables yet: whoever uses ``db`` finds them there."""
 
@@ -166,8 +168,11 @@ class Store:
             self.last_entry = self._head().seq
             # before others can write: whoever wrote last has announced it last
             self._announce(self.last_entry)
+            if self.withdrawn:
+                ahead.forget(self)
         except BaseException as error:
             self._unwritten.clear()
+            self.withdrawn.clear()
             if self.db.in_transaction:  # a full disk has taken everything back already
                 with suppress(sqlite3.OperationalError):
                     self.db.execute("ROLLBACK")

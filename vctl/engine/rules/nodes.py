@@ -30,8 +30,9 @@ from vctl.engine.rules import stops
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import NodeSilent, Stimulus
+from vctl.scheduler.feasibility import is_overdrawn
 from vctl.scheduler.leasing import empty_parts, settle
-from vctl.scheduler.replacement import Replaced, below, broken_gangs, is_published, slice_moves, whole_moves
+from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, slice_moves, whole_moves
 
 
 def silent(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
@@ -194,6 +195,5 @@ def settled(state: SchedulerState) -> Iterator[Change]:
     """Nodes that shrank are as others once no more is held on them than there is."""
     ledger = state.ledger
     for node_id in sorted(state.shrunk_nodes):
-        slots = [node_id, *(vnode.vnode_id for vnode in below(ledger, node_id))]
-        if not any(ledger.capacities[one].is_overdrawn() for one in slots):
+        if not is_overdrawn(ledger, node_id):
             yield NodeChanged(replace(ledger.nodes[node_id], shrunk=False), settled=True)
