@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from vctl.daemon.turn import Turn
 from vctl.engine import changes as ch
 from vctl.runtime.local import LocalRuntime
 from vctl.scheduler.plan import Trial
-from vctl.store import write
+from vctl.store import ahead, write
 from vctl.store.store import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -144,6 +145,18 @@ def kept_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "turn", turn)
 
 
+def lost_offer(patch: pytest.MonkeyPatch) -> None:
+    """Who withdraws an offer leaves no trace, and may be refused or killed after that."""
+    original = ahead.withdraw
+
+    def withdraw(home: Path, run_id: str) -> bool:
+        is_back = original(home, run_id)
+        Path(home, ahead.FOLDER, run_id + ahead._BACK).unlink(missing_ok=True)
+        return is_back
+
+    patch.setattr(ahead, "withdraw", withdraw)
+
+
 def wrong_stop(patch: pytest.MonkeyPatch) -> None:
     """A stop that nobody answers is carried out on another run of the same machine."""
     original = LocalRuntime.stop
@@ -159,6 +172,6 @@ PLANTED: dict[str, Plant] = {
     for plant in (
         double_launch, lost_exit, leaked_lease, partial_gang, unfenced_daemon, skipped_event, wrong_take_back,
         effect_before_commit, forgotten_write, no_adoption, kept_state,
-        wrong_stop,
+        lost_offer, wrong_stop,
     )
 }  # fmt: skip

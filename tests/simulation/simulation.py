@@ -23,6 +23,7 @@ from tests.simulation.kernel import Kernel, Runtime, Violation
 from tests.users import PROVIDER, Users
 from tests.world import Killed, ShortRuns, World, amounts, loaded, picture_of, unlike
 from vctl.core.values import replace
+from vctl.daemon.ahead import LONGEST_S
 from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
@@ -150,6 +151,8 @@ class Simulation(World):
         self.calm = False
         self.turns = self.commits = self.states = self.read_to = 0
         self.checked: object = None
+        self.behind: dict[str, float] = {}
+        """Runs assigned ahead -> since when the scheduler that rules is seen to know them."""
         provider = PROVIDER if swarm.random() < 0.3 else None
         super().__init__(
             home, terms=LeaseTerms(idle_s=10, cooldown_s=2, reclaim_grace_s=5), provider=provider
@@ -379,6 +382,7 @@ class Simulation(World):
         self.in_turn = False
         if scheduler is self.scheduler:
             self.daemon_due = self.elapsed_s + (0.001 if self.woken else max(sleep_s, TURN_S))
+            self._check_behind(scheduler)
             self._check_state(scheduler)
         else:
             self._bury(scheduler)  # it has noticed nothing, and done nothing
@@ -666,6 +670,15 @@ class Simulation(World):
         self.folding.check(None)
         if problems := prove(self.store):
             raise Violation(problems)
+
+    def _check_behind(self, scheduler: Scheduler) -> None:
+        """Who was to follow a run is taken back once that takes long, whoever was refused or killed in between."""
+        ahead = {} if scheduler.state is None else scheduler.state.ahead.runs
+        self.behind = {run_id: self.behind.get(run_id, self.elapsed_s) for run_id in ahead}
+        for run_id, since in self.behind.items():
+            process = self.processes.processes.get(ahead[run_id].follows)
+            if self.elapsed_s - since > 2 * LONGEST_S and process is not None and process.alive:
+                raise Violation(f"{run_id} waits behind {ahead[run_id].follows}, which takes long")
 
     def _check_state(self, scheduler: Scheduler) -> None:
         """What the scheduler knows is what the tables say, once it has read all of the journal."""
