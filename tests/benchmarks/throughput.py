@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.benchmarks import hyperqueue
+from tests.benchmarks import hyperqueue, slurm
 from tests.benchmarks.bed import Bed, bed, which
 from tests.benchmarks.report import Report
 from vctl.ops.jobs import list_jobs
 from vctl.store.store import Store
 
 JOBS, SLOTS, TURNS = 1_000, (2, 64), 3
-FLOOR = "xargs -P"
+FLOOR, SLURM = "xargs -P", "Slurm, one array"
 _ANY_LEFT = (
     "SELECT EXISTS (SELECT 1 FROM jobs WHERE status = 'PENDING')"
     " OR EXISTS (SELECT 1 FROM jobs WHERE status = 'RUNNING')"
@@ -26,6 +26,7 @@ MISSING = {
     "GNU parallel": lambda: which("parallel") is None,
     "task-spooler": lambda: which("tsp", "ts") is None,
     "HyperQueue (pip install hyperqueue)": lambda: not hyperqueue.IS_INSTALLED,
+    "Slurm (and root)": lambda: not slurm.IS_INSTALLED,
 }
 
 
@@ -36,32 +37,39 @@ def run(options: argparse.Namespace) -> Report:
     for slots in SLOTS:
         rates: dict[str, list[float]] = {}
         for _ in range(turns):
-            for name, seconds in contestants(slots, jobs).items():
-                rates.setdefault(f"{name}, {slots} slots", []).append(jobs / seconds())
+            for name, seconds in contestants(slots).items():
+                count = min(jobs, slurm.MOST_JOBS) if name == SLURM else jobs
+                rates.setdefault(f"{name}, {slots} slots", []).append(count / seconds(count))
         for name, samples in rates.items():
             floor = f"{FLOOR}, {slots} slots"
             report.add(name, "per s", samples, base=None if name == floor else floor)
     for peer, is_missing in MISSING.items():
         if is_missing():
             report.remark(f"{peer} is not installed: no comparison")
+    if slurm.IS_INSTALLED and jobs > slurm.MOST_JOBS:
+        report.remark(
+            f"Slurm: {slurm.MOST_JOBS} jobs, which takes it seconds; its state is on disk some seconds later"
+        )
     report.remark("vctl: every submit and every end is on disk; single jobs come from one open connection")
     return report
 
 
-def contestants(slots: int, jobs: int) -> dict[str, Callable[[], float]]:
-    """Each with what takes its seconds."""
-    found: dict[str, Callable[[], float]] = {
-        FLOOR: lambda: xargs(jobs, slots),
-        "vctl, one array": lambda: vctl(jobs, slots, array),
-        "vctl, single jobs": lambda: vctl(jobs, slots, singles),
+def contestants(slots: int) -> dict[str, Callable[[int], float]]:
+    """Each with the seconds that it takes for so many jobs."""
+    found: dict[str, Callable[[int], float]] = {
+        FLOOR: lambda jobs: xargs(jobs, slots),
+        "vctl, one array": lambda jobs: vctl(jobs, slots, array),
+        "vctl, single jobs": lambda jobs: vctl(jobs, slots, singles),
     }
     if hyperqueue.IS_INSTALLED:
-        found["HyperQueue, one batch"] = lambda: hyperqueue.seconds(slots, jobs, "array")
-        found["HyperQueue, single jobs"] = lambda: hyperqueue.seconds(slots, jobs, "single")
+        found["HyperQueue, one batch"] = lambda jobs: hyperqueue.seconds(slots, jobs, "array")
+        found["HyperQueue, single jobs"] = lambda jobs: hyperqueue.seconds(slots, jobs, "single")
     if parallel := which("parallel"):
-        found["parallel -j"] = lambda: feed([parallel, f"-j{slots}", "true", "#"], jobs)
+        found["parallel -j"] = lambda jobs: feed([parallel, f"-j{slots}", "true", "#"], jobs)
     if tsp := which("tsp", "ts"):
-        found["tsp -S"] = lambda: spool(tsp, jobs, slots)
+        found["tsp -S"] = lambda jobs: spool(tsp, jobs, slots)
+    if slurm.IS_INSTALLED:
+        found[SLURM] = lambda jobs: slurm.seconds(slots, jobs)
     return found
 
 
