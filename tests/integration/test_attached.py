@@ -253,7 +253,8 @@ def test_signals_reach_a_labelled_command(site: Place) -> None:
 def test_a_job_once_more(site: Place) -> None:
     words = ["--nodes", "2", "-n", "1", "--per-node", "--priority", "4", "--time-limit", "1h", "--metadata", "k=v",
              "--signal", "USR1@60", "--max-retries", "2", "--name", "n", "--env", "A=b c"]  # fmt: skip
-    line = 'echo "$ODD $A $RANK $PWD"; exit 3'
+    both_said = 'said=$VCTL_SUBMISSION_ID; >"$said.$RANK"; until [ -e "$said.0" -a -e "$said.1" ]; do sleep 0.01; done'
+    line = f'echo "$ODD $A $RANK $PWD"; {both_said}; exit 3'  # the first that fails ends the other one
     first = site.fork("run", "--submission-id", "first", *words, "--", "sh", "-c", line, ODD="x\ny")
     assert first.code == 3
     again = site.fork("job", "rerun", "first", ODD="other", A="other")
