@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.specification import spec
+from vctl.core.clusters import ClusterSpec
+from vctl.core.nodes import MADE_BY
 from vctl.errors import Infeasible
 from vctl.ops import clusters, nodes, submitting
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -65,6 +67,41 @@ def test_the_details_of_a_cluster_that_can_never_be_say_what_its_message_says(st
     with pytest.raises(Infeasible, match="99 CPU asked, 10 exist") as refused:
         clusters.create(store, "large", spec=wanted)
     assert refused.value.details == {"resource": "CPU", "need": 99.0, "largest": 10.0}
+
+
+MADE = {
+    "none has been made": lambda _: None,
+    "one works": lambda store: made(store, "4c-p1"),
+    "both work": lambda store: [made(store, "4c-p1"), made(store, "4c-p2")],
+    "one is being drained": lambda store: [
+        made(store, "4c-p1"), clusters.create(store, "in-use", spec=one_of("4c-p1")), nodes.drain(store, "4c-p1")
+    ],
+    "one has died and will be replaced": lambda store: [made(store, "4c-p1"), nodes.kill(store, "4c-p1")],
+}  # fmt: skip
+
+
+def made(store: Store, node_id: str) -> None:
+    """A machine of the provider."""
+    labels = {MADE_BY: "simulated"}
+    nodes.add(store, node_id=node_id, template="4c", resources={"CPU": 40_000}, labels=labels)
+
+
+def one_of(node_id: str) -> ClusterSpec:
+    """One CPU on this node."""
+    node = {"resources": {"CPU": 1}, "label_selector": {"ray.io/node-id": node_id}}
+    return parse_cluster_spec({"fixed_size_nodes": [{"nodes": [node]}]})
+
+
+@pytest.mark.parametrize("change", MADE.values(), ids=MADE)
+def test_machines_that_the_provider_has_made_count_in_its_maximum_when(store: Store, change: object) -> None:
+    store.could_make = lambda _: [{"name": "4c", "resources": {"CPU": 40_000}, "labels": {}, "most": 2}]
+    assert callable(change)
+    change(store)
+    wanted = parse_cluster_spec({"flexible_resource_min": {"CPU": 19}})
+    with pytest.raises(Infeasible, match="19 CPU asked, 18 exist"):
+        submitting.submit(store, JobRequest(argv=("true",), spec=wanted), environment={})
+    with pytest.raises(Infeasible, match="19 CPU asked, 18 exist"):
+        clusters.create(store, "large", spec=wanted)
 
 
 REFUSALS = {

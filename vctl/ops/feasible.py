@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
-from vctl.core.nodes import DRAINED, Node
+from vctl.core.nodes import ALIVE, DRAINED, DRAINING, MADE_BY, Node
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.values import replace
 from vctl.core.wording import amount_text, cluster_text
@@ -133,12 +134,23 @@ def templates(store: Store) -> Sequence[Mapping[str, Any]]:
 
 
 def add_possible(store: Store, ledger: Ledger) -> None:
-    """Add all nodes that the provider could make to a ledger."""
-    for kind in templates(store):
+    """Add all nodes that the provider could still make to a ledger: those that it has made count in its maximum."""
+    kinds = templates(store)
+    made = _made(store) if kinds else {}
+    for kind in kinds:
         total = rs.whole_node(kind["resources"], frozenset(kind.get("units", rs.DEFAULT_UNITS)))
-        for number in range(min(kind["most"], MOST_POSSIBLE)):
+        for number in range(min(kind["most"] - made.get(kind["name"], 0), MOST_POSSIBLE)):
             node_id = f"~{kind['name']}-{number}"
             ledger.put_node(Node(node_id, kind["name"], total, node_id, kind["labels"]))
+
+
+def _made(store: Store) -> Mapping[str, int]:
+    """Template -> the machines of the provider that are capacity; those that died or go will be replaced."""
+    return Counter(
+        row["template_id"]
+        for row in nodes.all_rows(store)
+        if row["state"] in (ALIVE, DRAINING) and MADE_BY in rows.loads(row["labels"])
+    )
 
 
 def _primary_of(found: Sequence[Row]) -> Ledger:
