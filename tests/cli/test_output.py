@@ -180,6 +180,16 @@ def test_piped_tables_are_plain_and_whole(nodes: Cli) -> None:
     assert "\x1b" not in ran.out
 
 
+@spec("3.totals")
+def test_tables_show_what_is_held_of_a_resource_that_a_node_has_no_more(nodes: Cli) -> None:
+    nodes(*"node add shrinks --resources".split(), '{"GPU": 2, "licence": 1}', "--simulated")
+    nodes(*"vc create team --spec".split(), '{"flexible_resource_min": {"GPU": 2, "licence": 1}}')
+    nodes(*"node update shrinks --resources".split(), '{"GPU": 0, "licence": 0, "CPU": 1}')
+    assert " 2/0 " in nodes("node list").out
+    assert " 2/0 " in nodes("nodes").out
+    assert re.search(r"GPU +0 +2 +0", nodes("status").out)
+
+
 def test_header_and_colour_can_be_chosen(jobs: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(jobs("job list --no-header").out.splitlines()) == 2
     assert not jobs("job list -o csv --no-header").out.startswith("job_id")

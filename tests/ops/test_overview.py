@@ -179,3 +179,22 @@ def test_a_node_that_shrank_below_its_use_takes_nothing_from_what_the_others_hav
     assert views.nodes(world.store)[0]["Available"] == nodes.get_node(world.store, "n-00")["available"]
     assert views.current_node(world.store, "n-00")["available"] == {"CPU": 0.0}
     assert views.current_node(world.store, "n-00")["used"] == {"CPU": 6.0}
+
+
+@specification.spec("3.totals")
+def test_what_a_node_has_no_more_is_shown_while_something_holds_it(world: World) -> None:
+    nodes.update(world.store, "n-00", resources={GPU: 2 * SCALE, "licence": SCALE})
+    held = parse_cluster_spec({"flexible_resource_min": {"GPU": 2, "licence": 1}}, logical=True)
+    clusters.create(world.store, "team", spec=held)
+    nodes.update(world.store, "n-00", resources={GPU: 0, "licence": 0})
+    node = nodes.get_node(world.store, "n-00")
+    assert node["resources"] == {"CPU": 8.0, "GPU": 0.0, "licence": 0.0}
+    assert node["used"] == {"CPU": 0.0, "GPU": 2.0, "licence": 1.0}
+    assert node["available"] == {"CPU": 8.0, "GPU": 0.0, "licence": 0.0}
+    assert views.nodes(world.store)[0]["Used"] == node["used"]
+    assert views.cluster_resources(world.store) == {"CPU": 32.0, "GPU": 0.0, "licence": 0.0}
+    gpus = {"total": 0.0, "reserved": 2.0, "used": 0.0}
+    assert overview.status(world.store)["resources"]["GPU"] == gpus
+    clusters.delete(world.store, "team")
+    assert nodes.get_node(world.store, "n-00")["used"] == {"CPU": 0.0}
+    assert overview.status(world.store)["resources"].keys() == {"CPU"}

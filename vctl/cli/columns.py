@@ -34,10 +34,9 @@ def _amount(field: str, name: str) -> Any:
 
 def _used(name: str, total: str, used: str) -> Any:
     def show(item: Item) -> Cell | str:
-        have = (item.get(total) or {}).get(name)
-        if not have:
+        have, use = ((item.get(field) or {}).get(name, 0) for field in (total, used))
+        if not have and not use:
             return ""
-        use = item[used].get(name, 0)
         return Cell(f"{words.amount(name, use)}/{words.amount(name, have)}", "yellow" if use >= have else "")
 
     return show

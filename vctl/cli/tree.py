@@ -40,10 +40,8 @@ def _bar(branch: Branch) -> Bar:
 
 def _amount(name: str) -> Any:
     def show(branch: Branch) -> str:
-        total = branch["total"].get(name)
-        if not total:
-            return ""
-        return f"{words.amount(name, branch['used'].get(name, 0))}/{words.amount(name, total)}"
+        total, used = branch["total"].get(name, 0), branch["used"].get(name, 0)
+        return f"{words.amount(name, used)}/{words.amount(name, total)}" if total or used else ""
 
     return show
 
@@ -52,7 +50,7 @@ def _others(branch: Branch) -> str:
     others = [
         name
         for name in branch["total"]
-        if branch["total"][name] and name not in (*FIRST, "object_store_memory")
+        if (branch["total"][name] or branch["used"].get(name)) and name not in (*FIRST, "object_store_memory")
     ]
     return ", ".join(f"{name} {_amount(name)(branch)}" for name in others)
 

@@ -26,8 +26,8 @@ class Capacity:
     used: Sums = field(default_factory=dict)
 
     def form(self) -> ClusterUse:
-        """The documented JSON form; each of the three maps names every resource of the cluster."""
-        none = dict.fromkeys(self.total, 0)
+        """The documented JSON form; each of the three maps names every resource of the cluster, and what is held."""
+        none = dict.fromkeys((*self.total, *self.reserved, *self.used), 0)
         return {
             "total": forms.amounts({**none, **self.total}),
             "reserved": forms.amounts({**none, **self.reserved}),
@@ -72,7 +72,10 @@ Sums = dict[str, int]
 
 @value(slots=True)
 class Slot:
-    """One virtual node of a cluster for commands that read; ``free``: its total without what is held there."""
+    """One virtual node of a cluster for commands that read; ``free``: its total without what is held there.
+
+    A resource that it has no more is still named, with a total of 0, while something holds it.
+    """
 
     row: Row
     state: str
@@ -106,17 +109,19 @@ def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str,
         if held["whole"] and held["kind"] == LOGICAL and not owned:
             slots.pop(held["parent_vnode_id"], None)
         elif (slot := slots.get(held["parent_vnode_id"])) is not None:
-            _take(slot.free, held["amounts"])
+            _take(slot, held["amounts"])
     for held in clusters.run_allocations(store, cluster_id):
         if (slot := slots.get(held["vnode_id"])) is not None:
-            _take(slot.free, held["amounts"])
+            _take(slot, held["amounts"])
     return slots
 
 
-def _take(free: Sums, amounts: str) -> None:
+def _take(slot: Slot, amounts: str) -> None:
     if amounts != "{}":
         for name, amount in loads(amounts).items():
-            free[name] = free.get(name, 0) - amount
+            slot.free[name] = slot.free.get(name, 0) - amount
+            if amount:
+                slot.total.setdefault(name, 0)
 
 
 def totals_of(store: Store, cluster_id: str) -> tuple[Sums, Sums]:
