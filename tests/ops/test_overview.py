@@ -9,6 +9,7 @@ import pytest
 from tests import specification
 from tests.world import World
 from vctl.core.resources import CPU, GPU, SCALE
+from vctl.errors import Conflict
 from vctl.ops import cluster_views, clusters, jobs, nodes, overview, submitting, views
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
@@ -198,3 +199,29 @@ def test_what_a_node_has_no_more_is_shown_while_something_holds_it(world: World)
     clusters.delete(world.store, "team")
     assert nodes.get_node(world.store, "n-00")["used"] == {"CPU": 0.0}
     assert overview.status(world.store)["resources"].keys() == {"CPU"}
+
+
+@specification.spec("13.errors")
+def test_refusals_name_the_cluster_of_a_job_as_the_screens_do(world: World) -> None:
+    submit(world, "job", 2)
+    submit(world, "more", 8)
+    world.turn()
+    store, inside = world.store, "kPrimaryClusterID##job"
+    clusters.create(store, "sub", spec=spec(CPU=1), parent_id=inside)
+    refused = {
+        "virtual cluster primary##job##sub exists already": lambda: clusters.create(
+            store, "sub", parent_id=inside
+        ),
+        "for cluster primary##job##two now": lambda: clusters.create(
+            store, "two", spec=spec(CPU=2), parent_id=inside
+        ),
+        "virtual node primary##job/0 on n-00 is in use": lambda: clusters.update(
+            store, inside, spec=spec(CPU=1)
+        ),
+        "^primary##job was made from a resource spec": lambda: clusters.update(
+            store, inside, spec=parse_cluster_spec({"replica_sets": {"8c": 1}})
+        ),
+    }
+    for words, change in refused.items():
+        with pytest.raises(Conflict, match=words):
+            change()

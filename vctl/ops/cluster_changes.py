@@ -77,7 +77,8 @@ def create(
         problem = f"{cluster_id} is not inside the cluster of a job, so it outlives all jobs anyway"
         raise refuse(param("detach"), problem, "leave it out")
     if table.get(store, cluster_id) is not None:
-        raise Conflict(f"virtual cluster {cluster_id} exists already", fix=f"vctl vc update {cluster_id} …")
+        name = cluster_text(cluster_id)
+        raise Conflict(f"virtual cluster {name} exists already", fix=f"vctl vc update {name} …")
     divisible = True if kind == SUB else bool(wanted.divisible)
     spec = wanted.spec or (ClusterSpec() if kind == SUB else NOTHING)
     cluster = Cluster(
@@ -177,12 +178,12 @@ def _check_form(old: Cluster, spec: ClusterSpec) -> None:
     """Refuse a change from whole nodes to slices, or back."""
     if of_whole_nodes(spec) and not of_whole_nodes(old.spec):
         raise Conflict(
-            f"{old.cluster_id} was made from a resource spec and cannot change to replica sets",
+            f"{cluster_text(old.cluster_id)} was made from a resource spec and cannot change to replica sets",
             fix=f"give {param('spec')}=JSON",
         )
     if old.spec.replica_sets and not of_whole_nodes(spec):
         raise Conflict(
-            f"{old.cluster_id} was made from replica sets and cannot change to a resource spec",
+            f"{cluster_text(old.cluster_id)} was made from replica sets and cannot change to a resource spec",
             fix=f"give {param('replica_sets')}",
         )
 
@@ -334,9 +335,9 @@ def _reserved(cluster: Cluster, answer: Unplaced | InUse, kept_for: Sequence[str
     """The refusal of a change for which only resources are missing that preemptions reserve."""
     winners = listed(kept_for, MOST_NAMED)
     problem = (
-        f"virtual node {answer.vnode.vnode_id} on {answer.vnode.node_id} is reserved for {winners}"
+        f"virtual node {cluster_text(answer.vnode.vnode_id)} on {answer.vnode.node_id} is reserved for {winners}"
         if isinstance(answer, InUse)
-        else f"not enough free resources for cluster {cluster.cluster_id} now: the resources that it"
+        else f"not enough free resources for cluster {cluster_text(cluster.cluster_id)} now: the resources that it"
         f" needs are reserved for {winners}, which preempts other jobs"
     )
     fix = f"wait until that has started; see `vctl why {kept_for[0]}`"
@@ -351,7 +352,8 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
     assert cluster.parent_id is not None
     if isinstance(answer, InUse):
         return Conflict(
-            f"virtual node {answer.vnode.vnode_id} on {answer.vnode.node_id} is in use and cannot be taken away",
+            f"virtual node {cluster_text(answer.vnode.vnode_id)} on {answer.vnode.node_id} is in use and cannot be"
+            " taken away",
             fix="stop what uses it, or keep its group in the spec",
         )
     # a parent that may grow is no limit; the clusters above it are
@@ -359,7 +361,7 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
         store,
         cluster.parent_id,
         feasible.asked(cluster.spec, {}),
-        f"cluster {cluster.cluster_id} can never have these resources",
+        f"cluster {cluster_text(cluster.cluster_id)} can never have these resources",
     )
     feasible.add_possible(store, ledger)  # the ledger is dropped with the transaction
     never = ever(ledger, cluster.parent_id, cluster.spec, {})
@@ -371,7 +373,7 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
     return Conflict(
-        f"not enough free resources for cluster {cluster.cluster_id} now: {answer.message}",
+        f"not enough free resources for cluster {cluster_text(cluster.cluster_id)} now: {answer.message}",
         fix="free some resources first; `vctl status` shows who holds them",
         details={"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE},
     )
