@@ -99,6 +99,36 @@ REFUSED = {
         {"fixed_size_nodes": [FixedSizeNode({"CPU": 1}, label_selector={"zone": In()})]},
         "zone",
     ),
+    "a number in place of amounts": ({"flexible_resource_min": 5}, "flexible_resource_min"),
+    "a list in place of amounts": ({"flexible_resource_max": [1]}, "flexible_resource_max"),
+    "a number in place of counts": ({"replica_sets": 5}, "replica_sets"),
+    "a text in place of groups": ({"fixed_size_nodes": "abc"}, "fixed_size_nodes"),
+    "an object in place of groups": ({"fixed_size_nodes": {}}, "fixed_size_nodes"),
+    "one group in place of groups": (
+        {"fixed_size_nodes": FixedSizeNodes([FixedSizeNode({"CPU": 1})])},
+        "fixed_size_nodes",
+    ),
+    "groups that could be read once only": (
+        {"fixed_size_nodes": (one for one in [FixedSizeNode({"CPU": 1})])},
+        "fixed_size_nodes",
+    ),
+    "a number in place of a group": ({"fixed_size_nodes": [5]}, "fixed_size_nodes[0]"),
+    "a number in place of nodes": (
+        {"fixed_size_nodes": [FixedSizeNodes(5)]},  # type: ignore[arg-type]
+        "fixed_size_nodes[0].nodes",
+    ),
+    "a text in place of the amounts of a node": (
+        {"fixed_size_nodes": [FixedSizeNodes([FixedSizeNode("CPU")])]},  # type: ignore[arg-type]
+        "fixed_size_nodes[0].nodes[0].resources",
+    ),
+    "a text in place of a selector": (
+        {"fixed_size_nodes": [FixedSizeNode({"CPU": 1}, label_selector="zone")]},  # type: ignore[arg-type]
+        "label_selector",
+    ),
+    "a number in place of a condition": (
+        {"fixed_size_nodes": [FixedSizeNode({"CPU": 1}, label_selector={"zone": 5})]},  # type: ignore[dict-item]
+        "label_selector.zone",
+    ),
 }
 
 
@@ -109,6 +139,13 @@ def test_what_is_wrong_is_named(fields: dict[str, object], path: str) -> None:
     assert path in caught.value.details["path"]
     assert caught.value.exit_code == 2
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(("fields", "path"), REFUSED.values(), ids=REFUSED)
+def test_the_same_is_named_in_the_json_form(fields: dict[str, object], path: str) -> None:
+    with pytest.raises(BadSpec) as caught:
+        VirtualCluster.from_dict(fields)
+    assert path in caught.value.details["path"]
 
 
 def test_an_unknown_field_is_named() -> None:

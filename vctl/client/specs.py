@@ -5,9 +5,9 @@ Each class has a JSON form (``as_dict``), which ``vctl.spec`` reads and checks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 PACK: Final = "PACK"
 SPREAD: Final = "SPREAD"
@@ -76,9 +76,9 @@ class FixedSizeNode:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        document: dict[str, Any] = {"resources": dict(self.resources)}
+        document: dict[str, Any] = {"resources": document_of(self.resources)}
         if self.labels is not None:
-            document["labels"] = dict(self.labels)
+            document["labels"] = document_of(self.labels)
         if self.label_selector is not None:
             document["label_selector"] = selector_document(self.label_selector)
         return document
@@ -94,7 +94,7 @@ class FixedSizeNodes:
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {
-            "nodes": [document_of(node) for node in self.nodes],
+            "nodes": list_of(self.nodes),
             "scheduling_policy": self.scheduling_policy,
         }
 
@@ -103,16 +103,34 @@ Groups = Sequence[FixedSizeNodes | FixedSizeNode | Mapping[str, Any]]
 """Groups, or nodes, which are one PACK group."""
 
 
-def selector_document(selector: LabelSelector) -> dict[str, Any]:
+# What is of another kind than its place takes stays as it is: the parser of a spec refuses it, and names the place.
+
+
+def selector_document(selector: object) -> Any:
     """A label selector as JSON."""
-    return {
-        key: str(value)
-        if isinstance(value, (str, In, NotIn, Exists, DoesNotExist))
-        else [str(one) for one in value]
-        for key, value in selector.items()
-    }
+    if not isinstance(selector, Mapping):
+        return selector
+    return {key: _condition(value) for key, value in selector.items()}
 
 
-def document_of(part: FixedSizeNode | FixedSizeNodes | Mapping[str, Any]) -> dict[str, Any]:
+def _condition(value: object) -> Any:
+    if isinstance(value, (In, NotIn, Exists, DoesNotExist)):
+        return str(value)
+    return value if isinstance(value, str) or not _is_list(value) else [str(one) for one in value]
+
+
+def document_of(part: object) -> Any:
     """The JSON form of a part of a spec, given as an object or as JSON."""
-    return part.as_dict() if isinstance(part, (FixedSizeNode, FixedSizeNodes)) else dict(part)
+    if isinstance(part, (FixedSizeNode, FixedSizeNodes)):
+        return part.as_dict()
+    return dict(part) if isinstance(part, Mapping) else part
+
+
+def list_of(parts: object) -> Any:
+    """The JSON form of a list of parts of a spec."""
+    return [document_of(part) for part in parts] if _is_list(parts) else parts
+
+
+def _is_list(value: object) -> TypeGuard[Collection[object]]:
+    """Whether a value holds others that can be read more than once, unlike those of a generator."""
+    return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))

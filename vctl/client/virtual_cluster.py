@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vctl import operations
 from vctl.client import inside
-from vctl.client.specs import Amounts, Groups, document_of
+from vctl.client.specs import Amounts, Groups, document_of, list_of
 from vctl.errors import BadSpec, Conflict, NotFound, TimedOut
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ class VirtualCluster:
         """The JSON form, with the given fields only."""
         document: dict[str, Any] = {}
         if self.flexible_resource_min is not None:
-            document["flexible_resource_min"] = dict(self.flexible_resource_min)
+            document["flexible_resource_min"] = document_of(self.flexible_resource_min)
         if self.flexible_resource_max is not None:
-            document["flexible_resource_max"] = dict(self.flexible_resource_max)
+            document["flexible_resource_max"] = document_of(self.flexible_resource_max)
         if self.fixed_size_nodes is not None:
-            document["fixed_size_nodes"] = [document_of(part) for part in self.fixed_size_nodes]
+            document["fixed_size_nodes"] = list_of(self.fixed_size_nodes)
         if self.replica_sets is not None:
-            document["replica_sets"] = dict(self.replica_sets)
+            document["replica_sets"] = document_of(self.replica_sets)
         return document
 
     def to_json(self) -> str:
