@@ -127,6 +127,40 @@ def test_init_holds_until_the_program_ends(daemon: Site) -> None:
     assert (told["during"], told["after"]) == ({"CPU": 3.0}, {"CPU": 4.0})
 
 
+def test_a_program_that_fails_after_init_waits_for_no_task(daemon: Site) -> None:
+    daemon.nodes(1)
+    run(
+        daemon,
+        """
+        import vctl
+        vctl.init({"flexible_resource_min": {"CPU": 2}}, name="held")
+        sh("sleep 1000")
+        raise ValueError("this is the end")
+        """,
+        code=1,
+    )
+    assert daemon.client.jobs.get("held").status() == "FAILED"
+    assert [one["state"] for one in daemon.client.tasks.list()] == ["FAILED"]
+    assert daemon.client.available_resources() == {"CPU": 4.0}
+
+
+def test_init_takes_the_time_that_it_is_given(daemon: Site) -> None:
+    daemon.nodes(1)
+    daemon.client.submit(["sleep", "1000"], num_cpus=4)
+    told = run(
+        daemon,
+        """
+        import vctl
+        wanted = VirtualCluster(flexible_resource_min={"CPU": 2}, timeout_s=1000)
+        try:
+            vctl.init(wanted, timeout_s=0)
+        except TimedOut as error:
+            tell(late=str(error))
+        """,
+    )
+    assert "within 0 s" in told["late"]
+
+
 def test_init_inside_a_job_makes_a_sub_cluster(daemon: Site) -> None:
     daemon.nodes(1)
     told = daemon.run("""

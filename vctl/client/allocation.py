@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,8 @@ def init(
         raise BadSpec("vctl.init() was called already", fix="call vctl.shutdown() first")
     given = virtual_cluster.as_dict() if isinstance(virtual_cluster, VirtualCluster) else virtual_cluster
     if isinstance(virtual_cluster, VirtualCluster):
-        name, timeout_s = name or virtual_cluster.name, timeout_s or virtual_cluster.timeout_s
+        name = name or virtual_cluster.name
+        timeout_s = virtual_cluster.timeout_s if timeout_s is None else timeout_s
     wanted = VirtualCluster.from_dict(given or {}, name=name, timeout_s=timeout_s)
     _held.append(wanted.__enter__())
     atexit.register(_at_exit, os.getpid())
@@ -146,13 +148,23 @@ def init(
 
 def shutdown() -> None:
     """Release the virtual cluster of ``init()``, if there is one; waits for tasks that are not detached."""
-    if _held:
-        _held.pop().__exit__(None, None, None)
+    _release(None)
 
 
 def _at_exit(pid: int) -> None:
     if os.getpid() == pid:  # a fork of the program does not release it
-        shutdown()
+        _release(_ended_by())
+
+
+def _release(error: BaseException | None) -> None:
+    if _held:
+        _held.pop().__exit__(None if error is None else type(error), error, None)
+
+
+def _ended_by() -> BaseException | None:
+    """The exception that ends this program; one at a prompt ends only its line."""
+    at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
+    return None if at_prompt else getattr(sys, "last_value", None)
 
 
 def is_outside() -> bool:
