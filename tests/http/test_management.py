@@ -399,6 +399,34 @@ def test_what_is_wrong_with_a_whole_body_is_said(api: Running):
             assert (answer.status_code, message(answer)) == (400, f"Invalid request, {problem}"), path
 
 
+NOT_READ = {
+    "a key twice": b'{"virtualClusterId": "a", "virtualClusterId": "a"}',
+    "no UTF-8": b'{"virtualClusterId": "\xff"}',
+    "a NUL": b'{"virtualClusterId": "\0"}',
+    "no text": b'{"virtualClusterId": "\\ud800"}',
+    "no JSON": b"{",
+}
+
+
+def test_every_refusal_of_a_change_has_the_documented_fields(api: Running):
+    """Also where the body is refused before the route: a client finds in ``data`` what it looks for."""
+    for content in NOT_READ.values():
+        answer = api.http.post("/virtual_clusters", content=content)
+        assert answer.json()["msg"].startswith(
+            "Failed to create or update virtual cluster : Invalid request, "
+        )
+        assert answer.json()["data"] == {"virtualClusterId": "", "replicaSetsToRecommend": {}}
+        answer = api.http.post("/virtual_clusters/remove_nodes", content=content)
+        assert answer.json()["msg"].startswith("Failed to remove nodes from virtual cluster : Invalid")
+        assert answer.json()["data"] == {"virtualClusterId": "", "nodesWithFailure": []}
+    answer = api.http.request("DELETE", "/virtual_clusters/a%23%23j?force=true")
+    assert answer.status_code == 400
+    assert answer.json()["msg"] == (
+        "Failed to remove virtual cluster a##j: Invalid request, force: unknown parameter"
+    )
+    assert answer.json()["data"] == {"virtualClusterId": "a##j"}
+
+
 def test_a_refused_list_speaks_of_no_change(api: Running):
     answer = api.http.get("/virtual_clusters", params={"include_job_clusters": "maybe"})
     assert (answer.status_code, answer.json()["result"]) == (400, False)

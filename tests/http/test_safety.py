@@ -248,7 +248,10 @@ def test_what_a_route_would_not_read_is_refused_by_name(server: Running):
     for request, body, problem in cases:
         method, path = request.split()
         answer = server.http.request(method, path, json=body)
-        assert (answer.status_code, message(answer)) == (400, f"Invalid request, {problem}"), request
+        start = (
+            "Failed to remove virtual cluster a: " if request.startswith("DELETE /virtual_clusters/a") else ""
+        )
+        assert (answer.status_code, message(answer)) == (400, f"{start}Invalid request, {problem}"), request
     answer = server.http.post("/virtual_clusters?divisible=true", json={"virtualClusterId": "a"})
     assert "divisible: unknown parameter, it is a field of the body" in message(answer)
     assert server.rows("SELECT count(*) FROM clusters WHERE kind = 'logical'") == [(0,)]
@@ -271,7 +274,8 @@ def test_a_key_that_is_there_twice_is_refused_by_name(server: Running):
     before = server.tree()
     for path, body in TWICE.items():
         answer = server.http.post(path, content=body)
-        problem = 'Invalid request, the key "virtualClusterId" appears twice in one object'
+        start = "Failed to create or update virtual cluster : " if path == "/virtual_clusters" else ""
+        problem = f'{start}Invalid request, the key "virtualClusterId" appears twice in one object'
         assert (answer.status_code, message(answer)) == (400, problem), path
     assert server.tree() == before
     assert server.rows("SELECT count(*) FROM jobs") == [(0,)]

@@ -31,6 +31,9 @@ _ALWAYS: dict[str, tuple[str, Any]] = {
 }
 """The field that ``data`` of a failure always has, and its empty value."""
 
+_POSTS = {MANAGEMENT: CREATE, f"{MANAGEMENT}/remove_nodes": REMOVE_NODES}
+"""The actions of the management API that are posted, by path."""
+
 _FIELDS = {"cluster_id": "virtualClusterId", "replica_sets": "replicaSets", "nodes": "nodesToRemove"}
 """The fields of the management API, by the parameters that an error names."""
 
@@ -99,14 +102,26 @@ def failure(what: str, cluster_id: str, error: VctlError) -> dict[str, Any]:
     return envelope(result=False, msg=f"Failed to {what} virtual cluster {cluster_id}: {problem}", data=data)
 
 
-def body_for(path: str, error: VctlError) -> dict[str, Any]:
-    """The body of an error, in the envelope of the API that the path belongs to."""
+def body_for(scope: Scope, error: VctlError) -> dict[str, Any]:
+    """The body of an error, in the envelope of the API that the path of the request belongs to."""
+    path: str = scope["path"]
     if path == MANAGEMENT or path.startswith(MANAGEMENT + "/"):
-        return envelope(result=False, msg=error.problem, data={})
+        action = _action(scope)
+        if action is None or error.http_status != BadSpec.http_status:
+            return envelope(result=False, msg=error.problem, data={})
+        return failure(*action, error)
     body = error.document()
     if parts := error.parts():
         body["error"]["details"] = {**error.details, "parts": parts}
     return body
+
+
+def _action(scope: Scope) -> tuple[str, str] | None:
+    """What a request to the management API is to do, and the cluster that its path names."""
+    method, path = scope.get("method"), scope["path"]
+    if method == "DELETE" and path.startswith(MANAGEMENT + "/"):
+        return REMOVE, path.removeprefix(MANAGEMENT + "/")
+    return (_POSTS[path], "") if method == "POST" and path in _POSTS else None
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
@@ -124,11 +139,13 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         problem = _first_problem(error, _known(request))
-        what = {MANAGEMENT: CREATE, f"{MANAGEMENT}/remove_nodes": REMOVE_NODES}.get(request.url.path)
-        if what is None or request.method != "POST":
+        action = _action(request.scope)
+        if action is None:
             return answer(request, problem)
-        named = error.body.get("virtualClusterId") if isinstance(error.body, dict) else None
-        body = failure(what, named if isinstance(named, str) else "", problem)
+        what, cluster_id = action
+        if isinstance(error.body, dict) and isinstance(named := error.body.get("virtualClusterId"), str):
+            cluster_id = named
+        body = failure(what, cluster_id, problem)
         return JSONResponse(json.loads(encode(body)), problem.http_status)
 
     @app.exception_handler(HTTPException)
@@ -157,7 +174,7 @@ def answer(
     request: HTTPConnection, error: VctlError, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     """An error as a response."""
-    body = json.loads(encode(body_for(request.url.path, error)))
+    body = json.loads(encode(body_for(request.scope, error)))
     return JSONResponse(body, error.http_status, dict(headers or {}))
 
 

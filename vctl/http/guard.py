@@ -227,7 +227,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(scope: Scope, send: Send, error: VctlError) -> None:
-    body = encode(body_for(scope["path"], error))
+    body = encode(body_for(scope, error))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if error.http_status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="vctl"'))
