@@ -43,7 +43,7 @@ LAST_LINES, LAST_CHARACTERS = 10, 20_000
 
 router = APIRouter(prefix="/api/jobs", tags=["ray"], responses=ERRORS)
 
-Number = StrictInt | StrictFloat
+Number = StrictFloat | StrictInt  # in this order: a refusal names the first
 JobId = Annotated[str, Path(alias="job", description="Submission id.")]
 
 
