@@ -76,6 +76,10 @@ def test_stopping(client: vctl.Client) -> None:
     assert client.jobs.edit(behind.submission_id, priority=5)["priority"] == 5
     client.jobs.release(behind.submission_id)
     assert behind.stop(grace_s=0)["status"] == "STOPPED"  # whether or not it has started since
+    again = client.jobs.rerun("long")
+    assert again.ref != "long"
+    assert again.info()["entrypoint"] == "sleep 100"
+    assert again.stop(grace_s=0)["status"] == "STOPPED"
     assert len(client.jobs.delete("long", behind.submission_id)) == 2
 
 

@@ -179,6 +179,10 @@ class Jobs(Started):
         changes = jobs.edited(priority, name, time_limit, "time_limit")
         return jobs.edit(self.backend, ref, **changes)
 
+    def rerun(self, ref: str | int) -> Job:
+        """Submit the request of a job again under a new id."""
+        return self.get(ref).rerun()
+
     why = Verb(jobs.why)
     hold = Verb(jobs.hold)
     release = Verb(jobs.release)
