@@ -381,6 +381,20 @@ def test_an_unknown_field_is_told_the_nearest_one(api: Running):
     )
 
 
+@spec("4.fields", "7.tree-file")
+def test_camel_case_is_accepted_in_every_spec(api: Running):
+    camel = {"flexibleResourceMin": {"CPU": 1}, "flexibleResourceMax": {"CPU": 2}}
+    plan = api.http.post("/api/v1/tree-file/plan", json={"clusters": [{"id": "b", "spec": camel}]})
+    assert plan.json()["changes"][0]["after"]["spec"] == {
+        "flexible_resource_min": {"CPU": 1},
+        "flexible_resource_max": {"CPU": 2},
+    }
+    made = api.http.post("/api/v1/clusters", json={"cluster_id": "b", "spec": camel})
+    assert made.json()["spec"]["flexible_resource_max"] == {"CPU": 2}
+    changed = api.http.patch("/api/v1/clusters/b", json={"spec": {"flexibleResourceMin": {"CPU": 2}}})
+    assert changed.json()["spec"] == {"flexible_resource_min": {"CPU": 2}}
+
+
 BODIES = {
     b"": "the body is missing, a JSON object is needed",
     b"[]": "the body is not a JSON object",

@@ -264,4 +264,4 @@ def apply(
 
 
 def _tree(here: Here, clusters: Sequence[Mapping[str, Any]]) -> "list[TreeCluster]":
-    return spec.tree_file.parse_tree({"clusters": clusters}, units=here.units)
+    return spec.tree_file.parse_tree({"clusters": clusters}, units=here.units, camel_case=True)

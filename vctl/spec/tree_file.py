@@ -43,8 +43,9 @@ class TreeCluster:
 class _Reader:
     """Collects the clusters of one file."""
 
-    def __init__(self, units: Iterable[str]) -> None:
+    def __init__(self, units: Iterable[str], *, camel_case: bool) -> None:
         self.units = frozenset(units)
+        self.camel_case = camel_case
         self.found: dict[str, TreeCluster] = {}
 
     def level(self, value: object, path: str, parent: TreeCluster | None) -> None:
@@ -80,7 +81,9 @@ class _Reader:
         if SPEC in given and REPLICAS in given:
             raise refuse(here, f"it cannot be combined with {REPLICAS}", "keep one of the two")
         if SPEC in given:
-            return parse_cluster_spec(given[SPEC], units=self.units, logical=True, path=here)
+            return parse_cluster_spec(
+                given[SPEC], units=self.units, camel_case=self.camel_case, logical=True, path=here
+            )
         counts = parse_replica_sets(given.get(REPLICAS, {}), child(path, REPLICAS))
         return ClusterSpec(flexible=False, replica_sets=counts)
 
@@ -88,12 +91,14 @@ class _Reader:
         return parse_resources(given[name], child(path, name), self.units) if name in given else {}
 
 
-def parse_tree(document: object, *, units: Iterable[str] = DEFAULT_UNITS) -> list[TreeCluster]:
-    """The clusters of a tree file, parents first, in the order of the file."""
+def parse_tree(
+    document: object, *, units: Iterable[str] = DEFAULT_UNITS, camel_case: bool = False
+) -> list[TreeCluster]:
+    """The clusters of a tree file, parents first, in the order of the file. ``camel_case``: specs may have it."""
     given = _known(as_mapping(document, "", "a tree file", _EXAMPLE), "", (CLUSTERS,))
     if CLUSTERS not in given:
         raise refuse(CLUSTERS, "a tree file needs it", f"write {_EXAMPLE}, or `clusters: []` for none")
-    reader = _Reader(units)
+    reader = _Reader(units, camel_case=camel_case)
     reader.level(given[CLUSTERS], CLUSTERS, None)
     for cluster in reader.found.values():
         above = reader.found.get(cluster.parent_id)
