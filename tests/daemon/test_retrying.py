@@ -7,8 +7,10 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_holding import status, submit
 from tests.specification import spec
-from vctl.ops import logs
+from vctl.ops import job_edits, logs
+from vctl.ops import jobs as job_ops
 from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.options import parse_array
 
 pytestmark = spec("8.retries")
 
@@ -112,3 +114,20 @@ def test_a_stop_in_the_backoff(here: Life) -> None:
     here.until(lambda: here.job("a")["state_reason"] == "Backoff")
     here.end("a")
     assert status(here, "a") == ("STOPPED", "StoppedByUser")
+    assert (here.job("a")["exit_code"], here.job("a")["message"]) == (143, "stopped before its next attempt")
+
+
+def test_an_array_is_stopped_while_a_member_waits_for_its_next_attempt(here: Life) -> None:
+    """A member that has run has the exit code of a stopped job; one that never ran has none."""
+    members = parse_array("0-1%1")
+    submit(here, "a", "false", array=members, max_retries=5, retry_on=("ExitCode",), backoff_s=100)
+    job_edits.hold(here.store, "a_1")
+    here.until(lambda: here.job("a_0")["state_reason"] == "Backoff")
+    job_ops.stop(here.store, "a")
+    ended = [(one["status"], one["exit_code"], one["message"]) for one in map(here.job, ("a_0", "a_1"))]
+    assert ended == [
+        ("STOPPED", 143, "stopped before its next attempt"),
+        ("STOPPED", None, "stopped before it started"),
+    ]
+    here.turn()
+    assert here.job("a")["array"]["states"] == {"STOPPED": 2}

@@ -20,11 +20,12 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vctl.engine.changes import ArraySubmitted, Details, Launch, StopAsked
+    from vctl.engine.changes import ArraySubmitted, Details, JobEnded, Launch, StopAsked
     from vctl.spec.documents import ArrayForm
     from vctl.spec.options import ArrayRange
 
 LAST = "last"
+NEVER_STARTED, AGAIN = "stopped before it started", "stopped before its next attempt"
 Pairs = tuple[tuple[str, str], ...]
 """Pairs of a condition and the id of the job or array that is awaited."""
 
@@ -162,13 +163,26 @@ def forget_empty(store: Store) -> None:
 
 def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None) -> None:
     """Stop all members, inside a transaction: waiting members end at once, running members are asked to end."""
+    span = array["first_job_id"], array["last_job_id"]
+    tried = "j.job_id BETWEEN ? AND ? AND j.status = 'PENDING' AND j.attempt > 0"
+    for row in job_views.matching(store, tried, span):
+        store.emit(stopped(store, row, message=message))
     store.emit(engine.changes.JobsStopped(
-        store.clock(), array["array_id"], array["first_job_id"], array["last_job_id"],
+        store.clock(), array["array_id"], *span,
         table.waiting_spans(store, array), tuple(awaited_members(store, array)), jb.STOPPED_BY_USER,
-        message or "stopped before it started",
+        message or NEVER_STARTED,
     ))  # fmt: skip
     for row in table.running(store, array):
         store.emit(stop_asked(store, row, grace_s=grace_s, message=message, silent=True))
+
+
+def stopped(store: Store, row: Row, *, message: str | None) -> JobEnded:
+    """The end of a waiting job; one that waits for its next attempt has run, and has the exit code of a stopped job."""
+    said, code = (AGAIN, jb.EXIT_STOPPED) if row["attempt"] else (NEVER_STARTED, None)
+    return engine.changes.JobEnded(
+        store.clock(), row["job_id"], row["submission_id"], row["array_id"], row["parent_cluster_id"], "stop",
+        jb.STOPPED, jb.STOPPED_BY_USER, message or said, code,
+    )  # fmt: skip
 
 
 def stop_asked(

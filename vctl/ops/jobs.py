@@ -228,10 +228,7 @@ def stop(
         assert row is not None
         rights.check_job(store, row)
         if row["status"] == jb.PENDING:
-            store.emit(engine.changes.JobEnded(
-                store.clock(), job_id, row["submission_id"], row["array_id"], row["parent_cluster_id"], "stop",
-                jb.STOPPED, jb.STOPPED_BY_USER, message or "stopped before it started", None,
-            ))  # fmt: skip
+            store.emit(arrays.stopped(store, row, message=message))
         elif row["status"] == jb.RUNNING:
             store.emit(arrays.stop_asked(store, row, grace_s=grace_s, message=message))
     return get_job(store, job_id)
