@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from vctl.core.resources import CPU, SCALE
 from vctl.ops import clusters, jobs, nodes, submitting, tasks, why
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
+from vctl.spec.options import parse_array, parse_dependency
 from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("11.why", "13.waiting")
@@ -27,10 +29,12 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def submit(world: World, name: str, cpus: int, inside: str | None = None, cluster: str | None = None) -> None:
+def submit(
+    world: World, name: str, cpus: int, inside: str | None = None, cluster: str | None = None, **fields: Any
+) -> None:
     group = Group((FixedNode({CPU: cpus * SCALE}),))
     spec = ClusterSpec(groups=(group,), flexible=False)
-    request = JobRequest(argv=("x",), submission_id=name, spec=spec, cwd="/", cluster=cluster)
+    request = JobRequest(argv=("x",), submission_id=name, spec=spec, cwd="/", cluster=cluster, **fields)
     number = None if inside is None else jobs.get_job(world.store, inside)["job_id"]
     world.store.caller = None if inside is None or number is None else Caller(number, inside)
     submitting.submit(world.store, request, environment={"PATH": "/bin"})
@@ -84,6 +88,30 @@ def test_deeper(world: World) -> None:
     assert str(said(world, "inner")).startswith("inner cannot start before middle or outer ends")
     submit(world, "small", 1, inside="middle")
     assert said(world, "small") is None  # it runs
+
+
+@pytest.mark.parametrize("condition", ["ok", "any", "notok"])
+def test_a_job_that_depends_on_its_submitter(world: World, condition: str) -> None:
+    """There is room for all of them; also through a job between them."""
+    submit(world, "outer", 1)
+    submit(world, "inner", 1, inside="outer", after=(parse_dependency(f"{condition}:outer"),))
+    assert said(world, "inner") == (
+        "inner cannot start before outer ends: it waits for outer (--after). outer submitted it; if outer waits for"
+        " inner, both wait forever."
+    )
+    submit(world, "next", 1, inside="outer", after=(parse_dependency("any:inner"),))
+    assert str(said(world, "next")).startswith("next cannot start before outer ends: it waits for outer")
+    submit(world, "stranger", 1, after=(parse_dependency("any:outer"),))
+    assert said(world, "stranger") is None
+    submit(world, "other", 1)
+    submit(world, "late", 1, inside="outer", after=(parse_dependency("any:other"),))
+    assert said(world, "late") is None
+
+
+def test_a_member_of_an_array_that_depends_on_the_array(world: World) -> None:
+    submit(world, "all", 1, array=parse_array("0-1"))
+    submit(world, "inner", 1, inside="all_1", after=(parse_dependency("any:all"),))
+    assert str(said(world, "inner")).startswith("inner cannot start before all_1 ends: it waits for all_1")
 
 
 def test_a_limit_of_running_jobs(world: World) -> None:

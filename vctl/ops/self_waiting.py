@@ -1,7 +1,8 @@
-"""Jobs and tasks that wait for themselves: they need resources of their submitter, which may be waiting for them.
+"""Jobs and tasks that wait for themselves: for the end or the resources of their submitter, which may wait for them.
 
-A copy of the state is emptied of all jobs and tasks except the chain of submitters. If the job or task has no place
-even then, it can start only after one of its submitters has ended.
+A job may depend on its submitter, also through jobs between them. Otherwise a copy of the state is emptied of all jobs
+and tasks except the chain of submitters. If the job or task has no place even then, it can start only after one of its
+submitters has ended.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from vctl.ops import situations
 from vctl.scheduler.gang_growth import grow, place_or_grow
 from vctl.scheduler.tasking import choose, may_grow
 from vctl.scheduler.whatif import Situation, stop
-from vctl.store import jobs, rows, runs, settings, tasks
+from vctl.store import arrays, dependencies, jobs, rows, runs, settings, tasks
 from vctl.store.store import Row, Store
 
-MOST_DEEP, MOST_NAMED = 64, 3
+MOST_DEEP, MOST_NAMED, MOST_AWAITED = 64, 3, 64
 
 
 def job_waits_for_itself(store: Store, row: Row) -> str | None:
@@ -30,6 +31,8 @@ def job_waits_for_itself(store: Store, row: Row) -> str | None:
     if row["status"] != jb.PENDING or not chain:
         return None
     names = [str(one["submission_id"]) for one in chain]
+    if (awaited := _awaited(store, row, chain)) is not None:
+        return _warning(str(row["submission_id"]), [awaited], f"it waits for {awaited} (--after)")
     most = settings.queue_of(store, row["parent_cluster_id"]).max_running_jobs
     beside = sum(one["parent_cluster_id"] == row["parent_cluster_id"] for one in chain)
     if most is not None and beside >= most:
@@ -66,6 +69,24 @@ def task_waits_for_itself(store: Store, row: Row) -> str | None:
     job = jobs.get(store, task.job_id)
     names = [*kept] if kept else [f"the command of {job['submission_id']}" if job is not None else "its job"]
     return _warning(task.task_id, names, f"it needs {amounts_text(task.request)}, which is held there")
+
+
+def _awaited(store: Store, row: Row, chain: list[Row]) -> str | None:
+    """The submitter that a job waits for by its dependencies, or those of the jobs that it waits for."""
+    whose = {
+        name: str(one["submission_id"]) for one in chain for name in (one["array_id"], one["submission_id"])
+    }
+    seen, left = {row["job_id"]}, [row["job_id"]]
+    while left and len(seen) < MOST_AWAITED:
+        for one in dependencies.awaited(store, left.pop(0), MOST_AWAITED):
+            if (name := one["awaited"]) in whose:
+                return whose[name]
+            array = arrays.get(store, name)
+            number = jobs.number_of(store, name) if array is None else array["first_job_id"]
+            if number is not None and number not in seen:
+                seen.add(number)
+                left.append(number)
+    return None
 
 
 def _warning(name: str, chain: list[str], why: str) -> str:
