@@ -16,7 +16,7 @@ from vctl.core.resources import SCALE
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
 from vctl.http import metrics
-from vctl.ops import clusters, jobs, leases, nodes, overview, tasks
+from vctl.ops import clusters, forms, jobs, leases, nodes, overview, tasks
 from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.provider_spec import ProviderSpec
@@ -331,6 +331,7 @@ def test_a_waiting_task_is_cancelled_at_once(work: Elastic) -> None:
     work.life.until(lambda: work.reason(task) == "Infeasible")
     tasks.cancel(work.store, task)
     assert (work.state(task), work.reason(task)) == ("FAILED", "Cancelled")
+    assert forms.exit_code(tasks.get_task(work.store, task)) == 143  # who waits learns that it was stopped
     work.life.turn()
 
 
@@ -344,6 +345,7 @@ def test_what_a_task_started_ends_with_it_but_for_what_is_detached(work: Elastic
     work.cancel(owner)
     ended = until_over(work, child, waiting, grandchild)
     assert [(state, reason) for state, reason, _ in ended] == [("FAILED", "OwnerEnded")] * 3
+    assert forms.exit_code(tasks.get_task(work.store, waiting)) == 143
     assert work.state(detached) == "RUNNING"
     assert work.life.job("j")["status"] == "RUNNING"
 

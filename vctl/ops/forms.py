@@ -11,7 +11,7 @@ from vctl.core import jobs as jb
 from vctl.core import wording
 from vctl.core.jobs import NON_ZERO_EXIT, cluster_of
 from vctl.core.listed import Listed, Values, mapped
-from vctl.core.tasks import FAILED, FINISHED
+from vctl.core.tasks import CANCELLED, FAILED, FINISHED, OWNER_ENDED
 from vctl.errors import param
 from vctl.ops.logs import log_path
 from vctl.store.rows import loads
@@ -115,7 +115,7 @@ def exit_code(found: Row | Mapping[str, Any] | None) -> int:
     if found["exit_code"] is not None:
         return int(found["exit_code"])
     state = found["status"] if "status" in found.keys() else found["state"]  # noqa: SIM118  # a Row is no map
-    if state == jb.STOPPED:
+    if state == jb.STOPPED or found["state_reason"] in (CANCELLED, OWNER_ENDED):
         return jb.EXIT_STOPPED
     if state in (jb.SUCCEEDED, FINISHED):
         return 0
