@@ -142,6 +142,18 @@ def test_a_job_stopped_before_it_started_is_143(one: Place) -> None:
     assert one.finish(waiting).code == 143
 
 
+def test_a_job_stopped_between_two_attempts_is_143(one: Place) -> None:
+    """spec 8: it has run; it wrote nothing, and nobody says that it never started."""
+    one.daemon()
+    retried = "--max-retries 1 --retry-on ExitCode --backoff 1h"
+    one.submit("--submission-id", "a", *retried.split(), "--", "false")
+    eventually(lambda: one.job("a")["state_reason"] == "Backoff", "the backoff")
+    assert one.run("job", "logs", "a").err.startswith("job a has no output yet: attempt 1 of 2: ")
+    one.ok("job", "stop", "a")
+    assert one.run("job", "logs", "a").err == ""
+    assert (one.job("a")["exit_code"], one.run("job", "wait", "a").code) == (143, 143)
+
+
 def test_logs_follow(one: Place) -> None:
     """Bytes arrive while the job runs, and the end brings the job's code."""
     one.daemon()

@@ -112,8 +112,9 @@ def print_log(call: Call, kind: str, ref: str, *, follows: bool, tail: int | Non
         job = get(call, kind, ref)
         name, why = job["submission_id"], job["message"] or job["state_reason"]
         if job["status"] == jb.PENDING:
-            call.note(f"job {name} has not started, so it has no output: {why}; vctl why {name}")
-        elif job["started_at"] is None:
+            started = "has no output yet" if job["attempt"] else "has not started, so it has no output"
+            call.note(f"job {name} {started}: {why}; vctl why {name}")
+        elif not job["attempt"]:
             call.note(f"job {name} never started, so it has no output: {why}")
     return 0
 
