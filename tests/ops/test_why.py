@@ -124,6 +124,23 @@ def test_without_a_scheduler_the_answer_is_what_one_would_say(world: World):
     assert [change["kind"] for change in answer["changes"]] == ["priority", "node"]
 
 
+@pytest.mark.parametrize("limit", ["max_running_jobs", "max_running_per_user"])
+def test_a_job_to_stop_is_not_said_to_hold_what_is_free(world: World, limit: str):
+    """A limit keeps the job back; the node has room for both."""
+    add(world)
+    clusters.update(world.store, "primary", queue={limit: 1})
+    submit(world, "one", gang(1, CPU=1))
+    world.turn()
+    submit(world, "two", gang(1, CPU=1))
+    world.turn()
+    (change,) = why.why(world.store, "two")["changes"]
+    assert (change["kind"], change["change"], change["command"]) == (
+        "stop",
+        "stop job one",
+        "vctl job stop one",
+    )
+
+
 def test_what_is_held_or_stopped(world: World):
     add(world)
     clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}))

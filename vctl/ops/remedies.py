@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.clusters import Cluster
 from vctl.core.nodes import SIMULATED, Node
@@ -17,10 +18,15 @@ from vctl.store.store import Row
 if TYPE_CHECKING:
     from vctl.spec.reports import Remedy
 
+OTHERWISE = (jb.CAP_REACHED, jb.USER_LIMIT, jb.HEAD_OF_LINE)
+"""Reasons for which a job waits although what it needs may be free."""
 
-def remedy(change: Change, row: Row, launch: Row) -> Remedy:
-    """The JSON form of a tested change that starts the job of ``row``."""
+
+def remedy(change: Change, row: Row, launch: Row, reason: str | None) -> Remedy:
+    """The JSON form of a tested change that starts the job of ``row``, which waits for ``reason``."""
     words, line = _words_and_command(change, row, launch)
+    if change.kind == kinds.STOP and reason in OTHERWISE:
+        words = f"stop job {change.subject}"
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
 
 

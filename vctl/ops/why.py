@@ -93,14 +93,14 @@ def why(store: Store, ref: str | int) -> Why:
     answer["nodes"] = obstacles(situation, job)
     if gate in (None, jb.HELD) and (gate or outcome.start is None):
         found, cut = helpful(trials, situations.kinds_of_nodes(situation))
-        answer["changes"] = [remedy(change, row, launch) for change in found]
+        answer["changes"] = [remedy(change, row, launch, answer["state_reason"]) for change in found]
         answer["searched"], answer["cut"] = True, CUT if cut else None
         if (
             not found
             and not cut
             and (both := nearest(trials, situations.kinds_of_nodes(situation))) is not None
         ):
-            answer["nearest"] = [remedy(change, row, launch) for change in both]
+            answer["nearest"] = [remedy(change, row, launch, answer["state_reason"]) for change in both]
     return answer
 
 
