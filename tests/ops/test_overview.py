@@ -1,5 +1,6 @@
 """``vctl status``: total, reserved and used agree with each other, whatever kinds of clusters there are (spec 11)."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from tests import specification
 from tests.world import World
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.errors import Conflict
-from vctl.ops import cluster_views, clusters, jobs, nodes, overview, submitting, views
+from vctl.ops import cluster_views, clusters, forms, jobs, nodes, overview, submitting, views
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
+from vctl.store import locks
+from vctl.store.store import Store
 
 pytestmark = specification.spec("11.status")
 
@@ -130,6 +133,36 @@ def test_running_jobs_the_head_of_the_queue_and_failures_of_a_day(world: World) 
         "fails"
     ]  # the other is older than a day
     assert set(data["scheduler"]) >= {"running", "last_beat", "last_round_ms", "rounds"}
+
+
+LOCKED = {
+    "a scheduler of a moment ago, which has yet to beat": (locks.BACKGROUND, 0, 0, True),
+    "the same, after an earlier one has beaten": (locks.FOREGROUND, 0, 60, True),
+    "one that has beaten since": (locks.BACKGROUND, 2, 1, False),
+    "one that has given no sign of life for long": (locks.BACKGROUND, 60, 0, False),
+    "a replay by hand": ("replay", 0, 0, False),
+    "no scheduler": (None, 0, 0, False),
+}
+"""Who holds the scheduler lock; the seconds since it took it and since the last heartbeat (0: there was none)."""
+
+
+@pytest.mark.parametrize(("kind", "taken_s", "beat_s", "starting"), LOCKED.values(), ids=list(LOCKED))
+def test_a_scheduler_that_reads_the_state_is_starting(
+    tmp_path: Path, kind: str | None, taken_s: int, beat_s: int, starting: bool
+) -> None:
+    """It has its lock then and has left no heartbeat: commands said that no scheduler was running."""
+    with Store.open(tmp_path / "state") as store:
+        now, lock = store.clock(), locks.SchedulerLock(store.home)
+        if beat_s:
+            at = now - beat_s * 10**9
+            beat = {"pid": 1, "kind": "background", "last_beat": forms.timestamp(at), "last_beat_ns": at}
+            store.write_heartbeat({**beat, "last_round_ms": 1.0, "rounds": 1})
+        if kind is not None:
+            assert lock.acquire(kind)
+            holder = {"kind": kind, "pid": 1, "since_ns": now - taken_s * 10**9}
+            lock.path.write_text(json.dumps(holder))
+        assert views.scheduler(store)["starting"] is starting
+        lock.release()
 
 
 def test_inside_a_job_it_is_about_its_cluster(world: World) -> None:

@@ -84,7 +84,7 @@ def _head(screen: "Screen", data: Data) -> Iterator[str]:
         parts += [", " if index else ": ", number, (cell.text, cell.colour)]
     yield from screen.text(*parts)
     scheduler = data["scheduler"]
-    scheduler_text = ("not running", "yellow")
+    scheduler_text = ("starting" if scheduler.get("starting") else "not running", "yellow")
     if scheduler["running"]:
         last = scheduler.get("last_round_ms")
         scheduler_text = ("running" + (f", last round {last:.3g} ms" if last is not None else ""), "green")

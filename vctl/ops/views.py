@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -197,8 +198,12 @@ def summary(store: Store, kind: str) -> dict[str, int]:
 
 def scheduler(store: Store) -> Scheduler:
     """Whether a scheduler is running, its last heartbeat, and the duration of its last round."""
+    starter, holder = (
+        locks.scheduler_is_starting(store.home),
+        locks.holder(store.home),
+    )  # before what it leaves
     heartbeat = store.read_heartbeat()
-    starting = locks.scheduler_is_starting(store.home)
+    starting = starter or _has_yet_to_beat(holder, int(heartbeat["last_beat_ns"]) if heartbeat else 0)
     if heartbeat is None:
         return {
             "running": False, "starting": starting, "last_beat": None, "last_round_ms": None, "rounds": 0,
@@ -214,3 +219,10 @@ def scheduler(store: Store) -> Scheduler:
         "pid": heartbeat["pid"],
         "kind": heartbeat["kind"],
     }
+
+
+def _has_yet_to_beat(holder: locks.Holder | None, last_beat_ns: int) -> bool:
+    """Whether a scheduler has taken its lock a moment ago and reads the state, before its first heartbeat."""
+    if holder is None or holder.kind not in (locks.FOREGROUND, locks.BACKGROUND):
+        return False
+    return last_beat_ns < holder.since_ns and time.time_ns() - holder.since_ns <= FRESH_NS
