@@ -158,6 +158,12 @@ MISTYPES = {
     "--limt 3 job list": "options follow the command: `vctl job list --limt …`",
     "nod": "`vctl node`",
     "rnu -- x": "`vctl run`",
+    "sbmit -- x": "`vctl run`",
+    "squeu": "`vctl ps`",
+    "cancle 7": "`vctl stop`",
+    "drian n": "`vctl node drain`",
+    "job cancle 7": "`vctl job stop`",
+    "train": "`vctl --help` lists the commands",
 }
 
 

@@ -266,12 +266,27 @@ def _unknown(before: str, words: list[str], known: list[str]) -> BadSpec:
         if guess is None and f"job {word}" in _job_paths():  # most users mean a job
             guess = f"job {word}"
     else:
-        guess = next((one for one in OTHER_WORDS.get(word, ()) if one in known), None)
-    guess = guess or spec.fields.nearest(word, known)
+        guess = _elsewhere(word, known)
+    guess = guess or spec.fields.nearest(word, known) or _mistyped(word, before, known)
     fix = f"did you mean `{before} {guess}`?" if guess else f"`{before} --help` lists the commands"
     if not guess and word in WORDS:
         fix = f"did you mean `vctl {word}`?"
     return BadSpec(f"{before} has no command {word!r}", fix=fix)
+
+
+def _elsewhere(word: str, known: list[str]) -> str | None:
+    return next((one for one in OTHER_WORDS.get(word, ()) if one in known), None)
+
+
+def _mistyped(word: str, before: str, known: list[str]) -> str | None:
+    """The command of vctl for a word of another tool with a slip in it, such as ``sbmit``."""
+    from difflib import get_close_matches
+
+    theirs = [one for one in (ELSEWHERE if before == "vctl" else OTHER_WORDS) if one[0] == word[:1]]
+    meant = get_close_matches(word[:100], theirs, n=1, cutoff=0.75)
+    if not meant:
+        return None
+    return ELSEWHERE[meant[0]] if before == "vctl" else _elsewhere(meant[0], known)
 
 
 def _job_paths() -> list[str]:
