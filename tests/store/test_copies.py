@@ -71,6 +71,22 @@ def test_all_rows_come_back(home: Path, copy: Path) -> None:
         assert list_jobs(store, all=True)[1] == 104
 
 
+def test_whatever_rows_there_are_a_backup_is_made(home: Path, tmp_path: Path) -> None:
+    """While a job waited for another one, a backup was refused as that of damaged tables."""
+    with Store.open(home) as store:
+        store.db.execute("PRAGMA foreign_keys = OFF")
+        tables = store.rows(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        )
+        for table in (row["name"] for row in tables):
+            kinds = [row["type"] for row in store.rows(f"PRAGMA table_info({table})")]
+            values = [1 if kind == "INTEGER" else "1" for kind in kinds]
+            store.db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(kinds))})", values)
+        assert store.value("SELECT count(*) FROM dependencies") > 0
+        assert backup(store, tmp_path / "copy")["bytes"]
+    restore(home, tmp_path / "copy")
+
+
 EVIL = {
     "a trigger": "CREATE TRIGGER evil AFTER INSERT ON events BEGIN DELETE FROM jobs; END",
     "a view": "CREATE VIEW evil AS SELECT 1",

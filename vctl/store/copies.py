@@ -35,10 +35,14 @@ def remove(path: Path) -> None:
 
 
 def is_sound(path: Path) -> bool:
-    """Whether all pages of a copy can be read."""
+    """Whether a copy is whole.
+
+    Not by ``quick_check``: that of SQLite 3.40 finds NULL in a key of a table without rowids whose columns have
+    another order than the key.
+    """
     try:
         with closing(_reading(path)) as db:
-            return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+            return bool(db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
     except sqlite3.DatabaseError:
         return False
 
