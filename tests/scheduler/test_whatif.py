@@ -11,10 +11,10 @@ from tests.scheduler import candidates as g
 from tests.scheduler.situations import cases, queues_of, single_numbers, starts_when
 from tests.specification import spec
 from tests.world import picture
-from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
+from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import DRAINED, Node
+from vctl.core.nodes import ALIVE, DEAD, DRAINED, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import CPU, SCALE, whole_node
 from vctl.core.tasks import PendingTask
@@ -67,6 +67,25 @@ def test_a_full_node_is_helped_by_less_by_another_node_or_by_a_stop():
     assert offers(world, job(spec="PACK: 2c"), other, templates="4c,1c") == {
         "CPU of group 0": SCALE, "node": "4c", "stop": "j1",
     }  # fmt: skip
+
+
+SPARES = {
+    "all nodes live": (ALIVE, "4c", {"node": "4c", "stop": "j1"}),
+    "a node of that template is dead": (DEAD, "4c", {}),
+    "a node of another template is dead": (DEAD, "8c", {"node": "8c"}),
+}
+
+
+@pytest.mark.parametrize(("state", "template", "helps"), SPARES.values(), ids=list(SPARES))
+def test_a_new_node_is_a_spare_for_a_dead_one_first(state, template, helps):
+    """A logical cluster waits for a spare of that template: a scheduler gives it what comes free before any start."""
+    world = g.ledger("4c,4c")
+    world.put_cluster(Cluster("lab", PRIMARY, LOGICAL, ClusterSpec(replica_sets={"4c": 1})))
+    world.assign(VNode("lab/0", "lab", "n1", "n1", FIXED, world.capacities["n1"].total, {}, whole=True))
+    world.put_node(replace(world.nodes["n1"], state=state))
+    other = running(world, 1, "PACK: 4c")
+    assert offers(world, job(spec="PACK: 3c"), other, templates=template) == helps
+    assert world.vnodes["lab/0"].node_id == "n1"  # the trials leave the ledger as it was
 
 
 @pytest.mark.parametrize("waiting", [1, 2], ids=["and nothing waits in it then", "and another waits in it"])

@@ -7,6 +7,7 @@ undivided node of the same template. A slice gets a new place by its spec; amoun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from vctl.core import labels as lb
@@ -52,6 +53,19 @@ def whole_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
             if (move := _move(ledger, vnode)) is not None:
                 yield move
                 break
+
+
+def replace_dead(ledger: Ledger) -> None:
+    """Make all the moves that are possible, as the upkeep of a scheduler does before anything starts."""
+    is_moving = True
+    while is_moving:
+        dead = [
+            one.node_id for one in ledger.nodes.values() if one.state == DEAD and ledger.children[one.node_id]
+        ]
+        is_moving = False
+        for move in chain(whole_moves(ledger, dead), slice_moves(ledger, dead)):
+            ledger.rearrange(move.removed, move.placed)
+            is_moving = True
 
 
 def whole_chain(ledger: Ledger, node_id: str) -> list[VNode]:

@@ -24,6 +24,7 @@ from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Plan, Start, TaskStart, Wait, apply, revert
 from vctl.scheduler.queueing import Queue
+from vctl.scheduler.replacement import replace_dead
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
 from vctl.scheduler.task_queue import TaskQueue
@@ -200,9 +201,9 @@ class Trials:
         if _copies(change) or change.cluster is not None:
             ledger = ledger.copy()
             ledger.grown = {} if known is None else _copied(known.grown)
+            if change.gone is not None:
+                stop(ledger, change.gone)
             _make(ledger, change)
-        if change.gone is not None:
-            stop(ledger, change.gone)
         gone = None if change.gone is None else change.gone.job_id
         running = [one for one in now.running if one.job_id != gone]
         tasks = [one for one in now.tasks if one.job_id != gone]
@@ -211,10 +212,7 @@ class Trials:
         return Trials(situation, change.job or self.job, left=self.left, known=known)
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
-        """What the scheduler would do with the job, and why; with ``preempts`` also which jobs it would end.
-
-        Raises Spent when the budget is used up.
-        """
+        """What the scheduler would do with the job; with ``preempts`` also which jobs it would end. Raises Spent."""
         self.left -= self._price + self._copy_price * _copies(change)
         if self.left < 0:
             raise Spent
@@ -250,9 +248,8 @@ class Trials:
                     if start.job.job_id == job.job_id:
                         return Outcome(start, starts=True)
                 wait = next((one for one in plan.waits if _is_of(one, job)), wait)
-                victims = next(
-                    (one.victims for one in plan.preempts if one.job.job_id == job.job_id), victims
-                )
+                ended = [one.victims for one in plan.preempts if one.job.job_id == job.job_id]
+                victims = ended[0] if ended else victims
                 trial.begin(plan)
                 begun = len(plan.task_starts) + (len(plan.starts) if task is None else 0)
                 if plan.tasks_deferred or begun >= (MOST_STARTS if task is None else 1):
@@ -359,6 +356,7 @@ class Trial:
                 self.ledger.discharge(begun.run_id)
                 self.done.remove(begun)
         stop(self.ledger, job)
+        replace_dead(self.ledger)
         self.running.drop(job.job_id)
 
     def take_back(self) -> None:
@@ -389,6 +387,8 @@ def _make(ledger: Ledger, change: Change) -> None:
     if change.cluster is not None:
         ledger.put_cluster(change.cluster)
         join(ledger, change.cluster.cluster_id, change.joins)
+    if _copies(change):
+        replace_dead(ledger)
 
 
 def stop(ledger: Ledger, job: Holder) -> None:
