@@ -140,6 +140,7 @@ MISTYPES = {
     "run --export ALL -- x": "did you mean --env?",
     "run --exclusive -- x": "nobody else uses what a job reserves",
     "job delete --nice 5 x": "see `vctl job delete --help`",
+    "vc -c team-a list": "options follow the command: `vctl vc list -c …`",
     "-c team-a run -- x": "options follow the command: `vctl run -c …`",
     "run --wrap x": "-- sh -c '…'",
     "scontrol show job 1": "`vctl job status`",

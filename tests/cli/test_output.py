@@ -268,7 +268,14 @@ def test_output_may_come_from_the_environment_or_a_file(
 
 @pytest.mark.on_the_machine  # --home names another directory
 def test_shared_options_may_stand_in_front(jobs: Cli, tmp_path: Path) -> None:
-    assert jobs("-o json job list").json["total"] == 2
+    for line in (
+        "-o json job list",
+        "-ojson job list",
+        "job -o json list",
+        "--output=json job list",
+        "job --output json list",
+    ):
+        assert jobs(line).json["total"] == 2, line
     assert jobs("--home", str(tmp_path / "other"), "-o", "json", "job", "list").json["total"] == 0
 
 

@@ -70,16 +70,10 @@ def wants_json(words: Sequence[str]) -> bool:
 
 def _find(words: list[str]) -> tuple[Command | None, list[str]]:
     """The command and its words. Shared options in front of it move behind it; no command means status."""
-    front: list[str] = []
-    names = {name for param in HOISTED for name in param.info.names}
-    while words and words[0].startswith("-") and words[0].partition("=")[0] in names:
-        taken = 1 if "=" in words[0] else 2
-        given, words = words[:taken], words[taken:]
-        if (
-            given[0].partition("=")[0] == "--output"
-        ):  # behind the command, the long name may be something else
-            given = ["-o", given[0].partition("=")[2] if taken == 1 else "".join(given[1:])]
-        front += given
+    front, words = _hoisted(words)
+    if words and words[0] in catalog.GROUPS:
+        more, rest = _hoisted(words[1:])
+        front, words = front + more, [words[0], *rest]
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         _check_order(words)
         words = ["status", *words]
@@ -94,6 +88,24 @@ def _find(words: list[str]) -> tuple[Command | None, list[str]]:
     return command, front + rest
 
 
+def _hoisted(words: list[str]) -> tuple[list[str], list[str]]:
+    """The shared options in front, and the words behind them."""
+    front: list[str] = []
+    names = {name for param in HOISTED for name in param.info.names}
+    while words and (name := _name_of(words[0])) in names:
+        taken = 1 if words[0] != name else 2
+        given, words = words[:taken], words[taken:]
+        if name == "--output":  # behind the command, the long name may be something else
+            given = ["-o", given[0].partition("=")[2] if taken == 1 else "".join(given[1:])]
+        front += given
+    return front, words
+
+
+def _name_of(word: str) -> str:
+    """The option that a word is, with or without its value: ``-o``, ``-ojson``, ``--output=json``."""
+    return word.partition("=")[0] if word.startswith("--") else word[:2]
+
+
 def _check_order(words: list[str]) -> None:
     """Refuse options in front of a command, which would be read as those of ``vctl status``."""
     own = words[: words.index("--")] if "--" in words else words
@@ -104,11 +116,7 @@ def _check_order(words: list[str]) -> None:
     status, _ = catalog.find(["status"])
     if declare.read(status, _spell_out(status, words)) is None:
         meant = " ".join(own[at : at + (2 if own[at] in catalog.GROUPS else 1)])
-        option = words[0].partition("=")[0]
-        raise BadSpec(
-            f"{option} stands before the command",
-            fix=f"options follow the command: `vctl {meant} {option} …`",
-        )
+        raise catalog.too_early(words[0], meant)
 
 
 def _show_help(group: str) -> None:

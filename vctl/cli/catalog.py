@@ -250,12 +250,23 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
     if first in COMMANDS:
         return COMMANDS[first], words[1:]
     if len(words) == 1 or words[1].startswith("-"):
-        names = ", ".join(command.path.split()[1] for command in members(first))
-        raise BadSpec(f"vctl {first} needs a command", fix=f"one of: {names}; see `vctl {first} --help`")
+        names = [command.path.split()[1] for command in members(first)]
+        if meant := next((word for word in words[2:] if word in names), None):
+            raise too_early(words[1], f"{first} {meant}")
+        fix = f"one of: {', '.join(names)}; see `vctl {first} --help`"
+        raise BadSpec(f"vctl {first} needs a command", fix=fix)
     path = f"{first} {words[1]}"
     if path not in COMMANDS:
         raise _unknown(f"vctl {first}", words[1:], [command.path.split()[1] for command in members(first)])
     return COMMANDS[path], words[2:]
+
+
+def too_early(word: str, meant: str) -> BadSpec:
+    """An option stands in front of the command that is meant."""
+    option = word.partition("=")[0]
+    return BadSpec(
+        f"{option} stands before the command", fix=f"options follow the command: `vctl {meant} {option} …`"
+    )
 
 
 def _unknown(before: str, words: list[str], known: list[str]) -> BadSpec:
