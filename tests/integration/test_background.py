@@ -96,6 +96,22 @@ def test_where_autostart_is_off_nobody_is_started(one: Place) -> None:
     assert one.run("job", "wait", "j").code == 0
 
 
+def test_where_autostart_is_off_a_refused_stop_stops_nothing(one: Place) -> None:
+    """The refused stop was carried out by the next scheduler. Who asks for a scheduler by name gets one."""
+    (one.folder / ".vctl.toml").write_text("autostart = false\n")
+    assert one.run("daemon", "--background").code == 0
+    one.ok("job", "submit", "--no-wait", "--submission-id", "j", "--", "sleep", "60")
+    one.reach("j", "RUNNING")
+    one.ok("daemon", "--stop")
+    ran = one.run("job", "stop", "j")
+    assert ran.code == 6
+    assert "vctl daemon" in ran.err
+    assert [event for event in one.read("events")["items"] if event["kind"] == "job.stop_requested"] == []
+    assert one.run("job", "stop", "--no-wait", "j").code == 0
+    assert one.run("daemon", "--background").code == 0
+    assert one.reach("j", "STOPPED")
+
+
 def test_what_changes_nothing_that_waits_starts_nobody(one: Place) -> None:
     """Looking, adding nodes, holding a job and a refusal."""
     one.ok("job", "submit", "--no-wait", "--hold", "--submission-id", "held", "--", "true")

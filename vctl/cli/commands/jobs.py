@@ -72,7 +72,10 @@ def stop(
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
     # a mistake stops none of them, and who is named twice is stopped once
-    names = dict.fromkeys(jobs.get_job(call.backend, ref)["submission_id"] for ref in jobs_)
+    found = [jobs.get_job(call.backend, ref) for ref in jobs_]
+    names = dict.fromkeys(job["submission_id"] for job in found)
+    if not no_wait and any(job["status"] == "RUNNING" for job in found):
+        call.require_scheduler()
     stopped = [jobs.stop(call.backend, name, grace_s=grace_s) for name in names]
     running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]
     if running and not no_wait:

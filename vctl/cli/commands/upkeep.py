@@ -77,7 +77,9 @@ def daemon(
 
         return run_in_background(call.home, config, lock)
     _ = call.store  # made when there is none
-    ops.background.wait_for_start(ops.background.Background(config))
+    starter = ops.background.Background(config)
+    starter.wanted = True  # autostart is about commands that need a scheduler
+    ops.background.wait_for_start(starter)
     return _status(ops.background.status(call.home))
 
 
