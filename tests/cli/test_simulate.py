@@ -57,6 +57,15 @@ def test_a_table_for_people(cli: Cli, trace: Path) -> None:
     assert "1 job never started (Infeasible)" in ran.out
 
 
+def test_one_node_is_not_one_nodes(cli: Cli, trace: Path) -> None:
+    one, both = (
+        cli("simulate", "--trace", str(trace), *sizes).out
+        for sizes in (("--nodes", "1"), ("--nodes", "1", "--nodes", "4"))
+    )
+    assert one.splitlines()[0].endswith(" on 1 node")
+    assert "current on 1 node " in both and "current on 4 nodes " in both
+
+
 def test_a_packed_trace_and_other_forms(cli: Cli, tmp_path: Path) -> None:
     packed = tmp_path / "log.swf.gz"
     packed.write_bytes(gzip.compress(TRACE.encode()))
@@ -112,7 +121,7 @@ def test_the_recorded_history_on_its_own_and_on_another_machine(nodes: Cli) -> N
         3,
         100.0,
     )
-    assert ran.json["notes"] == ["1 jobs are PENDING and have not run to an end"]
+    assert ran.json["notes"] == ["1 job is PENDING and has not run to an end"]
     assert sorted((p.name, p.stat().st_size) for p in nodes.home.iterdir() if p.suffix == ".db") == before
 
 

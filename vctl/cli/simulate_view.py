@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.cli.columns import WIDER
 from vctl.cli.table import Cell, Column, key
+from vctl.core.wording import counted
 from vctl.spec.quantities import format_duration
 
 if TYPE_CHECKING:
@@ -18,17 +19,16 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     """The comparison, then the jobs that never started, and notes about left out jobs."""
     runs = data["items"]
     sizes = {(run["nodes"], str(run["resources"])) for run in runs}
-    where = f" on {runs[0]['nodes']} nodes" if len(sizes) == 1 else ""
-    jobs = f"job{'' if data['jobs'] == 1 else 's'}"
-    yield from screen.text((str(data["jobs"]), "bold"), f" {jobs} of {data['workload']}{where}")
+    where = f" on {counted(runs[0]['nodes'], 'node')}" if len(sizes) == 1 else ""
+    number, noun = counted(data["jobs"], "job").split()
+    yield from screen.text((number, "bold"), f" {noun} of {data['workload']}{where}")
     yield ""
     yield from screen.table(_COLUMNS, runs)
     if any(run["never"] for run in runs):
         yield ""
     for run in runs:
         for one in run["never"]:
-            count = f"{one['jobs']} job{'' if one['jobs'] == 1 else 's'}"
-            told = (f"{count} never started", "yellow")
+            told = (f"{counted(one['jobs'], 'job')} never started", "yellow")
             yield from screen.text(f"{run['policy']}: ", told, f" ({one['reason']}): {one['message']}")
     for note in data["notes"]:
         yield from screen.text((f"left out: {note}", "dim"))

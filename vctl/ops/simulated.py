@@ -10,6 +10,7 @@ from vctl.core.clusters import JOB, PRIMARY, SUB
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, SCALE, Amounts
 from vctl.core.values import fields, replace, value
+from vctl.core.wording import counted
 from vctl.errors import param
 from vctl.ops import simulate as playing
 from vctl.simulate.borrowing import Loans
@@ -113,7 +114,9 @@ def _variants(wanted: Wanted) -> list[playing.Variant]:
     policies = [playing.parse_policy(one) for one in wanted.policies]
     return [
         replace(
-            one, nodes=size, name=f"{one.name} on {size} nodes" if many and size is not None else one.name
+            one,
+            nodes=size,
+            name=f"{one.name} on {counted(size, 'node')}" if many and size is not None else one.name,
         )
         for size in machines
         for one in (playing.Variant(playing.CURRENT), *policies)
@@ -146,11 +149,15 @@ def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Worklo
             continue
         arrivals.append(Arrival(replace(job, held=False), max(1, row["ended_at"] - row["started_at"])))
     notes = [
-        f"{count} jobs are {status} and have not run to an end"
+        f"1 job is {status} and has not run to an end"
+        if count == 1
+        else f"{count} jobs are {status} and have not run to an end"
         for status, count in job_views.never_ran(store, since_ns, until_ns).items()
     ]
     if inside:
-        notes.append(f"{inside} jobs ran inside the clusters of others, which are simulated as a whole")
+        notes.append(
+            f"{counted(inside, 'job')} ran inside the clusters of others, which are simulated as a whole"
+        )
     return Workload("the recorded history", in_order(arrivals), tuple(notes))
 
 
