@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.world import Killed, MortalStore, World, amounts
 from vctl.core.clusters import ClusterSpec
-from vctl.core.nodes import MADE_BY
+from vctl.core.nodes import MADE_BY, Template
 from vctl.errors import VctlError
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import job_edits, submitting
@@ -19,7 +19,6 @@ from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
 from vctl.runtime import objects as files
-from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal

@@ -355,7 +355,7 @@ class World(Clock):
         old = self.scheduler.state
         assert old is not None
         fresh = FollowedState.load(self.store)
-        fresh.lease_terms, fresh.ledger.may_gain_nodes = old.lease_terms, old.ledger.may_gain_nodes
+        fresh.lease_terms, fresh.ledger.templates = old.lease_terms, old.ledger.templates
         fresh.ledger.joined.clear()
         plan = decide(
             fresh.ledger,

@@ -10,11 +10,13 @@ import pytest
 
 from tests.specification import spec
 from tests.world import World, amounts
-from vctl.ops import clusters, job_edits, nodes, submitting
+from vctl.core.nodes import Template
+from vctl.ops import clusters, job_edits, nodes, submitting, why
 from vctl.ops import jobs as job_ops
 from vctl.scheduler.reservations import Reservation
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
+from vctl.spec.provider_spec import ProviderSpec
 
 pytestmark = spec("8.reasons", "18.budgets")
 
@@ -67,6 +69,26 @@ def test_a_head_that_became_impossible_blocks_nobody(shop: Shop, where: str) -> 
     shop.processes.obey()
     shop.turn()
     assert shop.state("head") == ("RUNNING", None)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "head", "behind"), [(4, "Infeasible", None), (8, "InsufficientResources", "HeadOfLine")]
+)
+@spec("6.never")
+def test_what_no_provider_can_make_either_blocks_nobody(
+    tmp_path: Path, cpus: float, head: str, behind: str | None
+) -> None:
+    made = (Template("made", amounts(cpus), most=1),)
+    with Shop(tmp_path / "state", provider=ProviderSpec("simulated", made, boot_s=60)) as shop:
+        shop.prepare()
+        clusters.update(shop.store, "primary", queue={"order": "fifo", "discipline": "strict"})
+        for name in ("holder", "head", "next"):
+            shop.submit(name, 2 if name == "next" else 8)
+        assert shop.state("head")[1] == "InsufficientResources"
+        nodes.kill(shop.store, "big")
+        shop.turn()
+        assert (shop.state("head")[1], shop.state("next")[1]) == (head, behind)
+        assert why.why(shop.store, "head")["state_reason"] == head
 
 
 def test_hope_behind_a_head_outlives_the_room_that_gave_it(shop: Shop) -> None:

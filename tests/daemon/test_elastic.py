@@ -12,12 +12,12 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
+from vctl.core.nodes import Template
 from vctl.core.resources import SCALE
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
 from vctl.http import metrics
 from vctl.ops import clusters, forms, jobs, leases, nodes, overview, tasks
-from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.spec.quantities import parse_resources

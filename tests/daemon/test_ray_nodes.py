@@ -9,7 +9,7 @@ import pytest
 from tests.daemon.conftest import cpu
 from tests.specification import spec
 from vctl.config import load
-from vctl.core.nodes import ALIVE, DEAD, MADE_BY, RAY
+from vctl.core.nodes import ALIVE, DEAD, MADE_BY, RAY, Template
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.core.values import replace
 from vctl.daemon import ray_nodes
@@ -19,7 +19,6 @@ from vctl.ops import nodes as node_ops
 from vctl.ops import submitting
 from vctl.runtime.on_ray.runtime import RayRuntime
 from vctl.runtime.on_ray.wire import RayNode
-from vctl.scheduler.provisioning import Template
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRay, JobRequest
 from vctl.store import nodes, rows

@@ -112,8 +112,10 @@ def test_a_daemon_killed_in_the_backoff(here: Life) -> None:
 def test_a_stop_in_the_backoff(here: Life) -> None:
     submit(here, "a", "false", max_retries=5, retry_on=("ExitCode",), backoff_s=100)
     here.until(lambda: here.job("a")["state_reason"] == "Backoff")
+    held = here.job("a")["node_ids"]
     here.end("a")
     assert status(here, "a") == ("STOPPED", "StoppedByUser")
+    assert held == here.job("a")["node_ids"] == ["t-00"]
     assert (here.job("a")["exit_code"], here.job("a")["message"]) == (143, "stopped before its next attempt")
 
 

@@ -7,7 +7,7 @@ from tests.scheduler import trees
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob, Run
-from vctl.core.nodes import DEAD, DOWN, MADE_BY, RAY, RELEASING, UP, Node, NodeRequest
+from vctl.core.nodes import DEAD, DOWN, MADE_BY, RAY, RELEASING, UP, Node, NodeRequest, Template
 from vctl.core.resources import DEFAULT_UNITS, Allocation, whole_node
 from vctl.core.values import replace
 from vctl.engine import changes as ch
@@ -16,7 +16,6 @@ from vctl.engine.rules import machines
 from vctl.engine.settings import MachineTerms, Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import MachinesWanted, Now
-from vctl.scheduler.provisioning import Template
 from vctl.scheduler.scheduling_class import Verdict
 
 pytestmark = spec("9.provider")

@@ -188,7 +188,7 @@ BESIDE = {
     "state.changed": "what is to be looked at",
     "state.displaced": "runs ahead that found no place and may have started",
     "state.trial": "starts of a plan that is not committed: any change takes them back",
-    "state.ledger.may_gain_nodes": "a setting",
+    "state.ledger.templates": "a setting",
     "state.lease_terms": "a setting",
     "state.machine_terms": "a setting",
     "state.assign": "gives numbers",

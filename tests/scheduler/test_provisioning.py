@@ -14,9 +14,10 @@ from tests.world import differences
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.leases import Lease
+from vctl.core.nodes import Template
 from vctl.core.queue_policy import QueuePolicy
 from vctl.scheduler.cycle import decide
-from vctl.scheduler.provisioning import MOST_NODES, Template, wanted_nodes
+from vctl.scheduler.provisioning import MOST_NODES, wanted_nodes
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue

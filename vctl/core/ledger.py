@@ -13,7 +13,7 @@ from vctl.core import clusters as cl
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, VNode
-from vctl.core.nodes import ALIVE, LOST, Node
+from vctl.core.nodes import ALIVE, LOST, Node, Template
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
 from vctl.core.slots import ClassKey, Filed, SlotIndex, primary_labels, template_of
@@ -46,8 +46,8 @@ class Ledger:
         """cluster id -> what it is going to gain (negative: lend) for nominated jobs: limits count it as held."""
         self.removing: set[str] = set()
         """Clusters that are removed when they are empty."""
-        self.may_gain_nodes = False
-        """Whether a node provider can add nodes: then what does not fit the present ones may still run."""
+        self.templates: tuple[Template, ...] = ()
+        """The machines that a node provider can make: what does not fit the present nodes may still run on these."""
         self.versions: dict[str, int] = {}
         """cluster id -> the number of changes of its virtual nodes (not of what is free on them)."""
         self._totals: dict[Allocation, Allocation] = {}
@@ -71,7 +71,7 @@ class Ledger:
         twin.grown = {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
         twin.joined = {cluster_id: set(ids) for cluster_id, ids in self.joined.items()}
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        twin.may_gain_nodes, twin.versions = self.may_gain_nodes, dict(self.versions)
+        twin.templates, twin.versions = self.templates, dict(self.versions)
         twin._static, twin._indexes_made = dict(self._static), self._indexes_made
         twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
         twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
@@ -81,7 +81,7 @@ class Ledger:
         """An independent copy of these clusters alone, for trials of placement: without others and without charges."""
         twin = Ledger()
         twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
-        twin.subclusters, twin.may_gain_nodes = self.subclusters, self.may_gain_nodes
+        twin.subclusters, twin.templates = self.subclusters, self.templates
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         twin._static = dict(self._static)
         twin.members = {}

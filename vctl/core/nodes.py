@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core.labels import Labels
-from vctl.core.resources import SCALE, Allocation, Amounts
+from vctl.core.resources import DEFAULT_UNITS, SCALE, Allocation, Amounts, whole_node
 from vctl.core.values import field, replace, value
 
 ALIVE, DRAINING, DRAINED, DEAD, RELEASING = "ALIVE", "DRAINING", "DRAINED", "DEAD", "RELEASING"
@@ -44,6 +44,28 @@ UP, DOWN = "up", "down"
 MADE_BY = "vctl.io/provider"
 """Label of a node that a node provider made, and may take away; its value is the kind of the provider."""
 MADE_BY_COMMAND = "command"
+MOST_POSSIBLE = 1000
+"""So many machines of a template count where it is asked what could ever run."""
+
+
+@value(frozen=True, slots=True)
+class Template:
+    """A kind of node that a node provider can make: at most ``most`` at a time."""
+
+    name: str
+    resources: Amounts
+    most: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    units: frozenset[str] = DEFAULT_UNITS
+
+
+def possible(templates: Iterable[Template], made: Mapping[str, int]) -> Iterator[Node]:
+    """The nodes that a provider can still make; ``made``: template -> those that it has made and that are capacity."""
+    for one in templates:
+        total = whole_node(one.resources, one.units)
+        for number in range(min(one.most - made.get(one.name, 0), MOST_POSSIBLE)):
+            node_id = f"~{one.name}-{number}"
+            yield Node(node_id, one.name, total, node_id, one.labels)
 
 
 @value(frozen=True, slots=True)

@@ -228,7 +228,7 @@ class PrivateRays:
             running = {one.task_id for one in runs}
             document["elastic"] = {
                 "most": amounts(most),
-                "largest": {} if ledger.may_gain_nodes else amounts(_largest(ledger)),
+                "largest": {} if ledger.templates else amounts(_largest(ledger)),
                 "idle_s": state.lease_terms.idle_s,
                 "raylets": {task.task_id: task.task_id in running for task in tasks},
             }

@@ -23,10 +23,10 @@ from vctl.store.store import Store
 
 if TYPE_CHECKING:
     from vctl.config import Config
+    from vctl.core.nodes import Template
     from vctl.runtime.on_ray.runtime import RayRuntime
     from vctl.runtime.on_ray.wire import RayNode
     from vctl.runtime.protocol import Runtime
-    from vctl.scheduler.provisioning import Template
 
 AUTHOR = "ray"
 _TYPE = "ray.io/node-group"

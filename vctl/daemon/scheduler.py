@@ -172,7 +172,7 @@ class Scheduler:
     def _turn(self) -> None:
         state = self.state or self._load()
         state.lease_terms, state.machine_terms = self.lease_terms, self.provider.terms
-        state.ledger.may_gain_nodes = bool(self.provider.spec.templates)
+        state.ledger.templates = self.provider.spec.templates
         self.carrier.retry(state)
         sweeps = self.observer.processes_at <= self.clock.uptime_ns()
         if self._others_wrote() or self.has_news or sweeps:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from vctl.core.nodes import Template
 from vctl.core.resources import DEFAULT_UNITS
 from vctl.core.values import value
-from vctl.scheduler.provisioning import Template
 
 NO_PROVIDER = "none"
 

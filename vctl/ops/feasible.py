@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec
-from vctl.core.nodes import ALIVE, DRAINED, DRAINING, MADE_BY, Node
+from vctl.core.nodes import ALIVE, DRAINED, DRAINING, MADE_BY, Template, possible
 from vctl.core.resources import SCALE, Amounts
 from vctl.core.values import replace
 from vctl.core.wording import amount_text, cluster_text
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 TEMPLATES = "provider_templates"
 """The key under which the scheduler stores the nodes that its provider could make."""
-MOST_POSSIBLE = 1000
 
 
 def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
@@ -127,21 +126,23 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
         parent_id = row["parent_id"]
 
 
-def templates(store: Store) -> Sequence[Mapping[str, Any]]:
+def templates(store: Store) -> tuple[Template, ...]:
     """The nodes that a provider could make: as stored by the scheduler, else from the settings of this process."""
     announced: list[dict[str, Any]] | None = store.recall(TEMPLATES)
-    return announced or store.could_make(announced)
+    return tuple(
+        Template(
+            one["name"], one["resources"], one["most"], one["labels"],
+            frozenset(one.get("units", rs.DEFAULT_UNITS)),
+        )
+        for one in announced or store.could_make(announced)
+    )  # fmt: skip
 
 
 def add_possible(store: Store, ledger: Ledger) -> None:
     """Add all nodes that the provider could still make to a ledger: those that it has made count in its maximum."""
-    kinds = templates(store)
-    made = _made(store) if kinds else {}
-    for kind in kinds:
-        total = rs.whole_node(kind["resources"], frozenset(kind.get("units", rs.DEFAULT_UNITS)))
-        for number in range(min(kind["most"] - made.get(kind["name"], 0), MOST_POSSIBLE)):
-            node_id = f"~{kind['name']}-{number}"
-            ledger.put_node(Node(node_id, kind["name"], total, node_id, kind["labels"]))
+    if kinds := templates(store):
+        for node in possible(kinds, _made(store)):
+            ledger.put_node(node)
 
 
 def _made(store: Store) -> Mapping[str, int]:

@@ -197,10 +197,10 @@ class Reasons:
     def _why_never(self, row: Row) -> str | None:
         from vctl.scheduler.feasibility import ever
 
-        ledger, job = self._ledger, rows.pending(row)
-        if job.parent_id not in ledger.clusters or ledger.may_gain_nodes:
+        job = rows.pending(row)
+        if job.parent_id not in self._ledger.clusters:
             return None
-        never = ever(ledger, job.parent_id, job.spec, job.entry)
+        never = ever(self._larger, job.parent_id, job.spec, job.entry)
         return (
             None
             if never is None
@@ -232,6 +232,13 @@ class Reasons:
         from vctl.ops import situations
 
         return situations.ledger(self.store)
+
+    @cached_property
+    def _larger(self) -> Ledger:
+        """The ledger with all machines of the node provider."""
+        from vctl.scheduler.feasibility import with_machines
+
+        return with_machines(self._ledger)
 
 
 def is_gate(reason: str | None) -> bool:

@@ -16,6 +16,7 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import amounts_text, listed
 from vctl.ops import situations
+from vctl.scheduler.feasibility import with_machines
 from vctl.scheduler.gang_growth import grow, place_or_grow
 from vctl.scheduler.tasking import choose, may_grow
 from vctl.scheduler.whatif import Situation, stop
@@ -112,7 +113,7 @@ def _submitters(store: Store, number: int | None) -> list[Row]:
 
 
 def _emptied(now: Situation, kept: set[int]) -> Ledger:
-    """The ledger without all other jobs, and with draining and drained nodes in service."""
+    """The ledger without all other jobs, with draining and drained nodes in service, and all machines of a provider."""
     ledger = now.ledger
     for holder in now.running:
         if holder.job_id not in kept and (holder.cluster_id is None or holder.cluster_id in ledger.clusters):
@@ -120,17 +121,17 @@ def _emptied(now: Situation, kept: set[int]) -> Ledger:
     for node in list(ledger.nodes.values()):
         if node.state in (DRAINING, DRAINED):
             ledger.put_node(replace(node, state=ALIVE))
-    return ledger
+    return with_machines(ledger)
 
 
 def _has_place(ledger: Ledger, job: PendingJob) -> bool:
-    if job.parent_id not in ledger.clusters or ledger.may_gain_nodes:
+    if job.parent_id not in ledger.clusters:
         return True
     found = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
     return isinstance(found, tuple) or found.exhausted
 
 
 def _task_has_place(ledger: Ledger, task: PendingTask) -> bool:
-    if task.cluster_id not in ledger.clusters or ledger.may_gain_nodes or choose(ledger, task) is not None:
+    if task.cluster_id not in ledger.clusters or choose(ledger, task) is not None:
         return True
     return may_grow(task) and grow(ledger.copy(), task.cluster_id, task.request, task.selector) is not None

@@ -58,7 +58,7 @@ def load(store: Store) -> Situation:
 def ledger(store: Store) -> Ledger:
     """The ledger of the whole tree."""
     found = clusters.load_ledger(store)
-    found.may_gain_nodes = bool(templates(store))
+    found.templates = templates(store)
     return found
 
 

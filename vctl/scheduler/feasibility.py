@@ -4,13 +4,14 @@ some virtual nodes help it (``could_help``)?
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import ALIVE, DRAINING, Node
+from vctl.core.nodes import ALIVE, DRAINING, MADE_BY, Node, possible
 from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity, difference
 from vctl.core.slots import template_of
 from vctl.core.tasks import PendingTask
@@ -52,6 +53,21 @@ def ever(
         return None
     grown = place_with_growth(bare, parent_id, spec, entry)
     return grown if isinstance(grown, Unplaced) and not grown.exhausted else None
+
+
+def with_machines(ledger: Ledger) -> Ledger:
+    """A copy of the ledger with all machines that its node provider can still make; itself where it can make none."""
+    if not ledger.templates:
+        return ledger
+    larger = ledger.copy()
+    made = Counter(
+        node.template_id
+        for node in ledger.nodes.values()
+        if node.state in (ALIVE, DRAINING) and MADE_BY in node.labels
+    )
+    for node in possible(ledger.templates, made):
+        larger.put_node(node)
+    return larger
 
 
 @value(frozen=True, slots=True)

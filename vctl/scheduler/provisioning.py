@@ -15,8 +15,8 @@ from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import Node
-from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
+from vctl.core.nodes import Node, Template
+from vctl.core.resources import DEFAULT_UNITS, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
 from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
@@ -30,16 +30,6 @@ MOST_NODES = 64
 """The most nodes of one round; the next round asks for more."""
 MOST_OF_GANG = 1000
 """The most nodes for one gang that needs more than that at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A kind of node that the provider can make: at most ``most`` at a time."""
-
-    name: str
-    resources: Amounts
-    most: int
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,7 +346,7 @@ class QueueScan:
     def _verdict(self, job: PendingJob, found: Unplaced, nominations: frozenset[int]) -> Verdict:
         depends = nominations or self.ledger.clusters[job.parent_id].spec.flexible
         stamp = None if depends else self.ledger.index(job.parent_id).stamp
-        never = self.queue.why_never(self.ledger, job)
+        never = self.queue.feasibility.why_never(self.ledger, job)
         reason = (jb.INSUFFICIENT, found.message) if never is None else (jb.INFEASIBLE, never)
         return Verdict(*reason, stamp, found.exhausted, nominations)
 

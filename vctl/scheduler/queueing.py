@@ -8,25 +8,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
-from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.core.values import replace
-from vctl.core.wording import cluster_text
-from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
-from vctl.scheduler.feasibility import could_help, ever, idle_parts
+from vctl.scheduler.feasibility import could_help
+from vctl.scheduler.feasibility_judge import FeasibilityJudge
 from vctl.scheduler.gang_growth import is_short
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey
 
-MOST_JUDGED = 10_000
-"""The number of shapes of a queue for which ``why_never`` is remembered."""
 MOST_LEFT = 64
 """The number of shapes without a waiting job whose places are remembered."""
 
@@ -58,11 +53,7 @@ class Queue:
         """Reservations of the last round that reach beyond this queue, by job."""
         self.kept_at: object = None
         """The capacity of the cluster for which the reservations were checked."""
-        self.never: dict[str, tuple[object, str | None]] = {}
-        """Shape -> (capacity of the parent, why it could never run or None); it holds for that capacity."""
-        self._seen: tuple[object, object] | None = None
-        """Versions of the clusters above, and the capacity for them."""
-        self._empty: tuple[object, CandidateNodes] | None = None
+        self.feasibility = FeasibilityJudge(parent_id)
         self.judged_at: object = None
         """The capacity for which the verdicts distinguish ``Infeasible`` from ``InsufficientResources``."""
         self.nominations: dict[int, Nomination] = {}
@@ -112,44 +103,6 @@ class Queue:
         self.times_nominated += 1
         for shape in self.shapes.values():
             shape.forget_nominations()
-
-    def why_never(self, ledger: Ledger, job: PendingJob) -> str | None:
-        """Why a job can never run; None: it may. Judged once per shape and capacity of the cluster."""
-        if ledger.may_gain_nodes:
-            return None
-        capacity = self.capacity(ledger)
-        known = self.never.get(job.shape)
-        if known is None or known[0] != capacity:
-            if len(self.never) >= MOST_JUDGED:
-                self.never.clear()
-            empty = partial(self._when_empty, ledger, capacity)
-            never = ever(ledger, self.parent_id, job.spec, job.entry, empty=empty)
-            known = self.never[job.shape] = (
-                capacity,
-                None
-                if never is None
-                else f"exceeds the capacity of {cluster_text(self.parent_id)}: {never.capacity}",
-            )
-        return known[1]
-
-    def _when_empty(self, ledger: Ledger, capacity: object) -> CandidateNodes:
-        """The candidate nodes of the parent if nothing ran, made once per capacity."""
-        if self._empty is None or self._empty[0] != capacity or self._empty[1].ledger is not ledger:
-            self._empty = (capacity, candidates_when_empty(ledger, self.parent_id))
-        return self._empty[1]
-
-    def capacity(self, ledger: Ledger) -> object:
-        """A value that changes whenever the feasibility of jobs may change. Borrowed growth does not count."""
-        parent = ledger.clusters[self.parent_id]
-        if not parent.spec.flexible:
-            return ledger.capacity(self.parent_id)
-        chain = ledger.upward(self.parent_id)
-        rows = [(cluster, ledger.versions.get(cluster.cluster_id, 0)) for cluster in chain]
-        versions = (ledger.capacity(self.parent_id), *rows)
-        if self._seen is None or self._seen[0] != versions:
-            limits = [(cluster.spec, cluster.borrow_limit) for cluster in chain]
-            self._seen = (versions, (ledger.versions.get(PRIMARY, 0), limits, idle_parts(ledger, chain)))
-        return self._seen[1]
 
     def note_again(self, at_ns: int | None) -> None:
         """Scan this queue again at that time, also when nothing else happens."""
@@ -283,14 +236,16 @@ class Queue:
 
     def judge_capacity(self, ledger: Ledger) -> None:
         """Forget verdicts whose reason is wrong now: infeasible has become feasible, or the other way round."""
-        capacity = (self.capacity(ledger), ledger.may_gain_nodes)
+        capacity = self.feasibility.capacity(ledger)
         if capacity == self.judged_at:
             return
         self.judged_at = capacity
         for shape in self.shapes.values():
             told = shape.verdict
             if told is not None and told.reason in (INFEASIBLE, INSUFFICIENT):
-                if (told.reason == INFEASIBLE) != (self.why_never(ledger, shape.example) is not None):
+                if (told.reason == INFEASIBLE) != (
+                    self.feasibility.why_never(ledger, shape.example) is not None
+                ):
                     shape.judge(None)
 
     def can_help(self, ledger: Ledger, shape: SchedulingClass, slots: list[str]) -> bool:

@@ -151,16 +151,16 @@ class Known:
             if queue is None or shape is None or parent_id not in capacities:
                 continue
             if verdict[0] == INSUFFICIENT:
-                queue.never[key] = (capacities[parent_id], None)
+                queue.feasibility.never[key] = (capacities[parent_id], None)
             elif capacities[parent_id] != self.capacity.get(parent_id):
                 continue
             shape.judge(verdict)
         for parent_id, capacity in capacities.items():
-            queues[parent_id].judged_at = (capacity, ledger.may_gain_nodes)
+            queues[parent_id].judged_at = capacity
 
 
 def _capacities(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, object]:
-    return {one: queue.capacity(ledger) for one, queue in queues.items() if one in ledger.clusters}
+    return {name: one.feasibility.capacity(ledger) for name, one in queues.items() if name in ledger.clusters}
 
 
 def _copied(grown: Mapping[str, set[str]]) -> dict[str, set[str]]:

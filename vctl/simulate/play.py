@@ -83,7 +83,7 @@ class Player:
             played.message = f"The virtual cluster {job.parent_id} does not exist."
             return
         queue = self.queues.setdefault(job.parent_id, Queue(job.parent_id))
-        if (never := queue.why_never(self.ledger, job)) is not None:
+        if (never := queue.feasibility.why_never(self.ledger, job)) is not None:
             played.reason, played.message = jb.INFEASIBLE, never
             return
         queue.put(job)

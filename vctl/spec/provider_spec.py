@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vctl.core.nodes import Template
 from vctl.core.resources import DEFAULT_UNITS
-from vctl.scheduler.provisioning import Template
 from vctl.spec.fields import as_count, as_list, as_mapping, as_text, child, did_you_mean, refuse
 from vctl.spec.quantities import parse_duration, parse_resources
 from vctl.spec.selectors import parse_labels
@@ -37,7 +37,7 @@ class ProviderSpec:
         """The nodes that it can make at most, as stored for the check whether a job can ever run."""
         return [
             {"name": t.name, "resources": dict(t.resources), "labels": dict(t.labels), "most": t.most,
-             "units": sorted(self.units)}
+             "units": sorted(t.units)}
             for t in self.templates
         ]  # fmt: skip
 
@@ -95,7 +95,9 @@ def _template(name: str, value: object, units: frozenset[str]) -> Template:
     if not any(resources.values()):
         raise refuse(path, "a template without resources", f"write it as {_TEMPLATE}")
     most = as_count(fields.get("max", 1), child(path, "max"), "the maximum", most=100_000)
-    return Template(name, resources, most, parse_labels(fields.get("labels", {}), child(path, "labels")))
+    return Template(
+        name, resources, most, parse_labels(fields.get("labels", {}), child(path, "labels")), units
+    )
 
 
 def _command(value: object, path: str) -> tuple[str, ...]:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from vctl.core.nodes import DEAD, DOWN, MADE_BY, MADE_BY_COMMAND, RAY, RELEASING, UP, Node, NodeRequest
+from vctl.core.nodes import (
+    DEAD,
+    DOWN,
+    MADE_BY,
+    MADE_BY_COMMAND,
+    RAY,
+    RELEASING,
+    UP,
+    Node,
+    NodeRequest,
+    Template,
+)
 from vctl.core.resources import whole_node
 from vctl.core.values import replace
 from vctl.engine.changes import (
@@ -21,7 +32,7 @@ from vctl.engine.rules.leases import nominated_slots, returnable
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import MachinesReady, MachinesRefused, MachinesWanted, Now, Stimulus
-from vctl.scheduler.provisioning import Template, Wanted, wanted_nodes
+from vctl.scheduler.provisioning import Wanted, wanted_nodes
 
 NewId = Callable[[], str]
 """Gives an id that no request had before."""

@@ -105,7 +105,7 @@ def _jobs_requeued(db: sqlite3.Connection, requeued: Sequence[ch.JobRequeued]) -
         moves.update(
             db, JOB, "requeue", one.job.job_id,
             "status = ?, state_reason = ?, message = ?, begin_at = ?, preemptions = ?, outcome = NULL,"
-            " started_at = NULL, node_ids = NULL, stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL,"
+            " started_at = NULL, stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL,"
             " master_port = NULL",
             (jb.PENDING, one.reason, one.message, one.job.begin_at_ns, one.job.preemptions),
         )  # fmt: skip

@@ -1,0 +1,79 @@
+"""Which jobs of a queue can never run: judged once per shape and capacity of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+from vctl.core.clusters import PRIMARY
+from vctl.core.jobs import PendingJob
+from vctl.core.ledger import Ledger
+from vctl.core.wording import cluster_text
+from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
+from vctl.scheduler.feasibility import ever, idle_parts, with_machines
+
+MOST_JUDGED = 10_000
+"""The number of shapes for which ``why_never`` is remembered."""
+
+
+class FeasibilityJudge:
+    """Why jobs of one parent cluster can never run, with what was found before."""
+
+    def __init__(self, parent_id: str) -> None:
+        self.parent_id = parent_id
+        self.never: dict[str, tuple[object, str | None]] = {}
+        """Shape -> (capacity of the parent, why it could never run or None); it holds for that capacity."""
+        self._seen: tuple[object, object] | None = None
+        """Versions of the clusters above, and the capacity for them."""
+        self._empty: tuple[object, CandidateNodes] | None = None
+        self._larger: tuple[object, Ledger, tuple[Ledger, Callable[[], CandidateNodes]]] | None = None
+
+    def why_never(self, ledger: Ledger, job: PendingJob) -> str | None:
+        """Why a job can never run, with all nodes empty and all machines that a provider can make; None: it may."""
+        capacity = self.capacity(ledger)
+        known = self.never.get(job.shape)
+        if known is None or known[0] != capacity:
+            if len(self.never) >= MOST_JUDGED:
+                self.never.clear()
+            empty: Callable[[], CandidateNodes] = partial(self._when_empty, ledger, capacity)
+            never = ever(ledger, self.parent_id, job.spec, job.entry, empty=empty)
+            if never is not None and ledger.templates:
+                larger, empty = self._with_machines(ledger, capacity)
+                never = ever(larger, self.parent_id, job.spec, job.entry, empty=empty)
+            known = self.never[job.shape] = (
+                capacity,
+                None
+                if never is None
+                else f"exceeds the capacity of {cluster_text(self.parent_id)}: {never.capacity}",
+            )
+        return known[1]
+
+    def capacity(self, ledger: Ledger) -> object:
+        """A value that changes whenever the feasibility of jobs may change. Borrowed growth does not count."""
+        return self._of_tree(ledger), ledger.templates
+
+    def _of_tree(self, ledger: Ledger) -> object:
+        parent = ledger.clusters[self.parent_id]
+        if not parent.spec.flexible:
+            return ledger.capacity(self.parent_id)
+        chain = ledger.upward(self.parent_id)
+        rows = [(cluster, ledger.versions.get(cluster.cluster_id, 0)) for cluster in chain]
+        versions = (ledger.capacity(self.parent_id), *rows)
+        if self._seen is None or self._seen[0] != versions:
+            limits = [(cluster.spec, cluster.borrow_limit) for cluster in chain]
+            self._seen = (versions, (ledger.versions.get(PRIMARY, 0), limits, idle_parts(ledger, chain)))
+        return self._seen[1]
+
+    def _when_empty(self, ledger: Ledger, capacity: object) -> CandidateNodes:
+        """The candidate nodes of the parent if nothing ran, made once per capacity."""
+        if self._empty is None or self._empty[0] != capacity or self._empty[1].ledger is not ledger:
+            self._empty = (capacity, candidates_when_empty(ledger, self.parent_id))
+        return self._empty[1]
+
+    def _with_machines(self, ledger: Ledger, capacity: object) -> tuple[Ledger, Callable[[], CandidateNodes]]:
+        """The ledger with the machines of its node provider, and its candidate nodes; made once per capacity."""
+        if self._larger is None or self._larger[0] != capacity or self._larger[1] is not ledger:
+            larger = with_machines(ledger)
+            empty = cache(partial(candidates_when_empty, larger, self.parent_id))
+            self._larger = (capacity, ledger, (larger, empty))
+        return self._larger[2]
