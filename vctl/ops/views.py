@@ -198,10 +198,8 @@ def summary(store: Store, kind: str) -> dict[str, int]:
 
 def scheduler(store: Store) -> Scheduler:
     """Whether a scheduler is running, its last heartbeat, and the duration of its last round."""
-    starter, holder = (
-        locks.scheduler_is_starting(store.home),
-        locks.holder(store.home),
-    )  # before what it leaves
+    starter = locks.scheduler_is_starting(store.home)
+    holder = locks.holder(store.home)  # both are looked at before the heartbeat that follows them
     heartbeat = store.read_heartbeat()
     starting = starter or _has_yet_to_beat(holder, int(heartbeat["last_beat_ns"]) if heartbeat else 0)
     if heartbeat is None:
