@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from vctl.core.nodes import ALIVE, DEAD, DRAINED, DRAINING
 from vctl.core.resources import CPU, SCALE
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
-from vctl.ops import clusters, nodes, views
+from vctl.ops import clusters, jobs, nodes, views
 from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.store.store import Store
 
 pytestmark = spec("3.states", "3.sources", "3.totals", "3.heartbeat")
 
@@ -176,3 +178,36 @@ def test_a_node_in_use_is_not_removed(ground: Ground) -> None:
     clusters.delete(ground.store, "c")
     nodes.remove(ground.store, used[0])
     assert used[0] not in [node["node_id"] for node in nodes.list_nodes(ground.store)]
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "gone"),
+    [
+        (lambda store: nodes.add(store, resources={CPU: SCALE}, node_id="x")[0], "node_id",
+         lambda store: nodes.remove(store, "x")),
+        (lambda store: clusters.create(store, "x"), "cluster_id", lambda store: clusters.delete(store, "x")),
+        (lambda store: jobs.stop(store, "x"), "submission_id", lambda store: jobs.delete(store, "x")),
+    ],
+    ids=["node", "cluster", "job"],
+)  # fmt: skip
+@spec("17.durable")
+def test_the_answer_is_that_of_the_moment_of_the_change(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, change: Any, key: str, gone: Any
+) -> None:
+    """What somebody else removes right after the commit was changed all the same, and is answered."""
+    ground.submit(submission_id="x")
+    transaction = Store.transaction
+
+    @contextmanager
+    def and_then_removed(store: Store) -> Iterator[None]:
+        with transaction(store):
+            yield
+        with monkeypatch.context() as patch, Store.open(store.home) as other:
+            patch.setattr(Store, "transaction", transaction)
+            gone(other)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "transaction", and_then_removed)
+        assert change(ground.store)[key] == "x"
+    with pytest.raises(NotFound):
+        gone(ground.store)

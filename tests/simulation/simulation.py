@@ -672,8 +672,11 @@ class Simulation(World):
             raise Violation(problems)
 
     def _check_behind(self, scheduler: Scheduler) -> None:
-        """Who was to follow a run is taken back once that takes long, whoever was refused or killed in between."""
-        ahead = {} if scheduler.state is None else scheduler.state.ahead.runs
+        """A run assigned ahead is taken back once the one before it takes long, whichever command was refused or killed
+        in between. A scheduler in trouble rests and takes nothing back: then the time begins anew.
+        """
+        resting = scheduler.state is None or scheduler.trouble.rest_s() > 0
+        ahead = {} if resting else scheduler.state.ahead.runs
         self.behind = {run_id: self.behind.get(run_id, self.elapsed_s) for run_id in ahead}
         for run_id, since in self.behind.items():
             process = self.processes.processes.get(ahead[run_id].follows)

@@ -80,7 +80,7 @@ def create(
             store, cluster_id, wanted, parent_id=parent, owner=nodes.author(), detach=detach
         )
         _set_queue(store, made.cluster_id, settled)
-    return get_cluster(store, made.cluster_id)
+        return get_cluster(store, made.cluster_id)
 
 
 def update(
@@ -113,7 +113,7 @@ def update(
     with store.transaction():
         changes.update(store, cluster_id, wanted, revision=revision)
         _set_queue(store, cluster_id, settled)
-    return get_cluster(store, cluster_id)
+        return get_cluster(store, cluster_id)
 
 
 def _update_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> ClusterForm:
@@ -128,7 +128,7 @@ def _update_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) 
                     f"{cluster_id} is a {row['kind']} cluster: it has no queue", fix="name a logical one"
                 )
         _set_queue(store, cluster_id, settled)
-    return get_cluster(store, cluster_id)
+        return get_cluster(store, cluster_id)
 
 
 def _queue_changes(queue: Mapping[str, object] | None) -> Mapping[str, object]:
@@ -172,9 +172,10 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
                     store.emit(ClusterMoved(store.clock(), below, "remove", REMOVING))
     if force:
         _stop_everything(store, cluster_id, attached_too=row["kind"] == SUB)
-    if table.get(store, cluster_id) is None:
-        return {**form, "state": "REMOVED", "blockers": blockers}
-    return {**get_cluster(store, cluster_id), "blockers": blockers}
+    with store.snapshot():
+        if table.get(store, cluster_id) is None:
+            return {**form, "state": "REMOVED", "blockers": blockers}
+        return {**get_cluster(store, cluster_id), "blockers": blockers}
 
 
 def sweep_removing(store: Store, emit: Callable[[Change], None]) -> list[str]:
@@ -258,7 +259,7 @@ def stop(store: Store, cluster_id: str, *, message: str | None = None) -> Cluste
         _admitting(store, cluster_id, "stopped")
         stopped = {"by": ops.nodes.author(), "message": message} if message else {"by": ops.nodes.author()}
         store.emit(ClusterMoved(store.clock(), cluster_id, "stop", STOPPED, stopped))
-    return get_cluster(store, cluster_id)
+        return get_cluster(store, cluster_id)
 
 
 def resume(store: Store, cluster_id: str) -> ClusterForm:
@@ -267,7 +268,7 @@ def resume(store: Store, cluster_id: str) -> ClusterForm:
         cluster = _admitting(store, cluster_id, "resumed")
         if cluster.state != ACTIVE:
             store.emit(ClusterMoved(store.clock(), cluster_id, "resume", ACTIVE))
-    return get_cluster(store, cluster_id)
+        return get_cluster(store, cluster_id)
 
 
 def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
@@ -356,7 +357,7 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> Clus
         store.emit(VNodesChanged(tuple(gone)))
         spec = ClusterSpec(flexible=False, replica_sets=counts)
         store.emit(ClusterChanged(store.clock(), replace(cluster, spec=spec)))
-    return get_cluster(store, cluster_id)
+        return get_cluster(store, cluster_id)
 
 
 def _idle_members(store: Store, cluster_id: str, wanted: Sequence[str]) -> dict[str, str]:

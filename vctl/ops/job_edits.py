@@ -53,7 +53,7 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
             store.emit(
                 JobsHeld(_members(array, found[0]), spans, held, is_limited)
             )  # its place is free for others
-    return get_job(store, ref)
+        return get_job(store, ref)
 
 
 def edit(store: Store, ref: str | int, changes: Mapping[str, object]) -> JobForm:
@@ -68,7 +68,7 @@ def edit(store: Store, ref: str | int, changes: Mapping[str, object]) -> JobForm
             refuse_fixed_fields(row, changes)
         spans = spans_of(row["job_id"] for row in found)
         store.emit(JobsEdited(_members(array, found[0]), spans, values))
-    return get_job(store, ref)
+        return get_job(store, ref)
 
 
 def _members(array: Row | None, row: Row) -> Members:

@@ -231,7 +231,7 @@ def stop(
             store.emit(arrays.stopped(store, row, message=message))
         elif row["status"] == jb.RUNNING:
             store.emit(arrays.stop_asked(store, row, grace_s=grace_s, message=message))
-    return get_job(store, job_id)
+        return get_job(store, job_id)
 
 
 def delete(store: Store, *refs: str | int) -> list[JobForm]:

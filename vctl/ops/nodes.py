@@ -168,7 +168,6 @@ def add(
             if table.get(store, fresh) is not None:
                 raise Conflict(f"node {fresh} exists already", fix="choose another id, or `vctl node update`")
             table.insert(store, Node(fresh, name, total, fresh, dict(labels or {}), source))
-    with store.snapshot():
         slots = slots_of(store, PRIMARY, owned=True)
         return [forms.node(slots[fresh]) for fresh in ids]
 
@@ -235,7 +234,7 @@ def _move(store: Store, node_id: str, event: str, reason: str | None = None) -> 
             table.move(store, row["node_id"], event, reason=reason, author=author())
             if event == "drain":
                 settle_drained(store, row["node_id"])
-    return get_node(store, row["node_id"])
+        return get_node(store, row["node_id"])
 
 
 THERE = {"drain": (nd.DRAINING, nd.DRAINED), "undrain": (nd.ALIVE,), "die": (nd.DEAD,)}
@@ -309,7 +308,7 @@ def update(
         store.emit(engine.changes.NodeChanged(replace(node, total=total, labels=merged, shrunk=shrunk)))
         if total != node.total:
             _resize_whole(store, node.node_id, total)
-    return get_node(store, node.node_id)
+        return get_node(store, node.node_id)
 
 
 def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
@@ -377,4 +376,4 @@ def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> 
         if row["state"] == nd.DEAD:
             raise Conflict(f"node {row['node_id']} is DEAD", fix="add the machine as a new node")
         observed.heartbeat(store, row["node_id"], timeout_s)
-    return get_node(store, row["node_id"])
+        return get_node(store, row["node_id"])
