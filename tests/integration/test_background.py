@@ -96,6 +96,28 @@ def test_where_autostart_is_off_nobody_is_started(one: Place) -> None:
     assert one.run("job", "wait", "j").code == 0
 
 
+@pytest.mark.parametrize("how", ["--drain", "--force"])
+@spec("7.delete")
+def test_where_autostart_is_off_a_refused_deletion_changes_nothing(one: Place, how: str) -> None:
+    """The cluster stayed closed for jobs, and the next scheduler deleted it."""
+    (one.folder / ".vctl.toml").write_text("autostart = false\n")
+    for name in ("used", "empty"):
+        one.ok("vc", "create", name, "--divisible", "--spec", "{}")
+    assert one.run("daemon", "--background").code == 0
+    one.ok("job", "submit", "--no-wait", "--submission-id", "j", "-c", "used", "--", "sleep", "60")
+    one.reach("j", "RUNNING")
+    one.ok("daemon", "--stop")
+    ran = one.run("vc", "delete", "used", how)
+    assert (ran.code, "vctl daemon" in ran.err) == (6, True)
+    assert one.read("vc", "get", "used")["state"] == "ACTIVE"
+    assert [event for event in one.read("events")["items"] if event["kind"] == "job.stop_requested"] == []
+    assert "The logical cluster nosuch does not exist." in one.run("vc", "delete", "nosuch", how).err
+    assert one.run("vc", "delete", "empty", how).code == 0
+    assert one.run("vc", "delete", "used", how, "--no-wait").code == 0
+    assert one.run("daemon", "--background").code == 0
+    assert one.run("job", "stop", "j").code in (0, 4)
+
+
 def test_where_autostart_is_off_a_refused_stop_stops_nothing(one: Place) -> None:
     """The refused stop was carried out by the next scheduler. Who asks for a scheduler by name gets one."""
     (one.folder / ".vctl.toml").write_text("autostart = false\n")

@@ -1,6 +1,8 @@
 """``vctl vc``: create, change and show virtual clusters."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any
 
 from vctl import cli
 from vctl.cli import queue_options
@@ -9,7 +11,9 @@ from vctl.cli.commands.objects import listed
 from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster, place
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single, single_by
-from vctl.operations import clusters
+from vctl.core.jobs import RUNNING
+from vctl.errors import VctlError
+from vctl.operations import clusters, jobs
 from vctl.operations.params import Arg, Given, Opt, Together
 
 
@@ -87,7 +91,10 @@ def delete(
     no_wait: Annotated[bool, Opt("--no-wait", help="Return before it is empty.")] = False,
 ) -> Answer:
     """Delete a virtual cluster; its nodes go back to its parent."""
-    data = clusters.delete(call.backend, **wanted or {})
+    given = wanted or {}
+    if not no_wait and _has_to_wait(call, given):
+        call.require_scheduler()
+    data = clusters.delete(call.backend, **given)
     if data["state"] != "REMOVED" and not no_wait and cli.waiting.until_removed(call, data["cluster_id"]):
         data["state"] = "REMOVED"
     if data["state"] == "REMOVED":
@@ -95,6 +102,17 @@ def delete(
     answer = _changed(data, "will be deleted when it is empty")
     answer.code = 0 if no_wait else INTERRUPTED
     return answer
+
+
+def _has_to_wait(call: Call, wanted: Mapping[str, Any]) -> bool:
+    """Whether jobs have to end before a cluster is deleted; an unknown cluster is refused by its deletion."""
+    if not (wanted.get("drain") or wanted.get("force")):
+        return False
+    with suppress(VctlError):
+        names = clusters.get_cluster(call.backend, wanted["cluster_id"])["jobs"]
+        found = (jobs.get_job(call.backend, name)["status"] for name in names)
+        return any(wanted.get("drain") or status == RUNNING for status in found)
+    return False
 
 
 @command(
