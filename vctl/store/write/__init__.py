@@ -1,6 +1,7 @@
-"""The only SQL that changes tables for the changes that have moved. The change itself is the row of the journal.
+"""Writes each change: its effect to the tables, and the change itself to the journal.
 
-Entries are written when the tables are looked at, and before the commit: until then equal ones gather.
+Entries are written when the transaction reads the tables, and before the commit. Until then they gather, so
+that changes of one type are written together.
 """
 
 import sqlite3
@@ -19,13 +20,13 @@ from vctl.store.write.table import WRITERS, Writer, insert
 for home in HOMES:
     import_module(f"{__name__}.{home}")
 _IN_TURNS = (JobStarted, RunEnded, JobEnded)
-"""Where jobs end and others start in their place: in this order, all of a type together leave the same rows. A job
-starts before its run and itself end, and of two jobs none writes rows of the other."""
+"""Types that alternate where jobs end and others start in their place. Written type by type, in this order,
+they leave the same rows: a job starts before its run and itself end, and no job writes rows of another."""
 _EVENT = "events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
 
 
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
-    """Put entries into the tables; the last one has this number."""
+    """Write entries to the tables and the journal; ``last`` is the number of the last one."""
     for writer, equal in _gathered(one.change for one in entries if isinstance(one, Emitted)):
         writer(db, equal)
     first = last - len(entries) + 1
@@ -33,7 +34,7 @@ def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
 
 
 def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]]]:
-    """Changes of one type that follow each other, or would do so in ``_IN_TURNS``, and who writes them."""
+    """Groups of changes of one type, with their writers. Changes of ``_IN_TURNS`` are sorted by type."""
     for in_turns, some in groupby(emitted, lambda change: type(change) in _IN_TURNS):
         if in_turns:
             whole, among = jobs.whole(list(some))

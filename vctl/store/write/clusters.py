@@ -1,4 +1,4 @@
-"""How changes of clusters, their virtual nodes and their leases change the tables."""
+"""Writes the changes of clusters, their virtual nodes and their leases to the tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _limits(cluster: Cluster) -> dict[str, Any]:
 
 
 def _settings(text: str, changes: Mapping[str, Any]) -> str:
-    """The column after some changes: others stay; an empty one is removed."""
+    """The text of the column after some settings have changed; a setting with an empty value is removed."""
     return dumps({name: value for name, value in (rows.loads(text) | dict(changes)).items() if value})
 
 
@@ -115,7 +115,7 @@ def _published(db: sqlite3.Connection, published: Sequence[ch.NodesPublished]) -
 
 @writes(ch.NodeReplaced, ch.ClusterRepaired)
 def _only_published(db: sqlite3.Connection, changes: Sequence[object]) -> None:
-    """The journal alone has it."""
+    """Write nothing: only the journal has these changes."""
 
 
 @writes(ch.ClusterRemoved)

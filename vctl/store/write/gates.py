@@ -1,4 +1,4 @@
-"""How changes of what keeps waiting jobs out of their queue change the tables, and edits of jobs."""
+"""Writes edits of jobs, and changes of the gates that keep waiting jobs out of their queue, to the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How changes of jobs change the tables."""
+"""Writes the changes of jobs to the tables."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vctl.store.write.runs import ENDED_RUN_COLUMNS, RUN_COLUMNS, ended_run_row,
 from vctl.store.write.table import insert, writes
 
 Whole = tuple[ch.JobStarted, ch.RunEnded, ch.JobEnded]
-"""A job that starts and is over in one transaction: its cluster comes and goes, and no row of it is ever written."""
+"""A job that starts and ends in one transaction: no row of its cluster is ever written."""
 _STARTED = "cluster_id = ?, attempt = ?, started_at = ?, node_ids = ?, resources = ?, master_port = ?"
 _OVER = "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?, waits_for = 0"
 
 
 def whole(among: Sequence[ch.Change]) -> tuple[list[Whole], Sequence[ch.Change]]:
-    """The jobs of one process that start and are over among starts and ends, and all other changes."""
+    """Split starts and ends into the jobs of one run that start and end among them, and all other changes."""
     over = {one.job_id: one for one in among if isinstance(one, ch.JobEnded) and one.move == "end"}
     runs = {one.run_id: one for one in among if isinstance(one, ch.RunEnded)}
     found = []
@@ -47,7 +47,7 @@ def _leaves_nothing(start: ch.JobStarted, end: ch.JobEnded) -> bool:
 
 
 def write_whole(db: sqlite3.Connection, found: Sequence[Whole]) -> None:
-    """Write jobs that start and are over: their rows as they are at the end."""
+    """Write jobs that start and end in one transaction: their rows as they are at the end."""
     insert(db, ENDED_RUN_COLUMNS, [ended_run_row(one.runs[0], one.at, run) for one, run, _ in found])
     _no_longer_ahead(db, [one for one, _, _ in found])
     moves.update_all(

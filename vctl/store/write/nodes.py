@@ -1,4 +1,4 @@
-"""How changes of nodes, and of requests to a node provider, change the tables."""
+"""Writes the changes of nodes, and of requests to a node provider, to the tables."""
 
 from __future__ import annotations
 

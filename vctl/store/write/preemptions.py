@@ -1,4 +1,4 @@
-"""How changes of preemption change the tables."""
+"""Writes the changes of preemptions and nominations to the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How changes that mend the tables change them. The content of a row that is set aside goes from table to table."""
+"""Writes repairs to the tables. The content of a row that is set aside moves to the table ``set_aside``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ KEYS = {
     "events": ("seq",),
 }
 _LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
-"""Rows that go with a row, as they are deleted with it."""
+"""Table -> the table with the commands of its rows, which are deleted, and so set aside, with the rows."""
 
 
 _NEW_BASE = "UPDATE head SET base = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
-"""No change made such a row, so what is in the tables now does not follow from the journal before."""
+"""Moves the base of the journal: no change made the row, so the tables do not follow from earlier entries."""
 
 
 @writes(ch.RowSetAside)

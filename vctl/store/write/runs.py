@@ -1,4 +1,4 @@
-"""How changes of runs change the tables."""
+"""Writes the changes of runs to the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _process(process: ch.Process | None) -> tuple[object, ...]:
 
 
 def run_row(run: Run, at: int, state: str | None = None) -> tuple[object, ...]:
-    """A run as a row; ``state``: where that is another one than at its start."""
+    """A run as a row; ``state`` replaces the state of the run."""
     amounts, instances, cores = rows.allocation_columns(run.allocation)
     return (
         run.run_id, run.job_id, run.task_id, run.attempt, run.rank, run.cluster_id, run.vnode_id, run.node_id,
@@ -38,7 +38,7 @@ def run_row(run: Run, at: int, state: str | None = None) -> tuple[object, ...]:
 
 
 def ended_run_row(run: Run, at: int, end: ch.RunEnded) -> tuple[object, ...]:
-    """A run as a row (``ENDED_RUN_COLUMNS``) that is over."""
+    """An ended run as a row of ``ENDED_RUN_COLUMNS``."""
     process = _process(end.process) or (run.pid, run.pid_start, run.boot_id, run.started_at)
     return *run_row(run, at, jb.ENDED), end.exit_code, end.message, end.at, *process
 

@@ -1,4 +1,4 @@
-"""How submits and deletes of jobs change the tables. What is launched comes from outside of the journal."""
+"""Writes submits and deletions of jobs to the tables. The command of a job is not part of the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _JOB = f"INSERT INTO jobs ({', '.join((*_OWN, *_COMMON))}) VALUES ({', '.join('?
 
 
 def _common(job: PendingJob, details: ch.Details, launch: ch.Launch) -> tuple[object, ...]:
-    """The columns that the members of an array have alike."""
+    """The columns that are the same for all members of an array."""
     return (
         job.parent_id, job.shares_parent, jb.PENDING, job.priority, job.shape, rows.spec_text(job.spec),
         rows.dumps(job.entry), launch.entrypoint, job.user, job.held, job.begin_at_ns, job.waits_for, job.per_node,

@@ -1,4 +1,4 @@
-"""Which function writes changes: one for each type, declared where it stands. And how they add rows."""
+"""The registry of the functions that write changes, one for each type of change, and their shared INSERT."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from vctl.engine.changes import Change
 
 MOST_ROWS = 64
-"""Rows of one INSERT. Their number is a power of two, so that few statements are prepared."""
+"""The most rows of one INSERT. The number of rows is a power of two, so that few statements are prepared."""
 
 Writer = Callable[[sqlite3.Connection, Any], None]
 WRITERS: dict[type[Change], Writer] = {}
-"""Type of change -> the function that writes changes of it; it gets the connection and a list of them."""
+"""Type of change -> the function that writes it; the function gets the connection and a list of changes."""
 W = TypeVar("W", bound=Callable[..., None])
 
 

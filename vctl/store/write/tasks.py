@@ -1,4 +1,4 @@
-"""How changes of tasks and of their objects change the tables."""
+"""Writes the changes of tasks and of their objects to the tables."""
 
 from __future__ import annotations
 
