@@ -1,8 +1,8 @@
-"""Runs that are assigned ahead: their rows, and for each the file that whoever removes it decides by.
+"""Runs that are assigned ahead: their rows, and for each the *offer*, a file that lets a supervisor start it.
 
-A supervisor removes ``ahead/<run>`` before it starts the run; whoever takes the run back gives it another name. Only
-one of them succeeds. So a transaction of a command takes all back that has not started, and nothing starts behind its
-back.
+A supervisor removes the file ``ahead/<run>`` before it starts the run. A process that takes the run back
+renames the file. Only one of them succeeds. So the transaction of a command takes back all runs that have not
+started, and none of them starts during the transaction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SELECT job_id FROM clusters WHERE job_id IS NOT NULL AND cluster_id IN (
 """
 FOLDER, _OFFER, _BACK = "ahead", "offer", ".back"
 SETTLE_S, SETTLE_PAUSE_S = 5.0, 0.005
-"""How long a command waits for the record of a start, and between looks."""
+"""How long a command waits until a start is recorded, and how long between two tries."""
 
 
 class BeingStarted(Unreachable):
@@ -54,12 +54,12 @@ class BeingStarted(Unreachable):
 
 
 def rows(store: Store) -> list[Row]:
-    """All of them, each after the one that it follows."""
+    """All runs that are assigned ahead, each after the run that it follows."""
     return store.rows("SELECT * FROM runs_ahead ORDER BY revision")
 
 
 def assigned(row: Row) -> RunAssignedAhead:
-    """The change that a row says."""
+    """The change that a row records."""
     return engine.changes.RunAssignedAhead(
         row["run_id"], row["job_id"], row["follows"], row["supervisor"], row["revision"]
     )
@@ -73,8 +73,8 @@ def _boot() -> bytes:
 def offer(home: Path, run_id: str) -> None:
     """Let a supervisor start a run.
 
-    One more name of a file that is there: ext4 without a journal looks at the places of files that were removed in the
-    last minutes, one by one, for every new file.
+    The offer is a hard link to an existing file, because a new file is slow: for each one, ext4 without a
+    journal checks the inodes of all recently removed files one by one.
     """
     path = f"{home}/{FOLDER}/{run_id}"
     for _ in range(2):
@@ -84,7 +84,7 @@ def offer(home: Path, run_id: str) -> None:
             (home / FOLDER).mkdir(mode=0o700, exist_ok=True)
             _write_boot(f"{home}/{_OFFER}")
         except OSError:
-            break  # a filesystem where a file has one name
+            break  # a filesystem without hard links
         else:
             return
     _write_boot(path)
@@ -97,10 +97,11 @@ def _write_boot(path: str) -> None:
 
 
 def withdraw(home: Path, run_id: str) -> bool:
-    """Whether a run has not started and never will because of the offer: it is withdrawn now, or was before.
+    """Withdraw the offer of a run. True if the run has not started, and no supervisor can start it any more.
 
-    The offer keeps another name: who withdraws it may die before its commit, or be refused, and the next one is to
-    know. An offer of another boot may have been taken: that it was removed did not reach the disk.
+    The offer is renamed, not removed: this process may die before its commit, or be refused, and the next
+    process must see that the offer was withdrawn. An offer of another boot may have been taken, because its
+    removal by a supervisor may not have reached the disk: the result is False.
     """
     path = f"{home}/{FOLDER}/{run_id}"
     try:
@@ -113,7 +114,7 @@ def withdraw(home: Path, run_id: str) -> bool:
 
 
 def withdrawn(store: Store, run_id: str) -> bool:
-    """As ``withdraw``, in a transaction that drops the row of the run: after it nobody asks for the offer again."""
+    """Like ``withdraw``, in a transaction that deletes the run's row; its commit makes the offer obsolete."""
     is_back = withdraw(store.home, run_id)
     if is_back:
         store.withdrawn.append(run_id)
@@ -121,7 +122,7 @@ def withdrawn(store: Store, run_id: str) -> bool:
 
 
 def forget(store: Store) -> None:
-    """After the commit: the offers that the transaction has withdrawn go."""
+    """Remove the offers that the transaction has withdrawn; called after the commit."""
     for run_id in store.withdrawn:
         with suppress(OSError):
             os.unlink(f"{store.home}/{FOLDER}/{run_id}{_BACK}")
@@ -129,7 +130,7 @@ def forget(store: Store) -> None:
 
 
 def tidy(home: Path, known: Collection[str]) -> None:
-    """Remove the offers of runs that nobody knows, and the file of which those of an earlier boot are names."""
+    """Remove the offers of unknown runs, and the file that offers link to: it may be of an earlier boot."""
     with suppress(OSError):
         os.unlink(home / _OFFER)
     with suppress(OSError):
@@ -142,9 +143,10 @@ def tidy(home: Path, known: Collection[str]) -> None:
 
 
 def take_back(store: Store) -> None:
-    """Before a command changes anything, all runs that were assigned ahead and have not started are taken back.
+    """Take back all runs that were assigned ahead and have not started, before a command changes anything.
 
-    A scheduler decides itself when. Raises BeingStarted for a command of a job whose process runs already.
+    Does nothing in a scheduler, which decides itself when to take runs back. Raises BeingStarted if the
+    caller is a job whose start is not recorded yet.
     """
     if store.epoch is not None:
         return
@@ -161,7 +163,7 @@ def take_back(store: Store) -> None:
 
 @contextmanager
 def left_alone(store: Store) -> Iterator[None]:
-    """Transactions inside take back only what they are told to (``may_precede``)."""
+    """Inside, a transaction takes back no run by itself; the caller does so where ``may_precede`` is true."""
     store.takes_back, store.being_started = False, {}
     try:
         yield
@@ -170,17 +172,19 @@ def left_alone(store: Store) -> Iterator[None]:
 
 
 def may_precede(store: Store, job: PendingJob, order: Callable[[], str]) -> bool:
-    """Whether a new job may come before those that were assigned ahead, which are taken back then.
+    """Whether a new job may come before the jobs that were assigned ahead; the caller then takes these back.
 
-    It comes after them where all wait in one queue, and that is served by priority and arrival; ``order`` tells.
+    It comes after them if all of them wait before it in its queue, the queue is served by priority and
+    arrival, and no job submits it. ``order`` returns the order of the queue.
     """
     count, others = store.rows(_BEFORE, job.parent_id, job.priority, job.submitted_at_ns)[0]
     return bool(count and (others or store.caller is not None or order() not in (FIFO, PRIORITY)))
 
 
 def check(store: Store, change: Change) -> None:
-    """A job of which the process is over stays as it is, and nothing new comes to live in it: another one starts in
-    exactly its place.
+    """Raise BeingStarted for a change of a job whose process is over while another job starts in its place.
+
+    That place must stay exactly as it is.
     """
     changed = _jobs_changed(store, change)
     for job_id, before in store.being_started.items():
@@ -189,7 +193,7 @@ def check(store: Store, change: Change) -> None:
 
 
 def _jobs_changed(store: Store, change: Change) -> set[int]:
-    """The jobs to whose place or content a change of a command belongs."""
+    """The jobs whose clusters, virtual nodes or tasks a change of a command affects."""
     clusters, vnodes = set[str | None](), tuple[str, ...]()
     if isinstance(change, engine.changes.TaskSubmitted):
         return {change.task.job_id}
@@ -206,7 +210,7 @@ def _jobs_changed(store: Store, change: Change) -> set[int]:
 
 @contextmanager
 def told_as_start() -> Iterator[None]:
-    """A move that is refused because a job is being started is tried again."""
+    """Raise BeingStarted instead of IllegalTransition if the job that cannot move is assigned ahead."""
     try:
         yield
     except engine.lifecycle.IllegalTransition as error:
@@ -216,7 +220,7 @@ def told_as_start() -> Iterator[None]:
 
 
 def settled(do: Callable[[], T]) -> T:
-    """Do something, once more while a job that it is about is being started."""
+    """Call ``do`` again while it raises BeingStarted, for at most ``SETTLE_S`` seconds."""
     until = time.monotonic() + SETTLE_S
     while True:
         try:

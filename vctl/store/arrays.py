@@ -1,4 +1,4 @@
-"""SQL about arrays: many jobs of one submit with consecutive numbers, which share what is launched."""
+"""SQL about arrays: an array is many jobs of one submit, with consecutive numbers and one shared command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def like(store: Store, prefix: str) -> list[Row]:
 
 
 def strangers_like(store: Store, prefix: str, array_id: str) -> bool:
-    """Whether another job than the members of an array has an id with this prefix."""
+    """Whether a job outside of an array has an id with this prefix."""
     other = "SELECT 1 FROM jobs WHERE submission_id >= ? AND submission_id < ? AND array_id IS NOT ? LIMIT 1"
     return store.row(other, prefix, prefix + "\U0010ffff", array_id) is not None
 
@@ -58,7 +58,7 @@ def members(store: Store, array: Row) -> list[Row]:
 
 
 def taken(store: Store, array_id: str) -> set[str]:
-    """Ids of jobs that look like members of an array."""
+    """Ids of existing jobs that begin like the ids of the members of an array."""
     prefix = array_id + "_"
     alike = "SELECT submission_id FROM jobs WHERE submission_id >= ? AND submission_id < ?"
     return set(store.column(alike, prefix, prefix + "\U0010ffff"))
@@ -88,7 +88,7 @@ def is_unfinished(store: Store, array: Row) -> bool:
 
 
 def example(store: Store, array: Row, statuses: str) -> int | None:
-    """The first member by index in one of some states; ``statuses`` is a list for SQL."""
+    """The first member by index that is in one of these states; ``statuses`` is a list for SQL."""
     found: int | None = store.value(
         f"SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ? AND status IN ({statuses}) ORDER BY job_id LIMIT 1",
         *_span(array),
@@ -111,7 +111,7 @@ def waiting_spans(store: Store, array: Row) -> Spans:
 
 
 def emptied(store: Store) -> list[str]:
-    """Arrays of which no member is left."""
+    """Arrays that have no member left."""
     return store.column(
         "SELECT array_id FROM arrays WHERE NOT EXISTS"
         " (SELECT 1 FROM jobs WHERE job_id BETWEEN first_job_id AND last_job_id) ORDER BY 1"
@@ -119,7 +119,7 @@ def emptied(store: Store) -> list[str]:
 
 
 def limited(store: Store) -> list[Row]:
-    """Id and running limit of arrays that have one and of which a member is not over."""
+    """Id and running limit of the arrays that have such a limit and a member that is not over."""
     return store.rows(
         "SELECT array_id, at_once FROM arrays a WHERE at_once IS NOT NULL AND EXISTS (SELECT 1 FROM jobs j"
         " WHERE j.job_id BETWEEN a.first_job_id AND a.last_job_id AND j.status IN ('PENDING', 'RUNNING'))"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def removal(store: Store, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
-    """The change that removes a cluster in which nothing lies: its leases end, what it lent its parent lends."""
+    """The change that removes an empty cluster: its leases end, and its loans go over to its parent."""
     found = store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
     parent_id = store.value("SELECT parent_id FROM clusters WHERE cluster_id = ?", cluster_id)
     return engine.changes.ClusterRemoved.of(cluster_id, parent_id, map(rows.lease, found), silent=silent)
@@ -38,7 +38,7 @@ def logical_rows(store: Store) -> list[Row]:
 
 
 def kept(store: Store) -> list[Row]:
-    """Clusters of jobs that are over, in which something detached still lives, by id."""
+    """Clusters of jobs that are over, which exist for something detached in them, by id."""
     return store.rows(
         "SELECT c.* FROM clusters c LEFT JOIN jobs j USING (job_id) WHERE c.kind = 'job'"
         " AND coalesce(j.status, '') NOT IN ('PENDING', 'RUNNING') ORDER BY c.cluster_id"
@@ -67,7 +67,7 @@ def node_states(store: Store, cluster_id: str) -> dict[str, str]:
 
 
 def removing_rows(store: Store) -> list[Row]:
-    """Clusters that are to go, and all when there are some: their order needs the parents."""
+    """All clusters if one is being removed, else none: the order of removal depends on the parents."""
     return all_rows(store) if store.value("SELECT 1 FROM clusters WHERE state = 'REMOVING' LIMIT 1") else []
 
 
@@ -128,7 +128,10 @@ def run_allocations(store: Store, cluster_id: str) -> list[Row]:
 
 
 def schedulable_slots(store: Store, cluster_id: str) -> list[Row]:
-    """The virtual nodes of a cluster on nodes that take work; ``of_node``: all that the node of a flexible one has."""
+    """The virtual nodes of a cluster on nodes that take work.
+
+    ``of_node``: the total of the physical node, for a flexible virtual node on a node that did not shrink.
+    """
     if cluster_id == PRIMARY:
         return store.rows(
             "SELECT node_id AS slot_id, node_id, amounts, instances, labels, template_id, 1 AS whole, '' AS of_node"

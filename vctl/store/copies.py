@@ -1,4 +1,4 @@
-"""Copies of the tables: taken while others write, checked, put back. Of a file that is put back only rows are taken."""
+"""Backups of the tables: made while others write, checked, restored. A restore takes only rows of a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def copy_to(db: sqlite3.Connection, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a copy and what stands beside it while it is written."""
+    """Remove a copy, and the journal beside it that exists while the copy is written."""
     for name in (path.name, f"{path.name}-journal"):
         path.with_name(name).unlink(missing_ok=True)
 
@@ -37,8 +37,8 @@ def remove(path: Path) -> None:
 def is_sound(path: Path) -> bool:
     """Whether a copy is whole.
 
-    Not by ``quick_check``: that of SQLite 3.40 finds NULL in a key of a table without rowids whose columns have
-    another order than the key.
+    ``quick_check`` is not used: SQLite 3.40 then reports NULL in the key of a table without rowids if the
+    columns of the table have another order than the key.
     """
     try:
         with closing(_reading(path)) as db:
@@ -48,7 +48,7 @@ def is_sound(path: Path) -> bool:
 
 
 def check_copy(path: Path) -> int:
-    """The schema version of a whole vctl database; what has other tables, or code of its own, is refused."""
+    """The schema version of a whole vctl database. Refuses a file with other tables or with code in it."""
     try:
         with closing(_reading(path)) as db:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
@@ -67,7 +67,7 @@ def check_copy(path: Path) -> int:
 
 
 def _reading(path: Path) -> sqlite3.Connection:
-    """Somebody else's file: nothing in it is run."""
+    """Open a file that may come from somebody else, so that SQLite runs no code in it."""
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA query_only = ON")
@@ -93,11 +93,11 @@ def _compare(path: Path, db: sqlite3.Connection, version: int) -> None:
 
 
 def odd_table(db: sqlite3.Connection) -> str | None:
-    """The first table that is not as the migrations of this version make it."""
+    """The first table whose columns differ from those that the migrations of this version make."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         apply_migrations(fresh, VERSION)
         tables = [name for kind, name in _objects(fresh) if kind == "table"]
-        tables.append("sqlite_sequence")  # SQLite's own, which tells the number of the newest event
+        tables.append("sqlite_sequence")  # SQLite's own table, with the number of the newest event
         return next((name for name in tables if _columns(db, name) != _columns(fresh, name)), None)
 
 
@@ -109,9 +109,10 @@ def _objects(db: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _columns(db: sqlite3.Connection, table: str) -> list[tuple[bytes, bytes, int, int]]:
-    """Name, type, place in the key, and whether it is an ordinary one; generated columns and virtual tables are code.
+    """Each column: name, type, place in the key, and 0 for an ordinary column of an ordinary table.
 
-    As bytes: in a damaged file they need not be text.
+    Generated columns and virtual tables have other numbers, because they are code. Names and types are bytes,
+    because in a damaged file they may not be text.
     """
     sql = "SELECT coalesce(max(sql LIKE 'CREATE VIRTUAL%'), 0) FROM sqlite_master WHERE name = ?"
     virtual = db.execute(sql, (table,)).fetchone()[0]
@@ -122,7 +123,7 @@ def _columns(db: sqlite3.Connection, table: str) -> list[tuple[bytes, bytes, int
 
 
 def replace_with(home: Path, source: Path, version: int) -> Path | None:
-    """Put the rows of a checked copy in place of the tables; returns where the old ones were kept."""
+    """Replace the tables by the rows of a checked copy; returns the file in which the old tables are kept."""
     path = database_path(home)
     kept = _keep(path)
     fresh = path.with_name("cluster.db.restoring")
@@ -150,7 +151,7 @@ def _keep(path: Path) -> Path | None:
     try:
         with closing(open_file(path)) as old:
             copy_to(old, kept)
-    except sqlite3.DatabaseError:  # damaged: the bytes as they are; what is in the way goes
+    except sqlite3.DatabaseError:  # damaged: keep the bytes as they are, and remove the damaged files
         shutil.copyfile(path, kept)
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):

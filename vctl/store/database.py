@@ -25,7 +25,7 @@ NETWORK_FILESYSTEMS = frozenset(
 )
 TABLES, CHANGES = "cluster.db", "changes"
 PLACE = "place"
-"""In ``meta``: the name of the records (files in the state directory) that belong to these tables."""
+"""The key in ``meta`` for the name of the records (files beside the tables) that belong to these tables."""
 HEAD_SINCE = 6
 """The first schema with the table ``head``."""
 _WAL_WRITE_LOCK_BYTE = 120  # of the -shm file: https://www.sqlite.org/walformat.html#wal_locks
@@ -36,7 +36,7 @@ class NotText(ValueError):
 
 
 _SQLITE_NO_FILE = (10, 14)
-"""IOERR, CANTOPEN."""
+"""SQLite's primary result codes IOERR and CANTOPEN."""
 
 
 def fetched(db: sqlite3.Connection | sqlite3.Cursor, sql: str, values: tuple[object, ...]) -> list[Any]:
@@ -51,7 +51,7 @@ def fetched(db: sqlite3.Connection | sqlite3.Cursor, sql: str, values: tuple[obj
 
 @contextmanager
 def raw_text(db: sqlite3.Connection) -> Iterator[None]:
-    """Read what is not UTF-8 as bytes."""
+    """Inside, text that is not UTF-8 is read as bytes."""
     db.text_factory = _raw
     try:
         yield
@@ -72,7 +72,7 @@ def database_path(home: Path) -> Path:
 
 
 def identity(path: str | Path) -> tuple[int, int] | None:
-    """Which file or directory stands under a name: another one has another identity. None where there is none."""
+    """The device and the inode of the file or directory at a path; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -113,7 +113,7 @@ def prepare_home(home: Path) -> None:
 
 
 def filesystem_of(path: Path) -> str:
-    """Type of the filesystem that holds a path, from the mount table; empty when it cannot be told."""
+    """Type of the filesystem that holds a path, from the mount table; empty if the table cannot be read."""
     target = os.path.realpath(path)
     best, kind = -1, ""
     try:
@@ -143,7 +143,7 @@ def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> sql
     try:
         with _closed_on_error(open_file(path, any_thread=any_thread)) as db:
             version = db.execute("PRAGMA user_version").fetchone()[0]
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # a message of SQLite quotes the damage
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may quote damaged text
         raise _unreadable(path, error) from None
     if version < VERSION:
         db.close()
@@ -159,7 +159,7 @@ def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> sql
 
 
 def open_file(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
-    """A connection to a file of tables, as all are."""
+    """Open a database file with the pragmas that every connection has."""
     try:
         db = sqlite3.connect(
             path,
@@ -195,7 +195,7 @@ def _unreadable(path: Path, error: Exception) -> VctlError:
             f"{path} is locked by {write_lock_holder(path)}", fix="try again, or end that process"
         )
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_NO_FILE and is_full(path.parent):
-        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of the files beside it SQLite says no more
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # SQLite does not report the cause
     if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
         return NotPermitted(
             f"the state directory {path.parent} is on a read-only filesystem, where it cannot be read either:"
@@ -236,7 +236,7 @@ def _migrate(home: Path, path: Path) -> None:
 
 
 def apply_migrations(db: sqlite3.Connection, version: int = VERSION) -> None:
-    """Bring tables, or none yet, to a schema version."""
+    """Bring a database, empty or not, to a schema version."""
     import sqlite_utils
     from sqlite_utils.migrations import Migrations
 
@@ -278,9 +278,9 @@ def _backup_before_migration(db: sqlite3.Connection, path: Path, version: int) -
 
 
 def lost(store: Store) -> tuple[int, int] | None:
-    """First and last entry of the journal that were confirmed and are gone: the end of the WAL was damaged.
+    """The first and the last journal entry that were committed and are lost: the end of the WAL was damaged.
 
-    ``changes`` is written after each commit, so it never names more than there is.
+    ``changes`` is written after each commit, so without damage it never names an entry that does not exist.
     """
     try:
         announced = int((store.home / CHANGES).read_bytes()[:20])
@@ -291,7 +291,7 @@ def lost(store: Store) -> tuple[int, int] | None:
 
 
 def note_lost(store: Store) -> None:
-    """Record what was lost, in the first transaction of a connection."""
+    """Record lost entries as an event, in the first transaction of a connection."""
     if not store.last_entry and (found := lost(store)):
         store.event("state.lost", "state", str(store.home), data={"first": found[0], "last": found[1]})
 
@@ -323,7 +323,7 @@ def command_name(pid: int) -> str:
 
 
 def disown(home: Path) -> None:
-    """These tables come from elsewhere or from another time: no records of processes belong to them."""
+    """Separate the tables from all records of processes, as they come from another place or time."""
     with closing(open_file(database_path(home))) as db:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
         if db.execute("PRAGMA user_version").fetchone()[0] >= HEAD_SINCE:  # another journal begins here

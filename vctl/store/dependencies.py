@@ -30,7 +30,7 @@ def awaited_names(store: Store) -> list[str]:
 
 
 def awaited_members(store: Store, array: Row) -> list[str]:
-    """The members of an array that somebody waits for."""
+    """The ids of the members of an array that a job waits for."""
     return store.column(
         "SELECT DISTINCT d.awaited FROM dependencies d JOIN jobs j ON j.submission_id = d.awaited"
         " WHERE j.job_id BETWEEN ? AND ? ORDER BY 1",
@@ -51,7 +51,7 @@ def any_waits(store: Store, names: Iterable[str]) -> list[str]:
 
 
 def endings(store: Store, name: str) -> tuple[int, int, int]:
-    """How many of a job or an array ended well, ended badly, and are not over."""
+    """Of a job, or of the members of an array: how many ended well, ended badly, and are not over."""
     array = store.row("SELECT first_job_id, last_job_id FROM arrays WHERE array_id = ?", name)
     where, values = (
         ("submission_id = ?", (name,)) if array is None else ("job_id BETWEEN ? AND ?", tuple(array))

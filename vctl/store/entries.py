@@ -1,4 +1,4 @@
-"""What an open transaction knows of the journal: its head, and entries that are not written yet."""
+"""The part of the journal that an open transaction holds: the head, and entries that are not written yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @value(slots=True)
 class Head:
-    """The one row that every transaction checks and moves on, with the number of the newest event."""
+    """The row of ``head``, which every transaction checks and may change, with the newest event's number."""
 
     seq: int
     term: int
@@ -20,14 +20,14 @@ class Head:
     revision: int
     capacity: int
     lease: int | None = None
-    """The number of the newest lease, once it was asked for."""
+    """The number of the newest lease; None until a transaction needs it."""
     read: tuple[int, int, int] = (0, 0, 0)
-    """The fields that a transaction can change, as they were read."""
+    """Revision, capacity and term as the transaction has read them."""
 
 
 @value(frozen=True, slots=True)
 class Event:
-    """A row of the journal that tells of a change which its writer made itself."""
+    """A journal entry about rows that its writer has changed in the tables itself."""
 
     at: int
     kind: str

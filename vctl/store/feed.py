@@ -1,4 +1,4 @@
-"""SQL that reads the events: the history that people ask for, and the feed that a scheduler follows."""
+"""SQL that reads the events: the history that users see, and the feed that a scheduler follows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def last(store: Store) -> int:
 
 
 def newest_at(store: Store) -> int | None:
-    """The latest time of the newest events, by the clock of then."""
+    """The latest time that the newest 1000 events have, by the clock of their writers."""
     found: int | None = store.value(
         "SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)"
     )
@@ -36,7 +36,7 @@ COLUMNS = ("seq", "kind", "object", "object_id", "cluster_id", "job_id")
 
 
 def matches(column: str, *, equal: bool) -> str:
-    """The condition that a column reads as a word in lower case, or does not."""
+    """The SQL condition that a column in lower case equals a value, or that it differs."""
     assert column in COLUMNS, column
     return f"lower(coalesce({column}, '')) {'=' if equal else '<>'} ?"
 
@@ -60,7 +60,10 @@ def count(store: Store, where: str, values: Iterable[object]) -> int:
 
 
 def count_after(store: Store, seq: int) -> int:
-    """How many events there are after a number, from the numbers alone: they have no holes, a prune takes the first."""
+    """How many events come after a number.
+
+    This follows from the numbers, which have no gaps: a prune deletes only the oldest events.
+    """
     first, newest = store.value("SELECT min(seq) FROM events"), last(store)
     hidden: int = store.value("SELECT count(*) FROM events WHERE seq > ? AND kind = ''", seq)
     return 0 if first is None else max(0, newest - max(seq, first - 1)) - hidden
@@ -72,13 +75,16 @@ def counts(store: Store) -> dict[str, int]:
 
 
 def span_before(store: Store, before_ns: int) -> tuple[int, int]:
-    """The numbers of the first event and of the last one that is older than all later ones, never the newest."""
+    """The numbers of the first event, and of the last one before any event of ``before_ns`` or later.
+
+    The newest event is never among them.
+    """
     lowest = store.value("SELECT coalesce(min(seq), 1) FROM events")
     young = store.value("SELECT seq FROM events WHERE at >= ? ORDER BY seq LIMIT 1", before_ns)
     return lowest, (last(store) if young is None else young) - 1
 
 
 def delete_until(store: Store, seq: int) -> None:
-    """Forget history up to a number. Only from the front: whoever follows sees by the numbers what is missing."""
+    """Delete the events up to a number. A follower sees by the numbers that the oldest events are missing."""
     with store.transaction():
         store.db.execute("DELETE FROM events WHERE seq <= ?", (seq,))

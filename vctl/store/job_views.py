@@ -1,4 +1,4 @@
-"""SQL for those who look: jobs with the scheduler's verdicts, the head of the queue, how many and how much of what."""
+"""SQL for views of jobs: jobs with the scheduler's verdicts, the head of the queue, counts and sums."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def matching(
 
 
 OWN = ("job_id", "submission_id", "array_index")
-"""What no two jobs have in common, or hardly any."""
+"""The columns in which nearly all jobs differ."""
 
 
 KINDS = 100
-"""Of jobs of so many kinds, what all have in common is read once."""
+"""If the other columns have at most this many distinct rows, a column with one common value is read once."""
 
 
 def listed(
@@ -74,13 +74,13 @@ def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
 
 
 def total(store: Store, *, unfinished: bool) -> int:
-    """How many jobs there are, or wait or run; from the kept counts."""
+    """How many jobs there are; ``unfinished``: how many wait or run. Read from the table of counts."""
     found = counts_by_status(store)
     return sum(n for status, n in found.items() if not (unfinished and status in jb.FINAL))
 
 
 def count_members(store: Store, *, unfinished: bool) -> int:
-    """How many of these are members of arrays."""
+    """How many jobs are members of arrays; ``unfinished``: how many of them wait or run."""
     where = "j.status IN ('PENDING', 'RUNNING')" if unfinished else "1"
     found: int = store.value(
         "SELECT count(*) FROM arrays a JOIN jobs j ON j.job_id BETWEEN a.first_job_id AND a.last_job_id"
@@ -90,7 +90,7 @@ def count_members(store: Store, *, unfinished: bool) -> int:
 
 
 def head(store: Store, parent_id: str, limit: int) -> list[Row]:
-    """The first of one cluster's queue by priority, with their reasons."""
+    """The first jobs of a cluster's queue by priority, with their reasons."""
     return store.rows(
         f"{VIEW} WHERE j.status = 'PENDING' AND j.parent_cluster_id = ? ORDER BY j.priority DESC, j.job_id LIMIT ?",
         parent_id, limit,
@@ -98,7 +98,7 @@ def head(store: Store, parent_id: str, limit: int) -> list[Row]:
 
 
 def running(store: Store, limit: int, where: str, values: Iterable[object]) -> list[Row]:
-    """The running jobs that match and were submitted last."""
+    """The running jobs that match, newest first."""
     return store.rows(
         f"SELECT * FROM jobs j WHERE status = 'RUNNING' AND {where} ORDER BY job_id DESC LIMIT ?",
         *values,
@@ -107,7 +107,7 @@ def running(store: Store, limit: int, where: str, values: Iterable[object]) -> l
 
 
 def queue_before(store: Store, parent_id: str, priority: int, job_id: int, limit: int) -> list[Row]:
-    """The first of those that are before a job where higher priorities go first, ties by arrival."""
+    """The first of the jobs ahead of a job, in a queue ordered by priority, then by arrival."""
     return store.rows(
         f"{VIEW} WHERE j.status = 'PENDING' AND j.parent_cluster_id = ?1"
         " AND (j.priority > ?2 OR (j.priority = ?2 AND j.job_id < ?3)) ORDER BY j.priority DESC, j.job_id LIMIT ?4",
@@ -116,7 +116,7 @@ def queue_before(store: Store, parent_id: str, priority: int, job_id: int, limit
 
 
 def running_by_user(store: Store, parent_id: str) -> dict[str, int]:
-    """How many jobs run that were sent to a cluster, by user."""
+    """The number of running jobs that were submitted to a cluster, by user."""
     return dict(
         store.db.execute(
             "SELECT user, count(*) FROM jobs INDEXED BY jobs_running WHERE status = 'RUNNING'"
@@ -148,7 +148,7 @@ def pending_by_reason(store: Store) -> dict[str, int]:
 
 
 def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
-    """Pending and running jobs per cluster they were submitted to."""
+    """The numbers of pending and running jobs, by the cluster to which they were submitted."""
     found: dict[str, dict[str, int]] = {}
     for parent, status, number in store.rows(
         "SELECT parent_cluster_id, status, sum(count) FROM job_counts WHERE status IN (?, ?) AND count <> 0"
@@ -161,7 +161,7 @@ def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
 
 
 def ended_rows(store: Store, since_ns: int | None, until_ns: int | None) -> list[Row]:
-    """Jobs that were submitted in a span and have run to an end, by arrival; of one that was retried the last try."""
+    """Jobs submitted in a span of time that started and ended, by arrival; of a retried job the last try."""
     return store.rows(
         "SELECT * FROM jobs WHERE started_at IS NOT NULL AND ended_at IS NOT NULL"
         " AND submitted_at >= ? AND submitted_at < ? ORDER BY submitted_at, job_id",
@@ -170,7 +170,7 @@ def ended_rows(store: Store, since_ns: int | None, until_ns: int | None) -> list
 
 
 def never_ran(store: Store, since_ns: int | None, until_ns: int | None) -> dict[str, int]:
-    """How many others were submitted in a span, by state."""
+    """How many jobs were submitted in a span of time and did not start, or did not end, by state."""
     found = store.rows(
         "SELECT status, count(*) AS n FROM jobs WHERE (started_at IS NULL OR ended_at IS NULL)"
         " AND submitted_at >= ? AND submitted_at < ? GROUP BY status ORDER BY status",
@@ -180,12 +180,12 @@ def never_ran(store: Store, since_ns: int | None, until_ns: int | None) -> dict[
 
 
 def lent(store: Store) -> Amounts:
-    """What all leases have lent, together."""
+    """The sum of the amounts of all leases."""
     return _summed(store, "SELECT amounts, count(*) FROM leases GROUP BY 1")
 
 
 def demanded(store: Store) -> Amounts:
-    """What waiting jobs and tasks ask for, together."""
+    """The sum of the requests of all waiting jobs and tasks."""
     return _summed(
         store,
         "SELECT resources, count(*) FROM jobs WHERE status = 'PENDING' GROUP BY 1 UNION ALL"
@@ -194,7 +194,7 @@ def demanded(store: Store) -> Amounts:
 
 
 def _summed(store: Store, sql: str) -> Amounts:
-    """The sum of amounts, from rows of their text and how often there are such."""
+    """The sum of amounts. Each row has amounts as JSON text, and how often they occur."""
     total: dict[str, int] = {}
     for text, number in store.rows(sql):
         for name, amount in rows.loads(text or "{}").items():

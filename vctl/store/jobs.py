@@ -10,11 +10,11 @@ SUBMITTED_BY = (
     "(WITH RECURSIVE own(id) AS (SELECT ? UNION SELECT s.job_id FROM jobs s JOIN own ON s.submitted_by = own.id)"
     " SELECT id FROM own)"
 )
-"""A job and all that it submitted, directly or through jobs of its own."""
+"""SQL: the numbers of a job and of all jobs that it submitted, directly or through other jobs."""
 
 
 def is_own(store: Store, job_id: int, owner_id: int) -> bool:
-    """Whether a job is another one, or was submitted by it, directly or through jobs of its own."""
+    """Whether a job is the owner itself, or the owner submitted it, directly or through other jobs."""
     return store.row(f"SELECT 1 WHERE ? IN {SUBMITTED_BY}", job_id, owner_id) is not None
 
 
@@ -42,7 +42,7 @@ def files_in_use(store: Store, since: int) -> set[str]:
 
 
 def runtime_envs(store: Store, job_id: int | None = None) -> dict[int, str]:
-    """The runtime environments, as JSON, of the jobs that came by Ray's job API, or of one."""
+    """The runtime environments, as JSON, of all jobs submitted through Ray's job API, or of one job."""
     return store.mapping(
         "SELECT job_id, json_extract(options, '$.ray.runtime_env') FROM job_launches"
         f" WHERE options LIKE '%\"ray\"%' AND {'1' if job_id is None else 'job_id = ?'}",
@@ -74,7 +74,7 @@ def numbers_like(store: Store, prefix: str, limit: int = 5) -> list[tuple[int, s
 
 
 def last_number(store: Store) -> int | None:
-    """The newest job."""
+    """The number of the newest job."""
     found: int | None = store.value("SELECT max(job_id) FROM jobs")
     return found
 
@@ -95,7 +95,7 @@ def running_rows(store: Store) -> list[Row]:
 
 
 def ended_before(store: Store, before_ns: int) -> list[Row]:
-    """Jobs that ended before a moment and of which nothing detached is left."""
+    """Jobs that ended before a moment and have no unfinished task and no cluster left."""
     return store.rows(
         "SELECT job_id, submission_id FROM jobs j WHERE ended_at IS NOT NULL AND ended_at < ? AND status NOT IN"
         " ('PENDING', 'RUNNING') AND NOT EXISTS"

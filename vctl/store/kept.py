@@ -1,6 +1,6 @@
 """Stores that stay open from one use to the next: opening and closing one takes longer than a submit.
 
-One that nobody uses holds no lock that a writer, a checkpoint or a migration waits for.
+An unused store holds no lock that a writer, a checkpoint or a migration waits for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vctl.store.schema import VERSION
 from vctl.store.store import Store
 
 MOST = 8
-"""So many stay open at most. Where more threads than that use them at a time, some are opened and closed each time."""
+"""The most unused stores that stay open. If more threads use stores at once, some stores open each time."""
 PATIENCE_S = 5.0
 """How long a fork waits for other threads, which may wait for a lock themselves."""
 Files = tuple[object, object]
@@ -37,18 +37,18 @@ class _Open:
     files: Files
 
     def is_current(self) -> bool:
-        """Whether its files are those that others would open, with the schema of this version."""
+        """Whether its files are still those of the state directory, with the schema of this version."""
         if self.files != _files(self.store.home):
             return False
         try:
             self.store.reopen_files()
             return bool(self.store.value("PRAGMA user_version") == VERSION)
-        except (sqlite3.Error, OSError):  # who opens it anew is told why
+        except (sqlite3.Error, OSError):  # opening the state again raises the error with its reason
             return False
 
 
 class Kept:
-    """The stores of one state directory; those that nobody uses are closed with this object, or at the end."""
+    """The open stores of one state directory. Unused stores are closed with this object, or at exit."""
 
     def __init__(self, home: Path, lock_timeout_s: float) -> None:
         self.home = home
@@ -60,7 +60,7 @@ class Kept:
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
-        """A store that nobody else uses. Who fails may have left something behind in it: it is closed then."""
+        """A store for one user. After an exception it is closed: the user may have left something behind."""
         with _users.one_more():
             one = self._current() or self._opened()
             try:
@@ -68,14 +68,14 @@ class Kept:
             except BaseException:
                 one.store.close()
                 raise
-            with _users.changed:  # not while a thread forks that did not wait for this one
+            with _users.changed:  # not while another thread forks without having waited for this one
                 if is_kept := len(self._unused) < MOST:
                     self._unused.append(one)
             if not is_kept:
                 one.store.close()
 
     def close(self) -> None:
-        """Close all that nobody uses."""
+        """Close all unused stores."""
         _close(self._unused)
 
     def _current(self) -> _Open | None:
@@ -86,7 +86,7 @@ class Kept:
         return None
 
     def _opened(self) -> _Open:
-        # the identity of before: tables that are replaced while they are opened are not taken for these
+        # read before the tables are opened: if they are replaced meanwhile, ``is_current`` finds out
         tables, _ = _files(self.home)
         store = Store(self.home, database.connect(self.home, any_thread=True))
         store.wait_at_most(self._lock_timeout_s)
@@ -101,20 +101,20 @@ def _close(unused: list[_Open]) -> None:
 
 
 class _Users:
-    """The threads that use a store. One that forks waits until the others do not, and then closes those that are open.
+    """The threads that use a store. A thread that forks waits for the others, then closes the unused stores.
 
-    A child must inherit no open tables, not even unused: SQLite would take the locks of its parent for its own, also
-    for tables that the child opens itself.
+    A child must inherit no open tables, not even unused ones: SQLite would take the locks of the parent for
+    its own, also for tables that the child opens itself.
     """
 
     def __init__(self) -> None:
-        self.changed = Condition()  # with a lock that one thread may take twice: a signal handler may fork
+        self.changed = Condition()  # with a reentrant lock: a signal handler may fork
         self._threads: list[int] = []
         self._forks = 0
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
-        """Use a store."""
+        """Register this thread as a user; waits while another thread forks."""
         me = get_ident()
         with self.changed:
             while self._forks and me not in self._threads:
@@ -129,7 +129,7 @@ class _Users:
                     self.changed.notify_all()
 
     def before_fork(self) -> None:
-        """Wait for the other threads, and let none of them use a store until the fork is over."""
+        """Wait for the other threads, and keep them from using a store until the fork is over."""
         me = get_ident()
         self.changed.acquire()
         self._forks += 1
@@ -138,13 +138,13 @@ class _Users:
             kept.close()
 
     def after_fork(self) -> None:
-        """Go on, in the parent."""
+        """Let the threads of the parent go on."""
         self._forks -= 1
         self.changed.notify_all()
         self.changed.release()
 
     def in_child(self) -> None:
-        """Go on, in the child: it has no other threads."""
+        """Start afresh in the child, which has no other threads."""
         me = get_ident()
         self._threads = [one for one in self._threads if one == me]
         self._forks = 0

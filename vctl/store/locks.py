@@ -1,4 +1,4 @@
-"""File locks of a state directory: one scheduler at a time, one that starts, one migration at a time.
+"""File locks of a state directory: one scheduler, one starting scheduler and one migration at a time.
 
 The kernel drops a lock when its last holder dies, so no stale lock ever needs breaking.
 """
@@ -23,7 +23,7 @@ FOREGROUND, BACKGROUND = "foreground", "background"
 _PAUSE_S = (0.0005, 0.004)
 """First and longest pause of a process that waits for a lock."""
 _PROBED_S = 0.05
-"""A look at a lock takes it for an instant: a refusal counts when it lasts longer than that."""
+"""A check takes the lock for an instant, so only a refusal that lasts longer than this counts."""
 
 
 @value(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SchedulerLock:
         self._fd: int | None = None
 
     def acquire(self, kind: str) -> bool:
-        """True when this process schedules from now on."""
+        """Take the lock and write its holder; False if another process holds it."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not taken(fd, _PROBED_S):
@@ -74,7 +74,7 @@ class SchedulerLock:
 
     @classmethod
     def inherited(cls, home: Path, fd: int) -> SchedulerLock | None:
-        """The lock that this process held as another program, by this descriptor; None when there is none."""
+        """The lock that this process held before its ``exec``, at this descriptor; None if it held none."""
         lock = cls(home)
         if not _same_file(fd, lock.path) or not taken(fd, 0):
             return None
@@ -83,22 +83,22 @@ class SchedulerLock:
         return lock
 
     def hand_over(self, fd: int) -> None:
-        """Have the program that this process becomes hold it, by this descriptor."""
+        """Keep the lock at this descriptor for the program that this process is about to ``exec``."""
         assert self._fd is not None
         os.dup2(self._fd, fd)
 
     @property
     def is_held(self) -> bool:
-        """Whether this process schedules."""
+        """Whether this process holds the lock."""
         return self._fd is not None
 
     def in_place(self) -> bool:
-        """Whether the lock that is held is still the one that others would ask for."""
+        """Whether the file that this process has locked is still the one that other processes would open."""
         assert self._fd is not None
         return _same_file(self._fd, self.path)
 
     def release(self) -> None:
-        """Give the right up."""
+        """Release the lock."""
         if self._fd is not None:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
@@ -106,14 +106,14 @@ class SchedulerLock:
 
 
 class StartLock:
-    """Held while a scheduler starts: by its starter first, then by the new process, which inherits it."""
+    """The lock of a starting scheduler: its starter takes it, and the new process inherits it."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
     @classmethod
     def take(cls, home: Path) -> StartLock | None:
-        """None when another process starts a scheduler."""
+        """Take the lock; None if another process is starting a scheduler."""
         fd = os.open(home / START_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if taken(fd, _PROBED_S):
             return cls(fd)
@@ -126,7 +126,7 @@ class StartLock:
         return cls(fd) if _same_file(fd, home / START_LOCK) else None
 
     def release(self) -> None:
-        """The start is over, for this process."""
+        """Close the lock in this process: its part of the start is over."""
         os.close(self.fd)
 
 
@@ -153,7 +153,7 @@ def scheduler_is_running(home: Path) -> bool:
 
 
 def scheduler_is_starting(home: Path) -> bool:
-    """Whether some process starts a scheduler, which does not hold its lock yet."""
+    """Whether some process holds the start lock: the new scheduler does not have the scheduler lock yet."""
     try:
         fd = os.open(home / START_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -174,7 +174,7 @@ def _is_held(fd: int) -> bool:
 
 
 def taken(fd: int, timeout_s: float) -> bool:
-    """Lock a file, asking every few milliseconds; False when somebody else has it locked all that time."""
+    """Lock a file, trying every few milliseconds; False if another process has it locked all that time."""
     give_up, pause_s = 0.0, _PAUSE_S[0]
     while True:
         try:

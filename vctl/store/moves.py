@@ -1,4 +1,4 @@
-"""The moves of lifecycles in SQL: UPDATE or DELETE hits its row only in a phase in which the move is possible."""
+"""The moves of lifecycles in SQL: an UPDATE or DELETE finds a row only in a phase that allows the move."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from vctl.engine import lifecycle as lc
 from vctl.engine.lifecycle import IllegalTransition, Lifecycle
 
 STORY = 8
-"""So many events are told of an object that cannot move."""
+"""The number of last events that the error about an illegal move tells."""
 _FEW = 4
-"""So many objects are moved one by one."""
+"""Up to this number, objects are moved one by one."""
 TABLES = {
     "job": ("jobs", "job_id"),
     "run": ("runs", "run_id"),
@@ -24,7 +24,7 @@ TABLES = {
     "lease": ("leases", "lease_id"),
     "preemption": ("preemptions", "victim_id"),
 }
-"""Lifecycle -> its table and the key of that."""
+"""Lifecycle -> its table and the key of that table."""
 _PHASES = {
     "job": f"CASE WHEN status = 'RUNNING' AND outcome IS NOT NULL THEN '{lc.ENDING}' WHEN status = 'PENDING' AND"
     f" job_id IN (SELECT job_id FROM runs_ahead) THEN '{lc.AHEAD}' ELSE status END",
@@ -40,7 +40,7 @@ _PHASES = {
 def update(
     db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object, columns: str, values: Sequence[object]
 ) -> None:  # fmt: skip
-    """Move an object; ``columns`` reads ``a = ?, b = NULL``. Raises IllegalTransition where it cannot move so."""
+    """Move an object; ``columns`` reads ``a = ?, b = NULL``. Raises IllegalTransition if it cannot move."""
     update_all(db, lifecycle, move, columns, [(*values, key)])
 
 
@@ -49,7 +49,7 @@ def update_all(
 ) -> None:  # fmt: skip
     """Move several objects in the same way; the last value of each is its key.
 
-    All together; where one of them does not move so, one after the other, to find it.
+    They are moved together. If one object cannot move, they are moved one by one, to find that object.
     """
     sql = _update(lifecycle.name, move, columns)
     if len(values) > _FEW:

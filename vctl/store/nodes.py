@@ -20,7 +20,7 @@ def insert(
 def move(
     store: Store, node_id: str, move: str, *, reason: str | None = None, author: str | None = None
 ) -> None:
-    """Move a node to another state, keeping who, why and when."""
+    """Move a node to another state, and record the author, the reason and the time."""
     (state,) = engine.lifecycle.NODE.targets(move)
     store.emit(engine.changes.NodeMoved(store.clock(), node_id, move, state, reason, author))
 

@@ -1,7 +1,7 @@
-"""SQL about objects: what tasks leave on nodes under a name, who has promised one, and who waits for it.
+"""SQL about objects: the named outputs of tasks on nodes, their makers, and the tasks that wait for them.
 
-``objects`` has a row for each copy. ``promises`` tells who makes, or was to make, the object of a name: a task, or
-(``task_id`` NULL) the entrypoint that put it there.
+``objects`` has a row for each copy. ``promises`` has the maker of each object, also of one that was never
+made: a task, or the entrypoint that put it there (``task_id`` is NULL).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WAITS = f"t.ended_at IS NULL AND t.state <> '{tk.RUNNING}'"
 
 
 def makers(store: Store, job_id: int, names: Collection[str]) -> dict[str, Maker]:
-    """name -> who makes, or was to make, the object."""
+    """Name -> the maker of the object, even if it was never made."""
     found = store.rows(
         f"{_MAKERS} WHERE p.job_id = ? AND p.name IN (SELECT value FROM json_each(?))",
         job_id, rows.dumps(list(names)),
@@ -31,21 +31,21 @@ def makers(store: Store, job_id: int, names: Collection[str]) -> dict[str, Maker
 
 
 def all_makers(store: Store) -> list[tuple[int, str, Maker]]:
-    """(job, name, who makes the object) of all jobs."""
+    """(job, name, maker of the object) of all jobs."""
     return [(row["job_id"], row["name"], _maker(row)) for row in store.rows(_MAKERS)]
 
 
 def _maker(row: Row) -> Maker:
     if row["task_id"] is None:
         return Maker(None)
-    state = row["state"] or tk.FAILED  # without a row, it was set aside
+    state = row["state"] or tk.FAILED  # the row of a task that is missing was set aside
     if state not in tk.FINAL:
         return Maker(row["task_id"])
     return Maker(row["task_id"], state, row["state_reason"], row["node_id"])
 
 
 def there(store: Store, job_id: int, names: Collection[str]) -> set[str]:
-    """Which of these objects there are."""
+    """The names among these whose objects exist."""
     return set(
         store.column(
             "SELECT DISTINCT name FROM objects WHERE job_id = ? AND name IN (SELECT value FROM json_each(?))",
@@ -74,19 +74,19 @@ def are_on(store: Store, node_id: str) -> list[Row]:
 
 
 def copies(store: Store) -> list[Row]:
-    """Every copy of every object, the first one of each where it was made."""
+    """Every copy of every object, oldest first: the first copy of an object lies where it was made."""
     return store.rows("SELECT * FROM objects ORDER BY created_at, node_id")
 
 
 def with_objects(store: Store) -> list[int]:
-    """Jobs that have objects, or tasks that use or leave some."""
+    """Jobs that have objects, or that have tasks with inputs or outputs."""
     return store.column(
         "SELECT job_id FROM objects UNION SELECT job_id FROM promises UNION SELECT job_id FROM task_inputs"
     )
 
 
 def is_wanted(store: Store, job_id: int, attempt: int) -> bool:
-    """Whether the objects of an attempt of a job may be used: it runs, a detached task of it does, or it is next."""
+    """Whether a job's attempt may use its objects: it runs, has an unfinished task, or is assigned ahead."""
     return bool(
         store.value(
             "SELECT 1 FROM jobs j WHERE job_id = ? AND attempt = ? AND (status = 'RUNNING'"
@@ -107,5 +107,5 @@ def listed(store: Store, where: str = "1", values: Iterable[object] = ()) -> lis
 
 
 def sizes(store: Store) -> list[Row]:
-    """(cluster_id, bytes) of all copies together."""
+    """(cluster_id, total bytes of all copies in it)."""
     return store.rows("SELECT cluster_id, sum(size) AS size FROM objects GROUP BY cluster_id")

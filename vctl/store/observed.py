@@ -1,4 +1,4 @@
-"""Rows that may be lost, because they are seen or judged again: they are no changes, and not in the journal."""
+"""Writes rows that may be lost, as they are observed or judged again: no changes, and not in the journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def set_task_waits(store: Store, waits: Iterable[tuple[str, str, str]]) -> None:
-    """(reason, message, task id): why tasks wait for a place."""
+    """Record why tasks wait for a virtual node: (reason, message, task id)."""
     store.db.executemany(
         f"UPDATE tasks SET state_reason = ?, message = ? WHERE task_id = ? AND state = '{tk.PENDING_NODE}'",
         waits,
@@ -36,18 +36,18 @@ def waits(store: Store) -> list[Row]:
 
 
 def clear_wait(store: Store, parent_id: str, shape: str) -> None:
-    """Jobs of this shape no longer wait."""
+    """Delete the reason of a shape, of which no job waits any longer."""
     store.db.execute("DELETE FROM waits WHERE parent_cluster_id = ? AND shape = ?", (parent_id, shape))
 
 
 def set_feasible(store: Store, parent_id: str, shape: str, version: int) -> None:
-    """Keep that judgement, made at a ``capacity``, for the next job of the shape."""
+    """Record that a shape is feasible at a capacity (``version``), for the next job of that shape."""
     store.db.execute("INSERT OR REPLACE INTO feasible VALUES (?, ?, ?)", (parent_id, shape, version))
 
 
 def tidy(store: Store) -> None:
-    """Remove what nobody reads any more, in a transaction: judgements of a capacity that is past, counts of no job, why
-    jobs waited that nobody has."""
+    """Delete rows that nothing reads any more, inside a transaction: verdicts for an earlier capacity, counts
+    of zero, and the reasons of shapes that no waiting job has."""
     store.db.execute("DELETE FROM feasible WHERE version <> (SELECT capacity FROM head)")
     store.db.execute("DELETE FROM job_counts WHERE count = 0")
     store.db.execute(
@@ -58,7 +58,7 @@ def tidy(store: Store) -> None:
 
 
 def save_usage(store: Store, usage: Usage) -> None:
-    """Write what was used in the past as of its last look, in a transaction; what is not in it any more goes."""
+    """Replace the saved past usage by ``usage``, as of the time ``usage.at_ns``; inside a transaction."""
     store.db.execute("DELETE FROM usage")
     store.db.executemany(
         "INSERT INTO usage (cluster_id, child_id, user, resource, amount, at) VALUES (?, ?, ?, ?, ?, ?)",
@@ -71,7 +71,7 @@ def save_usage(store: Store, usage: Usage) -> None:
 
 
 def heartbeat(store: Store, node_id: str, timeout_s: float | None) -> None:
-    """Record a heartbeat; a timeout given with it opts the node into the lease. An event only when that is news."""
+    """Record a heartbeat. A timeout gives the node a heartbeat lease; only a new timeout makes an event."""
     if timeout_s is not None and timeout_s != store.value(
         "SELECT heartbeat_timeout_s FROM nodes WHERE node_id = ?", node_id
     ):

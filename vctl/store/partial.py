@@ -1,4 +1,4 @@
-"""As much of the tree as an exchange of whole nodes looks at: its cost follows the cluster, not the machines."""
+"""Loads the part of the tree that an exchange of whole nodes needs. The cost depends on the cluster alone."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _UNDIVIDED = (
 
 
 def load_for_exchange(store: Store, cluster: Cluster, wanted: Mapping[str, int]) -> Ledger:
-    """The cluster's own virtual nodes with what lies in them, and those of its parent that it may take.
+    """A ledger with the cluster's virtual nodes, their content, and the nodes of its parent that it may take.
 
-    Of these only as many as are missing, unless there are too few for some template: then all, to be counted.
+    The ledger has only as many nodes of the parent as the cluster lacks. If some template has too few, the
+    ledger has all candidates, so that they can be counted.
     """
     assert cluster.parent_id is not None
     own = clusters.vnode_rows(store, cluster.cluster_id)
@@ -41,7 +42,7 @@ def load_for_exchange(store: Store, cluster: Cluster, wanted: Mapping[str, int])
 
 
 def _missing(store: Store, cluster_id: str, wanted: Mapping[str, int]) -> dict[str, int]:
-    """How many whole nodes of each template are wanted beyond those that are there."""
+    """How many whole nodes of each template the cluster lacks."""
     there = store.mapping(
         "SELECT n.template_id, count(*) FROM vnodes v JOIN nodes n USING (node_id)"
         " WHERE v.cluster_id = ? AND v.whole GROUP BY 1",
@@ -51,7 +52,7 @@ def _missing(store: Store, cluster_id: str, wanted: Mapping[str, int]) -> dict[s
 
 
 def _undivided(store: Store, parent_id: str, template: str, most: int) -> list[str]:
-    """Ids of alive whole nodes of a cluster of which nobody holds anything, in order, at most so many (-1: all)."""
+    """Ids of a cluster's alive whole nodes that hold nothing, in order, at most ``most`` (-1: all)."""
     most = min(most, 1 << 60)
     if parent_id == PRIMARY:
         sql = "SELECT n.node_id FROM nodes n WHERE " + _UNDIVIDED.format(slot="n.node_id")
@@ -64,7 +65,7 @@ def _undivided(store: Store, parent_id: str, template: str, most: int) -> list[s
 
 
 def _load_with_ancestors(store: Store, ledger: Ledger, slots: Iterable[str]) -> None:
-    """Put virtual nodes and all they lie in, down to the physical nodes, into an empty ledger."""
+    """Put virtual nodes and all that contain them, down to the physical nodes, into an empty ledger."""
     levels: list[list[Row]] = []
     node_ids, left = set(slots), set(slots)
     while left:

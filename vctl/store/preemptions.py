@@ -1,4 +1,4 @@
-"""SQL about preemption: which running jobs are being ended for which waiting ones, and what is kept for these."""
+"""SQL about preemption: the running jobs that end for waiting ones, and the nominations of waiting jobs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def all_rows(store: Store) -> list[Row]:
 
 
 def of(store: Store, victim_id: int) -> Row | None:
-    """That of a running job."""
+    """The preemption of a running job."""
     return store.row("SELECT * FROM preemptions WHERE victim_id = ?", victim_id)
 
 
 def preemption(row: Row) -> Preemption:
-    """A row of these; raises ValueError where it cannot be carried out."""
+    """A row of ``preemptions`` as a value; raises ValueError if the row is not valid."""
     for column in ("attempt", "winner_id", "warns", "ends_at", "told", "ending"):
         if not isinstance(row[column], int):
             raise ValueError(f"{column} is {row[column]!r}, not a number")
@@ -35,22 +35,22 @@ def preemption(row: Row) -> Preemption:
 
 
 def nominations(store: Store) -> list[Nomination]:
-    """Everything that is kept, in the order in which it was given."""
+    """All nominations, oldest first."""
     return [nomination(row) for row in nomination_rows(store)]
 
 
 def nomination_rows(store: Store) -> list[Row]:
-    """The rows of these."""
+    """The rows of all nominations, oldest first."""
     return store.rows("SELECT * FROM nominations ORDER BY number")
 
 
 def nomination(row: Row) -> Nomination:
-    """A row of ``nominations``."""
+    """A row of ``nominations`` as a value."""
     pieces = tuple(
         (vnode_id, Allocation(amounts, {n: {int(i): a for i, a in s.items()} for n, s in shares.items()}, tuple(cores)))
         for vnode_id, amounts, shares, cores in loads(row["pieces"])
     )  # fmt: skip
-    from vctl.scheduler.nominations import Nomination  # here: with it comes the search for places
+    from vctl.scheduler.nominations import Nomination  # here, as it imports the search for placements
 
     return Nomination(
         row["job_id"], row["submission_id"], row["priority"], row["parent_cluster_id"], pieces,

@@ -1,4 +1,4 @@
-"""SQL about the node provider: what it was asked for and has not been seen to finish, one row a request."""
+"""SQL about the node provider: one row for each request that is not done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vctl.store.store import Row, Store
 
 
 def drop(store: Store, node_id: str) -> None:
-    """Give up the release of a machine."""
+    """Withdraw the requests that release a machine."""
     for row in rows(store):
         if row["action"] == DOWN and node_id in loads(row["nodes"]):
             store.emit(engine.changes.MachinesDone(request(row)))
@@ -21,7 +21,7 @@ def rows(store: Store) -> list[Row]:
 
 
 def request(row: Row) -> NodeRequest:
-    """A row as a value; raises ValueError where it cannot be one."""
+    """A row as a value; raises ValueError if the row is not valid."""
     amounts, labels, nodes = loads(row["amounts"]), loads(row["labels"]), loads(row["nodes"])
     if row["action"] not in (UP, DOWN) or not isinstance(nodes, list) or not nodes:
         raise ValueError(f"{row['action']!r} of {row['nodes']!r} is no request for nodes")

@@ -1,4 +1,4 @@
-"""SQL about the queues: what waits in them, and in which places by priority."""
+"""SQL about the queues: the jobs that wait in them, and their positions by priority."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pending_rows(store: Store) -> list[Row]:
 
 
 def pending_kinds(store: Store) -> list[Row]:
-    """What the jobs that wait are like, each kind once: rows in which number, name and time stand for any good ones."""
+    """The distinct kinds of waiting jobs: in these rows placeholders replace valid numbers, ids and times."""
     good = {
         "job_id": "0",
         "submission_id": "iif(typeof(submission_id) <> 'text' OR submission_id GLOB '*[^ -~]*', submission_id, 'any')",
@@ -36,7 +36,7 @@ def pending(store: Store) -> Iterator[PendingJob]:
 
 
 def queued(store: Store) -> Iterator[PendingJob]:
-    """The queue: what waits for nothing but its turn, its resources or its time."""
+    """The queue: the jobs that wait only for their turn, their resources or their begin time."""
     return _values(store, _QUEUED)
 
 
@@ -47,8 +47,10 @@ def _values(store: Store, sql: str) -> Iterator[PendingJob]:
 
 
 def position(store: Store, parent_id: str, priority: int, job_id: int) -> int:
-    """Place in the queue, 1 is next. Its cost does not grow with the queue: ``job_counts`` has the number of waiting
-    jobs in each block of 1024 job numbers, so only the jobs of one block are counted one by one.
+    """The position of a job in its queue; 1 is next.
+
+    The cost does not grow with the queue: ``job_counts`` has the number of waiting jobs in each block of 1024
+    job numbers, so only the jobs of one block are counted one by one.
     """
     ahead: int = store.value(
         "SELECT (SELECT coalesce(sum(count), 0) FROM job_counts"
@@ -63,7 +65,7 @@ def position(store: Store, parent_id: str, priority: int, job_id: int) -> int:
 
 
 def positions(store: Store, parent_id: str) -> dict[int, int]:
-    """Place in the queue of every job that waits in a cluster, in one pass along an index."""
+    """The position of every job that waits in the queue of a cluster, in one pass along an index."""
     numbers = store.db.execute(
         "SELECT job_id FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ? ORDER BY priority DESC, job_id",
         (parent_id,),
@@ -72,7 +74,7 @@ def positions(store: Store, parent_id: str) -> dict[int, int]:
 
 
 def waiting_rows(store: Store, parent_id: str) -> list[Row]:
-    """The columns from which the order of a queue follows."""
+    """The jobs that wait in a queue, with the columns that determine their order."""
     return store.rows(
         "SELECT job_id, priority, submitted_at, user, resources, time_limit_s FROM jobs"
         " WHERE status = 'PENDING' AND parent_cluster_id = ?",

@@ -1,4 +1,4 @@
-"""SQL for mending: rows set aside, integrity, and raw table contents for proofs."""
+"""SQL for repairs: rows set aside, integrity, and raw table contents for ``vctl doctor --prove``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vctl.store.write.repair import KEYS
 
 
 def aside(store: Store, table: str, row: Row, problem: str) -> RowSetAside:
-    """The change that moves a row out of the way, whole, so that nothing is lost and nothing stops."""
+    """The change that sets a row aside with its whole content, so that nothing is lost and work goes on."""
     return RowSetAside(store.clock(), table, tuple(_key(row[key]) for key in KEYS[table]), problem)
 
 
@@ -22,7 +22,7 @@ def _key(value: object) -> object:
 
 
 def set_object_aside(store: Store, lifecycle: Lifecycle, key: object, problem: str) -> bool:
-    """Set the row of an object aside; False where it has none."""
+    """Set the row of an object aside; False if it has none."""
     table, column = moves.TABLES[lifecycle.name]
     row = store.row(f"SELECT * FROM {table} WHERE {column} = ?", key)
     if row is not None:
@@ -54,7 +54,7 @@ def _problems(store: Store, table: str) -> list[str]:
 
 
 def wrong_counts(store: Store) -> list[str]:
-    """Kept counts that differ from what the rows say; each as a sentence."""
+    """The counts of ``job_counts`` that differ from the rows of ``jobs``; each as a sentence."""
     return [
         f"job_counts of {key}: {kept or 0} kept, {real or 0} rows"
         for key, kept, real in store.rows(
@@ -75,7 +75,10 @@ def table_rows(store: Store, table: str) -> list[Row]:
 
 
 def live_rows(store: Store, table: str) -> list[Row]:
-    """The rows of one table that the rules of the tree are about: of what is over, only what still has processes."""
+    """The rows of one table to which the rules of the tree apply.
+
+    Of ended jobs and tasks these are only the ones whose job still has processes or, for a job, a cluster.
+    """
     of_jobs = "job_id IN (SELECT job_id FROM runs WHERE state <> 'ENDED')"
     where = {
         "runs": "state <> 'ENDED'",

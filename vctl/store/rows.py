@@ -23,7 +23,7 @@ dumps, loads = compact.dumps, json.loads
 BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
 """The keys of the column ``settings`` of a cluster: limits, why it is stopped, how its queue is served."""
 PRIMARY_QUEUE = "primary_queue"
-"""Where the settings of the primary's queue are kept, which has no row of its own."""
+"""The key in ``meta`` of the queue settings of the primary cluster, which has no row of its own."""
 
 
 def allocation(row: Row) -> Allocation:
@@ -45,7 +45,7 @@ def allocation_columns(value: Allocation) -> tuple[str, str, str]:
 
 
 _texts: dict[int, tuple[ClusterSpec, str]] = {}
-"""By the identity of a spec that ``spec`` has made: itself, and its text."""
+"""The ``id`` of a spec that the function ``spec`` has made -> that spec and its text."""
 
 
 def spec_text(spec: ClusterSpec) -> str:
@@ -92,7 +92,7 @@ def spec(text: str) -> ClusterSpec:
 
 
 def _checked(value: Any, kind: Any) -> Any:
-    """A value that has the types which it is used as; for texts that many rows share."""
+    """The value, if it has the type ``kind``; raises ValueError otherwise. For texts that many rows share."""
     if not fits(value, kind):
         raise ValueError(f"{value!r} is of another type")
     return value
@@ -149,7 +149,7 @@ def cluster(row: Row) -> Cluster:
 
 
 def queue_policy(given: Mapping[str, Any]) -> QueuePolicy:
-    """The settings of a queue; only what differs from the default is kept."""
+    """The policy of a queue, from its settings that differ from the default."""
     return QueuePolicy(**given) if given else DEFAULT
 
 
@@ -167,7 +167,7 @@ def in_ns(seconds: float | None) -> int | None:
 
 
 def running(row: Row) -> RunningJob:
-    """A running row of ``jobs``, without its first process; its time counts from its start."""
+    """A running row of ``jobs``, without the id of its first run; its time limit counts from its start."""
     limit_ns = in_ns(row["time_limit_s"])
     ends_at = None if limit_ns is None or row["started_at"] is None else row["started_at"] + limit_ns
     outcome = None if row["outcome"] is None else tuple(loads(row["outcome"]))
@@ -184,7 +184,7 @@ PENDING = (
     "shares_parent", "per_node", "user", "submitted_at", "time_limit_s", "waits_for", "closed", "array_id", "attempt",
     "preemptions", "rules", "grace_s",
 )  # fmt: skip
-"""The columns of ``jobs`` that deciding needs."""
+"""The columns of ``jobs`` that a scheduling decision needs."""
 _pending_columns = itemgetter(*PENDING)
 
 
@@ -194,7 +194,7 @@ def pending(row: Row) -> PendingJob:
 
 
 def pending_of(values: tuple[Any, ...]) -> PendingJob:
-    """The values of the columns ``PENDING``; with a hundred thousand jobs a name for each of them costs time."""
+    """A pending job from the values of the columns ``PENDING``: for many jobs, access by name is slow."""
     (
         job_id, submission_id, parent_id, shape, spec_text, entry_text, priority, held, begin_at, shares_parent,
         per_node, user, submitted_at, time_limit_s, waits_for, closed, array_id, attempt, preemptions, rules, grace_s,

@@ -1,4 +1,4 @@
-"""SQL about runs: one process each, of one attempt of a job or of a task."""
+"""SQL about runs: a run is one process of one attempt of a job or a task."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ __all__ = ["BORROW", "LENDING", "STOPPED", "of", "queue_of", "queues"]
 
 
 def of(text: str) -> dict[str, Any]:
-    """The value of the column."""
+    """The settings in the text of the column."""
     settings: dict[str, Any] = loads(text) if text != "{}" else {}
     return settings
 
 
 def queue_of(store: Store, cluster_id: str) -> QueuePolicy:
-    """How the queue of a cluster is served."""
+    """The queue policy of a cluster."""
     if cluster_id == PRIMARY:
         return queue_policy(store.recall(PRIMARY_QUEUE) or {})
     text = store.value("SELECT settings FROM clusters WHERE cluster_id = ?", cluster_id)
@@ -27,7 +27,7 @@ def queue_of(store: Store, cluster_id: str) -> QueuePolicy:
 
 
 def queues(store: Store) -> dict[str, QueuePolicy]:
-    """The clusters whose queue is not served as by default."""
+    """Cluster -> its queue policy, for all clusters whose policy is not the default."""
     found = {
         str(row[0]): queue_policy(of(row[1]).get(QUEUE, {}))
         for row in store.rows("SELECT cluster_id, settings FROM clusters WHERE settings <> '{}'")

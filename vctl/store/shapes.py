@@ -1,4 +1,4 @@
-"""SQL about shapes of jobs below a parent: why those of one wait, and which are known to be possible."""
+"""SQL about shapes of jobs: which shapes are known to be feasible below a parent, at the present capacity."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from vctl.store.store import Store
 
 
 def capacity(store: Store) -> int:
-    """A number that changes whenever a node or a cluster made by name does."""
+    """A number that changes with every change of a node, or of a cluster that was created by name."""
     found: int = store.value("SELECT capacity FROM head")
     return found
 
 
 def is_feasible(store: Store, parent_id: str, shape: str) -> bool:
-    """Whether a shape was found to be possible below a parent, and nothing has changed since."""
+    """Whether a shape was judged feasible below a parent, and the capacity has not changed since."""
     known = store.value(
         "SELECT version FROM feasible WHERE parent_cluster_id = ? AND shape = ?", parent_id, shape
     )

@@ -1,4 +1,4 @@
-"""One open state directory: transactions, events, revisions, the scheduler's term and beat."""
+"""One open state directory: transactions, events, revisions, the scheduler's term and heartbeat."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HEAD = (
 
 
 class Fenced(VctlError):
-    """A newer scheduler rules this state directory; the old one must write nothing more."""
+    """A newer scheduler has taken over this state directory; the old one must not write any more."""
 
     code, exit_code = "Fenced", 5
 
@@ -51,13 +51,13 @@ class Store:
         self.epoch: int | None = None
         self.lock_timeout_s = BUSY_TIMEOUT_S
         self.caller: Caller | None = None
-        """The job that uses this connection; what it may change is decided by ``vctl.ops.rights``."""
+        """The job that uses this connection; ``vctl.ops.rights`` decides what it may change."""
         self.local_node = False
         """Whether this machine may become a node when a command submits through this connection."""
         self.before_commit: Callable[[Store], None] | None = None
-        """Called inside every transaction, when all of it is written."""
+        """Called inside every transaction, after all its changes and before the commit."""
         self.could_make: Callable[[object], list[dict[str, Any]]] = lambda _: []
-        """The nodes that a provider could make where a scheduler has told of none, or not told yet (None)."""
+        """The nodes that a provider could make; used if a scheduler announced none, or nothing yet (None)."""
         self._heartbeat_fd: int | None = None
         self._changes_fd: int | None = None
         self._joins = False
@@ -66,17 +66,17 @@ class Store:
         self.last_entry = 0
         """Number of the newest entry of the journal when this connection wrote last."""
         self.being_started: dict[int, int] = {}
-        """In a command: waiting jobs that a supervisor starts now -> the jobs that are over before them."""
+        """In a command: a waiting job that a supervisor starts now -> the ended job whose place it takes."""
         self.takes_back = True
-        """Whether a transaction begins with taking back all runs that were assigned ahead."""
+        """Whether a transaction begins by taking back all runs that were assigned ahead."""
         self.withdrawn: list[str] = []
-        """Runs that were assigned ahead, and that the open transaction takes back."""
+        """Runs assigned ahead whose offers the open transaction has withdrawn."""
         self._unwritten: list[Entry] = []
-        """Entries of the open transaction that are not in the tables yet: whoever uses ``db`` finds them there."""
+        """Entries of the open transaction that are not in the tables yet; the property ``db`` writes them."""
 
     @classmethod
     def open(cls, home: Path, *, create: bool = True, lock_timeout_s: float = BUSY_TIMEOUT_S) -> Store:
-        """Open (and make, when wanted) the state in a directory. ``lock_timeout_s``: how long to wait for a writer."""
+        """Open the state of a directory, or create it. ``lock_timeout_s``: the longest wait for a writer."""
         store = cls(home, database.connect(home, create=create))
         store.wait_at_most(lock_timeout_s)
         return store
@@ -102,7 +102,7 @@ class Store:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The connection, with all in the tables that was emitted before."""
+        """The connection. Everything that was emitted before is written to the tables first."""
         if self._unwritten:
             self._write()
         return self._db
@@ -166,14 +166,14 @@ class Store:
             self._write_head()
             self.db.execute("COMMIT")
             self.last_entry = self._head().seq
-            # before others can write: whoever wrote last has announced it last
+            # before another process can write, so that the last announcement is that of the last commit
             self._announce(self.last_entry)
             if self.withdrawn:
                 ahead.forget(self)
         except BaseException as error:
             self._unwritten.clear()
             self.withdrawn.clear()
-            if self.db.in_transaction:  # a full disk has taken everything back already
+            if self.db.in_transaction:  # on a full disk SQLite has rolled back already
                 with suppress(sqlite3.OperationalError):
                     self.db.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error) and (trouble := disk_trouble(error)) is not None:
@@ -185,8 +185,10 @@ class Store:
                 locks.release(turn)
 
     def _begin(self, turn: int | None) -> None:
-        """Begin to write, as soon as nobody else does. SQLite's own waiting pauses for up to 100 ms at a time: others
-        come in between again and again. So writers wait for a file lock first, which is asked for more often.
+        """Begin a write transaction as soon as no other process has one.
+
+        While SQLite waits for its own lock, it sleeps for up to 100 ms at a time, and other writers get the
+        lock again and again. So writers first wait for a file lock, which they try more often.
         """
         try:
             if turn is not None and not locks.taken(turn, self.lock_timeout_s):
@@ -213,7 +215,7 @@ class Store:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A part of a transaction that an exception takes back alone."""
+        """A part of a transaction: an exception inside rolls back this part alone."""
         self.db.execute("SAVEPOINT part")
         before = replace(self._head())
         try:
@@ -227,25 +229,28 @@ class Store:
             self.db.execute("RELEASE part")
 
     def wake(self) -> None:
-        """Wake whoever waits for a change: there is something else to look at. From any thread."""
+        """Wake the processes that watch for changes, without a change. Any thread may call this."""
         self._announce()
 
     def wrote_last(self) -> bool:
-        """Whether the change that was announced last is of this connection: then no journal has to be read for it."""
+        """Whether this connection made the last announced change, so that there is no new journal to read."""
         file = self._changes_file()
         return file is not None and os.pread(file, len(_ANNOUNCED % 0), 0) == _ANNOUNCED % self.last_entry
 
     def _announce(self, entry: int = -1) -> None:
-        """Wake whoever watches ``changes``. After the commit: writes to the WAL are seen before it can be read."""
+        """Wake the processes that watch ``changes``; called after the commit.
+
+        A process that watched the WAL would wake before it can read the commit.
+        """
         try:
             if (file := self._changes_file()) is not None:
                 os.pwrite(file, _ANNOUNCED % entry, 0)
         except OSError as error:
-            if disk_trouble(error) is None:  # what was committed counts, whoever hears of it a little later
+            if disk_trouble(error) is None:  # the commit stands, even if others learn of it a little later
                 raise
 
     def _changes_file(self) -> int | None:
-        """The file that changes after every commit, and that writers take turns at; None where a disk is full."""
+        """The file that is written after every commit and that writers lock; None while the disk is full."""
         if self._changes_fd is None:
             try:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -256,7 +261,7 @@ class Store:
         return self._changes_fd
 
     def reopen_files(self) -> None:
-        """Write to the files beside the tables that are there now: somebody may have removed those before."""
+        """Close the files beside the tables that somebody has removed; the next use opens new ones."""
         for name in ("_heartbeat_fd", "_changes_fd"):
             fd = getattr(self, name)
             if fd is not None and os.fstat(fd).st_nlink == 0:
@@ -264,7 +269,7 @@ class Store:
                 setattr(self, name, None)
 
     def watched(self) -> Path:
-        """The file that changes after every commit, made when it is not there yet."""
+        """The file that is written after every commit; created if it is missing."""
         path = self.home / database.CHANGES
         path.touch(mode=0o600)
         return path
@@ -275,13 +280,13 @@ class Store:
         """Add an entry without a change to the journal, inside a transaction. ``kind`` reads ``node.heartbeat``."""
         head = self._head()
         head.seq += 1
-        if object_ in ("node", "cluster"):  # what there is has changed: judgements of it end here
+        if object_ in ("node", "cluster"):  # the capacity has changed: earlier verdicts no longer hold
             head.capacity = head.seq
         text = dumps(data) if data else "{}"
         self._unwritten.append(Event(self.clock(), kind, object_, object_id, None, None, text))
 
     def emit(self, change: Change) -> None:
-        """Make a change, in the transaction that is open: it is written with its event."""
+        """Emit a change in the open transaction, which writes it together with its event."""
         if self.being_started:
             ahead.check(self, change)
         head = self._head()
@@ -311,7 +316,7 @@ class Store:
         return self.head
 
     def _read_head(self) -> Head:
-        """Read the head, and check that this process may change the tables; first in every transaction."""
+        """Read the head, and check that this process may change the tables: a transaction's first step."""
         head = Head(*self._db.execute(_HEAD).fetchone())
         self._check_term(head.term)
         if head.format != VERSION:
@@ -329,7 +334,7 @@ class Store:
             self._db.execute("UPDATE head SET revision = ?, capacity = ?, term = ?", changed)
 
     def _write(self) -> None:
-        from vctl.store.write import write  # and all changes: who only reads needs none of it
+        from vctl.store.write import write  # imports all changes: a process that only reads needs none
 
         entries, self._unwritten = self._unwritten, []
         with ahead.told_as_start():
@@ -343,7 +348,7 @@ class Store:
     # ---- the scheduler's term ----
 
     def check_term(self) -> None:
-        """Raise Fenced where a newer scheduler rules: before what is done outside and cannot be taken back."""
+        """Raise Fenced if a newer scheduler has taken over. Called before effects that no rollback undoes."""
         self._check_term(self.value("SELECT term FROM head"))
 
     def _check_term(self, term: int) -> None:
@@ -354,7 +359,7 @@ class Store:
             )
 
     def begin_term(self, kind: str) -> int:
-        """Start ruling: from now on writes of any earlier scheduler are refused. ``kind``: foreground or background."""
+        """Begin a term: writes of earlier schedulers are refused now. ``kind``: foreground or background."""
         with self.transaction():
             cursor = self.db.execute(
                 "INSERT INTO terms (pid, kind, started_at) VALUES (?, ?, ?)",
@@ -367,17 +372,17 @@ class Store:
         return self.epoch
 
     def end_term(self) -> None:
-        """Stop ruling, in good order."""
+        """End the term of this scheduler in an orderly way."""
         if self.epoch is None:
             return
         with self.transaction():
             self.db.execute("UPDATE terms SET ended_at = ? WHERE epoch = ?", (self.clock(), self.epoch))
         self.epoch = None
 
-    # ---- the scheduler's beat: a file, because it must not cost a commit ----
+    # ---- the scheduler's heartbeat: a file, because it must not cost a commit ----
 
     def write_heartbeat(self, heartbeat: Mapping[str, object]) -> None:
-        """Leave a sign of life for readers: one write of fixed size, in place, so that none sees half of it."""
+        """Write the heartbeat: one write of fixed size, in place, so that no reader sees half of it."""
         try:
             if self._heartbeat_fd is None:
                 self._heartbeat_fd = os.open(self.home / HEARTBEAT, os.O_RDWR | os.O_CREAT, 0o600)
@@ -387,7 +392,7 @@ class Store:
                 raise
 
     def read_heartbeat(self) -> dict[str, Any] | None:
-        """The last sign of life of a scheduler, or None when there never was one."""
+        """The last heartbeat of a scheduler, or None if there is none that can be read."""
         try:
             heartbeat: dict[str, Any] = json.loads((self.home / HEARTBEAT).read_text())
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""SQL of the maintenance round: lost leases of nodes, virtual nodes that changed their place, clusters to go."""
+"""SQL for upkeep: heartbeat leases, clusters in use, virtual nodes over whole nodes, and unfinished work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vctl.store.store import Store
 
 
 def heartbeats(store: Store) -> list[tuple[str, float, int]]:
-    """Living nodes that opted into a heartbeat lease, the timeout in seconds, and when it is over (ns)."""
+    """Living nodes with a heartbeat lease: id, timeout in seconds, and when the lease ends (ns)."""
     found = store.rows(
         "SELECT node_id, heartbeat_timeout_s AS timeout_s,"
         " last_heartbeat + cast(heartbeat_timeout_s * 1e9 AS INTEGER) AS lost_at FROM nodes"
@@ -28,7 +28,7 @@ def inhabited(store: Store) -> set[str]:
 
 
 def whole_of(store: Store, node_id: str) -> list[VNode]:
-    """The virtual nodes that have a node whole, and the flexible ones in which these lie; outermost first."""
+    """The virtual nodes that hold a whole node, and the flexible ones that contain them; outermost first."""
     found = store.rows(
         """
         WITH RECURSIVE around(vnode_id) AS (
@@ -48,7 +48,7 @@ def whole_of(store: Store, node_id: str) -> list[VNode]:
 
 
 def is_unfinished(store: Store) -> bool:
-    """Whether something runs, waits for anything but its release, or is to go: whether a scheduler is needed."""
+    """Whether a scheduler is needed: work runs or waits, held jobs aside, or a cluster is being removed."""
     return bool(
         store.value(
             "SELECT EXISTS (SELECT 1 FROM jobs WHERE status = 'RUNNING')"

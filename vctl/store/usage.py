@@ -1,4 +1,4 @@
-"""The past use of the members of fair clusters, so that a new scheduler remembers it."""
+"""SQL that reads the past usage of the members of fair clusters, with which a new scheduler goes on."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from vctl.store.store import Row, Store
 
 
 def rows(store: Store) -> list[Row]:
-    """Every row of the memory."""
+    """All rows of past usage."""
     return store.rows("SELECT * FROM usage ORDER BY cluster_id, child_id, user, resource")
 
 
 def check(row: Row) -> Row:
-    """A row that can be counted with; raises ValueError for any other."""
+    """The row itself, if it is valid; raises ValueError otherwise."""
     if not isinstance(row["amount"], float) or not isfinite(row["amount"]) or not isinstance(row["at"], int):
         raise ValueError(f"{row['amount']!r} at {row['at']!r} is no use of {row['resource']}")
     return row
 
 
 def load(store: Store) -> Usage:
-    """The memory that was written last, empty when there is none."""
+    """The usage that was saved last; empty if there is none."""
     usage = Usage()
     for row in rows(store):
         member = (row["cluster_id"], row["child_id"], row["user"])
