@@ -1,1 +1,1 @@
-"""The scheduler that runs: in the foreground as ``vctl daemon``, or embedded in a command that waits."""
+"""The running scheduler, in the foreground (``vctl daemon``) or background, and code of waiting commands."""

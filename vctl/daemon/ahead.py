@@ -1,4 +1,4 @@
-"""Runs assigned ahead: which are assigned now, their requests, and those that are taken back in time."""
+"""Runs assigned ahead: assigns them, sends their launch requests, and takes them back if they come late."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vctl.store import ahead
 from vctl.store.store import Store
 
 LONGEST_S = 0.5
-"""So long a run may be assigned ahead: then the one before it is not as short as those before that."""
+"""The longest time that a run stays assigned ahead: after that, the run before it is not a short one."""
 
 
 class NextRuns:
-    """The runs that a scheduler has assigned ahead, beyond what the state knows of them."""
+    """The part of the runs assigned ahead that the state does not have: their times and unsent requests."""
 
     def __init__(self, store: Store, carrier: Carrier, pace: Pace) -> None:
         self.store, self.carrier, self.pace, self.clock = store, carrier, pace, pace.clock
@@ -28,7 +28,7 @@ class NextRuns:
         self._unsent: list[str] = []
 
     def begin(self, state: FollowedState) -> None:
-        """A state was loaded: what nobody has taken is taken back, and what follows nothing is over."""
+        """Start with a loaded state: take back runs that no supervisor has taken, or that follow no run."""
         self._since, self._unsent = {}, []
         rows = ahead.rows(self.store)
         ahead.tidy(self.store.home, [row["run_id"] for row in rows])
@@ -44,23 +44,23 @@ class NextRuns:
         self._since = dict.fromkeys(state.ahead.runs, self.clock.uptime_s())
 
     def assign(self, state: FollowedState, supply: Supply) -> None:
-        """Assign runs to follow those that have started; inside a transaction, after all else."""
+        """Assign runs to follow those that have started; inside a transaction, after all other changes."""
         for change in assign(state, supply, self.store.clock(), self.pace.depth):
             if isinstance(change, RunAssignedAhead):
                 try:
                     ahead.offer(self.store.home, change.run_id)
                 except OSError:
-                    break  # without an offer nobody follows
+                    break  # without an offer no run can follow
                 self._since[change.run_id] = self.clock.uptime_s()
                 self._unsent.append(change.run_id)
             state.emit(self.store, change)
         state.changed.started.clear()
 
     def send(self, state: FollowedState, runtime: Runtime) -> None:
-        """Send the requests of those that were assigned, after the commit."""
+        """Send the launch requests of the runs that were assigned; called after the commit."""
         unsent, self._unsent = self._unsent, []
         if failed := [run_id for run_id in unsent if not self._send(state, runtime, run_id)]:
-            self._take_back(state, failed, for_certain=True)  # nobody has their requests
+            self._take_back(state, failed, for_certain=True)  # no supervisor has their requests
 
     def _send(self, state: FollowedState, runtime: Runtime, run_id: str) -> bool:
         one = state.ahead.runs.get(run_id)
@@ -73,13 +73,13 @@ class NextRuns:
             )  # fmt: skip
             given = request is not None and runtime.launch_next(request, one.follows)
         except (OSError, VctlError, ValueError, TypeError, KeyError, AttributeError):
-            return False  # it is told when the job starts by itself
+            return False  # the error is reported when the job starts in the ordinary way
         if given:
             self.carrier.launched(run_id)
         return given
 
     def turn(self, state: FollowedState, runtime: Runtime) -> None:
-        """Take back those whose predecessor takes long, and end those that found no place: their jobs wait again."""
+        """Take back runs whose predecessor takes long, end runs without a place: their jobs wait again."""
         for run_id in list(state.displaced):
             seen = runtime.observe(run_id).state
             if seen in (RunState.STARTING, RunState.RUNNING):
@@ -97,13 +97,13 @@ class NextRuns:
                 self._since.pop(run_id, None)
 
     def due_s(self) -> float:
-        """When to look again."""
+        """Seconds until the next call of ``turn`` is due."""
         if not self._since:
             return LONGEST_S * 10
         return max(0.0, min(self._since.values()) + LONGEST_S - self.clock.uptime_s())
 
     def declined(self, state: FollowedState, runtime: Runtime, run_id: str) -> bool:
-        """A supervisor has not taken a run that was assigned to it ahead; whether the run is to be launched again."""
+        """Handle a run assigned ahead that its supervisor has declined. True if it must be launched again."""
         if run_id in state.runs:
             return True
         if run_id in state.ahead.runs:

@@ -38,13 +38,13 @@ from vctl.store import jobs
 from vctl.store.store import Store
 
 FORGET_S = 0.01
-"""How long a turn removes files of runs that are over."""
+"""How long a turn removes files of ended runs, at most."""
 NOTICE_SIGNAL = signals.SIGURG
-"""Ignored by default, so that a job which does not know of leases is not harmed by being told."""
+"""Processes ignore this signal by default, so it does no harm to a job that does not know of leases."""
 
 
 class Carrier:
-    """Knows what it has carried out, so that of all that is due it does what is new."""
+    """Carries out the effects that are due and new: it knows which effects it has carried out."""
 
     def __init__(
         self, store: Store, runtime: Runtime, provider: Provider, trouble: Trouble, pace: Pace, *,
@@ -59,13 +59,13 @@ class Carrier:
         self.done: Done = {}
         self.memo = Memo()
         self.postponed: dict[str, None] = {}
-        """Runs that could not be launched for a reason that passes."""
+        """Runs that could not be launched for a reason that passes by itself."""
 
     def begin(self, state: FollowedState) -> None:
-        """A state was loaded: of its runs nobody knows what was done but that they may have been launched."""
+        """Start with a state that was just loaded, whose runs may all have been launched already."""
         self.done = {run_id: (Launch(run_id),) for run_id in state.runs}
         self.postponed.clear()
-        self.store.check_term()  # what a newer scheduler has started is not known here
+        self.store.check_term()  # this state does not have the runs of a newer scheduler
         self.remains.end_unknown(self.runtime, state)
         self.runtime.settle(_numbers(state))
         self.rays.begin(state)
@@ -73,22 +73,22 @@ class Carrier:
         gangs.tidy(self.store.home, [*state.runs.values(), *(one.run for one in state.ahead.runs.values())])
 
     def launched(self, run_id: str) -> None:
-        """A run needs no launch of its own: who carries it out has its request."""
+        """Note that a supervisor has the launch request of a run already, so that it needs no launch."""
         self.done[run_id] = (Launch(run_id),)
 
     def again(self, state: FollowedState, run_id: str) -> None:
-        """A run was not launched after all."""
+        """Make the launch of a run due again, because it did not happen."""
         self.done.pop(run_id, None)
         state.changed.runs[run_id] = None
 
     def retry(self, state: FollowedState) -> None:
-        """Try once more what could not be done."""
+        """Make the launches that failed for a passing reason due again."""
         postponed, self.postponed = self.postponed, {}
         for run_id in postponed:
             self.again(state, run_id)
 
     def carry_out(self, state: FollowedState, now: Now, told: Iterable[Stimulus]) -> list[Stimulus]:
-        """Do what is new; ``told``: what led to it. What came of it is for the rules again."""
+        """Carry out the new effects; ``told``: the stimuli of this step. Returns the results, as stimuli."""
         found: list[Stimulus] = []
         runtime = self.runtime
         for one in told:
@@ -108,7 +108,7 @@ class Carrier:
         for warn in effects.warnings(state, now.uptime):
             runtime.signal_run(
                 warn.run_id, warn.signal["number"]
-            )  # first the signal: it is sent twice, never not
+            )  # before the commit: after a crash the signal is sent twice, never not at all
             found.append(JobWarned(warn.run_id, warn.ends_ns))
         for tell in effects.notices(state):
             found.append(JobNotified(tell.preemption, heard=self._tell(state, tell.preemption)))
@@ -120,7 +120,7 @@ class Carrier:
         return found
 
     def _let_go(self, state: FollowedState, run: Run, lasted_s: float | None) -> None:
-        """A process is over."""
+        """Release what belongs to a run whose process is over."""
         self.done.pop(run.run_id, None)
         self.pace.over(run.run_id, lasted_s)
         self.remains.over.append(run.run_id)
@@ -131,8 +131,8 @@ class Carrier:
         self.memo.wanted_leases.update(self.rays.returned(state, run))
 
     def settle(self, state: FollowedState, uptime: int) -> None:
-        """After a look at every process: remove files that nobody needs."""
-        self.store.check_term()  # what a newer scheduler has started is not known here
+        """Remove files that nothing needs; called after a look at every process."""
+        self.store.check_term()  # this state does not have the runs of a newer scheduler
         self.objects.tidy(state, uptime)
         self.runtime.settle(_numbers(state))
 
@@ -141,7 +141,7 @@ class Carrier:
         try:
             if run.supervisor is None:
                 if not runtime.adopt(run.run_id):
-                    return []  # the version before has started it
+                    return []  # an earlier version of vctl has started it
                 run = self._assigned(state, run)
             request = request_of(self.store, state, self.commands, run, log_max_bytes=self.log_max_bytes)
             if request is not None:
@@ -159,14 +159,14 @@ class Carrier:
         return []
 
     def _assigned(self, state: FollowedState, run: Run) -> Run:
-        """A run that the version before has assigned to nobody, with its number."""
+        """Assign a supervisor to a run that an earlier version of vctl left without one."""
         with self.store.transaction():
             state.follow(self.store)
             state.emit(self.store, RunAssigned(run.run_id, self.runtime.assign()))
         return state.runs[run.run_id]
 
     def _tell(self, state: FollowedState, one: Preemption) -> bool:
-        """Write the notice and send the signal of a job; whether one of its processes got it."""
+        """Write the notice of a preempted job and send its signal; returns whether a process got it."""
         notice = {"preempted_for": one.winner, "rule": one.rule, "ends_at_ns": one.ends_ns}
         self.notices.write(one.victim, one.victim_id, notice, None)
         signal = signal_of(state.running.jobs[one.victim_id]) if one.warns else None
@@ -177,7 +177,7 @@ class Carrier:
         return any(heard)
 
     def _call_in(self, state: FollowedState, lease: Lease, job_id: int) -> None:
-        """The file named by VCTL_LEASE_FILE, then a signal to every process of a job that uses a lease."""
+        """Tell a job that a lease is called in: write its notice, then signal every process of the job."""
         job = state.running.jobs.get(job_id)
         name = jobs.submission_id(self.store, job_id) if job is None else job.submission_id
         if name is None:

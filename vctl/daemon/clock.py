@@ -1,4 +1,4 @@
-"""The time of a scheduler that nobody can set: handed in as one object, so that a test turns it by hand."""
+"""The clock of a scheduler, which nobody can set: it is passed as an object, so that a test advances it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 
 
 class Clock:
-    """Since the machine started, sleep included."""
+    """The time since the machine started, including the time that it was suspended."""
 
     def uptime_ns(self) -> int:
-        """Now."""
+        """The time now, in nanoseconds."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def uptime_s(self) -> float:
-        """Now, in seconds."""
+        """The time now, in seconds."""
         return self.uptime_ns() / 1e9
 
     def sleep(self, seconds: float) -> None:

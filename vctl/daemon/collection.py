@@ -1,7 +1,7 @@
-"""Cyclic garbage of a scheduler: collected while nothing is to be done, never inside a round.
+"""Collects the cyclic garbage of a scheduler while there is nothing to do, never inside a turn.
 
-A collection looks at every container that exists: some 100 ms with ten thousand nodes. What is there after loading
-stays, so it is frozen: later collections look at what came since.
+A collection visits every container that exists: some 100 ms with ten thousand nodes. The objects that exist
+after loading stay, so they are frozen: later collections visit only newer objects.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 IDLE_S = 0.05
-"""A pause in which there is time for a collection."""
+"""The shortest pause in which there is time for a collection."""
 MOST_NEW = 200_000
-"""Containers that may have come without one; above that the youngest are looked at, idle or not."""
+"""The most new containers without a collection; above that the youngest are collected, idle or not."""
 THAW_S = 3600.0
-"""How often everything is looked at, also what was frozen: cycles of it may have become garbage."""
+"""How often frozen objects are collected, too: cycles of them may have become garbage."""
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """No collection inside: what is built here stays."""
+    """Inside, there is no collection: the objects that are built here stay."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -39,23 +39,23 @@ class Collection:
         self._taken_over = False
 
     def start(self) -> None:
-        """From here on nothing is collected unless ``between`` does it."""
+        """From now on only ``between`` collects."""
         gc.disable()
         self._taken_over = True
 
     def settle(self) -> None:
-        """Everything that exists now stays. What little of it is garbage waits for the next thaw."""
+        """Freeze all objects that exist now. The few that are garbage wait for the next thaw."""
         gc.freeze()
 
     def stop(self) -> None:
-        """Give it back to the interpreter."""
+        """Give collecting back to the interpreter."""
         if self._taken_over:
             self._taken_over = False
             gc.unfreeze()
             gc.enable()
 
     def between(self, pause_s: float) -> None:
-        """Between two turns, before a pause of that length."""
+        """Collect if it is due: called between two turns, before a pause of ``pause_s``."""
         new = gc.get_count()[0]
         if not self._taken_over or new < 1000:
             return

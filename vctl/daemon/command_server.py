@@ -1,7 +1,7 @@
-"""The process that answers commands for a scheduler, so that they need not import everything each time.
+"""Runs the process that answers commands for a scheduler, so that they need not import everything each time.
 
-It is started beside the scheduler and ends with it. Without it, commands work as well, only slower: so it is no
-trouble when it cannot be started or is killed, and a new one comes a minute later.
+The process starts beside the scheduler and ends with it. Without it, commands work as well, only slower. So
+the scheduler goes on if it cannot be started or is killed, and starts a new one a minute later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vctl.ops.background import small_environment
 
 MODULE = "vctl.cli.command_server"
 FIRST_S = 1.0
-"""The first job goes before it."""
+"""The time until the first start, so that the first job comes first."""
 AGAIN_S = 60.0
 END_MS = 2_000
 
@@ -45,11 +45,11 @@ class CommandServer:
         return handing.received(self._ours)
 
     def due_s(self) -> float:
-        """In how many seconds to look after it."""
+        """Seconds until the next call of ``look_after`` is due."""
         return max(0.0, self._due - time.monotonic())
 
     def look_after(self) -> None:
-        """Start one where none is, now and then."""
+        """Start a server if none runs; checks this every ``AGAIN_S``."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + AGAIN_S
@@ -57,7 +57,7 @@ class CommandServer:
             self._start()
 
     def close(self) -> None:
-        """End it, and wait for that."""
+        """End the server, and wait for its end."""
         self._ours.close()
         self._theirs.close()
         if self._handle is None:
@@ -81,7 +81,7 @@ class CommandServer:
                 sys.executable, words, small_environment(os.environ), file_actions=files, setsid=True
             )
         except OSError:
-            os.close(ours)  # too many processes: later
+            os.close(ours)  # too many processes: it is tried again later
             return
         finally:
             os.close(theirs)

@@ -1,4 +1,4 @@
-"""Writing what a search decided, inside a transaction: what starts, and why others wait."""
+"""Writes the plan of a search inside a transaction: what starts, and why other jobs and tasks wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vctl.store.store import Store
 
 
 def _free_port(taken: set[int]) -> int:
-    """A port that nothing listens on and that is none of these."""
+    """A free port of this machine that is not in ``taken``."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -27,14 +27,14 @@ def _free_port(taken: set[int]) -> int:
 
 
 def supply_of(store: Store, state: FollowedState) -> Supply:
-    """Where rules get names and numbers."""
+    """The functions that give names and numbers to the rules."""
     return Supply(
         state.new_name, state.assign, store.next_revision, store.next_lease, new_request_id, _free_port
     )
 
 
 def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
-    """Write all of a plan that is still right. Returns how many jobs and tasks started."""
+    """Write the part of a plan that still holds. Returns how many jobs and tasks started."""
     started = nominated = 0
     bound = set()
     for change in starts(state, plan, supply_of(store, state), now.wall):
@@ -46,7 +46,7 @@ def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
         elif isinstance(change, TaskBound):
             bound.add(change.task_id)
     if started < plan.proposed or nominated < len(plan.preempts):
-        state.forget_verdicts()  # others were passed over beside what did not come, and some need nobody's end
+        state.forget_verdicts()  # they assume starts that did not come, or preemptions that are not needed
     waits = [one for one in plan.task_waits if state.tasks.is_queued(one.task_id)]
     for task in waits:
         if task.task_id in bound:
@@ -66,5 +66,5 @@ def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
 
 
 def leaves_more(plan: Plan, started: int) -> bool:
-    """Whether there may be more to start at once than what was started of a plan."""
+    """Whether more work may be able to start at once, after ``started`` starts of a plan."""
     return plan.proposed >= MOST_STARTS or started < plan.proposed or plan.tasks_deferred or plan.unsearched

@@ -1,4 +1,4 @@
-"""The tables in memory, kept in step by the feed: what a round decides on. Cost follows what changed."""
+"""The tables in memory, on which turns decide. They follow the journal: the cost depends on the changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NAME_BYTES, _NAMES = 3, 256
 
 
 class Unreadable(Exception):
-    """Changes of others cannot be followed: a row cannot be read, or events are missing: the tables are read again."""
+    """The journal cannot be followed: a row is unreadable, or events are missing. The state is reloaded."""
 
 
 def _names() -> Iterator[str]:
@@ -51,22 +51,22 @@ def _names() -> Iterator[str]:
 
 
 class FollowedState(SchedulerState):
-    """The state of a scheduler: it emits changes, and follows those of others."""
+    """The state of a scheduler: it emits changes, and follows the changes of other processes."""
 
     def __init__(self, ledger: Ledger, runs: dict[str, Run], seen: int) -> None:
         super().__init__(ledger, runs, seen)
         self.tick_ns = TICK_NS
         self.assign: Callable[[], int] = int
-        """Gives the number of the supervisor for one more run."""
+        """Gives the number of the supervisor for a new run."""
         self.new_name: Callable[[], str] = _names().__next__
-        """Gives a part of the name of one more run."""
+        """Gives a part of the name of a new run."""
         self.displaced: dict[str, None] = {}
         """Runs that were assigned ahead, found no place, and may have started."""
         self._own: set[int] = set()
         """Entries of the journal after ``seen`` that were applied when they were emitted."""
 
     def emit(self, store: Store, change: Change) -> None:
-        """Make a change, in memory and in the tables; inside a transaction that has followed all others."""
+        """Make a change in memory and in the tables, inside a transaction that has followed all others."""
         if self.ahead.runs and not keeps_order(change):
             self.take_back(store, list(self.ahead.runs))
         if isinstance(change, RunTakenBack) and not ahead.withdrawn(store, change.run_id):
@@ -74,7 +74,7 @@ class FollowedState(SchedulerState):
         self.emit_in_order(store, change)
 
     def emit_in_order(self, store: Store, change: Change) -> None:
-        """The same, where those that were assigned ahead are still next after it."""
+        """Like ``emit``, for a change after which the jobs that were assigned ahead are still next."""
         assert store.head is not None
         is_next = self.seen == store.head.seq
         apply(self, change)
@@ -85,13 +85,13 @@ class FollowedState(SchedulerState):
             self._own.add(store.head.seq)
 
     def take_back(self, store: Store, run_ids: Iterable[str]) -> None:
-        """Take back runs that were assigned ahead, where they have not started; inside a transaction."""
+        """Take back runs that were assigned ahead and have not started; inside a transaction."""
         for run_id in run_ids:
             if ahead.withdrawn(store, run_id) and (one := self.ahead.runs.get(run_id)) is not None:
                 self.drop_ahead(store, run_id, one.start.job.job_id)
 
     def drop_ahead(self, store: Store, run_id: str, job_id: int) -> None:
-        """A run that was assigned ahead has certainly not started, so those after it never will."""
+        """Take back a run assigned ahead that certainly has not started, and the runs that follow it."""
         after = list(self.ahead.chain(run_id))
         self.emit_in_order(store, RunTakenBack(run_id, job_id))
         for one in after:
@@ -99,17 +99,17 @@ class FollowedState(SchedulerState):
             self.emit_in_order(store, RunTakenBack(one.run.run_id, one.start.job.job_id))
 
     def emit_each(self, store: Store, changes: Iterable[Change]) -> None:
-        """Make changes, each before it is asked for the next; inside a transaction that has followed all others."""
+        """Make changes, each before the next is generated; inside a transaction as for ``emit``."""
         for change in changes:
             self.emit(store, change)
 
     @classmethod
     def load(cls, store: Store) -> FollowedState:
-        """Replay the tables and read the queue; everything after this comes through the feed."""
+        """Replay the tables and read the queue; all later changes come through the journal."""
         with paused():
             try:
                 return cls._load(store, strict=False)
-            except replay.UNREADABLE:  # a row is not as it should be: it goes aside
+            except replay.UNREADABLE:  # a row is invalid: the strict replay sets it aside
                 return cls._load(store, strict=True)
 
     @classmethod
@@ -129,7 +129,7 @@ class FollowedState(SchedulerState):
             state._read_waits(store)
             state._read_ahead(store)
             state.usage = usage.load(store)
-            if state.usage.past:  # what runs was running while nobody looked
+            if state.usage.past:  # running jobs have used resources while no scheduler ran
                 state.usage.rates = Shares(state.ledger, state.running).held
             state.changed.ended.update(dependencies.awaited_names(store))  # all that may have ended meanwhile
             state._read_tasks(store)
@@ -139,7 +139,7 @@ class FollowedState(SchedulerState):
             state.node_requests = {row["request_id"]: provider.request(row) for row in provider.rows(store)}
             state.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
         state.changed.nodes.update(state.ledger.nodes)
-        state.ledger.joined.clear()  # whatever there is was there before
+        state.ledger.joined.clear()  # no node is new in its cluster: all were there before
         return state
 
     def _read_waits(self, store: Store) -> None:
@@ -179,7 +179,7 @@ class FollowedState(SchedulerState):
             self.put_nomination(nomination)
 
     def follow(self, store: Store) -> bool:
-        """Take over what others wrote since the last look; True when there was anything."""
+        """Apply the changes that others wrote since the last call; True if there were any."""
         if store.head is not None and store.head.seq == self.seen:
             return False
         events = feed.journal(store, self.seen)
@@ -195,7 +195,7 @@ class FollowedState(SchedulerState):
                 if event["change"] is not None and event["seq"] not in self._own:
                     apply(self, decode(event["change"]))
                 elif event["change"] is None and event["object"] == "node":
-                    self.changed.nodes.add(event["object_id"])  # its lease of heartbeats
+                    self.changed.nodes.add(event["object_id"])  # its heartbeat lease has changed
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
         self.seen = events[-1]["seq"]

@@ -1,4 +1,4 @@
-"""``--per-node``: the command once in every virtual node, as one gang; what its members are told about each other."""
+"""``--per-node`` runs the command once in every virtual node, as one gang, whose members know each other."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vctl.store.store import Store
 FOLDER, _SPARES = "gangs", ".spare"
 _MOST_SPARES = 128
 _free: dict[str, list[str]] = {}
-"""Host files of gangs that are over, to be written anew, by the directory of those that are not."""
+"""The directory of the host files -> host files of ended gangs, which can be written anew."""
 HERE = "127.0.0.1"
 
 
-# ---- what a member is told ----
+# ---- the environment of a member ----
 
 
 def environment(store: Store, ledger: Ledger, run: Run, port: int) -> Mapping[str, str]:
-    """Rank, world and meeting point, by the names that torchrun and others use."""
+    """Rank, world size and master address of a member, by the names that torchrun and others use."""
     vnodes = vnodes_of(ledger, run.cluster_id)
     node_ids = list(dict.fromkeys(vnode.node_id for vnode in vnodes))
     rank = [vnode.vnode_id for vnode in vnodes].index(run.vnode_id)
@@ -47,13 +47,13 @@ def environment(store: Store, ledger: Ledger, run: Run, port: int) -> Mapping[st
 
 
 def _address(ledger: Ledger, node_id: str) -> str:
-    """How members reach a node: simulated ones are on this machine."""
+    """The address of a node for the members of a gang: local and simulated nodes are on this machine."""
     node = ledger.nodes.get(node_id)
     return node.hostname if node is not None and node.source not in (LOCAL, SIMULATED) else HERE
 
 
 def write_host_files(path: str, addresses: Sequence[str]) -> None:
-    """``.hosts``, ``ADDRESS slots=N`` as mpirun reads it, and after it ``.nodes``, one address per member."""
+    """Write ``.hosts``, with ``ADDRESS slots=N`` for mpirun, then ``.nodes``, with one address per member."""
     slots = {address: addresses.count(address) for address in dict.fromkeys(addresses)}
     _write(f"{path}.hosts", "".join(f"{address} slots={count}\n" for address, count in slots.items()))
     _write(f"{path}.nodes", "".join(f"{address}\n" for address in addresses))
@@ -78,8 +78,8 @@ def _write(path: str, text: str) -> None:
 
 
 def forget(home: Path, run: Run) -> None:
-    """Take the host files of an attempt that is over away. They are used again: to make a file costs ext4 without a
-    journal a look at the places of all that were removed in the last minutes."""
+    """Move the host files of an ended attempt to the spare files, to be written anew. New files are slow: for
+    each one, ext4 without a journal checks the inodes of all recently removed files."""
     above, name = f"{home}/{FOLDER}", f"{run.job_id}.{run.attempt}"
     if not os.path.exists(f"{above}/{name}.hosts"):  # nearly no job is a gang
         return
@@ -97,7 +97,7 @@ def forget(home: Path, run: Run) -> None:
 
 
 def _spares(above: str) -> list[str]:
-    """The files that may be used again, those used last at the end."""
+    """The spare files; those that became spare last are at the end."""
     if (found := _free.get(above)) is None:
         names: list[str] = []
         with suppress(OSError):
@@ -108,7 +108,7 @@ def _spares(above: str) -> list[str]:
 
 
 def tidy(home: Path, runs: Iterable[Run]) -> None:
-    """Remove the host files of attempts of which nothing runs: who recorded their end died before it forgot them."""
+    """Remove the host files of attempts without runs: a scheduler died after it had recorded their end."""
     live = {f"{run.job_id}.{run.attempt}" for run in runs}
     with suppress(OSError):
         for name in os.listdir(home / FOLDER):

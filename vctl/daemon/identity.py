@@ -1,7 +1,8 @@
-"""Whether tables and records belong together: after a restore, in a copy of a state directory, or without its records.
+"""Checks that tables and records belong together. They do not after a restore, in a copy, or without records.
 
-If not, another scheduler may have started what these tables are about to start, and may have seen its end. So what the
-tables have begun is not begun again: who has no records here is lost.
+In these cases another scheduler may have started the runs that these tables are about to start, and may have
+observed their ends. So runs that the tables have assigned are not started again: without records they are
+lost.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from vctl.store.database import PLACE
 from vctl.store.store import Store
 
 _NEW = "r-"
-"""How names begin whose mark lies in ``records/``."""
+"""The prefix of names whose mark lies in ``records/``."""
 
 
 def settle(store: Store, runtime: Runtime) -> str | None:
-    """Make tables and records belong together; a line about what was found when they did not."""
+    """Make tables and records belong together. Returns a message if they did not, and there are live runs."""
     known = store.recall(PLACE) or ""
     mark = place.read(store.home, place.RECORDS if known.startswith(_NEW) else place.OLD_RECORDS)
     if mark is not None and not mark.copied and mark.name == known:
         if known.startswith(_NEW):
             return None
-        name = f"{_NEW}{known}"  # left by the version before, whose records lay elsewhere
+        name = f"{_NEW}{known}"  # of an earlier version, whose records lay elsewhere
         place.write(store.home, name)
         with store.transaction():
             observed.remember(store, PLACE, name)

@@ -1,4 +1,4 @@
-"""From a run in the tables to a launch request: what the process sees of its cluster, and its environment."""
+"""Makes the launch request of a run: its command, its environment, and what it sees of its cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Command:
 
 
 class Commands:
-    """The commands of jobs and tasks. The members of an array share theirs, and it is read once for them."""
+    """The commands of jobs and tasks. The members of an array share one, which is read once for them."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -83,7 +83,8 @@ def request_of(
 ) -> LaunchRequest | None:  # fmt: skip
     """The launch request of a run, or None if its job is gone. Makes the directory of its objects; raises Unprepared.
 
-    ``ahead``: the start that a run will be that is assigned ahead; None also where it has to see a Ray of its own.
+    ``ahead``: given for a run that is assigned ahead. Then None also if its job has a private Ray, or if its
+    node belongs to a Ray cluster.
     """
     ledger = state.ledger
     job: PendingJob | RunningJob | None = None if ahead is None else ahead.start.job
@@ -153,24 +154,24 @@ def request_of(
 
 @lru_cache(1024)
 def _granted(sees: Allocation) -> Mapping[str, str]:
-    """The variables that name resources: the runs that follow each other in a place have the same."""
+    """The variables that name resources; cached, as runs that follow each other hold the same resources."""
     instances = {name: sorted(shares) for name, shares in sorted(sees.instances.items()) if shares}
     return {"VCTL_RESOURCES": dumps(amounts(sees.amounts)), "VCTL_INSTANCES": dumps(instances)}
 
 
 def _detached_from(store: Store, job_id: int) -> RunningJob | None:
-    """The job of a detached task, which is over."""
+    """The job of a detached task; the job itself is over."""
     row = jobs.get(store, job_id)
     return None if row is None else rows.running(row)
 
 
 def relayed(how: Sequence[str] | None) -> tuple[str, ...]:
-    """The words before a command that stands behind the relay: a mode and a socket."""
+    """The words before a command that runs behind the relay; ``how``: the relay's mode and socket."""
     return () if how is None else (sys.executable, "-I", "-S", relay.__file__, *how, "--")
 
 
 def visible(vnodes: Iterable[VNode], run: Run) -> Allocation:
-    """The resources of the run's cluster, which has these virtual nodes, on the run's node."""
+    """The resources on the run's node that the run's cluster has; ``vnodes``: the cluster's virtual nodes."""
     parts = [vnode.allocation for vnode in vnodes if vnode.node_id == run.node_id]
     instances: dict[str, dict[int, int]] = {}
     for part in parts:
@@ -183,7 +184,7 @@ def visible(vnodes: Iterable[VNode], run: Run) -> Allocation:
 
 
 def path_of(ledger: Ledger, cluster_id: str, parent_id: str) -> str:
-    """The ids from the root down to a cluster, joined by slashes; it may not be there yet, its parent is."""
+    """The ids from the root down to a cluster, joined by slashes. The cluster itself may not exist yet."""
     parts: list[str] = []
     current: str | None = cluster_id
     if cluster_id not in ledger.clusters:

@@ -1,4 +1,4 @@
-"""Looks at the process of a run and compares it with its row; how long runs take; starts that are not written yet."""
+"""Compares the process of a run with its row, measures how long runs take, and keeps unwritten starts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from vctl.runtime import processes
 from vctl.runtime.protocol import RunState, Runtime, StartRecord
 
 STARTS_NS = 50_000_000
-"""How long a start that was seen may stay unwritten: the files tell it too, and soon there is a commit to join."""
+"""How long an observed start may stay unwritten: the records have it, too, and often it can join a commit."""
 SHORT_S, PAUSES_S = 0.1, (0.001, 0.004)
-"""A short run, from its launch to its end; how long an end waits for those of other short runs."""
+"""The time of a short run, from launch to end; the least and most time that an end waits for other ends."""
 GATHER_S = 0.01
-"""How long an end waits at most for others while runs are assigned ahead: no slot waits for it."""
+"""The most time that an end waits for other ends while runs are assigned ahead: no slot is idle meanwhile."""
 MOST_AHEAD, AHEAD_S, LED_S = 32, 0.1, 0.25
-"""So many runs follow a running one at most, and of how many seconds of work; behind a longer run there is none.
+"""The most runs that follow a running one, and their seconds of work; none follows a run above ``LED_S``.
 
-Where many run at once on few cores each takes long, and yet many end: so one follows also where that is more work.
+Where many runs share few cores, each takes long, and yet many end. So one follows even if that is more work.
 """
 NO_RECORDS = (
     "it has no records here (the state was restored or copied, or the records were removed),"
@@ -31,7 +31,7 @@ NO_RECORDS = (
 
 
 def look(runtime: Runtime, run: Run) -> Process | ProcessOver | RunState:
-    """How a process runs, or how it ended; else only in which state it is."""
+    """The process of a run if it runs, or its end; else only its state."""
     seen = runtime.observe(run.run_id)
     match seen.state:
         case RunState.NEVER_STARTED if run.state != jb.ASSIGNED:
@@ -46,31 +46,31 @@ def look(runtime: Runtime, run: Run) -> Process | ProcessOver | RunState:
 
 
 def took_s(end: ProcessOver) -> float | None:
-    """How long the process of a run took, where that is known."""
+    """How many seconds the process of a run took; None if unknown."""
     if end.exit is None or end.process is None:
         return None
     return max(0, end.exit.ended_at - end.process.started_at) / 1e9
 
 
 def process_of(start: StartRecord) -> Process:
-    """How to find a process again that was seen to start."""
+    """The data with which a started process can be found again."""
     return Process(start.pid, start.pid_started, start.boot_id, start.started_at)
 
 
 def _lost(runtime: Runtime, run: Run, problem: str) -> ProcessOver | RunState:
-    """Nobody knows how a run ended. It is over when its processes are."""
+    """A run whose end is unknown: it is over when none of its processes is left."""
     return RunState.LOST if runtime.clear_lost(run.run_id) else ProcessOver(run, None, problem)
 
 
 def _lives(run: Run) -> bool:
-    """Whether the main process lives that the tables know: an end that a file tells of is none then."""
+    """Whether the main process in the tables lives: then the end in a record is not its end."""
     if run.pid is None or run.pid_start is None or run.boot_id is None:
         return False
     return processes.alive(run.pid, run.pid_start, run.boot_id)
 
 
 class Pace:
-    """How long runs take. Where they are short, their ends come close together, and one commit can record several."""
+    """How long runs take. The ends of short runs come close together, so one commit can record several."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -78,11 +78,11 @@ class Pace:
         self._typical_s = float("inf")
 
     def launched(self, run_id: str) -> None:
-        """A run begins now."""
+        """Note that a run is launched now."""
         self._launched[run_id] = self.clock.uptime_s()
 
     def over(self, run_id: str, took_s: float | None = None) -> None:
-        """A run has ended; ``took_s``: how long its process took, where that is known."""
+        """Note that a run has ended; ``took_s``: how long its process took, if known."""
         if (began := self._launched.pop(run_id, None)) is not None and took_s is None:
             took_s = self.clock.uptime_s() - began
         if took_s is not None:
@@ -97,10 +97,10 @@ class Pace:
         return min(MOST_AHEAD, max(1, int(AHEAD_S / max(self._typical_s, AHEAD_S / MOST_AHEAD))))
 
     def changes(self, runtime: Runtime, ahead: float = 0, slots: int = 1) -> set[str]:
-        """The runs that have changed, with those that follow at once.
+        """The runs that have changed, including those that change within a short pause.
 
-        ``ahead``: how many were to follow each running one, of which there were so many as there are ``slots``. The
-        ends that are heard have used some up; three quarters of the rest run while this turn records ends.
+        ``slots``: the number of running runs. ``ahead``: how many runs are assigned ahead for each of them.
+        The ends in the news have used up some; three quarters of the rest run while this turn records ends.
         """
         news = runtime.changes()
         pause_s = 0.0
@@ -120,21 +120,21 @@ class Pace:
 
 
 class Starts:
-    """Processes that were seen to run and are not written yet."""
+    """Processes that were observed to run and are not written yet."""
 
     def __init__(self) -> None:
         self.seen: dict[str, Process] = {}
         self._due = 0
 
     def note(self, run: Run, process: Process, uptime: int) -> None:
-        """A process was seen to run."""
+        """Note a process that was observed to run."""
         if run.pid is None:
             if not self.seen:
                 self._due = uptime + STARTS_NS
             self.seen[run.run_id] = process
 
     def known(self, run: Run) -> Run:
-        """A run with what was seen of its process."""
+        """A run, with its process if that was observed."""
         process = self.seen.get(run.run_id)
         return run if process is None else with_process(run, process)
 
@@ -145,9 +145,9 @@ class Starts:
 
     @property
     def due(self) -> list[int]:
-        """When they are to be written, in ns since the machine started."""
+        """When the starts are to be written, in ns since the machine started."""
         return [self._due] if self.seen else []
 
     def are_due(self, uptime: int) -> bool:
-        """Whether they are to be written now."""
+        """Whether the starts are to be written now."""
         return bool(self.seen) and self._due <= uptime

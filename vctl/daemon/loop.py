@@ -34,12 +34,12 @@ TOLD, IDLE, ANEW = "told", "idle", "anew"
 """Why a scheduler ends: a signal, nothing to do for long, or much free memory."""
 HANDOVER_S = 20.0
 LEAVE_S = 5.0
-"""The time in which a background scheduler has to leave when one in the foreground comes."""
+"""The time in which a background scheduler must end when a foreground scheduler starts."""
 _PAUSE_S = 0.01
 
 
 def run_daemon(home: Path, config: Config) -> int:
-    """Schedule in the foreground until told to stop; the exit code. A second one is refused at once."""
+    """Schedule in the foreground until a signal; returns the exit code. A second one is refused at once."""
     from vctl.store.database import prepare_home
 
     prepare_home(home)
@@ -55,7 +55,7 @@ def run_daemon(home: Path, config: Config) -> int:
 
 
 def run_in_background(home: Path, config: Config, given: StartLock | SchedulerLock) -> int:
-    """Schedule until there has been nothing to do for a while; the exit code."""
+    """Schedule until there has been nothing to do for a while; returns the exit code."""
     settle_in()
     try:
         with Signals() as signals:
@@ -64,7 +64,7 @@ def run_in_background(home: Path, config: Config, given: StartLock | SchedulerLo
                 while not (lock.is_held or lock.acquire(BACKGROUND)):
                     found = background.settled(home)
                     if signals.caught or (found is not None and found.kind in background.SCHEDULERS):
-                        return 0  # another one was quicker
+                        return 0  # another scheduler was quicker
                     time.sleep(_PAUSE_S)  # a replay or a restore is over soon
                 if isinstance(given, StartLock):
                     given.release()
@@ -77,12 +77,12 @@ def run_in_background(home: Path, config: Config, given: StartLock | SchedulerLo
     except VctlError:
         raise
     except Exception:
-        traceback.print_exc()  # nobody sees more of it than this log
+        traceback.print_exc()  # this log is the only place where a user can see it
         raise
 
 
 def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int | None:
-    """Schedule; the exit code, or None when this process is to begin anew, and keeps the lock for that."""
+    """Schedule; returns the exit code, or None if this process is to begin anew and still holds the lock."""
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
     scheduler = scheduler_of(store, config, kind=kind)
     nodes = ray_nodes.of(scheduler.runtime, store.home, config)
@@ -99,7 +99,7 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         end = _loop(scheduler, signals, collection, commands, nodes, lock, idle_s)
         orderly = end == TOLD
         say(f"vctl daemon {os.getpid()}{AGAIN if end == ANEW else background.ENDED}")
-    except VctlError as error:  # a newer scheduler rules, or the directory is gone
+    except VctlError as error:  # a newer scheduler has taken over, or the directory is gone
         say(f"vctl daemon {os.getpid()} ends: {error.problem}")
         if isinstance(error, Fenced):
             return error.exit_code
@@ -122,16 +122,16 @@ def _loop(
     lock: SchedulerLock,
     idle_s: float | None,
 ) -> str:
-    """Take turns until there is an end; which one."""
+    """Take turns until the scheduler ends; returns why (TOLD, IDLE or ANEW)."""
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(scheduler.runtime.fileno(), select.POLLIN)
     poll.register(signals.fileno(), select.POLLIN)
     poll.register(commands.fileno(), select.POLLIN)
-    resting = select.poll()  # what comes then is looked at after the rest
+    resting = select.poll()  # while the scheduler rests after an error, only a signal wakes it
     resting.register(signals.fileno(), select.POLLIN)
     place, renewal = Place(scheduler, lock), Renewal()
-    idle_at: float | None = None  # since when it is not needed; the last look at a job may be long ago
+    idle_at: float | None = None  # since when it is known not to be needed; the last check may be long ago
     while not signals.caught:
         place.look_after()
         commands.look_after()
@@ -162,7 +162,7 @@ def _loop(
 
 
 def _has_left(scheduler: Scheduler, lock: SchedulerLock) -> bool:
-    """Leave in one transaction, if nothing has come meanwhile: see ``vctl.ops.background``."""
+    """End the term and release the lock in one transaction, unless work has come: ``vctl.ops.background``."""
     store = scheduler.store
     with contextlib.suppress(DiskTrouble, Unreachable), store.together():
         if not upkeep.is_unfinished(store):
@@ -172,18 +172,18 @@ def _has_left(scheduler: Scheduler, lock: SchedulerLock) -> bool:
 
 
 def _has_resigned(scheduler: Scheduler) -> bool:
-    """End the term; False on a full disk, on which no scheduler could begin."""
+    """End the term; False if the tables cannot be written: no scheduler could begin then."""
     with contextlib.suppress(DiskTrouble, Unreachable), scheduler.store.together():
         scheduler.resign()
         return True
     return False
 
 
-# ---- one after the other ----
+# ---- taking over from another scheduler ----
 
 
 def _take_over(home: Path, lock: SchedulerLock, signals: Signals) -> None:
-    """Get the lock: at once when it is free, within a second from one in the background, never from the foreground."""
+    """Take the lock: at once if it is free, within a second from a background scheduler. Raises Conflict."""
     with contextlib.ExitStack() as stack:
         give_up = time.monotonic() + HANDOVER_S
         starting = False
@@ -195,7 +195,7 @@ def _take_over(home: Path, lock: SchedulerLock, signals: Signals) -> None:
                     fix="use that one, or stop it first: `vctl daemon --stop`",
                 )
             if not starting and (start := StartLock.take(home)) is not None:
-                stack.callback(start.release)  # nobody starts one in the background meanwhile
+                stack.callback(start.release)  # nobody starts a background scheduler meanwhile
                 starting = True
             if starting and found is None and lock.acquire(FOREGROUND):
                 return
@@ -207,7 +207,7 @@ def _take_over(home: Path, lock: SchedulerLock, signals: Signals) -> None:
 
 
 def _send_away(home: Path, found: locks.Holder) -> None:
-    """Have the one in the background go, by force if it must be."""
+    """Have the background scheduler end: by SIGTERM, and after ``LEAVE_S`` by SIGKILL."""
     if (handle := background.pinned(found, home)) is None:
         return
     try:

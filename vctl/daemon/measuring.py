@@ -27,7 +27,7 @@ def measure(place: Path, names: Sequence[str]) -> Left:
 
 
 class Measuring:
-    """The outputs that are being measured, by run. ``wake`` is called when a result is there that nobody waited for."""
+    """The outputs that are being measured, by run. ``wake`` is called whenever a result is ready."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -37,7 +37,7 @@ class Measuring:
     def result(self, run_id: str, place: Path, names: Sequence[str]) -> Left | None:
         """The outputs of a run; None while they are being measured."""
         if run_id not in self._running and run_id not in self._found:
-            # A daemon thread: nobody waits for a large tree to end.
+            # A daemon thread, so that the process can end without waiting for a large tree.
             thread = threading.Thread(target=self._measure, args=(run_id, place, names), daemon=True)
             self._running[run_id] = thread
             thread.start()
@@ -48,13 +48,13 @@ class Measuring:
         return self._found.pop(run_id)
 
     def ready(self) -> set[str]:
-        """Runs whose result is there."""
+        """Runs whose result is ready."""
         return set(self._found)
 
     def _measure(self, run_id: str, place: Path, names: Sequence[str]) -> None:
         try:
             self._found[run_id] = measure(place, names)
-        except Exception as error:  # noqa: BLE001 - of one object: its task has failed
+        except Exception as error:  # noqa: BLE001 - a fault of one object: its task fails
             self._found[run_id] = f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
             self._wake()

@@ -1,4 +1,4 @@
-"""The file named by ``VCTL_LEASE_FILE``: a job reads in it that it has to give something back, or to end."""
+"""Writes the file named by ``VCTL_LEASE_FILE``: it tells a job to return a lease, or that it will end."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ FOLDER, SUFFIX = "notices", ".json"
 
 
 def path_of(home: str | Path, submission_id: str) -> str:
-    """Where the notices of a job are."""
+    """The path of the notice of a job."""
     return f"{home}/{FOLDER}/{submission_id}{SUFFIX}"
 
 
 class Notices:
-    """The notices of a state directory. Each is removed when it is no longer true, whatever became of its job."""
+    """The notices of a state directory. A notice is removed when it is no longer true."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.of: dict[str, tuple[int, int | None]] = {}
-        """Submission id -> the job and the lease that is called in from it; None: the job ends for another one."""
+        """Submission id -> the job and the lease that is called in; None: the job ends for another job."""
 
     def begin(self) -> None:
-        """Take up those that another scheduler has written, and remove what it left half written."""
+        """Take over the notices of an earlier scheduler, and remove the files that it left half written."""
         self.of.clear()
         for path in Path(self.store.home, FOLDER).glob("*"):
             name, number = path.name.removesuffix(SUFFIX), None
@@ -45,7 +45,10 @@ class Notices:
     def write(
         self, submission_id: str, job_id: int, notice: Mapping[str, object], lease_id: int | None
     ) -> None:
-        """Put a notice there in one step: a reader sees all of it or none. Its job can be told by its signal alone."""
+        """Write a notice in one step: a reader sees all of it or none.
+
+        If something is in its place, only the signal tells the job. A full disk raises.
+        """
         path = path_of(self.store.home, submission_id)
         fresh = f"{path}.{os.getpid()}"
         try:
@@ -56,11 +59,11 @@ class Notices:
         except OSError as error:
             if disk_trouble(error) is not None:
                 raise
-            say(f"no notice for {submission_id}: {error}")  # somebody put something else in its place
+            say(f"no notice for {submission_id}: {error}")  # something else is in its place
         self.of[submission_id] = job_id, lease_id
 
     def remove_old(self, state: SchedulerState) -> None:
-        """Remove those of jobs that go on, or that are over."""
+        """Remove the notices of jobs that go on, or that are over."""
         for submission_id, (job_id, lease_id) in list(self.of.items()):
             if not _is_true(state, job_id, lease_id):
                 _remove(Path(path_of(self.store.home, submission_id)))

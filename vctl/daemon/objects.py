@@ -1,7 +1,8 @@
-"""Objects while work runs: what a process finds in its directory, what it left there, and when all of that goes.
+"""Objects of running work: prepares the directories of processes, and removes them when they are obsolete.
 
-An output is recorded in the transaction that ends its task, and a copy in the one that starts its user; files follow,
-and are made again until the process has started. So the tables are right whenever the scheduler dies.
+The transaction that ends a task records its outputs; the transaction that starts a task records the copies of
+its inputs. The files follow, and are made again until the process has started. So the tables are right
+whenever the scheduler dies.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Unprepared(VctlError):
 
 
 def prepare(store: Store, state: FollowedState, run: Run, attempt: int) -> str:
-    """Make the directory of a run's objects: inputs are there, of outputs no earlier try has left anything.
+    """Make the directory of a run's objects, with all inputs and without the outputs of earlier tries.
 
-    ``attempt`` is the job's. Raises Unprepared. Doing it again changes nothing.
+    ``attempt`` is the attempt of the job. Raises Unprepared. A second call changes nothing.
     """
     folder = files.folder_of(str(store.home), run.job_id, attempt, run.node_id)
     try:
@@ -69,17 +70,17 @@ def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str
             else:
                 return
     if run.node_id in node_ids and files.is_there(place, name):
-        return  # a copy, of which the first one is gone
+        return  # a copy whose original is gone
     with store.transaction():
         state.emit(store, ObjectLost(run.job_id, name))
     raise Unprepared(f"input {name} is lost: {problem}", tk.INPUT_FAILED)
 
 
-# ---- in the course of time ----
+# ---- while work runs and after it ----
 
 
 def attempt_of(store: Store, state: FollowedState, job_id: int) -> int | None:
-    """The attempt of a job that runs, or of one that is over, but for what it detached."""
+    """The attempt of a job that runs, or that is over but for its detached tasks; None if it is unknown."""
     if (known := state.running.jobs.get(job_id)) is not None:
         return known.attempt
     row = jobs.get(store, job_id)
@@ -87,7 +88,7 @@ def attempt_of(store: Store, state: FollowedState, job_id: int) -> int | None:
 
 
 class Objects:
-    """Directories of objects that go with their job or their node. ``interval_s``: between looks at all of them."""
+    """Removes directories of objects with their job or node. ``interval_s``: between looks at all of them."""
 
     def __init__(self, store: Store, *, interval_s: float = 30.0) -> None:
         self.store = store
@@ -98,7 +99,7 @@ class Objects:
         self._dead: set[str] = set()
 
     def let_go(self, state: FollowedState, run: Run) -> None:
-        """A process is over; with the last one of its job the objects go."""
+        """Note that a process is over, and release the objects of a job without other processes or tasks."""
         self._nodes.setdefault(run.job_id, set()).add(run.node_id)
         if run.job_id in state.runs_of_job or state.tasks.waiting_of.get(run.job_id):
             return
@@ -113,7 +114,7 @@ class Objects:
         return not state.dead_nodes <= self._dead
 
     def tidy(self, state: FollowedState, uptime: int) -> None:
-        """Remove the directories of what is over; now and then also those that a crash made us forget."""
+        """Remove the directories of lost nodes, and periodically those of ended jobs that a crash left."""
         is_due = self._next <= uptime
         if is_due or self.have_lost_a_node(state):
             for place in files.folders(self.store.home):

@@ -22,11 +22,11 @@ from vctl.store.dependencies import any_waits
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
-"""Between two looks at every process: what no wake-up told (a supervisor that was killed) is found by then."""
+"""The time between two looks at every process. A look finds what woke nobody, such as a killed supervisor."""
 
 
 class Observer:
-    """``interval_s`` is the time between two looks at everything else."""
+    """Makes the stimuli of a turn. ``interval_s``: the time between two looks at everything but processes."""
 
     def __init__(
         self, store: Store, runtime: Runtime, provider: Provider, next_runs: NextRuns, pace: Pace, *, interval_s: float
@@ -35,21 +35,21 @@ class Observer:
         self.next_runs, self.pace = next_runs, pace
         self.starts, self.measuring = Starts(), Measuring(store.wake)
         self._results: set[str] = set()
-        """Runs whose result was there at the last look."""
+        """Runs whose outputs were measured at the last look."""
         self._early: set[str] = set()
-        """Runs assigned ahead that ended before the end of the run they follow is known: they are looked at again."""
+        """Runs assigned ahead that ended before their predecessor's end is known: they are observed again."""
         self.processes_at, self.all_at = 0, 0
-        """When every process is looked at again, and everything else."""
+        """When the observer looks at every process again, and at everything else."""
         self._silent_at: int | None = None
-        """When the next lease of heartbeats ends, unless it is renewed."""
+        """When the next heartbeat lease ends, unless it is renewed."""
 
     def begin(self, now: Now) -> None:
-        """A state was loaded: every process is looked at."""
+        """Start with a state that was just loaded: the next look is at every process."""
         self.starts.seen.clear()  # they are seen again
         self.processes_at, self._silent_at = 0, now.wall
 
     def due(self, now: Now) -> list[int]:
-        """The times at which it has to look again, in ns since the machine started."""
+        """The times at which the observer must look again, in ns since the machine started."""
         silent = [] if self._silent_at is None else [now.uptime + self._silent_at - now.wall]
         return [self.processes_at, self.all_at, *self.starts.due, *silent]
 
@@ -84,14 +84,14 @@ class Observer:
         return [*self._silent(state, now), *self.awaited(state)]
 
     def awaited(self, state: FollowedState) -> list[Stimulus]:
-        """Jobs and arrays of which something has ended, if others wait for them."""
+        """Stimuli for jobs that have ended, and for the arrays of such jobs, if other jobs wait for them."""
         ended = state.changed.ended
         names = any_waits(self.store, sorted(ended)) if ended and state.gated else []
         ended.intersection_update(names)
         return [over(self.store, name) for name in names]
 
     def _silent(self, state: FollowedState, now: Now) -> list[NodeSilent]:
-        """Nodes whose lease of heartbeats is over."""
+        """Nodes whose heartbeat lease is over."""
         if not state.changed.nodes and (self._silent_at is None or self._silent_at > now.wall):
             return []
         leases = [NodeSilent(*one) for one in upkeep.heartbeats(self.store)]
@@ -103,7 +103,7 @@ class Observer:
     def _processes(
         self, state: FollowedState, run_ids: Iterable[str], now: Now, *, relaunch: bool
     ) -> list[Stimulus]:
-        """``relaunch``: also who has not started."""
+        """Look at the processes of runs. ``relaunch``: also report runs that have not started."""
         told: list[Stimulus] = []
         self._early.clear()
         for run_id in sorted(run_ids):
@@ -115,7 +115,7 @@ class Observer:
             run = self.starts.known(run)
             try:
                 found = look(self.runtime, run)
-            except (ValueError, LookupError, TypeError) as error:  # of one run: the others go on
+            except (ValueError, LookupError, TypeError) as error:  # a fault of one run: the others go on
                 say(f"run {run_id} cannot be looked at: {type(error).__name__}: {error}")
                 continue
             if isinstance(found, ProcessOver):
@@ -130,7 +130,7 @@ class Observer:
         return told
 
     def _measured(self, state: FollowedState, end: ProcessOver) -> ProcessOver | None:
-        """An end with what the task left; None while that is being measured."""
+        """The end of a run with the outputs of its task; None while these are being measured."""
         task = state.tasks.unfinished.get(end.run.task_id or "")
         if end.exit is None or end.exit.exit_code != 0 or task is None or not task.outputs:
             return end

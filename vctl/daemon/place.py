@@ -1,4 +1,4 @@
-"""The state directory under a running scheduler: what somebody removed is made again, or the scheduler ends."""
+"""Watches the state directory of a running scheduler: restores removed files, or ends the scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Gone(VctlError):
 
 
 class Place:
-    """Looks, before a turn and not too often, whether everything is still there."""
+    """Checks before a turn, at most every ``LOOK_EVERY_S``, that the files of the scheduler still exist."""
 
     def __init__(self, scheduler: Scheduler, lock: SchedulerLock) -> None:
         self.scheduler = scheduler
@@ -32,7 +32,7 @@ class Place:
         self._looked_at = time.monotonic()
 
     def look_after(self) -> None:
-        """Make directories again that are missing. Raises Gone, or what keeps them from being made."""
+        """Restore missing files and directories. Raises Gone, or the error that prevents it."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_EVERY_S:
             return

@@ -1,8 +1,9 @@
-"""``--ray``: a Ray cluster in each job's virtual cluster; its keeper is told which virtual nodes there are.
+"""``--ray``: a private Ray cluster in a job's virtual cluster; a file tells its keeper the virtual nodes.
 
-The file of a job is written before its start and replaced when its virtual cluster changes. It names the temporary
-directory of that Ray, so whoever finds the file of a job that is over can remove both. On the nodes of a Ray cluster
-the runtime shows the same to the keepers there, and their agents remove their directories.
+The file of a job is written before its start and replaced when its virtual cluster changes. It names the
+temporary directory of that Ray, so a scheduler that finds the file of an ended job can remove both. On the
+nodes of a Ray cluster, the runtime shows the same to the keepers there, and their agents remove their
+directories.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _MOST_BYTES = 63
 
 
 def command(home: Path, ledger: Ledger, run: Run, kind: str) -> tuple[str, ...]:
-    """The words before the command of a job that starts Ray first; writes the file of its virtual nodes."""
+    """The words before the command of a job, which start Ray first; writes the file of its virtual nodes."""
     unique = hashlib.sha256(os.fsencode(home) + run.run_id.encode()).hexdigest()[:16]
     folder = ray_parent.FOLDERS + unique
     path = _path(home, run)
@@ -57,7 +58,7 @@ def command(home: Path, ledger: Ledger, run: Run, kind: str) -> tuple[str, ...]:
 
 
 def part_of(kind: str, argv: Sequence[str]) -> str:
-    """The part that a run has in a Ray of its job, on the nodes of a Ray cluster."""
+    """The part of a run in the private Ray of its job, on the nodes of a Ray cluster."""
     return JOINS if os.path.basename("".join(argv[3:4])) == os.path.basename(_JOIN) else kind
 
 
@@ -69,7 +70,7 @@ def begin_on_ray(home: Path, ledger: Ledger, run: Run) -> Mapping[str, Any]:
 
 
 def reservation_of(ledger: Ledger, run: Run, attempt: int) -> Reservation:
-    """What Ray is to keep for a run: all of its job's virtual nodes, or what the run itself holds where it has none."""
+    """The resources that Ray reserves for a run: all virtual nodes of its job, or else those of the run."""
     vnode = ledger.vnodes.get(run.vnode_id)
     while vnode is not None and ledger.clusters[vnode.cluster_id].kind != JOB:
         vnode = ledger.vnodes.get(vnode.parent_id or "")
@@ -85,8 +86,8 @@ def nodes(
 ) -> list[dict[str, Any]]:
     """The virtual nodes of a job's cluster as the keeper reads them, by rank.
 
-    What runs raylets of their own and what is leased and idle is left out. ``unused`` is what the job's command has
-    not got for itself; ``growth``: without resources because they were left out.
+    Resources of separate raylets, and leased resources that are idle, are left out. ``unused``: the resources
+    that the job's command does not hold itself. ``growth``: whether resources were left out.
     """
     found = []
     for vnode in vnodes_of(ledger, run.cluster_id):
@@ -114,7 +115,7 @@ def nodes(
 
 
 def limits(cluster: Cluster) -> Amounts | None:
-    """What a cluster may have at most, its fixed part included; None where it cannot grow."""
+    """The most that a cluster may have, including its fixed part; None if it cannot grow."""
     spec, fixed = cluster.spec, rs.total(node.resources for node in cluster.spec.fixed)
     if not can_grow(cluster):
         return None
@@ -152,13 +153,13 @@ def value(text: str) -> str:
 
 @dataclass(slots=True)
 class Shown:
-    """What the file of a job shows: its main process, the temporary directory of its Ray, and all else."""
+    """The content of a job's file: its main process, the temporary directory of its Ray, and the rest."""
 
     run: Run
     folder: str
     document: dict[str, Any]
     answered: str = ""
-    """Which request to leave virtual nodes has its answer."""
+    """The id of the last request to leave virtual nodes that was answered."""
 
 
 class PrivateRays:
@@ -171,7 +172,7 @@ class PrivateRays:
         """Runs that are raylets."""
 
     def begin(self, state: SchedulerState) -> None:
-        """Find the files of live jobs, and remove what is left of others."""
+        """Find the files of live jobs, and remove the files and directories of other jobs."""
         live = {_path(self.home, run): run for run in state.runs.values() if run.task_id is None}
         self.shown = {}
         for path in (self.home / gangs.FOLDER).glob(f"*{_SUFFIX}"):
@@ -181,7 +182,7 @@ class PrivateRays:
                 _remove(path, _folder(path))
 
     def launched(self, run: Run, request: LaunchRequest) -> None:
-        """A process is launched: keep the file of its job in step, if it has one."""
+        """Note that a run is launched: whether it is a raylet, or the main process of a job with a file."""
         argv = request.argv
         if request.ray == JOINS or argv[3:4] == (_JOIN,):
             self._raylets.add(run.run_id)
@@ -189,7 +190,7 @@ class PrivateRays:
             self.shown[_path(self.home, run)] = Shown(run, "" if request.ray else argv[5], {})
 
     def follow(self, state: SchedulerState) -> None:
-        """Show each keeper what its virtual cluster has become; what cannot be written is written next time."""
+        """Show each keeper its present virtual cluster; a file that cannot be written now follows later."""
         if not self.shown:
             return
         leases: dict[str, Amounts] = {}
@@ -212,8 +213,8 @@ class PrivateRays:
                     one.answered = asked
 
     def _told(self, state: SchedulerState, path: Path, run: Run) -> dict[str, Any]:
-        """What the keepers on other machines cannot read: what is to be left (vctl/ops/private_rays.py), and the notice
-        that a lease is called in."""
+        """The files that keepers on other machines cannot read: the request to leave virtual nodes
+        (vctl/ops/private_rays.py), and the notice that a lease is called in."""
         job = state.running.jobs.get(run.job_id) if state.leases else None
         notice = "" if job is None else notices.path_of(self.home, job.submission_id)
         found = {"leaving": _read(f"{path}{ray_parent.LEAVING}"), "notice": _read(notice)}
@@ -235,7 +236,7 @@ class PrivateRays:
         return document
 
     def forget(self, run: Run) -> None:
-        """Remove the file of a job that is over, and what its Ray has left where its keeper was killed."""
+        """Remove the file of an ended job, and the directory that its Ray left if its keeper was killed."""
         if not self.shown or run.task_id is not None:
             return
         path = _path(self.home, run)
@@ -243,7 +244,7 @@ class PrivateRays:
             _remove(path, one.folder)
 
     def returned(self, state: SchedulerState, run: Run) -> list[int]:
-        """The leases that nobody needs to wait for because a raylet has ended, which had been idle for long."""
+        """The leases of an ended raylet: it had long been idle, so they need not be idle for a time first."""
         if run.run_id not in self._raylets:
             return []
         self._raylets.discard(run.run_id)

@@ -1,10 +1,11 @@
-"""The node provider: makes nodes when what waits needs them, and lets go of those that are idle.
+"""The node provider: makes nodes when waiting work needs them, and releases idle nodes.
 
-``simulated`` declares nodes after a boot time. ``command`` calls the user's executables with JSON on standard input:
-``up`` answers ``{"nodes": [{"node_id": …}]}`` (or nothing: the machines get the ids that the question proposed),
-``down`` gets the ids to end. A request is a row before the command is called, and stays one until the command has
-succeeded: it is called again, with the same ``request_id``, after a failure and after a crash. ``ray`` has Ray's
-autoscaler make nodes: it is told all requests there are, and one is over when nothing needs its node any more.
+``simulated`` declares nodes after a boot time. ``command`` calls the user's executables with JSON on standard
+input: ``up`` answers ``{"nodes": [{"node_id": …}]}`` (or nothing: the machines get the proposed ids),
+``down`` gets the ids to end. A request is a row before its command is called, and stays a row until the
+command has succeeded. After a failure or a crash the command is called again, with the same ``request_id``.
+``ray`` lets Ray's autoscaler make nodes: Ray gets all requests, and a request is over when nothing needs its
+node any more.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RETRY_S, MOST_RETRY_S = 10.0, 300.0
 POLL_NS = 200_000_000
 CLOSE_S = 2.0
 MOST_CALLS = 8
-"""Most commands at work at a time."""
+"""The most commands that run at a time."""
 
 
 @dataclass(slots=True)
@@ -43,11 +44,11 @@ class Provider:
     spec: ProviderSpec
     runtime: Runtime
     _calls: dict[str, Call] = field(default_factory=dict)
-    """request id -> its command, while that works."""
+    """Request id -> its command, while it runs."""
     _retry_at: dict[str, int] = field(default_factory=dict)
-    """request id -> when it is asked again, in ns since the machine started."""
+    """Request id -> when its command is called again, in ns since the machine started."""
     _failed: list[Stimulus] = field(default_factory=list)
-    """Commands that could not be called."""
+    """Results for commands that could not be called."""
     _adopted: bool = False
 
     @property
@@ -57,14 +58,14 @@ class Provider:
         return MachineTerms(spec.kind, spec.templates, spec.units, spec.boot_s, spec.idle_s)
 
     def announce(self) -> None:
-        """Tell submitters what could be had at most: who judges whether a job can ever run needs it."""
+        """Announce the nodes that the provider could make: commands need them to judge feasibility."""
         kinds = self.spec.kinds()
         if kinds != self.store.recall(TEMPLATES):
             with self.store.transaction():
                 observed.remember(self.store, TEMPLATES, kinds)
 
     def is_needed(self, state: FollowedState) -> bool:
-        """Whether a scheduler has to stay, with nothing running: machines are asked for, or not ended yet."""
+        """Whether the scheduler must stay although nothing runs: machines are requested, or not ended yet."""
         if self.spec.kind in (NONE, RAY):
             return self.spec.kind == RAY and bool(state.node_requests)
         return bool(state.node_requests) or any(
@@ -72,7 +73,7 @@ class Provider:
         )
 
     def close(self) -> None:
-        """Give commands that are at work a moment, and end the others: the next scheduler calls them again."""
+        """Wait a moment for running commands, then kill them: the next scheduler calls them again."""
         ends = time.monotonic() + CLOSE_S
         for call in self._calls.values():
             call.wait(max(0.0, ends - time.monotonic()))
@@ -82,7 +83,7 @@ class Provider:
     # ---- requests ----
 
     def due(self, uptime: int) -> list[int]:
-        """When a command may be over or is called again, in ns since the machine started."""
+        """The times at which a command may be over or is called again, in ns since the machine started."""
         retries = self._retry_at.values() if len(self._calls) < MOST_CALLS else ()
         return [*retries, *([uptime] if self._failed else [uptime + POLL_NS] if self._calls else [])]
 
@@ -94,7 +95,7 @@ class Provider:
                 continue
             del self._calls[request_id]
             if (request := state.node_requests.get(request_id)) is None:
-                continue  # given up by hand
+                continue  # the request was withdrawn by hand
             try:
                 if called.problem is not None:
                     raise ValueError(called.problem)
@@ -110,7 +111,7 @@ class Provider:
         return found
 
     def carry_out(self, state: FollowedState, now: Now) -> None:
-        """Call the commands of requests that are due; tell Ray what is wanted of it, which may be nothing."""
+        """Call the commands of requests that are due, and tell Ray which nodes are wanted, even if none."""
         requests = machines.in_order(state)
         of_ray = [(one.amounts, one.labels) for one in requests if one.kind == self.spec.kind == RAY]
         self.runtime.want_nodes(of_ray)
@@ -154,7 +155,7 @@ class Provider:
 
 
 def _ids(answer: bytes, request: NodeRequest) -> list[str]:
-    """The node ids that a scale-up answered, or else those that it was offered; ValueError where it makes no sense."""
+    """The node ids in the answer of ``up``, else the proposed ids. Raises ValueError for a bad answer."""
     if not answer.strip():
         return list(request.nodes)
     try:

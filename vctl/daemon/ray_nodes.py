@@ -1,7 +1,7 @@
-"""Keeps the nodes of the tables in step with those of the Ray cluster: they join, and they die (sections 3 and 12).
+"""Keeps the nodes of the tables in step with a Ray cluster, whose nodes join and die (sections 3 and 12).
 
-A node has the id that Ray gave it, so one that comes back is another node. All is written as commands write it, through
-a store of its own: the scheduler follows it like any change of others.
+A node has the id that Ray gave it, so a machine that comes back is another node. This module writes through a
+store of its own, as a command does, and the scheduler follows these changes like those of commands.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TYPE = "ray.io/node-group"
 
 
 def check(store: Store, *, on_ray: bool) -> None:
-    """Refuse a state directory whose nodes are not those of the runtime, and remember which it has. Raises Conflict."""
+    """Refuse a state directory with nodes of another runtime, and record its runtime. Raises Conflict."""
     alive = [row for row in table.all_rows(store) if row["state"] not in LOST]
     others = [row["node_id"] for row in alive if (row["source"] == RAY) != on_ray]
     if others and on_ray:
@@ -52,7 +52,7 @@ def check(store: Store, *, on_ray: bool) -> None:
 
 
 def of(runtime: Runtime, home: Path, config: Config) -> RayNodes | None:
-    """What keeps the nodes in step, where the runtime is that of a Ray cluster. Raises BadSpec."""
+    """The ``RayNodes`` of a runtime on a Ray cluster; None for another runtime. Raises BadSpec."""
     provider = parse_provider(config.get("provider"), units=config.get("unit_resources"))
     if not config.get("ray"):
         if provider.kind == RAY:
@@ -91,13 +91,13 @@ class RayNodes:
             self._write(self.runtime.nodes)
 
     def _forget(self) -> None:
-        """A directory that never had a node of Ray is as if nobody had named one: this machine joins by itself."""
+        """Forget Ray in a directory that never had a node of Ray, so that this machine can join by itself."""
         with Store.open(self.home) as store, store.transaction():
             if not any(row["source"] == RAY for row in table.all_rows(store)):
                 observed.remember(store, RAY, None)
 
     def look_after(self) -> None:
-        """Write what has changed; later where the tables cannot be written now."""
+        """Write the nodes that have changed; later if the tables cannot be written now."""
         if self.runtime.nodes_changed and self.runtime.nodes is not None:
             try:
                 self._write(self.runtime.nodes)
@@ -118,7 +118,11 @@ class RayNodes:
 
 
 def node_of(one: RayNode, units: frozenset[str], templates: Sequence[Template] = ()) -> Node:
-    """A node of Ray as a node of the tables. Its type is the one that Ray's autoscaler gave it, else its size."""
+    """A node of Ray as a node of the tables.
+
+    Its template is the node group that Ray's autoscaler gave it, else a template of the same size, else its
+    size.
+    """
     whole = [name for name in units if one.amounts.get(name, 0) % SCALE == 0]
     labels = {
         key: text

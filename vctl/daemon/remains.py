@@ -1,4 +1,4 @@
-"""The remains of runs: files of runs that are over, removed at leisure, and processes that no row knows."""
+"""Removes what runs leave behind: files of ended runs, a few at a time, and processes without a row."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from vctl.store.store import Store
 
 
 class Remains:
-    """Runs that are recorded as ended and whose files can go: removing files is slow beside commits."""
+    """Runs that are recorded as ended; their files are removed later, as removal is slow beside commits."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store, self.clock = store, clock
         self.over: deque[str] = deque()
 
     def remove(self, runtime: Runtime, most_s: float) -> None:
-        """Remove the files of runs that are over, a few at a time; what a crash leaves is removed at the next start."""
+        """Remove files of ended runs for at most ``most_s``; the next start removes those left by a crash."""
         until = self.clock.uptime_s() + most_s
         while self.over and self.clock.uptime_s() < until:
             runtime.forget(self.over.popleft())
 
     def end_unknown(self, runtime: Runtime, state: FollowedState) -> None:
-        """End processes that no row knows: their row was set aside, or a backup was restored."""
+        """End processes without a row, as after a restore; not those whose row was set aside."""
         for run_id in runtime.known_runs():
             if run_id not in (*state.runs, *state.ahead.runs) and not repair.is_set_aside(
                 self.store, "runs", run_id

@@ -1,8 +1,9 @@
-"""A scheduler gives memory back by becoming a new process image: same pid, same lock, and the tables are read again.
+"""A scheduler returns memory by ``exec`` of a new image: same pid, same lock, and it reads the tables again.
 
-Python returns memory to the machine by the mebibyte, and one object that is still needed keeps each of them: after a
-queue of 100,000 has ended, most of what it took stays. Recovery from a crash loses nothing and takes a moment, so a
-scheduler on purpose does the same, when much of its memory is free and nothing has happened for a second.
+Python returns memory to the machine by the mebibyte, and one live object keeps a whole mebibyte. So after a
+queue of 100,000 jobs has ended, the process keeps most of its memory. Recovery from a crash loses nothing and
+takes a moment. So a scheduler does the same on purpose, when much of its memory is free and nothing has
+happened for a second.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
     from vctl.store.locks import SchedulerLock
 
 LEAST_BLOCKS = 40_000
-"""Fewer objects that are gone are not worth it: those of some 4,500 jobs, up to ten mebibytes."""
+"""The fewest freed objects that are worth it: those of some 4,500 jobs, up to ten mebibytes."""
 SHARE = 0.25
-"""Nor is less than this share of the objects that are left."""
+"""The fewest freed objects that are worth it, as a share of the objects that are left."""
 QUIET_S, LEAST_AGE_S = 1.0, 5.0
 LOOK_EVERY_S = 0.5
 REST_S = 0.5
-"""What is due sooner than that comes first."""
+"""Work that is due sooner than that comes first."""
 PROGRAM = (sys.executable, vctl.__file__, schema.__file__)
-"""Other files there are another version: it begins when somebody starts it, and not before."""
+"""The files of this version. If they have changed, another version is installed, which only a user starts."""
 AGAIN = " gives memory back and begins anew"
 
 
 class Renewal:
-    """Knows how many objects there were at most, and since when nothing has happened."""
+    """Decides when to begin anew, from the peak number of objects and the time since the last activity."""
 
     def __init__(self) -> None:
         self._program = _program()
@@ -50,11 +51,11 @@ class Renewal:
         self._quiet_at = time.monotonic() + LEAST_AGE_S
 
     def put_off(self) -> None:
-        """Something has happened."""
+        """Wait longer, because something has happened."""
         self._quiet_at = max(self._quiet_at, time.monotonic() + QUIET_S)
 
     def due_s(self) -> float:
-        """In how many seconds the scheduler begins anew if nothing happens until then; infinity: it has no reason."""
+        """Seconds until the scheduler begins anew if nothing happens; infinity if it has no reason to."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_EVERY_S
@@ -67,16 +68,17 @@ class Renewal:
 
 def _program() -> list[int]:
     try:
-        os.getcwd()  # no program begins in a directory that is gone
+        os.getcwd()  # no program can start in a directory that was removed
         return [os.stat(path).st_mtime_ns for path in PROGRAM]
     except OSError:
         return []
 
 
 def begin_anew(home: Path, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> None:
-    """Replace the program of this process by a scheduler that finds the lock held; returns if a signal has come.
+    """Replace this process image by a new scheduler that inherits the lock; returns if a signal has come.
 
-    Everything else is closed. A signal that comes meanwhile waits until the new program looks for signals.
+    The caller has closed everything else. A signal that comes meanwhile is blocked until the new image
+    handles it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, signals.numbers)
     if signals.caught:

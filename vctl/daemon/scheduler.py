@@ -32,7 +32,7 @@ from vctl.store.store import Store
 
 LEISURE_S = 0.05
 MOST_REPEATS = 10
-"""How often a turn is begun again because of rows that nobody can go on with."""
+"""How often a turn is tried in a row if rows are unreadable or cannot move."""
 
 
 class Scheduler:
@@ -60,7 +60,7 @@ class Scheduler:
         self.watch = Watch()
         self.state: FollowedState | None = None
         self.has_news = False
-        """Whether something came during the last turn that wakes nobody any more."""
+        """Whether news came during the last turn, which will cause no further wake-up."""
         self.clock = clock or Clock()
         self.trouble = Trouble(say, self.clock)
         pace = pace or Pace(self.clock)
@@ -75,13 +75,13 @@ class Scheduler:
         self.work = Turn(store, self.observer, self.carrier, self.next_runs, self.now)
 
     def now(self) -> Now:
-        """The only clocks that decisions know."""
+        """The time now, by the only two clocks that decisions use."""
         return Now(self.store.clock(), self.clock.uptime_ns())
 
     # ---- life ----
 
     def start(self) -> None:
-        """Begin to rule: replay the tables, look for every process, take up what was left undone."""
+        """Begin a term: replay the tables, look for every process, continue work that was left undone."""
         self.runtime.prepare()
         if lost := database.lost(self.store):
             say(
@@ -97,7 +97,7 @@ class Scheduler:
         self.heartbeat()
 
     def close(self, *, orderly: bool = True) -> None:
-        """Stop ruling; running jobs go on."""
+        """End the scheduler; running jobs go on. ``orderly``: end its term, too."""
         if orderly:
             with contextlib.suppress(DiskTrouble, Unreachable):
                 self.resign()
@@ -107,7 +107,7 @@ class Scheduler:
         self.runtime.close()
 
     def resign(self) -> None:
-        """Write what is only in memory, and end the term."""
+        """Write the state that is only in memory, and end the term."""
         if self.state is not None:
             self.memory.write(self.state)
             self.work.note_starts(self.state)
@@ -121,7 +121,7 @@ class Scheduler:
         return self.provider.is_needed(state) or upkeep.is_unfinished(self.store)
 
     def restore_files(self) -> None:
-        """Make again what somebody removed from the state directory, and watch it."""
+        """Restore the files that somebody removed from the state directory, and watch them."""
         self.runtime.restore()
         self.watch.add(self.store.watched(), MODIFY)
         self.store.reopen_files()
@@ -162,7 +162,7 @@ class Scheduler:
             self.work.drop_handed()
 
     def _read_again(self, error: Unreadable | IllegalTransition) -> None:
-        """Drop the state. An object that cannot move as the rules want is set aside, and everything else goes on."""
+        """Drop the state. An object that cannot move as the rules want is set aside; all else goes on."""
         self.state = None
         say(f"the tables are read again: {error}")
         if isinstance(error, IllegalTransition):
@@ -189,13 +189,13 @@ class Scheduler:
         self.has_news = self._others_wrote() or self.observer.has_news()
 
     def _others_wrote(self) -> bool:
-        """Whether anybody else has announced a change: what this scheduler wrote itself is no reason for a turn."""
+        """Whether another process has announced a change. The scheduler's own changes need no turn."""
         return bool(self.watch.read()) and not self.store.wrote_last()
 
     # ---- waiting ----
 
     def sleep_s(self) -> float:
-        """How long nothing will be due, at most ``SAFETY_S``."""
+        """Seconds until something is due, at most ``SAFETY_S``."""
         if rest_s := self.trouble.rest_s():
             return rest_s
         if (state := self.state) is None or self.work.more or self.has_news:
@@ -212,7 +212,7 @@ class Scheduler:
         return max(0.0, min(nearest, LEISURE_S) if is_busy else nearest)
 
     def heartbeat(self) -> None:
-        """Leave a sign of life with the figures that ``vctl status`` shows."""
+        """Write the heartbeat, with the figures that ``vctl status`` shows."""
         self.store.write_heartbeat(
             {
                 "pid": os.getpid(),

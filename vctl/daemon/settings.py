@@ -1,4 +1,4 @@
-"""From the configuration to a scheduler: the one place that knows which settings it has."""
+"""Makes a scheduler from the configuration: the one place that knows the settings of a scheduler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
-    """A scheduler for a state directory; ``kind``: daemon or embedded. The caller holds the lock."""
+    """A scheduler for a state directory; ``kind``: foreground or background. The caller holds the lock."""
     duration = config.get("lease_duration")
     return Scheduler(
         store,

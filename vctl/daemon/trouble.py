@@ -1,6 +1,6 @@
 """Errors that keep a scheduler from working and pass by themselves.
 
-That is a full disk, a launcher that cannot be started, or tables that somebody else keeps locked.
+They are a full disk, a launcher that cannot be started, and tables that another process keeps locked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REST_S = 1.0
 
 
 class Trouble:
-    """The present trouble, if any: told once, and a rest before each new try."""
+    """The present error, if any: it is logged once, and the scheduler rests before each new try."""
 
     def __init__(self, say: Callable[[str], None], clock: Clock) -> None:
         self._say, self._clock = say, clock
@@ -27,11 +27,11 @@ class Trouble:
         self._until = 0.0
 
     def rest_s(self) -> float:
-        """How long to rest; 0 when there is no trouble."""
+        """How long to rest; 0 if there is no error."""
         return max(0.0, self._until - self._clock.uptime_s())
 
     def passes(self, error: BaseException) -> bool:
-        """Whether an error passes by itself; then the turn is tried again."""
+        """Whether an error passes by itself. If so, the scheduler rests and tries the turn again."""
         trouble = disk_trouble(error) or (error if isinstance(error, Unreachable) else None)
         if trouble is None:
             return False
@@ -41,14 +41,14 @@ class Trouble:
         return True
 
     def is_over(self) -> None:
-        """A whole turn went well."""
+        """Note that a whole turn went well."""
         if self._problem:
             self._say("the error is gone")
         self._problem, self._until = "", 0.0
 
 
 def say(message: str) -> None:
-    """One line of the daemon's log, on stderr."""
+    """Write one line of the daemon's log to stderr."""
     with contextlib.suppress(OSError):  # a full disk
         sys.stderr.write(f"{timestamp(time.time_ns())} {visible(message)}\n")
         sys.stderr.flush()

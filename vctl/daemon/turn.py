@@ -1,7 +1,7 @@
-"""The loop of a scheduler, whole: observe, search, decide under the write lock, commit, carry out.
+"""The whole loop of a scheduler: observe, search, decide under the write lock, commit, carry out.
 
-Intent is committed before it is carried out, and carried out again until it is seen to have happened, so dying
-between any two steps is harmless: the next scheduler continues from the tables.
+The scheduler commits an intent before it carries it out, and repeats it until it observes the effect. So a
+crash between any two steps is harmless: the next scheduler continues from the tables.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from vctl.store.store import Store
 
 Mark = tuple[int, int, bool]
 STEPS_NS = 500_000_000
-"""How long steps follow each other before whoever calls has its turn again."""
+"""How long a turn repeats its steps before it returns to its caller."""
 
 
 class Turn:
-    """After an exception the state is to be loaded again: a part of it may not have been written."""
+    """The turns of a scheduler. After an exception the state must be loaded again: part may be unwritten."""
 
     def __init__(
         self, store: Store, observer: Observer, carrier: Carrier, next_runs: NextRuns, now: Callable[[], Now]
@@ -46,18 +46,18 @@ class Turn:
         self.handed: list[handing.Handed] = []
         """Jobs that commands have handed over, until they are written."""
         self._found: list[Stimulus] = []
-        """What came of the effects of the last step."""
+        """The results of the effects of the last step."""
         self._searched: Mark | None = None
-        """Where the last search of this turn has found all that can start."""
+        """The mark of the state in which the last search of this turn found everything that can start."""
         self.refused: tuple[Mark | None, int] = None, 0
-        """Where all that a search found was refused, and how often there."""
+        """The mark of the state in which a whole plan was refused, and how often it was refused there."""
 
     def begin(self) -> None:
-        """A state was loaded."""
+        """Start with a state that was just loaded."""
         self._found.clear()
 
     def note_starts(self, state: FollowedState) -> None:
-        """Write the starts that were seen."""
+        """Write the starts of processes that were observed and are not in the tables yet."""
         if self.observer.starts.seen:
             with self.store.transaction():
                 state.follow(self.store)
@@ -88,14 +88,14 @@ class Turn:
             is_written = False
         self._found = self.carrier.carry_out(state, now, stimuli)
         self.next_runs.send(state, self.carrier.runtime)
-        while self.handed:  # only now: what it says lets other processes run
+        while self.handed:  # only now, because an answer lets other processes run
             self.handed.pop().answer()
         is_open = is_written and (was_judged or self._is_judged(state))
         return bool(self._found) or is_open or leaves_more(plan, started)
 
     @staticmethod
     def _is_judged(state: FollowedState) -> bool:
-        """Whether rules depend on what a search found to wait: leases are called in for that, machines asked for."""
+        """Whether rules depend on the jobs that a search left waiting: to call in leases or add machines."""
         return bool(state.leases) or state.machine_terms.kind != NO_PROVIDER
 
     def _follows(self, state: FollowedState, stimuli: Sequence[Stimulus], now: Now) -> bool:
@@ -114,10 +114,11 @@ class Turn:
         now: Now,
         plan: Plan | None,
     ) -> tuple[Plan, int]:
-        """Make all changes that follow in one transaction: those of the rules, and the starts of a plan, if need be
-        searched inside: so what has ended and what starts in its place cost one commit.
+        """Make all changes in one transaction: those of the rules, and the starts of a plan.
 
-        ``tables``: the stimuli read from the tables before the transaction. They are read again if others wrote since.
+        Without a plan, the search runs inside, so that an end and the start in its place cost one commit.
+        ``tables``: the stimuli read from the tables before the transaction. They are read again if others
+        wrote since.
         """
         began = self.now().uptime
         with self.store.transaction():  # checks the head
@@ -125,7 +126,7 @@ class Turn:
             if plan is None or is_foreign:
                 state.end_trial()
                 self._enter(state)
-                now = self.now()  # not earlier than what was written and handed over until here
+                now = self.now()  # not earlier than the changes that were written or handed over until here
                 if is_foreign:
                     tables = self.observer.tables(state, now)
                 self._apply_rules(state, [*stimuli, *self.observer.starts.take(), *tables], now)
@@ -143,9 +144,9 @@ class Turn:
         return plan, started
 
     def _is_refused_again(self, state: FollowedState) -> bool:
-        """Whether a plan was refused whole for a second time and nothing has changed: search and commit disagree.
+        """Whether a whole plan was refused again although nothing has changed: search and commit disagree.
 
-        That is a fault of ours, which must not keep a CPU busy for ever: the next search is in the next turn.
+        That is a bug of vctl. It must not keep a CPU busy for ever, so the next search is in the next turn.
         """
         where, times = self.refused
         mark = self._mark(state)
@@ -158,7 +159,7 @@ class Turn:
         return times > 1
 
     def _enter(self, state: FollowedState) -> None:
-        """Write what was handed over: of each job that somebody still waits for, and that nothing stands against."""
+        """Write the jobs that were handed over, unless the command no longer waits or the job is refused."""
         for one in list(self.handed):
             try:
                 if one.take():
@@ -167,7 +168,7 @@ class Turn:
                         lambda: state.take_back(self.store, list(state.ahead.runs)),
                     )  # fmt: skip
                     continue
-            except (BadSpec, Conflict, NotFound):  # its command says why: it tries it, too
+            except (BadSpec, Conflict, NotFound):  # its command tries the same, and reports the error
                 pass
             self.handed.remove(one)
             one.drop()
@@ -175,7 +176,7 @@ class Turn:
     def _decide_handed(
         self, state: FollowedState, stimuli: Sequence[Stimulus], tables: Sequence[Stimulus], now: Now
     ) -> tuple[Plan, int]:
-        """The same, of which jobs that were handed over are a part. One that cannot be written harms nobody else."""
+        """Like ``_decide``, with jobs that were handed over. If one is bad, all return to their commands."""
         try:
             return self._decide(state, stimuli, tables, now, None)
         except (TypeError, ValueError, OverflowError) as error:
@@ -183,7 +184,7 @@ class Turn:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
 
     def drop_handed(self) -> None:
-        """Leave the jobs that were handed over and not written to those who wait for them."""
+        """Return the jobs that were handed over and not written to their commands."""
         while self.handed:
             self.handed.pop().drop()
 
@@ -194,7 +195,7 @@ class Turn:
         looked_at(state)
 
     def _search(self, state: FollowedState, *, again: bool = False) -> Plan:
-        """What starts, and why the rest waits; unless that was found already."""
+        """Search what can start, and why the rest waits. The plan is empty if that was found already."""
         if self._mark(state) == self._searched and not again:
             return Plan()
         plan = decide(
@@ -207,11 +208,11 @@ class Turn:
         return plan
 
     def _mark(self, state: FollowedState) -> Mark:
-        """What differs after every change that a decision could depend on."""
+        """A mark of the state: it differs after every change that a decision could depend on."""
         return state.seen, self.store.last_entry, bool(state.ledger.grown or state.ledger.joined)
 
     def _machines(self, state: FollowedState, now: Now) -> list[Stimulus]:
-        """Which machines would let more of what waits start: searched when nothing else does."""
+        """The machines that would let more waiting work start; searched only when nothing else can start."""
         if state.machine_terms.kind == NO_PROVIDER:
             return []
         wanted = machines.wanted(state, now.wall)

@@ -1,4 +1,4 @@
-"""Keeps what fair shares remember of the past in the tables: a crash loses a few seconds of it."""
+"""Saves the past usage of fair clusters to the tables, so that a crash loses only a few seconds of it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from vctl.store import observed
 from vctl.store.store import Store
 
 EVERY_NS = 5 * 10**9
-"""Between two writes: so much use is forgotten at worst."""
+"""The time between two writes: at worst, the usage of this time is lost."""
 
 
 class UsageCheckpoint:
-    """Writes the past use of fair clusters now and then, when some of them have a half-life."""
+    """Writes the past usage of fair clusters periodically, if some of them have a half-life."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._next = 0
         self._was_used = False
-        """Whether something was held at the last write: what only fades need not be written again."""
+        """Whether resources were held at the last write. Usage that only decays is not written again."""
 
     def turn(self, state: FollowedState, uptime: int) -> None:
         """Write when it is due."""

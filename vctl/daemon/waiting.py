@@ -1,4 +1,4 @@
-"""Following the tables from a command that waits: states, output as it is written, and that somebody schedules."""
+"""Follows the tables for a command that waits: states, output as it is written, and that a scheduler runs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 Form = Mapping[str, Any]
 
 STARTING_S = 0.1
-"""How often to look while nobody is at work."""
+"""How often to look while no scheduler runs."""
 PAUSE_S, PART = 0.05, 64
-"""Between two looks: this part of the time waited so far, and no longer than that. Where jobs end by the hundred, each
-commit would wake everybody who waits for anything."""
+"""The pause between two looks: the time waited so far divided by ``PART``, at most ``PAUSE_S``. Without it,
+each commit would wake every waiting command, also where hundreds of jobs end."""
 
 
 class Waiter:
     """Waits for something in the tables."""
 
     longest_s = 1.0
-    """Look again after that, whatever has or has not been told."""
+    """The longest time between two looks, even without a wake-up."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self.store = store
@@ -68,7 +68,7 @@ class Waiter:
             return None
 
     def waits_for_itself(self, name: str) -> str | None:
-        """When a job or a task cannot start before one has ended that submitted it: says so."""
+        """A warning if a job or a task cannot start before its submitter has ended; else None."""
         from vctl.ops import why
 
         return why.waits_for_itself(self.store, name)
@@ -86,7 +86,7 @@ class Waiter:
         return Output(path, self.watch)
 
     def rest(self, kind: str, name: str, most_s: float) -> None:  # noqa: ARG002  # as with a server
-        """Until something may have changed, but not longer. Raises Unreachable when nobody schedules, nor can."""
+        """Wait for a possible change, at most ``most_s``. Raises Unreachable if no scheduler can run."""
         if not self.background.see_to_it():
             most_s = min(most_s, STARTING_S)
         poll = select.poll()
@@ -107,7 +107,7 @@ class Output:
         self._read_to = 0
 
     def copy(self, *, to_the_end: bool) -> None:  # noqa: ARG002  # a server sends until the end
-        """Write what is new."""
+        """Write the new part of the log to stdout."""
         if self._fd is None:
             if (fd := logs.open_log(self.path)) is None:
                 return
