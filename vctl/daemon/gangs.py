@@ -1,4 +1,4 @@
-"""``--per-node`` runs the command once in every virtual node, as one gang, whose members know each other."""
+"""``--per-node``, one command in every virtual node as a gang: the environment and host files of members."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from vctl.store.dependencies import any_waits
 from vctl.store.store import Store
 
 SAFETY_S = 5.0
-"""The time between two looks at every process. A look finds what woke nobody, such as a killed supervisor."""
+"""The time between two looks at every process, which find ends without a wake-up (a killed supervisor)."""
 
 
 class Observer:

@@ -70,7 +70,7 @@ def begin_on_ray(home: Path, ledger: Ledger, run: Run) -> Mapping[str, Any]:
 
 
 def reservation_of(ledger: Ledger, run: Run, attempt: int) -> Reservation:
-    """The resources that Ray reserves for a run: all virtual nodes of its job, or else those of the run."""
+    """The resources that Ray reserves for a run: all virtual nodes of its job, or else the run's own."""
     vnode = ledger.vnodes.get(run.vnode_id)
     while vnode is not None and ledger.clusters[vnode.cluster_id].kind != JOB:
         vnode = ledger.vnodes.get(vnode.parent_id or "")

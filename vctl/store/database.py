@@ -1,4 +1,4 @@
-"""Opening the state database: location checks, migrations, pragmas, and who holds the write lock."""
+"""Opens the state database: location checks, migrations, pragmas, and the holder of the write lock."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _raw(text: bytes) -> str | bytes:
 
 
 def database_path(home: Path) -> Path:
-    """Where the tables of a state directory are."""
+    """The path of the tables of a state directory."""
     return home / TABLES
 
 

@@ -12,7 +12,7 @@ from vctl.engine import lifecycle as lc
 from vctl.engine.lifecycle import IllegalTransition, Lifecycle
 
 STORY = 8
-"""The number of last events that the error about an illegal move tells."""
+"""The number of last events that the error about an illegal move shows."""
 _FEW = 4
 """Up to this number, objects are moved one by one."""
 TABLES = {

@@ -45,7 +45,7 @@ def _maker(row: Row) -> Maker:
 
 
 def there(store: Store, job_id: int, names: Collection[str]) -> set[str]:
-    """The names among these whose objects exist."""
+    """The names in ``names`` that have an object."""
     return set(
         store.column(
             "SELECT DISTINCT name FROM objects WHERE job_id = ? AND name IN (SELECT value FROM json_each(?))",

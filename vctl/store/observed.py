@@ -36,7 +36,7 @@ def waits(store: Store) -> list[Row]:
 
 
 def clear_wait(store: Store, parent_id: str, shape: str) -> None:
-    """Delete the reason of a shape, of which no job waits any longer."""
+    """Delete the reason of a shape that has no waiting job any more."""
     store.db.execute("DELETE FROM waits WHERE parent_cluster_id = ? AND shape = ?", (parent_id, shape))
 
 

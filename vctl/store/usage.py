@@ -1,4 +1,4 @@
-"""SQL that reads the past usage of the members of fair clusters, with which a new scheduler goes on."""
+"""SQL that reads the past usage of the members of fair clusters, which a new scheduler takes over."""
 
 from __future__ import annotations
 
