@@ -36,7 +36,7 @@ LOOK_EVERY_S = 0.5
 REST_S = 0.5
 """Work that is due sooner than that comes first."""
 PROGRAM = (sys.executable, vctl.__file__, schema.__file__)
-"""The files of this version. If they change, another version is installed, which begins when it is started."""
+"""The files of this version. If they change, another version is installed, which somebody else must start."""
 AGAIN = " gives memory back and begins anew"
 
 
