@@ -167,6 +167,25 @@ def test_the_task_of_another_job_is_not_cancelled(tmp_path: Path, monkeypatch: p
         assert tasks.cancel(world.store, task_id)["state"] == "FAILED"
 
 
+@spec("7.create", "14.api")
+def test_a_cluster_inside_a_job_is_divisible_and_nothing_else(
+    nodes: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = submit(nodes, "me")
+    with World(nodes.home) as world:
+        world.turn()
+    enter(monkeypatch, number)
+    refused = nodes("vc create s --indivisible")
+    assert refused.code == 2
+    assert refused.err == (
+        "Error: --indivisible: s is inside the cluster of a job, where every cluster is divisible\n"
+        "Fix: leave it out: the jobs and tasks of the job share its clusters anyway\n"
+    )
+    assert nodes("vc get primary##me##s").code == 4
+    assert nodes("vc create s -o json").json["divisible"] is True
+    assert nodes("vc create t --divisible -o json").json["divisible"] is True
+
+
 @pytest.mark.parametrize("line", CHANGES.values(), ids=list(CHANGES))
 def test_what_is_outside_is_not_changed(
     inside: Cli, line: str, backend: str, monkeypatch: pytest.MonkeyPatch

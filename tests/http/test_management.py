@@ -451,3 +451,21 @@ def test_bodies_are_json_whatever_curl_calls_them(api: Running):
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = api.http.post("/virtual_clusters", content='{"virtualClusterId": "c"}', headers=form)
     assert answer.status_code == 200
+
+
+@spec("7.create", "14.api")
+def test_a_cluster_inside_a_job_is_refused_as_indivisible(api: Running):
+    job = api.http.post("/api/v1/jobs", json={"entrypoint": ["sleep", "1000"]}).json()["submission_id"]
+    started(api, job)
+
+    def create(cluster_id: str, parent: str, **more: object):
+        return api.http.post("/api/v1/clusters", json={"cluster_id": cluster_id, "parent_id": parent, **more})
+
+    refused = create("s", f"primary##{job}", divisible=False)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["message"].startswith("divisible=false: s is inside the cluster of a job")
+    assert (error["exit_code"], error["details"]["path"]) == (2, "divisible")
+    assert create("s", f"primary##{job}").json()["divisible"] is True
+    assert create("own", "primary", replica_sets={}).json()["divisible"] is False
+    api.http.post(f"/api/v1/jobs/{job}/stop")

@@ -62,11 +62,13 @@ def create(
     cluster_id: NewId,
     *,
     divisible: Annotated[
-        bool,
+        bool | None,
         Opt(
-            "--divisible", off="--indivisible", help="Holds child clusters, one per job (else jobs share it)."
+            "--divisible",
+            off="--indivisible",
+            help="Holds child clusters, one per job; else jobs share it (default). Inside a job always so.",
         ),
-    ] = False,
+    ] = None,
     replica_sets: Replicas = None,
     spec: Spec = None,
     parent: Annotated[

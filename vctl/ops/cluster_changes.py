@@ -43,7 +43,8 @@ MOST_NAMED = 5
 
 @value(frozen=True, slots=True)
 class Wanted:
-    """The wanted state of a cluster; None leaves a field as it is (at creation: indivisible, nothing, no limit).
+    """The wanted state of a cluster; None leaves a field as it is (at creation: nothing, no limit, and indivisible
+    unless it is inside the cluster of a job).
 
     A borrow limit of ``{}`` means no limit; a lending limit of ``{}`` means that nothing is lent.
     """
@@ -72,6 +73,13 @@ def create(
     above = _check_parent(store, parent_id)
     kind, job = LOGICAL, None
     if above is not None and above["kind"] in (JOB, SUB):
+        if wanted.divisible is False:
+            raise BadSpec(
+                f"{param('divisible=false')}: {cluster_id} is inside the cluster of a job, where every cluster is"
+                " divisible",
+                fix="leave it out: the jobs and tasks of the job share its clusters anyway",
+                details={"path": param("divisible")},
+            )
         kind, job, cluster_id = SUB, str(above["job_id"]), job_cluster_id(parent_id, cluster_id)
     elif detach:
         problem = f"{cluster_id} is not inside the cluster of a job, so it outlives all jobs anyway"

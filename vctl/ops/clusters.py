@@ -56,7 +56,7 @@ def create(
     store: Store,
     cluster_id: str,
     *,
-    divisible: bool = False,
+    divisible: bool | None = None,
     spec: ClusterSpec | None = None,
     replica_sets: Mapping[str, object] | None = None,
     parent_id: str | None = None,
