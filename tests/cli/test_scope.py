@@ -167,6 +167,14 @@ def test_the_task_of_another_job_is_not_cancelled(tmp_path: Path, monkeypatch: p
         assert tasks.cancel(world.store, task_id)["state"] == "FAILED"
 
 
+@spec("13.output")
+def test_a_refusal_has_the_name_of_the_cluster_that_screens_have(inside: Cli) -> None:
+    run = inside("run --no-wait -c team -- true")
+    assert "may not change cluster team, and submits to primary only: it is" in run.err
+    made = inside("vc create x --parent primary --spec {}")
+    assert "may not change cluster primary: it is" in made.err
+
+
 @spec("7.create", "14.api")
 def test_a_cluster_inside_a_job_is_divisible_and_nothing_else(
     nodes: Cli, monkeypatch: pytest.MonkeyPatch

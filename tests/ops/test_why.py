@@ -459,3 +459,18 @@ def test_the_place_and_those_ahead_agree(world: World):
         ("held", "Held"), ("next", "InsufficientResources"),
     ]  # fmt: skip
     assert answer["queue_position"] == 3 == jobs.get_job(world.store, "it")["queue_position"]
+
+
+@spec("13.output")
+@pytest.mark.parametrize("limit", ["max_running_jobs", "max_running_per_user"])
+def test_what_a_limit_keeps_back_is_told_with_the_name_of_the_cluster_that_screens_have(
+    world: World, limit: str
+):
+    add(world)
+    clusters.update(world.store, "primary", queue={limit: 1})
+    user = submit(world, "one")["user"]
+    submit(world, "two")
+    world.turn()
+    ((said,),) = world.store.db.execute("SELECT message FROM waits").fetchall()
+    whose = f" of {user}" if limit == "max_running_per_user" else ""
+    assert said == f"at most 1 job{whose} may run in primary at a time"

@@ -173,3 +173,14 @@ def test_why_answers_as_for_jobs(world: World, monkeypatch: pytest.MonkeyPatch, 
     world.turn()
     assert tasks.get_task(world.store, "last")["state"] == "RUNNING"
     assert jobs.get_job(world.store, "j")["status"] == "RUNNING"
+
+
+@spec("13.output")
+def test_what_the_scheduler_says_has_the_name_of_the_cluster_that_screens_have(world: World) -> None:
+    task(world, 2)
+    task(world, 2)
+    name = task(world, 2)
+    ((said,),) = world.store.db.execute("SELECT message FROM tasks WHERE task_id = ?", (name,)).fetchall()
+    assert said.endswith(
+        "the 2 virtual nodes of primary##j; free: primary##j/0 nothing, primary##j/1 nothing"
+    )

@@ -150,12 +150,12 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
         return None
     row = cluster_row(store, parent_id)
     if not row["divisible"]:
-        problem = f"{parent_id} is indivisible and holds no clusters"
+        problem = f"{cluster_text(parent_id)} is indivisible and holds no clusters"
         raise refuse(param("parent"), problem, "choose the primary or a divisible cluster")
     if row["state"] == "REMOVING":
-        raise Conflict(f"cluster {parent_id} is being removed", fix="choose another parent")
+        raise Conflict(f"cluster {cluster_text(parent_id)} is being removed", fix="choose another parent")
     if row["kind"] in (JOB, SUB) and not jobs.is_running(store, int(row["job_id"])):
-        raise Conflict(f"the job of cluster {parent_id} is over", fix="choose another parent")
+        raise Conflict(f"the job of cluster {cluster_text(parent_id)} is over", fix="choose another parent")
     return row
 
 

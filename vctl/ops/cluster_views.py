@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
+from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms
 from vctl.ops.capacity import totals_of
@@ -53,7 +54,7 @@ def logical_row(store: Store, cluster_id: str) -> Row:
     row = cluster_row(store, cluster_id, "logical")
     if row["kind"] != LOGICAL:
         raise BadSpec(
-            f"{cluster_id} is a {row['kind']} cluster",
+            f"{cluster_text(cluster_id)} is a {row['kind']} cluster",
             fix="stop its job; the cluster is removed with the job",
         )
     return row

@@ -10,6 +10,7 @@ from vctl.core.clusters import ACTIVE, JOB, LOGICAL, PRIMARY, REMOVING, STOPPED,
 from vctl.core.nodes import DEAD
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
+from vctl.core.wording import cluster_text
 from vctl.engine.changes import Change, ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import cluster_changes as changes
@@ -125,7 +126,8 @@ def _update_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) 
             _check_changed_id(cluster_id, "created or updated")
             if (row := cluster_row(store, cluster_id))["kind"] != LOGICAL:
                 raise BadSpec(
-                    f"{cluster_id} is a {row['kind']} cluster: it has no queue", fix="name a logical one"
+                    f"{cluster_text(cluster_id)} is a {row['kind']} cluster: it has no queue",
+                    fix="name a logical one",
                 )
         _set_queue(store, cluster_id, settled)
         return get_cluster(store, cluster_id)
@@ -281,14 +283,14 @@ def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
     row = cluster_row(store, cluster_id)
     if row["kind"] != LOGICAL:
         raise BadSpec(
-            f"{cluster_id} is a {row['kind']} cluster and admits no jobs from outside",
+            f"{cluster_text(cluster_id)} is a {row['kind']} cluster and admits no jobs from outside",
             fix="`vctl job stop` ends its job",
         )
     rights.check_cluster(store, cluster_id)
     cluster = rows.cluster(row)
     if cluster.state not in (ACTIVE, STOPPED):
         raise Conflict(
-            f"cluster {cluster_id} is being removed",
+            f"cluster {cluster_text(cluster_id)} is being removed",
             fix="submit to another cluster; this one is deleted when it is empty",
         )
     return cluster

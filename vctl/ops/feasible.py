@@ -118,8 +118,8 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
                 most = fixed.get(name, 0) + limit.get(name, amount)
                 if amount > most:
                     raise Infeasible(
-                        f"{what}: it exceeds the maximum of {parent_id}: {amount_text(name, amount)} asked,"
-                        f" at most {amount_text(name, most)} allowed",
+                        f"{what}: it exceeds the maximum of {cluster_text(parent_id)}:"
+                        f" {amount_text(name, amount)} asked, at most {amount_text(name, most)} allowed",
                         fix="ask for less, or raise the maximum with `vctl vc update`",
                         details={"resource": name, "need": amount / SCALE, "largest": most / SCALE},
                     )

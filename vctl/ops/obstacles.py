@@ -11,6 +11,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
+from vctl.core.wording import cluster_text
 from vctl.ops import forms
 from vctl.scheduler.feasibility import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
 from vctl.scheduler.whatif import Situation
@@ -60,7 +61,7 @@ def _obstacle(verdict: NodeVerdict, holders: list[Holder], note: str | None = No
 def _of_growth(verdict: NodeVerdict, cluster_id: str, parent_id: str) -> str | None:
     if cluster_id == parent_id or verdict.verdict != AVAILABLE:
         return None
-    return f"free in {cluster_id}; {parent_id} would have to grow"
+    return f"free in {cluster_text(cluster_id)}; {cluster_text(parent_id)} would have to grow"
 
 
 def _candidates(ledger: Ledger, parent_id: str) -> Iterator[str]:

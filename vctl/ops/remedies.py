@@ -86,11 +86,11 @@ def _limit(change: Change, cluster: Cluster) -> tuple[str, str]:
 
     new, old = (_amount(change.where, amount) for amount in (change.new, change.old))
     if change.kind == kinds.BORROW:
-        words = f"let {cluster.cluster_id} borrow up to {new} instead of {old}"
+        words = f"let {cluster_text(cluster.cluster_id)} borrow up to {new} instead of {old}"
         return words, command(
             ["vc", "update", cluster.cluster_id, "--borrow-limit", document(cluster.borrow_limit or {})]
         )
-    words = f"raise the maximum of {cluster.cluster_id} from {old} to {new}"
+    words = f"raise the maximum of {cluster_text(cluster.cluster_id)} from {old} to {new}"
     spec = dumps(spec_to_document(cluster.spec))
     return words, command(["vc", "update", cluster.cluster_id, "--spec", spec])
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from vctl.config import JOB_SCOPES
 from vctl.core.caller import Caller
 from vctl.core.clusters import PRIMARY
+from vctl.core.wording import cluster_text
 from vctl.errors import Damaged, NotPermitted
 from vctl.ops.cluster_views import cluster_row
 from vctl.spec.ids import JOB_MARK
@@ -68,7 +69,8 @@ def check_target(store: Store, parent_id: str) -> None:
     """Raise NotPermitted unless the caller may submit to this cluster."""
     job = _confined(store)
     if job is not None and parent_id != job["parent_cluster_id"]:
-        raise _refused(job, f"cluster {parent_id}, and submits to {job['parent_cluster_id']} only", None)
+        own = cluster_text(job["parent_cluster_id"])
+        raise _refused(job, f"cluster {cluster_text(parent_id)}, and submits to {own} only", None)
 
 
 def check_cluster(store: Store, cluster_id: str) -> None:
@@ -84,7 +86,7 @@ def check_cluster(store: Store, cluster_id: str) -> None:
     if owner is not None and jobs.is_own(store, owner, job["job_id"]):
         return
     owner_name = None if cluster_id == PRIMARY else cluster_row(store, cluster_id)["owner"]
-    raise _refused(job, f"cluster {cluster_id}", owner_name)
+    raise _refused(job, f"cluster {cluster_text(cluster_id)}", owner_name)
 
 
 def check_service(store: Store, what: str) -> None:

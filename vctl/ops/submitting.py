@@ -12,6 +12,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.core.values import replace, value
+from vctl.core.wording import cluster_text
 from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, jobs, logs, nodes, rights
@@ -311,11 +312,13 @@ def _open_cluster(store: Store, cluster_id: str) -> Row:
         raise ops.cluster_views.no_cluster(cluster_id, clusters.logical_rows(store))
     if row["kind"] != LOGICAL:
         raise BadSpec(
-            f"{param('cluster')}: {cluster_id} belongs to a job and takes no jobs",
+            f"{param('cluster')}: {cluster_text(cluster_id)} belongs to a job and takes no jobs",
             fix="start a task in it with `vctl task run`, or submit to the cluster above it",
         )
     if row["state"] == "REMOVING":
-        raise Conflict(f"cluster {cluster_id} is being removed", fix="submit to another cluster")
+        raise Conflict(
+            f"cluster {cluster_text(cluster_id)} is being removed", fix="submit to another cluster"
+        )
     return row
 
 

@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
 from vctl.core.ledger import Ledger
+from vctl.core.wording import cluster_text
 from vctl.scheduler.elasticity import suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.foresight import follow_plan
@@ -136,7 +137,7 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
         return False
     if parent.starts_jobs:
         return bool(queue.shapes)
-    told = (jb.CLUSTER_STOPPED, f"{queue.parent_id} admits no jobs")
+    told = (jb.CLUSTER_STOPPED, f"{cluster_text(queue.parent_id)} admits no jobs")
     for shape in queue.shapes.values():
         shape.judge(Verdict(*told))
         for sub_queue in shape.sub_queues.values():

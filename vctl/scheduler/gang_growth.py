@@ -14,7 +14,7 @@ from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity, difference, merged
 from vctl.core.values import replace
-from vctl.core.wording import amount_text, number_text
+from vctl.core.wording import amount_text, cluster_text, number_text
 from vctl.scheduler.candidate_nodes import instance_ladders, is_unit, whole_ladder
 from vctl.scheduler.elasticity import (
     Grow,
@@ -78,7 +78,7 @@ def find_growth(
 
     ``avoid`` are physical nodes, ``barred`` virtual nodes of the parent or above it, that must not be used.
     """
-    found = Unplaced("", 0, 0, f"{parent_id} cannot grow")
+    found = Unplaced("", 0, 0, f"{cluster_text(parent_id)} cannot grow")
     for lending in (False, True):
         chain = growing(ledger, parent_id)
         if lending and not any(any(lenders_to(ledger, ledger.clusters[one])) for one in chain):

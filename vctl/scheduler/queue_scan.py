@@ -14,7 +14,7 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.core.values import replace
-from vctl.core.wording import counted
+from vctl.core.wording import cluster_text, counted
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.fairness import Shares
 from vctl.scheduler.gang_growth import find_growth, is_short, place_with_growth, surely_grows
@@ -234,11 +234,13 @@ class QueueScan:
             return self._keep_back(sub_queue, jb.HEAD_OF_LINE, text, winners=False)
         most = policy.max_running_jobs
         if most is not None and self.running.count(parent_id) >= most:
-            text = f"at most {counted(most, 'job')} may run in {parent_id} at a time"
+            text = f"at most {counted(most, 'job')} may run in {cluster_text(parent_id)} at a time"
             return self._keep_back(sub_queue, jb.CAP_REACHED, text, winners=True)
         most = policy.max_running_per_user
         if most is not None and self.running.count_of(parent_id, job.user) >= most:
-            text = f"at most {counted(most, 'job')} of {job.user} may run in {parent_id} at a time"
+            text = (
+                f"at most {counted(most, 'job')} of {job.user} may run in {cluster_text(parent_id)} at a time"
+            )
             self._say(sub_queue, jb.USER_LIMIT, text)
             return True
         return False

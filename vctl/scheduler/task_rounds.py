@@ -14,7 +14,7 @@ from vctl.core import tasks as tk
 from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
-from vctl.core.wording import amounts_text, counted
+from vctl.core.wording import amounts_text, cluster_text, counted
 from vctl.scheduler.elasticity import Grow, revert_growth, suppliers
 from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.plan import TaskStart, TaskWait
@@ -229,11 +229,13 @@ def _verdict(ledger: Ledger, task: PendingTask) -> Verdict:
         return Verdict(_bound_message(ledger, task, vnode))
     possible = feasible(ledger, task)
     count = len(ledger.members.get(task.cluster_id, ()))
-    where = f"{counted(count, 'virtual node')} of {task.cluster_id}"
+    where = f"{counted(count, 'virtual node')} of {cluster_text(task.cluster_id)}"
     need = f"needs {amounts_text(task.request)} on one virtual node"
     if not possible:
         return Verdict(f"{need}; infeasible on the {where}{_named(task)}", infeasible=True)
-    free = ", ".join(f"{one.vnode_id} {_free(ledger, task, one)}" for one in possible[:MOST_SAID])
+    free = ", ".join(
+        f"{cluster_text(one.vnode_id)} {_free(ledger, task, one)}" for one in possible[:MOST_SAID]
+    )
     more = f" and {len(possible) - MOST_SAID} more" if len(possible) > MOST_SAID else ""
     state = f"feasible but not available on the {where}"
     if len(possible) < count:
@@ -248,8 +250,8 @@ def _named(task: PendingTask) -> str:
 
 def _bound_message(ledger: Ledger, task: PendingTask, vnode: VNode) -> str:
     return (
-        f"needs {amounts_text(task.request)}; feasible but not available on {vnode.vnode_id}, which it drew and"
-        f" waits for; free there: {_free(ledger, task, vnode)}"
+        f"needs {amounts_text(task.request)}; feasible but not available on {cluster_text(vnode.vnode_id)},"
+        f" which it drew and waits for; free there: {_free(ledger, task, vnode)}"
     )
 
 
