@@ -217,6 +217,11 @@ def test_what_is_wrong_with_a_field_is_said_in_plain_words(server: Running):
         assert answer.json()["error"]["details"] == {"path": problem.partition(":")[0]}
 
 
+def test_a_bound_is_written_whole(server: Running):
+    answer = server.http.get("/api/v1/events/stream", params={"since": "9" * 23})
+    assert message(answer) == "Invalid request, since: it must be at most 4611686018427387904"
+
+
 UNREAD = {
     "GET /api/v1/jobs?limt=1": "limt: unknown parameter, did you mean limit?",
     "GET /api/v1/jobs?nosuch": "nosuch: unknown parameter",  # without a value

@@ -188,9 +188,9 @@ _FIELD = {
     "extra_forbidden": "unknown {kind}",
     "value_error": "{error}",
     "literal_error": "it must be {expected}",
-    "greater_than_equal": "it must be at least {ge:.15g}",
-    "greater_than": "it must be above {gt:.15g}",
-    "less_than_equal": "it must be at most {le:.15g}",
+    "greater_than_equal": "it must be at least {ge}",
+    "greater_than": "it must be above {gt}",
+    "less_than_equal": "it must be at most {le}",
     "string_too_long": "it has more than {max_length} characters",
     "too_long": "it has more than {max_length} entries",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "it must be a whole number"),
@@ -233,7 +233,8 @@ def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[s
     words = (_FIELD if path else _BODY).get(found["type"], "{msg}")
     place, word = found["loc"][0], str(found["loc"][-1])
     kind = "parameter" if place == "query" else "field"
-    problem = words.format_map({"msg": found["msg"], "kind": kind, **found.get("ctx", {})})[:300]
+    around = {name: _number(value) for name, value in found.get("ctx", {}).items()}
+    problem = words.format_map({"msg": found["msg"], "kind": kind, **around})[:300]
     if found["type"] == "extra_forbidden":  # no fix, which the management API has no place for
         if guess := nearest(word, known[place]):
             problem += f", did you mean {guess}?"
@@ -244,6 +245,13 @@ def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[s
         fix="see /openapi.json for the accepted requests",
         details={"path": path},
     )
+
+
+def _number(value: object) -> object:
+    """A bound as people write it, whole numbers with all digits; other values stay as they are."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{value:.15g}"
+    return value
 
 
 def _known(request: Request) -> dict[str, list[str]]:
