@@ -196,6 +196,30 @@ def test_the_request_of_the_entrypoint(start: Start):
         assert server.http.get(f"/api/v1/jobs/{job}").json()["resources"] == resources, request
 
 
+@spec("13.errors", "14.api")
+def test_the_hint_for_a_missing_command_is_for_the_way_of_asking(server: Running):
+    for path, body, hint in (
+        ("/api/jobs/", {"entrypoint": ""}, "write a command line, such as python train.py"),
+        (
+            "/api/v1/jobs",
+            {"entrypoint": []},
+            'give the program and its arguments, such as ["python", "train.py"]',
+        ),
+        (
+            "/api/v1/jobs",
+            {"entrypoint": [""]},
+            'give the program and its arguments, such as ["python", "train.py"]',
+        ),
+    ):
+        error = server.http.post(path, json=body).json()["error"]
+        assert (error["message"], error["hint"]) == ("entrypoint: there is no command to run", hint)
+    typed = server.vctl("job", "submit", "--no-wait", "--", "")
+    assert typed.stderr == (
+        "Error: CMD: there is no command to run\n"
+        "Fix: give the program and its arguments, such as -- python train.py\n"
+    )
+
+
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({}, 400, "entrypoint"),
     ({"entrypoint": 1}, 400, "entrypoint"),

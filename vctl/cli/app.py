@@ -192,9 +192,10 @@ def _execute(command: Command, values: dict[str, Any]) -> int:
 
 
 def _options(command: Command) -> dict[str, str]:
-    """How messages spell the parameters of a command, and the flags that are set to false."""
-    off = {f"{param.name}=false": param.info.off for param in command.params if param.info.off}
-    return off | {name: param.spelled for param in command.params for name in param.references}
+    """How messages spell the parameters of a command, the flags that are set to false, and a command as an example."""
+    found = {f"{param.name}=false": param.info.off for param in command.params if param.info.off}
+    found[spec.launch.COMMAND] = spec.launch.COMMAND_LINE
+    return found | {name: param.spelled for param in command.params for name in param.references}
 
 
 def _answer(call: Call, values: dict[str, Any]) -> int:

@@ -105,7 +105,7 @@ def submit(request: Request, body: Submission) -> JSONResponse:
     )
     if not body.entrypoint.strip():
         raise BadSpec(
-            "entrypoint: there is no command to run", fix="write it after --, such as -- python train.py"
+            "entrypoint: there is no command to run", fix="write a command line, such as python train.py"
         )
     setting = server_of(request).config.get("ray_jobs")
     with here(request) as on, ExitStack() as files:

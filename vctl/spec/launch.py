@@ -11,13 +11,18 @@ from vctl.spec.text import check_kernel_text
 
 MAX_RETRIES = 1000
 LONGEST_NAME = 256
+COMMAND = '["python", "train.py"]'
+"""A command in the hint of an error, where the command line has its own spelling (``COMMAND_LINE``)."""
+COMMAND_LINE = "-- python train.py"
 
 
 def check_command(argv: tuple[str, ...], cwd: str | None) -> None:
     """Refuse commands and directories with which no process can be started."""
     if not argv or not argv[0]:
         raise refuse(
-            param("entrypoint"), "there is no command to run", "write it after --, such as -- python train.py"
+            param("entrypoint"),
+            "there is no command to run",
+            f"give the program and its arguments, such as {param(COMMAND)}",
         )
     for word in argv:
         check_kernel_text(word, param("entrypoint"))
