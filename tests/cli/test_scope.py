@@ -175,6 +175,24 @@ def test_a_refusal_has_the_name_of_the_cluster_that_screens_have(inside: Cli) ->
     assert "may not change cluster primary: it is" in made.err
 
 
+@spec("13.waiting")
+@pytest.mark.on_the_machine  # a server without a scheduler lets each of these waits take long
+def test_a_job_that_waits_for_its_own_end_is_warned(inside: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    warning = "me is the job of this command: if it waits for this command, both wait forever.\n"
+    for line in ("job wait me --timeout 0", "logs -f me"):
+        assert inside(line).err.count(warning) == 1, line
+    assert warning not in inside("job wait child --timeout 0").err
+    assert warning not in inside("logs me").err
+    with monkeypatch.context() as here:
+        here.setenv("VCTL_TASK_ID", "t")  # a detached task may outlive the job
+        assert warning not in inside("job wait me --timeout 0").err
+    with monkeypatch.context() as here:
+        here.setenv("VCTL_JOB_ID", "999")  # a job of the same name in another state directory
+        assert warning not in inside("job wait me --timeout 0").err
+    assert warning not in inside("job stop me").err
+    assert warning not in inside("job wait me").err  # it is over
+
+
 @spec("7.create", "14.api")
 def test_a_cluster_inside_a_job_is_divisible_and_nothing_else(
     nodes: Cli, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ from vctl import cli, operations
 from vctl.cli.common import INTERRUPTED
 from vctl.cli.progress import Progress
 from vctl.core import jobs as jb
+from vctl.core.caller import Caller
 from vctl.core.tasks import FINAL as FINAL_TASK
 from vctl.errors import BadSpec, TimedOut
 from vctl.ops.forms import exit_code, failure_of
@@ -85,7 +86,10 @@ def waited(
     call: Call, kind: str, refs: Sequence[str], *, timeout_s: float | None, progress: bool
 ) -> Answer | int:
     """Wait until all jobs or tasks are over; with ``-o`` show them then."""
-    names = [str(get(call, kind, ref)[KEYS[kind]]) for ref in refs]
+    forms = [get(call, kind, ref) for ref in refs]
+    for form in forms:
+        _warn_of_own_end(call, kind, form)
+    names = [str(form[KEYS[kind]]) for form in forms]
     code = wait_for(call, kind, names, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
         return code
@@ -102,7 +106,9 @@ def print_log(call: Call, kind: str, ref: str, *, follows: bool, tail: int | Non
         problem = "it cannot be combined with --follow" if follows else f"{tail} is negative"
         raise BadSpec(f"--tail: {problem}", fix="leave one of the two out" if follows else "write 0 or more")
     if follows:
-        return follow(call, kind, get(call, kind, ref), progress=progress)
+        form = get(call, kind, ref)
+        _warn_of_own_end(call, kind, form)
+        return follow(call, kind, form, progress=progress)
     written = False
     for block in call.backend.log(kind, ref, tail=tail):
         written = written or bool(block)
@@ -162,6 +168,16 @@ def _warn_of_itself(call: Call, name: str) -> None:
         return
     with call.waiter() as waiter:
         call.note(waiter.waits_for_itself(name))
+
+
+def _warn_of_own_end(call: Call, kind: str, form: Form) -> None:
+    """Inside a job, but not in a task, which may be detached: warn when the awaited job is this one."""
+    caller = Caller.of(os.environ)
+    if kind != JOBS or caller is None or os.environ.get("VCTL_TASK_ID") or "array" in form:
+        return
+    name = str(form["submission_id"])
+    if (form["job_id"], name) == (caller.job_id, caller.submission_id) and form["status"] not in jb.FINAL:
+        call.note(f"{name} is the job of this command: if it waits for this command, both wait forever.")
 
 
 def _until_over(
