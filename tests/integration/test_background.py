@@ -101,15 +101,17 @@ def test_where_autostart_is_off_nobody_is_started(one: Place) -> None:
 def test_where_autostart_is_off_a_refused_deletion_changes_nothing(one: Place, how: str) -> None:
     """The cluster stayed closed for jobs, and the next scheduler deleted it."""
     (one.folder / ".vctl.toml").write_text("autostart = false\n")
-    for name in ("used", "empty"):
-        one.ok("vc", "create", name, "--divisible", "--spec", "{}")
+    for name in ("outer", "used", "empty"):
+        parent = "outer" if name == "used" else "primary"
+        one.ok("vc", "create", name, "--divisible", "--spec", "{}", "--parent", parent)
     assert one.run("daemon", "--background").code == 0
     one.ok("job", "submit", "--no-wait", "--submission-id", "j", "-c", "used", "--", "sleep", "60")
     one.reach("j", "RUNNING")
     one.ok("daemon", "--stop")
-    ran = one.run("vc", "delete", "used", how)
-    assert (ran.code, "vctl daemon" in ran.err) == (6, True)
-    assert one.read("vc", "get", "used")["state"] == "ACTIVE"
+    for name in ("used", "outer"):  # the users of the outer one are clusters
+        ran = one.run("vc", "delete", name, how)
+        assert (ran.code, "vctl daemon" in ran.err) == (6, True)
+        assert one.read("vc", "get", name)["state"] == "ACTIVE"
     assert [event for event in one.read("events")["items"] if event["kind"] == "job.stop_requested"] == []
     assert "The logical cluster nosuch does not exist." in one.run("vc", "delete", "nosuch", how).err
     assert one.run("vc", "delete", "empty", how).code == 0

@@ -1,8 +1,6 @@
 """``vctl vc``: create, change and show virtual clusters."""
 
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from vctl import cli
 from vctl.cli import queue_options
@@ -12,9 +10,12 @@ from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, S
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single, single_by
 from vctl.core.jobs import RUNNING
-from vctl.errors import VctlError
+from vctl.errors import Conflict
 from vctl.operations import clusters, jobs
 from vctl.operations.params import Arg, Given, Opt, Together
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import RemovedCluster
 
 
 def _changed(cluster: Data, sentence: str) -> Answer:
@@ -92,9 +93,9 @@ def delete(
 ) -> Answer:
     """Delete a virtual cluster; its nodes go back to its parent."""
     given = wanted or {}
-    if not no_wait and _has_to_wait(call, given):
-        call.require_scheduler()
-    data = clusters.delete(call.backend, **given)
+    waits = not no_wait and (given.get("drain") or given.get("force"))
+    data = _deleted_if_unused(call, **given) if waits and not call.is_remote else None
+    data = data or clusters.delete(call.backend, **given)
     if data["state"] != "REMOVED" and not no_wait and cli.waiting.until_removed(call, data["cluster_id"]):
         data["state"] = "REMOVED"
     if data["state"] == "REMOVED":
@@ -104,15 +105,22 @@ def delete(
     return answer
 
 
-def _has_to_wait(call: Call, wanted: Mapping[str, Any]) -> bool:
-    """Whether jobs have to end before a cluster is deleted; an unknown cluster is refused by its deletion."""
-    if not (wanted.get("drain") or wanted.get("force")):
-        return False
-    with suppress(VctlError):
-        names = clusters.get_cluster(call.backend, wanted["cluster_id"])["jobs"]
-        found = (jobs.get_job(call.backend, name)["status"] for name in names)
-        return any(wanted.get("drain") or status == RUNNING for status in found)
-    return False
+def _deleted_if_unused(
+    call: Call, cluster_id: str, *, force: bool = False, **_: object
+) -> "RemovedCluster | None":
+    """Delete a cluster that has no users; one that has them does not change, and their end needs a scheduler."""
+    try:
+        return clusters.delete(call.backend, cluster_id)
+    except Conflict as refused:
+        if "blockers" not in refused.details:
+            raise
+        users = [user.partition(" ") for user in refused.details["blockers"]]
+    # a pending job is stopped at once
+    if not force or any(
+        kind != "job" or jobs.get_job(call.backend, name)["status"] == RUNNING for kind, _, name in users
+    ):
+        call.require_scheduler()
+    return None
 
 
 @command(
