@@ -11,13 +11,15 @@ from tests.cli.conftest import SERVER, Cli
 from tests.operations.test_declared import DECLARED
 from tests.specification import spec
 from tests.world import World
+from vctl import connect
 from vctl.core.caller import Caller
 from vctl.core.resources import CPU, SCALE
-from vctl.errors import NotPermitted
+from vctl.errors import BadSpec, NotPermitted
 from vctl.ops import nodes as world_nodes
 from vctl.ops import submitting, tasks
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
+from vctl.store.store import Store
 
 pytestmark = spec("11.scope")
 
@@ -298,10 +300,31 @@ def test_the_environment_of_another_state_directory_means_nothing(
     assert nodes("cluster-resources").code == nodes("stop here").code == 0
 
 
+def test_the_recorded_jobs_of_others_are_not_simulated(inside: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`simulate` replayed the jobs of everybody; a job that shares a cluster replays those of that cluster."""
+    with Store.open(inside.home) as store, store.transaction():
+        store.db.execute(
+            "UPDATE jobs SET status = 'SUCCEEDED', started_at = submitted_at, ended_at = submitted_at + 9"
+        )
+    for words in ("simulate", "simulate -c " + ME, "simulate -c primary##me"):
+        ran = inside(words)
+        assert (ran.code, ran.out) == (2, ""), words
+        assert "--cluster: primary##me is the cluster of one job" in ran.err
+        assert "write --cluster=primary" in ran.err
+    assert inside("simulate -c primary -o json").json["jobs"] == 3
+    assert inside("simulate -c primary##nosuch").code == 4
+    assert inside("simulate --model lublin --jobs 3 --nodes 4").code == 0
+    with pytest.raises(BadSpec, match="cluster of one job"):
+        connect(inside.home, cluster=ME).simulate()
+    assert connect(inside.home).simulate(cluster="primary")["jobs"] == 3
+    monkeypatch.setenv("VCTL_CLUSTER_ID", "team")
+    assert "there is no job of team in it" in inside("simulate").err
+
+
 def test_python_has_the_same_scope(inside: Cli) -> None:
     program = """
 import vctl, json
-from vctl.errors import NotPermitted
+from vctl.errors import BadSpec, NotPermitted
 found = [job["submission_id"] for job in vctl.list_jobs()]
 try:
     vctl.connect().jobs.get("outsider").stop(wait=False)

@@ -127,7 +127,7 @@ class Client(State):
             model=None if model is None else operations.simulation.model_of(model),
             since_ns=None if since is None else int(since * 1e9),
             until_ns=None if until is None else int(until * 1e9),
-            cluster=cluster,
+            cluster=self._simulated(cluster, recorded=trace is None and model is None),
             policies=tuple(policies),
             nodes=tuple(nodes),
             template=template,
@@ -135,6 +135,12 @@ class Client(State):
             limit_factor=limit_factor,
         )
         return operations.simulation.run(self.backend, wanted)
+
+    def _simulated(self, given: str | None, *, recorded: bool) -> str | None:
+        """The cluster whose jobs are simulated; None for all."""
+        if given is not None:
+            return spec.ids.resolve_cluster_id(given, "cluster")
+        return self.cluster_id if recorded and self.cluster_id != PRIMARY else None
 
     def prune(self, older_than: float | str, *, dry_run: bool = False) -> documents.Pruned:
         """Delete jobs that ended longer ago, with their logs."""

@@ -10,12 +10,14 @@ from vctl.core.clusters import JOB, PRIMARY, SUB
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, SCALE, Amounts
 from vctl.core.values import fields, replace, value
-from vctl.core.wording import counted
+from vctl.core.wording import cluster_text, counted
 from vctl.errors import param
+from vctl.ops import scope
 from vctl.ops import simulate as playing
 from vctl.simulate.borrowing import Loans
 from vctl.simulate.workload import Arrival, Workload, in_order
 from vctl.spec.fields import refuse
+from vctl.spec.ids import JOB_MARK
 from vctl.store import clusters, job_views, leases, rows, settings
 from vctl.store.database import database_path
 from vctl.store.store import Store
@@ -87,7 +89,7 @@ def at(home: Path, wanted: Wanted, progress: playing.Progress | None = None) -> 
     """
     if wanted.trace is not None or wanted.model is not None:
         return made_up(wanted, queue_now(home), progress)
-    work, base = load(home, wanted.since_ns, wanted.until_ns)
+    work, base = load(home, wanted)
     work = playing.chosen(work, wanted.cluster, wanted.limit_factor)
     return playing.simulate(
         playing.Question(
@@ -123,10 +125,17 @@ def _variants(wanted: Wanted) -> list[playing.Variant]:
     ]
 
 
-def load(home: Path, since_ns: int | None, until_ns: int | None) -> tuple[Workload, Ledger]:
+def load(home: Path, wanted: Wanted) -> tuple[Workload, Ledger]:
     """The jobs of a state directory, and its cluster."""
     with Store.open(home, create=False) as store, store.snapshot():
-        return workload(store, since_ns, until_ns), machine(store)
+        if wanted.cluster is not None and JOB_MARK in wanted.cluster:
+            name = cluster_text(scope.existing(store, wanted.cluster))
+            raise refuse(
+                param("cluster"),
+                f"{name} is the cluster of one job, and what runs in it is simulated as a whole",
+                f"write {param('cluster')}=primary for the jobs of the primary, or name a logical cluster",
+            )
+        return workload(store, wanted.since_ns, wanted.until_ns), machine(store)
 
 
 def queue_now(home: Path) -> dict[str, object]:

@@ -9,6 +9,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import COLOR, HOME, NO_HEADER, OUTPUT
 from vctl.cli.declare import command
 from vctl.cli.output import API_VERSION, Answer
+from vctl.core.clusters import PRIMARY
 from vctl.core.text import visible
 from vctl.errors import BadSpec
 from vctl.operations.params import Opt
@@ -82,9 +83,10 @@ def simulate(
     """Simulate a workload under other policies or machines, and compare them.
 
     The scheduler itself runs, under a virtual clock. Without --trace or --model the recorded history of this state
-    directory is simulated on its own cluster. Reports waiting time, bounded slowdown (threshold 10 s), utilisation,
-    fairness and makespan of each policy, and the difference to the current one. Changes nothing. Queue settings may
-    follow the policy: backfill_depth, ageing_s, half_life_s, starvation_after_s, max_running_jobs, …
+    directory is simulated on its own cluster; inside a job that shares a cluster, the jobs of that cluster. Reports
+    waiting time, bounded slowdown (threshold 10 s), utilisation, fairness and makespan of each policy, and the
+    difference to the current one. Changes nothing. Queue settings may follow the policy: backfill_depth, ageing_s,
+    half_life_s, starvation_after_s, max_running_jobs, …
     """
     _check_sources(
         trace,
@@ -106,7 +108,7 @@ def simulate(
         model=None if model is None else ops.simulated.Model(**of_model),  # type: ignore[arg-type]  # as declared above
         since_ns=None if since is None else _moment(since, "--since"),
         until_ns=None if until is None else _moment(until, "--until"),
-        cluster=None if cluster is None else spec.ids.resolve_cluster_id(cluster, "--cluster"),
+        cluster=_scope(call, cluster, recorded=trace is None and model is None),
         policies=tuple(policy or ()),
         nodes=tuple(_number(one) for one in nodes or ()),
         template=template,
@@ -135,6 +137,13 @@ def _check_sources(
         for name, value in () if given else options.items():
             if value is not None:
                 raise BadSpec(f"{name}: it applies to {what} only", fix=fix)
+
+
+def _scope(call: Call, given: str | None, *, recorded: bool) -> str | None:
+    """The cluster whose jobs are simulated: of the recorded ones, inside a job those of its cluster; else all."""
+    if given is None and (not recorded or call.cluster(None) == PRIMARY):
+        return None
+    return call.cluster(given)
 
 
 def _number(text: str) -> int:
