@@ -89,6 +89,37 @@ def test_the_running_limit(here: Life) -> None:
     here.until(lambda: running(here) == {"a_3", "a_5", "a_6"})
 
 
+def messages(life: Life, name: str) -> list[str]:
+    """What each member says that waits for a place, by index; the list has the members of all arrays."""
+    found, _ = job_ops.list_jobs(life.store, all=True)
+    return [
+        job["message"]
+        for job in reversed(found)
+        if job["array_id"] == name and job["state_reason"] == "ArrayLimit"
+    ]
+
+
+def test_the_limit_has_numbers(here: Life) -> None:
+    """Spec 8: a pending job always has numbers; those of one array are not shown for another."""
+    array(here, "a", "0-4%3", *SLEEP)
+    array(here, "b", "0-2%1", *SLEEP)
+    at_limit = "the running members of its array are at the limit: "
+    assert messages(here, "a") == [f"{at_limit}0 run and 3 are next, at most 3 may run at a time"] * 2
+    here.until(lambda: len(running(here)) == 4)
+    assert messages(here, "a") == [f"{at_limit}3 run, at most 3 may run at a time"] * 2
+    assert messages(here, "b") == [f"{at_limit}1 runs, at most 1 may run at a time"] * 2
+    assert here.job("b_2")["message"] == f"{at_limit}1 runs, at most 1 may run at a time"
+    job_edits.hold(here.store, "b_1")
+    assert messages(here, "b") == [f"{at_limit}1 runs, at most 1 may run at a time"]
+    for most, told in (
+        (2, "the next round of the scheduler gives out the free places of its array: "),
+        (1, at_limit),
+    ):
+        with here.store.transaction():
+            here.store.db.execute("UPDATE arrays SET at_once = ? WHERE array_id = 'b'", (most,))
+        assert messages(here, "b") == [f"{told}1 runs, at most {most} may run at a time"]
+
+
 def test_a_limit_to_the_end(here: Life) -> None:
     array(here, "a", "0-19%2", "true")
     most = 0

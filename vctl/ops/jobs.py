@@ -160,7 +160,7 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
     """What is ``Shown`` of listed jobs as their reasons; those that are alike are judged once."""
     reasons, known, shown = Reasons(store), dict[Values, Shown](), list[Values]()
     winners: Collection[int] = ()
-    for kind, neighbours in runs(*(columns[name] for name in ALIKE)):
+    for kind, neighbours in runs(*(columns[name] for name in ALIKE), _without_a_place(columns)):
         numbers = columns["job_id"][neighbours.start : neighbours.stop]
         if kind[0] != jb.PENDING:
             shown.append(Alike(kind[1:3], len(numbers)))
@@ -177,6 +177,16 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
         else:
             shown.append(Alike(known[kind], len(numbers)))
     return shown[0] if len(shown) == 1 else list(chain(*shown))
+
+
+def _without_a_place(columns: Mapping[str, Values]) -> Values:
+    """The arrays of the listed members that their running limits hold back; None for all other jobs."""
+    closed, array_ids = columns["closed"], columns["array_id"]
+    if isinstance(array_ids, Alike) or (isinstance(closed, Alike) and closed[0]):
+        return array_ids
+    if isinstance(closed, Alike):
+        return Alike(None, len(closed))
+    return [array_id if one else None for one, array_id in zip(closed, array_ids, strict=True)]
 
 
 def _reason(store: Store, reasons: Reasons, job_id: int) -> Shown:

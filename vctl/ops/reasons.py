@@ -16,7 +16,7 @@ from vctl.core import jobs as jb
 from vctl.core.leases import Lease
 from vctl.core.wording import amounts_text, cluster_text, counted, listed
 from vctl.ops.forms import Shown, timestamp
-from vctl.store import dependencies, job_views, rows, settings
+from vctl.store import arrays, dependencies, job_views, rows, settings
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Reasons:
         self._judged: dict[object, tuple[str, str]] = {}
         self._shortages: dict[object, Shortage] = {}
         self._running: dict[str, dict[str, int]] = {}
+        self._arrays: dict[str, str | None] = {}
         self._searches = 0
         self._round_at: int | None = None
 
@@ -54,7 +55,7 @@ class Reasons:
         """Token and message of a row of ``job_views``."""
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
-        reason, message = gate(self.store, row)
+        reason, message = self._gate(row)
         if is_gate(reason):
             return reason, message
         if row["state_reason"] == jb.WAITING_FOR_PREEMPTION:
@@ -69,11 +70,21 @@ class Reasons:
         reason, _ = gate(self.store, row)
         return reason if is_gate(reason) else None
 
+    def _gate(self, row: Row) -> Shown:
+        """Token and message of the gate, with the numbers of an array; these are counted once."""
+        reason, message = gate(self.store, row)
+        if reason != jb.ARRAY_LIMIT:
+            return reason, message
+        array_id = str(row["array_id"])
+        if array_id not in self._arrays:
+            self._arrays[array_id] = _places(self.store, array_id)
+        return reason, self._arrays[array_id] or message
+
     def fresh(self, row: Row) -> Shown:
         """Token and message directly after the submit, before any round of a scheduler; without counting resources."""
         if row["status"] != jb.PENDING:
             return row["state_reason"], row["message"]
-        reason, message = gate(self.store, row)
+        reason, message = self._gate(row)
         return (reason, message) if reason is not None else (jb.PENDING_EVALUATION, UNSEEN)
 
     def shortage(self, row: Row) -> Shortage:
@@ -250,6 +261,7 @@ def _run(count: int, whose: str) -> str:
     return f"{counted(count, 'job')}{whose} run{'s' if count == 1 else ''}"
 
 
+AT_LIMIT = "the running members of its array are at the limit"
 NAMED = 5
 """The most awaited jobs that a message names."""
 
@@ -269,8 +281,23 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
             return jb.BACKOFF, kept or f"next try at {at}"
         return jb.BEGIN_TIME, f"begins at {at}"
     if row["closed"]:
-        return jb.ARRAY_LIMIT, "the running members of its array are at the limit"
+        return jb.ARRAY_LIMIT, AT_LIMIT
     return None, None
+
+
+def _places(store: Store, array_id: str) -> str | None:
+    """Why a member of an array has no place, with numbers; None where the array has no limit."""
+    found = arrays.places(store, array_id)
+    if found is None:
+        return None
+    most, run, following = found
+    why = (
+        AT_LIMIT
+        if run + following >= most
+        else "the next round of the scheduler gives out the free places of its array"
+    )
+    beside = f" and {following} {'is' if following == 1 else 'are'} next" if following else ""
+    return f"{why}: {run} run{'s' if run == 1 else ''}{beside}, at most {most} may run at a time"
 
 
 def _awaited(store: Store, job_id: int) -> str:

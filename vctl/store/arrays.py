@@ -130,3 +130,25 @@ def at_once(store: Store, array_id: str) -> int | None:
     """How many members may run at once."""
     found: int | None = store.value("SELECT at_once FROM arrays WHERE array_id = ?", array_id)
     return found
+
+
+def places(store: Store, array_id: str) -> tuple[int, int, int] | None:
+    """The running limit of an array, how many members run, and how many others have a place; None without a limit.
+
+    Places beyond the limit are not looked for.
+    """
+    array = get(store, array_id)
+    if array is None or array["at_once"] is None:
+        return None
+    most = int(array["at_once"])
+    run: int = store.value(
+        "SELECT count(*) FROM jobs INDEXED BY jobs_running WHERE job_id BETWEEN ? AND ? AND status = 'RUNNING'",
+        *_span(array),
+    )
+    following: int = store.value(
+        "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE job_id BETWEEN ? AND ? AND status = 'PENDING'"
+        " AND NOT closed LIMIT ?)",
+        *_span(array),
+        max(0, most - run),
+    )
+    return most, run, following
