@@ -1,7 +1,7 @@
 # bash completion for vctl, printed by `vctl completion bash`; vctl itself knows the words.
 _vctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} word
-    if [[ $cur == "=" ]]; then cur=""; fi
+    if [[ $cur == [=:] ]]; then cur=""; fi
     COMPREPLY=()
     while IFS=$'\t' read -r word _; do
         case $word in

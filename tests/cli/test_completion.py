@@ -64,6 +64,25 @@ CASES = {
     "nodes": ("vctl node drain 4c", ["4c8g-00", "4c8g-01"]),
     "kinds": ("vctl list j", ["jobs"]),
     "objects of a kind": ("vctl get nodes 4", ["4c8g-00", "4c8g-01"]),
+    "virtual nodes": ("vctl get vnodes team", ["team-a/0"]),
+    "conditions with jobs": (
+        "vctl run --after n",
+        ["notok:other", "notok:train-2", "notok:train-1", "notok:last"],
+    ),
+    "jobs of a condition": ("vctl run --after ok:tr", ["ok:train-2", "ok:train-1"]),
+    "jobs of a condition after =": ("vctl run --after=any:o", ["any:other"]),
+    "a bare job to wait for": ("vctl run --after oth", ["other"]),
+    "no jobs of an unknown condition": ("vctl run --after nok:", []),
+    "the condition where bash splits": ("vctl run --after ok : tr", ["train-2", "train-1"]),
+    "words behind a condition that bash splits": ("vctl run --after ok : other --num-c", ["--num-cpus"]),
+    "states": ("vctl ps --state S", ["SUCCEEDED", "STOPPED"]),
+    "states of the kind": ("vctl list nodes --state D", ["DRAINING", "DRAINED", "DEAD"]),
+    "states of tasks": ("vctl task list --state=F", ["FINISHED", "FAILED"]),
+    "states of clusters": ("vctl vc list --state A", ["ACTIVE"]),
+    "one more state": ("vctl ps --state FAILED,S", ["FAILED,SUCCEEDED", "FAILED,STOPPED"]),
+    "no state twice": ("vctl ps --state FAILED,F", []),
+    "causes": ("vctl run --retry-on N", ["NodeFailed"]),
+    "one more cause": ("vctl run --retry-on=NodeFailed,E", ["NodeFailed,ExitCode"]),
     "files": ("vctl job submit --env-file dat", [":file"]),
     "folders": ("vctl job submit --cwd=/t", [":dir"]),
     "options and their values in front": ("vctl -o json --color=never job li", ["list"]),
@@ -219,6 +238,15 @@ def test_fish_offers(folder: Path) -> None:
 
 def test_zsh_offers(folder: Path) -> None:
     assert by_zsh(SHELLS, folder) == WANTED
+
+
+def test_bash_offers_jobs_behind_a_colon_where_it_splits_words(folder: Path) -> None:
+    for line, wanted in {
+        "vctl run --after ok : tr": ["train-1", "train-2"],
+        "vctl run --after ok :": ["last", "other", "train-1", "train-2"],
+        "vctl run --after any:tr": ["any:train-1", "any:train-2"],
+    }.items():
+        assert sorted(by_bash(line, folder)) == wanted, line
 
 
 def test_bash_offers_commands_for_the_first_word_only(folder: Path) -> None:

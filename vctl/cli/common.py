@@ -51,7 +51,12 @@ FILTER = _option(
 ALL = _option("all", Flag, "-a", "--all", help="Include finished ones, as this list always does.")
 USER = _option("user", Text, "--user", metavar="NAME", help="Only entries of this user.")
 STATE = _option(
-    "state", Text, "--state", metavar="STATE,…", help="Only entries in one of these states, finished or not."
+    "state",
+    Text,
+    "--state",
+    metavar="STATE,…",
+    complete="states",
+    help="Only entries in one of these states, finished or not.",
 )
 SINCE = _option(
     "since", Text, "--since", metavar="TIME",

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from vctl import operations
+from vctl import operations, spec
 from vctl.cli import catalog
-from vctl.cli.common import HOISTED
+from vctl.cli.common import CHOSEN_BY, HOISTED
 from vctl.cli.declare import Command
 from vctl.core.text import visible
 from vctl.operations.params import Param
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FILES = {"bash": "vctl.bash", "zsh": "_vctl", "fish": "vctl.fish"}
 MOST = 500
+AFTER = "after"
 Offer = tuple[str, str]
 HELP = ("--help", "Show help.")
 VERSION = ("--version", "Print the version.")
@@ -46,10 +47,14 @@ def candidates(words: Sequence[str]) -> Iterable[Offer]:
     *before, current = words
     for word in before:
         line.read(word)
-    if line.pending is None and line.with_value(current):
+    if line.goes_on(current):
+        line.read(current)
+        current = ""
+    elif line.pending is None and line.with_value(current):
         line.read(current.partition("=")[0])
+        current = current.partition("=")[2]
     if line.pending:
-        return _values(line.pending, line)
+        return _values(line.pending, line, current)
     if line.own_from:
         return [(f":command {line.own_from}", "")]
     if line.command is None:
@@ -62,8 +67,8 @@ def candidates(words: Sequence[str]) -> Iterable[Offer]:
         return [*_names(line.params), HELP]
     arguments = [param for param in line.command.params if param.is_argument]
     if len(line.loose) < len(arguments):
-        return _values(arguments[len(line.loose)], line)
-    return _values(arguments[-1], line) if arguments and arguments[-1].many else []
+        return _values(arguments[len(line.loose)], line, current)
+    return _values(arguments[-1], line, current) if arguments and arguments[-1].many else []
 
 
 class _Line:
@@ -76,6 +81,10 @@ class _Line:
         self.params: Sequence[Param] = HOISTED
         self.pending: Param | None = None
         """The option whose value comes next."""
+        self.last: Param | None = None
+        """The option whose value was the word before."""
+        self.split_value = ""
+        """The part of its value in front of a colon where bash splits it."""
         self.loose: list[str] = []
         self.own_from = 0
         """How many words stand in front of the user's own command, once it has begun."""
@@ -86,6 +95,10 @@ class _Line:
         self.read_words += 1
         if word == "=" and self.pending:
             return  # bash splits there
+        if self.goes_on(word):
+            self.pending = self.last
+            return
+        self.last, self.split_value = self.pending, word
         if self.pending:
             if self.pending.name == "home":
                 self.home = word
@@ -107,6 +120,10 @@ class _Line:
                 self.own_from = self.read_words - 1
         else:
             self._choose(word)
+
+    def goes_on(self, word: str) -> bool:
+        """Whether the value of the option before goes on: bash splits at the colon of ``ok:ID``."""
+        return word == ":" and self.last is not None and self.last.info.complete == AFTER
 
     def with_value(self, word: str) -> bool:
         """Whether a word is an option with its value, such as ``--limit=3``."""
@@ -134,7 +151,7 @@ def _names(params: Iterable[Param]) -> list[Offer]:
     ]
 
 
-def _values(param: Param, line: _Line) -> Iterable[Offer]:
+def _values(param: Param, line: _Line, current: str) -> Iterable[Offer]:
     if param.info.choices:
         return [(choice, "") for choice in param.info.choices]
     kind = param.info.complete
@@ -142,8 +159,38 @@ def _values(param: Param, line: _Line) -> Iterable[Offer]:
         return [(f":command {line.read_words}", "")]
     if kind in ("file", "dir"):
         return [(f":{kind}", "")]
+    if kind == AFTER:
+        return _awaited(line, current)
+    if kind in ("states", "causes"):
+        return _more_of(_states(line) if kind == "states" else spec.job_request.CAUSES, current)
     kind = line.loose[0] if kind == "objects" and line.loose else kind
     return _live(LIVE[kind], line.home) if kind in LIVE else []
+
+
+def _awaited(line: _Line, current: str) -> list[Offer]:
+    """What ``--after`` may be: a job, or a condition with a job."""
+    jobs = list(_live(_jobs, line.home))
+    if line.pending is line.last:  # the condition is a word of its own
+        return jobs if line.split_value in spec.options.CONDITIONS else []
+    together = [(f"{condition}:{job}", about) for condition in spec.options.CONDITIONS for job, about in jobs]
+    return together if ":" in current else jobs + together
+
+
+def _states(line: _Line) -> Sequence[str]:
+    """The states of the objects that the command lists."""
+    assert line.command is not None
+    group = catalog.SHORT.get(line.command.path, line.command.path).split()[0]
+    kind = {"job": "jobs", "task": "tasks", "node": "nodes", "vc": "clusters"}.get(
+        group, "".join(line.loose[:1])
+    )
+    states: Sequence[str] = CHOSEN_BY.get(kind, {}).get("states", ())
+    return states
+
+
+def _more_of(words: Sequence[str], current: str) -> list[Offer]:
+    """One more of some words that commas separate."""
+    before, comma, _ = current.rpartition(",")
+    return [(f"{before}{comma}{word}", "") for word in words if word.upper() not in before.upper().split(",")]
 
 
 def _live(ids: Callable[["Backend"], list[Offer]], home: str | None) -> list[Offer]:
@@ -184,10 +231,7 @@ def _nodes(backend: "Backend") -> list[Offer]:
 
 
 def _vnodes(backend: "Backend") -> list[Offer]:
-    from vctl.core.clusters import PRIMARY
-
-    here = os.environ.get("VCTL_CLUSTER_ID") or PRIMARY
-    return [(str(node["NodeID"]), "") for node in operations.views.nodes(backend, here)][:MOST]
+    return [(vnode["vnode_id"], vnode["kind"]) for vnode in operations.views.vnodes(backend)][:MOST]
 
 
 LIVE: dict[str, Callable[["Backend"], list[Offer]]] = {
@@ -202,7 +246,7 @@ SCRIPTS = {
     "bash": r"""# bash completion for vctl, printed by `vctl completion bash`; vctl itself knows the words.
 _vctl() {
     local cur=${COMP_WORDS[COMP_CWORD]} word
-    if [[ $cur == "=" ]]; then cur=""; fi
+    if [[ $cur == [=:] ]]; then cur=""; fi
     COMPREPLY=()
     while IFS=$'\t' read -r word _; do
         case $word in

@@ -166,7 +166,7 @@ def request(
     after: Annotated[
         Sequence[str],
         Opt(
-            "--after", metavar="COND:ID",
+            "--after", metavar="COND:ID", complete="after",
             help="Start only after that job succeeded (ok:ID), ended (any:ID) or failed (notok:ID); repeatable.",
         ),
     ] = (),
@@ -192,7 +192,7 @@ def request(
     retry_on: Annotated[
         Sequence[str],
         Opt(
-            "--retry-on", metavar="CAUSE,…", reads="words",
+            "--retry-on", metavar="CAUSE,…", reads="words", complete="causes",
             help="Failures to retry: NodeFailed (default), ExitCode, LaunchFailed, OutOfMemory.",
         ),
     ] = NODE_FAILED,

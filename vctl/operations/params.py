@@ -38,8 +38,8 @@ class Opt:
     """One parameter: ``cluster: Annotated[str | None, Opt("-c", "--cluster", help="…")] = None``.
 
     ``off`` names the opposite of a flag, ``bare`` is the value of an option without a value, and ``complete``
-    names the words that the shell offers: jobs, clusters, nodes, file or dir. ``reads`` names the reader that
-    turns the text of the command line into the value (``READERS`` in ``vctl/cli/declare.py``).
+    names the words that the shell offers: jobs, clusters, nodes, after, states, causes, file or dir. ``reads`` names
+    the reader that turns the text of the command line into the value (``READERS`` in ``vctl/cli/declare.py``).
 
     A server knows the parameter as ``wire`` and refuses numbers below ``least``, above ``most``, not above ``above``,
     and texts and lists with more than ``longest`` parts. ``kernel``: the value is any bytes (a path, an argument, a
