@@ -1,4 +1,4 @@
-"""The environment of a process: what its command brings, and what vctl puts over it. Pure."""
+"""The environment of a process: the variables of its command, and those that vctl sets over them. Pure."""
 
 import marshal
 import os

@@ -1,4 +1,4 @@
-"""The knowledge of runs on this machine: from the lines of supervisors, and from the record files of all others.
+"""What is known of the runs on this machine: from the lines of supervisors, else from the record files.
 
 A file is read when a run is looked for, and watched while its supervisor has no line to this process.
 """

@@ -1,7 +1,7 @@
 """Runs processes on this machine: `LocalRuntime`, the Runtime of section 16's local runtime.
 
 Processes are started by supervisors (supervisor.py) that a fork server forks (launcher.py) and that outlive this
-process. What is known of runs is what supervisors say and have written (records.py), so any number of schedulers, one
+process. Runs are known only from what supervisors send and have written (records.py), so any number of schedulers, one
 after the other or at once, see the same. Decides nothing: time limits and retries are the scheduler's.
 """
 

@@ -1,7 +1,7 @@
 """The log file of a run: opened so that no link is followed, and kept below a size while the run writes it.
 
 Stand-alone, like processes.py: runs in a supervisor. A log that has grown too large loses its beginning: the kernel
-gives the blocks back (a hole), what follows keeps its place, and whoever writes or reads does not notice.
+frees the blocks (a hole), the rest keeps its offsets, and writers and readers do not notice.
 """
 
 import _ctypes

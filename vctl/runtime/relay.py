@@ -177,7 +177,7 @@ def _marked(reading: int, mark: bytes, rest: bytes) -> tuple[bytes, bool]:
 
 
 class Terminal:
-    """The command on a terminal of its own, and the line to whoever sits before it."""
+    """The command on a terminal of its own, and the connection to the user's terminal."""
 
     def __init__(self, line: socket.socket, command: list[str]) -> None:
         import pty

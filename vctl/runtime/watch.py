@@ -1,6 +1,6 @@
 """Waking up when files change: inotify through ctypes. Knows nothing of what the files mean.
 
-A watch tells that something happened, not what is true now: whoever is woken looks at the files.
+A watch reports that something happened, not what is true now: the caller that it wakes reads the files.
 """
 
 import ctypes

@@ -1,16 +1,16 @@
 """What runs on a node of a Ray cluster for one state directory: an actor over a local runtime of that node.
 
 The local runtime does what it does on one machine: supervisors start processes in sessions of their own, record how
-they end, and outlive whoever asked them. So the agent may be killed at any time, and the next one goes on from the
-files of the node. They lie in a folder of the node, for each state directory and each life of a raylet another one:
+they end, and outlive the process that asked for them. So the agent may be killed at any time, and the next one
+continues from the files of the node. Each state directory has a folder on the node for each life of a raylet:
 
     records/ stops/ logs/     as in a state directory; the log of a run is logs/<run>
     rays/                     what keepers of Rays are shown, and say (keepers.py)
     claims/<run>              the number of the supervisor to which a run was given: it is given to no other one
     guard                     locked by the guard (guard.py), which ends what runs here when the raylet ends
 
-The agent answers what is asked and keeps nothing that is not in the files. What a scheduler does not know yet of its
-runs it gets by `poll`, to which it says what it knows; so an answer that is lost is given again.
+The agent answers requests and keeps no state outside the files. A scheduler gets news of its runs by `poll`, to which
+it says what it knows already; so the agent repeats an answer that was lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from vctl.runtime.watch import MODIFY, MOVED_TO, Watch
 Known = Mapping[str, tuple[Packed | None, int, str]]
 """Run -> what was seen of it last, how much of its log is there, and what it has said."""
 IDLE_S = 120.0
-"""An agent that nobody has asked for so long, and that has no run, ends."""
+"""An agent without runs ends when no request has come for this long, in seconds."""
 _LOOK_S = 5.0
 _ANSWER_S = 1.0
 

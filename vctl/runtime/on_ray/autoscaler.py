@@ -15,7 +15,7 @@ _AGAIN_S = 5.0
 
 
 class Autoscaler:
-    """What it is to be asked for, and the task that does it."""
+    """The nodes to ask Ray's autoscaler for, and the task that asks."""
 
     def __init__(self, tell: Callable[..., None], say: Callable[[str], None]) -> None:
         self.tell, self.say = tell, say

@@ -44,7 +44,7 @@ def nobody_at(address: str) -> str:
 
 
 class Connection:
-    """The link that there is, if any."""
+    """The scheduler's present link to Ray, if there is one."""
 
     def __init__(self, home: Path, *words: str) -> None:
         self.log, self.words = home / LOG, words

@@ -28,9 +28,9 @@ def constraint(wanted: Iterable[WantedNode], nodes: Iterable[RayNode]) -> list[P
 
 
 class Growth:
-    """What is wanted, and what the present link was told of it.
+    """The nodes that are wanted, and those that the present link was asked for.
 
-    A request stays in Ray until another one replaces it, whoever made it. The file says that one may be there.
+    A request stays in Ray until another one replaces it, whichever process made it. The file says that there may be one.
     """
 
     def __init__(self, folder: Path, tell: Callable[..., None]) -> None:

@@ -1,6 +1,6 @@
 """Keepers of Rays of jobs on one node: how they are started, what they are shown and say, where their Ray lies.
 
-In the folder of the node (agent.py), replaced as a whole by whoever writes:
+Their files lie in the folder of the node (agent.py); each writer replaces its file as a whole:
 
     rays/<run>         what the keeper is shown of its virtual nodes
     rays/<run>.said    what it says
@@ -20,7 +20,7 @@ from vctl.runtime.on_ray.rays import JOINS, SATELLITE
 
 
 class Keepers:
-    """Those of one state directory."""
+    """The keepers of one state directory on this node."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "rays"

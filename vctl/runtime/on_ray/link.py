@@ -35,7 +35,7 @@ from vctl.runtime.on_ray.reservations import Reservations
 from vctl.runtime.on_ray.wire import NAMESPACE, Packed, Places
 
 NODES_S = 0.5
-"""How often Ray is asked for its nodes."""
+"""How often the link asks Ray for its nodes."""
 _POLL_S = 10.0
 _AGAIN_S = (0.1, 5.0)
 _THREADS = 8

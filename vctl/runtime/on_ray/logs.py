@@ -1,7 +1,7 @@
 """Logs of runs on other machines, taken over into the state directory: each byte once, whatever is killed.
 
 One process writes, all runs of it. Before bytes are written, a note says which part of the log of the run they are and
-where they go; who comes after a crash asks for that part again and writes it to the same place.
+where they go; after a crash the next process asks for that part again and writes it to the same place.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _NODE_LABEL = "ray.io/node-id"
 
 
 class Reservations:
-    """Those of one state directory."""
+    """The reservations of one state directory."""
 
     def __init__(self, state: str, say: Callable[[str], None]) -> None:
         self.state, self.say = state, say

@@ -50,7 +50,7 @@ class Run:
 
 
 class Kept:
-    """The files."""
+    """The files of the runs that a scheduler has sent to nodes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

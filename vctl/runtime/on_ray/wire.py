@@ -1,6 +1,6 @@
-"""What travels between a scheduler, its link to Ray and the agents on Ray's nodes; the names they give things in Ray.
+"""Messages between a scheduler, its link to Ray and the agents on Ray's nodes; the names of vctl's things in Ray.
 
-All of it is made of tuples, texts and numbers, so that it can be marshalled, and read by another version of Python.
+All messages are made of tuples, texts and numbers, so that another version of Python can unmarshal them.
 """
 
 from __future__ import annotations
