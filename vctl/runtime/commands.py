@@ -20,7 +20,7 @@ from vctl.runtime import processes
 MOST_ANSWER = 1 << 20
 """Largest answer, in bytes."""
 CALL_MARK = "VCTL_REQUEST_ID"
-"""In the environment of a command: how a call that outlived its scheduler is found."""
+"""The variable of a command by which a call that outlived its scheduler is found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Starting a process that belongs to nobody: own session, no terminal, no directory in use, not our child.
+"""Starts a detached process: own session, no terminal, no directory in use, not our child.
 
 It outlives the process that starts it, the terminal, and the job that both may be in.
 """
@@ -15,11 +15,11 @@ HANDED_OVER = 3
 """The descriptor under which the new process finds what it was given."""
 _SHELL = "/bin/sh"
 _BEHIND = 'unset PWD OLDPWD; "$@" &'
-"""A shell forks once more and leaves: what it starts is no child of the program that wants it started."""
+"""The shell forks once more and exits, so the new process is no child of the program that starts it."""
 
 
 def start_detached(argv: Sequence[str], env: Mapping[str, str], *, log: Path, hand_over: int) -> None:
-    """Start it and return at once. Its output is appended to the log; it inherits one descriptor."""
+    """Start a process and return at once. Its output is appended to the log; it inherits one descriptor."""
     files = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, os.fspath(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
@@ -39,7 +39,7 @@ def start_detached(argv: Sequence[str], env: Mapping[str, str], *, log: Path, ha
 
 
 def settle_in() -> None:
-    """In the new process: keep nothing of the starter but the three standard files and what was handed over."""
+    """In the new process: keep nothing of the starter but the standard files and the descriptor HANDED_OVER."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > HANDED_OVER:
             with contextlib.suppress(OSError):  # the one that listed the directory

@@ -7,8 +7,9 @@
 
     D <run>                                          it does not take the run ahead; only on the line to the scheduler
 
-A line ends in a checksum and a newline, and counts only if both are there. A supervisor that writes after a line that
-was cut short begins with a newline. The same lines travel to the scheduler on the supervisor's line to it.
+A line ends in a checksum and a newline, and counts only if both are there. A supervisor that writes after a
+line that was cut short begins with a newline. The same lines travel to the scheduler on the supervisor's line
+to it.
 
 Stand-alone, like processes.py: written by supervisors, read by schedulers. Imports only built-in modules.
 """

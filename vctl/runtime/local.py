@@ -1,8 +1,9 @@
 """Runs processes on this machine: `LocalRuntime`, the Runtime of section 16's local runtime.
 
-Processes are started by supervisors (supervisor.py) that a fork server forks (launcher.py) and that outlive this
-process. Runs are known only from what supervisors send and have written (records.py), so any number of schedulers, one
-after the other or at once, see the same. Decides nothing: time limits and retries are the scheduler's.
+Processes are started by supervisors (supervisor.py) that a fork server forks (launcher.py) and that outlive
+this process. Runs are known only from what supervisors send and have written (records.py), so any number of
+schedulers, one after the other or at once, see the same. Decides nothing: time limits and retries are the
+scheduler's.
 """
 
 import marshal
@@ -30,7 +31,7 @@ from vctl.runtime.supervisor import STOP_SIGNAL, serves_all
 from vctl.runtime.supervisors import GONE
 
 RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
-"""In the environment of every process of a run: how what a killed supervisor left behind is found."""
+"""Every process of a run has these variables: they find what a killed supervisor left."""
 
 _CLEAR_TIMEOUT_S = 2.0
 _CLEAR_PAUSE_S = 0.01

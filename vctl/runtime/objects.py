@@ -23,7 +23,7 @@ from vctl.runtime import trees
 ROOT = "objects"
 _PLACE = re.compile(r"(\d+)\.(\d+)\.(.+)\Z")
 _MOST_SPARES = 256
-"""So many empty directories are kept for other jobs while nobody needs them."""
+"""At most this many unused empty directories are kept for later jobs."""
 
 
 class _Known:
@@ -42,7 +42,7 @@ class _Known:
 _known: dict[str, _Known] = {}
 """By the directory above them."""
 _STAGED, _BROUGHT = ".incoming-", ".brought-"
-"""No object has a name with a dot in front."""
+"""No object has a name that begins with a dot."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 Unusable = trees.Unusable
 MAX_SIZE = 1 << 60

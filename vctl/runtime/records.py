@@ -1,8 +1,8 @@
 """Record files as a scheduler reads them (format: lines.py), and requests to stop.
 
-Any process that can read the state directory can observe runs, without a supervisor, launcher or scheduler. A job can
-write here too: a line that is not as a supervisor writes it is skipped, and local.py judges what the other lines say. A
-disk that cannot be read raises RuntimeUnavailable.
+Any process that can read the state directory can observe runs, without a supervisor, launcher or scheduler. A
+job can write here too: a line that is not as a supervisor writes it is skipped, and local.py judges what the
+other lines say. A disk that cannot be read raises RuntimeUnavailable.
 """
 
 import contextlib

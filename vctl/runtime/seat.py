@@ -8,7 +8,7 @@ from collections import deque
 from vctl.runtime.records import RecordFile
 
 ANSWER_S = 2.0
-"""Who has not taken a request by then is suspended, or as good as dead."""
+"""A process that has not taken a request within this time is suspended, or as good as dead."""
 
 
 class Seat:

@@ -1,16 +1,17 @@
 """What runs on a node of a Ray cluster for one state directory: an actor over a local runtime of that node.
 
-The local runtime does what it does on one machine: supervisors start processes in sessions of their own, record how
-they end, and outlive the process that asked for them. So the agent may be killed at any time, and the next one
-continues from the files of the node. Each state directory has a folder on the node for each life of a raylet:
+The local runtime does what it does on one machine: supervisors start processes in sessions of their own,
+record how they end, and outlive the process that asked for them. So the agent may be killed at any time, and
+the next one continues from the files of the node. Each state directory has a folder on the node for each life
+of a raylet:
 
     records/ stops/ logs/     as in a state directory; the log of a run is logs/<run>
     rays/                     what keepers of Rays are shown, and say (keepers.py)
     claims/<run>              the number of the supervisor to which a run was given: it is given to no other one
     guard                     locked by the guard (guard.py), which ends what runs here when the raylet ends
 
-The agent answers requests and keeps no state outside the files. A scheduler gets news of its runs by `poll`, to which
-it says what it knows already; so the agent repeats an answer that was lost.
+The agent answers requests and keeps no state outside the files. A scheduler gets news of its runs by `poll`,
+to which it says what it knows already; so the agent repeats an answer that was lost.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ LOG = "ray.log"
 CONNECT_S = 60.0
 """How long it may take until Ray has answered."""
 LISTEN_S = 3.0
-"""How long nobody may listen where Ray is to be."""
+"""How long `nobody_at` tries to connect to the address of Ray."""
 _AGAIN_S = (1.0, 15.0)
 _FLUSH_S = 0.05
 _MOST_LOG_BYTES = 1 << 22

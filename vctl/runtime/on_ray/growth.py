@@ -30,7 +30,8 @@ def constraint(wanted: Iterable[WantedNode], nodes: Iterable[RayNode]) -> list[P
 class Growth:
     """The nodes that are wanted, and those that the present link was asked for.
 
-    A request stays in Ray until another one replaces it, whichever process made it. The file says that there may be one.
+    A request stays in Ray until another one replaces it, whichever process made it. The file exists while
+    there may be one.
     """
 
     def __init__(self, folder: Path, tell: Callable[..., None]) -> None:
@@ -40,11 +41,11 @@ class Growth:
         self.asked: list[Packed] | None = None
 
     def begin(self) -> None:
-        """There is a link that was told nothing."""
+        """Note that there is a new link, to which nothing was sent yet."""
         self.asked = None
 
     def ask(self, nodes: Mapping[str, RayNode]) -> None:
-        """Tell the link what it was not told."""
+        """Send the link the wanted nodes, unless it has them already."""
         if self.wanted is None:
             return
         asked = constraint(self.wanted, nodes.values())

@@ -35,17 +35,17 @@ class Run:
         self.groups = groups
         """Placement group -> what it reserves: one for what a job began with, others for what was added."""
         self.kind, self.main, self.count, self.words = kind, main, count, words
-        """Of a job's Ray (rays.py): the kind of keeper, the run of the job's command, the keepers that were started on
-        other nodes, and what they are started with."""
+        """For a run of a job's Ray (rays.py): the kind of keeper, the run of the job's command, how many
+        keepers were started on other nodes, and the words they are started with."""
         self.devices: Places = devices or {}
-        """Which of the GPUs that Ray has reserved are its own."""
+        """The GPUs of this run, among those that Ray has reserved."""
         self.shown, self.said = "", ""
-        """What its keeper is shown, and what that has said."""
+        """What the scheduler shows its keeper, and what the keeper has said."""
         self.seen: Packed | None = None
         self.request: Packed | None = None
-        """The message that launches it, until its agent knows it."""
+        """The message that launches the run, until its agent knows the run."""
         self.stop: tuple[float, int] | None = None
-        """When it is killed, on the monotonic clock, and the signal."""
+        """The time at which the run is killed, on the monotonic clock, and the signal of the stop."""
         self.failed: Seen | None = None
 
 

@@ -1,4 +1,4 @@
-"""Messages between a scheduler, its link to Ray and the agents on Ray's nodes; the names of vctl's things in Ray.
+"""Messages between a scheduler, its link to Ray and the agents on Ray's nodes; vctl's names in Ray.
 
 All messages are made of tuples, texts and numbers, so that another version of Python can unmarshal them.
 """
@@ -17,9 +17,9 @@ from vctl.core.values import value
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
 
 NAMESPACE = "vctl"
-"""Of the agents in Ray, whose actors have names within a namespace."""
+"""The Ray namespace of the agents: Ray names actors within a namespace."""
 FORMAT = 2
-"""Of all that agents are asked and answer; another one is not understood."""
+"""The version of the requests to agents and of their answers; other versions are not understood."""
 PREFIX_BYTES = 4
 MOST_CHUNK_BYTES = 1 << 18
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -45,12 +45,12 @@ class RayNode:
 
 
 def reservation_name(state: str, name: str) -> str:
-    """Of a placement group; `state` is the id of a state directory, `name` a job with its attempt."""
+    """The name of a placement group: `state` is the id of a state directory, `name` a job and attempt."""
     return f"vctl-{state}-{name}"
 
 
 def agent_name(state: str, node_id: str) -> str:
-    """Of the actor that carries out runs of one state directory on one node."""
+    """The name of the actor that carries out runs of one state directory on one node."""
     return f"vctl-{state}-agent-{node_id[:_NODE_LETTERS]}"
 
 
