@@ -58,7 +58,7 @@ class Call:
         self._pipe: int | None = read
 
     def poll(self) -> Called | None:
-        """Read what is there; the end once the command has ended or was ended for a limit, else None."""
+        """Read the available output; the result once the command ended or was ended for a limit, else None."""
         code = self._process.poll()  # first: what it wrote before its end is in the pipe then
         self._read()
         if len(self._answer) > MOST_ANSWER:
@@ -73,7 +73,7 @@ class Call:
         return Called(bytes(self._answer))
 
     def kill(self) -> None:
-        """End its process group and collect it."""
+        """Kill the process group of the command, and collect the command."""
         if self._process.returncode is None:  # not collected yet: the number is still its own
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -81,7 +81,7 @@ class Call:
         self._close()
 
     def wait(self, seconds: float) -> None:
-        """Give it so long to end by itself."""
+        """Wait at most this long for the command to end by itself."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 

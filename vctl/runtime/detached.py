@@ -39,7 +39,7 @@ def start_detached(argv: Sequence[str], env: Mapping[str, str], *, log: Path, ha
 
 
 def settle_in() -> None:
-    """In the new process: keep nothing of the starter but the standard files and the descriptor HANDED_OVER."""
+    """In the new process: keep nothing of the starter but the standard files and HANDED_OVER."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > HANDED_OVER:
             with contextlib.suppress(OSError):  # the one that listed the directory

@@ -9,14 +9,14 @@ from vctl.core.resources import SCALE
 
 
 class Shared:
-    """Variables that all runs of a command share: there may be many of both, so what is made of them is made once."""
+    """Variables that all runs of a command share. There may be many of both, so they are packed only once."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self.variables = variables
 
     @cached_property
     def packed(self) -> bytes:
-        """For a supervisor, which may have another locale, and so another encoding."""
+        """The variables as bytes for a supervisor, which may have another locale, and so another encoding."""
         encoded = {os.fsencode(name): os.fsencode(text) for name, text in self.variables.items()}
         return marshal.dumps(encoded)
 
@@ -27,7 +27,7 @@ NOTHING_SHARED = Shared({})
 def job_environment(
     brought: Mapping[str, str], vctl: Mapping[str, str], *, gpus: Iterable[str], cpus: int
 ) -> dict[str, str]:
-    """What vctl puts over the environment that the job's command brings.
+    """The variables that vctl sets over the environment of the job's command.
 
     `gpus` are device ids as CUDA reads them (indices in PCI order, or UUIDs); none hides every device. `cpus`
     is an amount in 1/10000; it sets OMP_NUM_THREADS, whole CPUs and at least 1, unless the command's

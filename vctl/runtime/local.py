@@ -31,7 +31,7 @@ from vctl.runtime.supervisor import STOP_SIGNAL, serves_all
 from vctl.runtime.supervisors import GONE
 
 RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
-"""Every process of a run has these variables: they find what a killed supervisor left."""
+"""Every process of a run has these variables; they identify what a killed supervisor left."""
 
 _CLEAR_TIMEOUT_S = 2.0
 _CLEAR_PAUSE_S = 0.01
@@ -106,7 +106,7 @@ class LocalRuntime(Runtime):
                 self._of[request.run_id] = file
 
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
-        """Have a run start in the moment in which another one is over; False when that is not possible."""
+        """Have a run start as soon as another one is over; False when that is not possible."""
         check_run_id(request.run_id)
         packed = marshal.dumps(_packed(request, self._told, follows))
         with self._lock:
@@ -116,13 +116,13 @@ class LocalRuntime(Runtime):
         return given
 
     def was_declined(self, run_id: str) -> bool:
-        """Whether a run that was to follow another one was not taken, and will not be."""
+        """Whether a run that was to follow another one was not taken, and never will be."""
         with self._lock:
             file = self._of.get(run_id)
             return file is not None and run_id in file.declined and run_id not in file.runs
 
     def let_next_go(self, run_id: str) -> None:
-        """A run was taken back that was to follow another one."""
+        """Drop a run that was to follow another one and was taken back."""
         with self._lock:
             file = self._of.pop(run_id, None)
             if file is not None:
@@ -143,7 +143,7 @@ class LocalRuntime(Runtime):
         return self._findings.poll.fileno()
 
     def changes(self) -> set[str]:
-        """Runs that have started or ended since the last call; also looks after who does not answer."""
+        """Runs that have started or ended since the last call; also tends supervisors that do not answer."""
         with self._lock:
             self._findings.hear()
             self._supervisors.tend()

@@ -46,7 +46,7 @@ class Failed(Exception):
 
 
 class Over(Exception):
-    """What this process waits for has come: Ray is to end."""
+    """The event that this process waits for has come: Ray is to end."""
 
 
 class Parent:

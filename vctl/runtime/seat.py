@@ -1,4 +1,4 @@
-"""A number as a scheduler has it: its file, the process that carries out its runs, and what that was given."""
+"""A number as a scheduler sees it: its file, the process that carries out its runs, and their requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisors that a scheduler has, by their numbers: which are free, what they were given, what they say.
+"""The supervisors of a scheduler, by their numbers: which are free, their requests, and their messages.
 
 A number is a record file. A run that was assigned to a number is started by whichever process has that file locked, and
 only if the file does not say that it was taken; so a request can be given to one process after another without ever
@@ -42,7 +42,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Supervisors:
-    """All of one scheduler."""
+    """All supervisors of one scheduler."""
 
     def __init__(self, records: Records, boot: str, watch: Callable[[RecordFile], None]) -> None:
         """``watch`` is told of files that nobody reports on by a line."""
@@ -78,7 +78,7 @@ class Supervisors:
         return seat.file.number
 
     def give(self, number: int, run_id: str, request: bytes) -> bool:
-        """Have a run started by whoever has the number; False when its file cannot tell whether it was started."""
+        """Have the holder of a number start a run; False when the file cannot tell whether it was started."""
         if (seat := self.seats.get(number)) is None:
             if (file := self.records.file(number)) is None:
                 return self._refuse(run_id)
@@ -323,7 +323,7 @@ class Supervisors:
     # ---- looking after them ----
 
     def tend(self) -> None:
-        """Replace who does not take what it was given; let those go that nobody needs."""
+        """Replace processes that do not take their requests; end idle supervisors that are not needed."""
         now = time.monotonic()
         for seat in list(self.untaken.values()):
             if seat.due is not None:
@@ -373,7 +373,7 @@ class Supervisors:
                 self.idle.append(seat)
 
     def leave_idle(self) -> None:
-        """Their files are gone."""
+        """Leave the idle numbers, whose files are gone."""
         for seat in list(self.idle):
             self.leave(seat)
 
@@ -389,7 +389,7 @@ class Supervisors:
         return min(due)
 
     def close(self) -> None:
-        """Let go of all; those that have a run carry it out and end."""
+        """Hang up on all supervisors; those that have a run carry it out and end."""
         for seat in list(self.by_fd.values()):
             self._hang_up(seat)
         if self.server is not None:

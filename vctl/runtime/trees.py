@@ -1,4 +1,4 @@
-"""Trees as a job may have left them: read and removed without following a link, however deep or shut they are."""
+"""Trees that a job has left: read and removed without following a link, at any depth and with any mode."""
 
 from __future__ import annotations
 

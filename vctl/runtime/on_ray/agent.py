@@ -73,14 +73,14 @@ class Agent:
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.lock = threading.Lock()
         self.turn = 0
-        """Which poll is answered: one that a later one or a launch follows ends at once."""
+        """The number of the current poll: a poll ends at once when a later one or a launch follows."""
         self.asked_at = time.monotonic()
         self.lost: set[str] = set()
         self.has_left = threading.Event()
         threading.Thread(target=self._end_when_idle, daemon=True).start()
 
     def hello(self) -> int:
-        """What it understands."""
+        """The version of the messages that this agent understands."""
         return FORMAT
 
     # ---- starting and ending ----

@@ -40,7 +40,7 @@ class Keepers:
         ray_parent.write(str(self.folder / run_id), text)
 
     def said(self, run_id: str) -> str:
-        """What a keeper has said; empty when it is none."""
+        """What a keeper has said; empty when it has said nothing."""
         try:
             return (self.folder / f"{run_id}{ray_parent.SAID}").read_text()
         except FileNotFoundError:
@@ -54,11 +54,11 @@ class Keepers:
                 (self.folder / f"{run_id}{suffix}").unlink(missing_ok=True)
 
     def forget_all(self) -> None:
-        """All are over."""
+        """Remove what is left of all keepers, which are over."""
         for name in os.listdir(self.folder):
             self.forget(name)
 
     def _directory(self, run_id: str) -> str:
-        """That of a Ray. Its path is short, as unix sockets lie in it."""
+        """The directory of a Ray. Its path is short, as unix sockets lie in it."""
         unique = hashlib.sha256(os.fsencode(self.folder / run_id)).hexdigest()[:16]
         return f"{ray_parent.FOLDERS}{unique}"

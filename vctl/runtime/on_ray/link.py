@@ -71,7 +71,7 @@ class Link:
         self.nodes: dict[str, Node] = {}
         self.alive: set[str] | None = None
         self.waiting: dict[str, asyncio.Event] = {}
-        """Runs that wait for their reservation; set when they are to be stopped."""
+        """Run that waits for its reservation -> an event, set when the run is to be stopped."""
         self.stops: dict[str, asyncio.Task[None]] = {}
         self.launches: dict[str, asyncio.Task[None]] = {}
         self.shows: dict[str, asyncio.Task[None]] = {}
@@ -84,7 +84,7 @@ class Link:
         self.agent = ray.remote(Agent)
 
     def tell(self, *message: Any) -> None:
-        """Tell the scheduler."""
+        """Send a message to the scheduler."""
         self.channel.sendall(wire.framed(message))
 
     def say(self, text: str) -> None:
@@ -94,7 +94,7 @@ class Link:
             self.tell("say", text)
 
     def begin_task(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something beside; the link ends when that fails."""
+        """Start a background task; the link ends when the task fails."""
         task = asyncio.ensure_future(doing)
         self.tasks.add(task)
         task.add_done_callback(self._done)
@@ -110,7 +110,7 @@ class Link:
     # ---- nodes ----
 
     async def follow_nodes(self) -> None:
-        """Tell of Ray's nodes whenever they are others."""
+        """Send Ray's nodes to the scheduler whenever they change."""
         told: list[Packed] = []
         while True:
             found = [wire.node_of(one) for one in await asyncio.to_thread(ray.nodes)]

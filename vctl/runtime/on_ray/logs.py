@@ -85,7 +85,7 @@ class Copies:
         return file
 
     def forget(self, run_id: str) -> None:
-        """A run is over."""
+        """Drop what is kept of a run that is over."""
         self.notes.pop(run_id, None)
         self.unsure.discard(run_id)
         (self.folder / run_id).unlink(missing_ok=True)
@@ -94,7 +94,7 @@ class Copies:
             self.close()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the log files."""
         for file in self.files.values():
             os.close(file)
         self.files.clear()

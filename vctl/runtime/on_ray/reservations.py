@@ -43,7 +43,7 @@ class Reservations:
         return chosen
 
     async def reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:
-        """Wait until a placement group is there; all runs of a job share it."""
+        """Wait until Ray has created a placement group; all runs of a job share it."""
         if name not in self.granted:
             self.granted[name] = asyncio.ensure_future(asyncio.to_thread(self._reserve, name, bundles))
         group = await asyncio.shield(self.granted[name])

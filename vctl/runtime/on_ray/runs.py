@@ -82,7 +82,7 @@ class Kept:
         return found
 
     def forget(self, run_id: str) -> None:
-        """A run is over."""
+        """Remove the file of a run that is over."""
         (self.folder / "runs" / run_id).unlink(missing_ok=True)
 
     def clear(self) -> None:

@@ -66,7 +66,7 @@ class RayRuntime(Runtime):
         """Reservation -> its placement groups."""
         self.news: set[str] = set()
         self.nodes: dict[str, RayNode] | None = None
-        """As Ray tells of them; None until it has."""
+        """Ray's nodes; None until the link has sent them."""
         self.nodes_changed = False
         self.growth = Growth(self.folder, self._send)
         self.link = Connection(self.home, address, self.state, str(self.home))

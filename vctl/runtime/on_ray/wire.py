@@ -160,7 +160,7 @@ def framed(message: Packed) -> bytes:
 
 
 def unframed(received: bytearray) -> Iterator[Packed]:
-    """The whole messages at the beginning of what was received, which are taken off it."""
+    """The complete messages at the beginning of the received bytes; they are removed from the bytes."""
     while len(received) >= PREFIX_BYTES:
         end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
         if len(received) < end:
@@ -171,7 +171,7 @@ def unframed(received: bytearray) -> Iterator[Packed]:
 
 
 def packed_request(request: LaunchRequest) -> Packed:
-    """What a run is started with, for its agent: the paths of log and home are those of its node."""
+    """A launch request for an agent, which adds the log path, home and supervisor of its node."""
     return (
         request.run_id, request.argv, dict(request.env), request.cwd, request.grace_s, request.niceness,
         request.log_max_bytes,
@@ -179,7 +179,7 @@ def packed_request(request: LaunchRequest) -> Packed:
 
 
 def request_of(packed: Packed, *, log_path: str, supervisor: int) -> LaunchRequest:
-    """The same on the node."""
+    """The launch request on the node."""
     run_id, argv, env, cwd, grace_s, niceness, log_max_bytes = packed
     return LaunchRequest(
         run_id, tuple(argv), env, cwd, log_path, supervisor=supervisor, grace_s=grace_s, niceness=niceness,
@@ -188,7 +188,7 @@ def request_of(packed: Packed, *, log_path: str, supervisor: int) -> LaunchReque
 
 
 def packed_seen(seen: Seen) -> Packed:
-    """What an agent has seen of a run."""
+    """The observation of a run as its agent sends it."""
     start, end = seen.start, seen.exit
     began = start and (
         start.pid, start.pid_started, start.supervisor, start.supervisor_started, start.boot_id, start.started_at
@@ -201,6 +201,6 @@ def packed_seen(seen: Seen) -> Packed:
 
 
 def seen_of(packed: Packed) -> Seen:
-    """The same for the scheduler."""
+    """The observation of a run that an agent has sent."""
     state, start, end, problem = packed
     return Seen(RunState(state), start and StartRecord(*start), end and ExitRecord(*end), problem)
