@@ -58,7 +58,7 @@ class Call:
         self._pipe: int | None = read
 
     def poll(self) -> Called | None:
-        """Read the available output; the result once the command ended or was ended for a limit, else None."""
+        """Read the available output; the result once the command has ended or hit a limit, else None."""
         code = self._process.poll()  # first: what it wrote before its end is in the pipe then
         self._read()
         if len(self._answer) > MOST_ANSWER:

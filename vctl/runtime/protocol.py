@@ -44,9 +44,9 @@ class Reservation:
 class LaunchRequest:
     """One process to start: never through a shell, with exactly the environment `env` (and VCTL_RUN_ID, VCTL_HOME).
 
-    That consists of the run's `own` variables over those that all runs of its command have.
+    `env` consists of the run's `own` variables over those that all runs of its command share.
     `supervisor` is the number that `Runtime.assign` gave and that the tables keep: nobody else starts the run.
-    `grace_s` is what processes left behind get between SIGTERM and SIGKILL when the main one has ended by
+    `grace_s` is the time between SIGTERM and SIGKILL for processes left behind when the main process ends by
     itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept. A tree of processes that
     uses more memory than `memory_bytes` (0: any) is killed. `node_id` and `reservation` are for a runtime of several
     machines that others use, too; so are `ray`, the part of the run in a Ray of its job (vctl/runtime/private_ray.py),
@@ -115,7 +115,7 @@ class RunState(StrEnum):
 class Seen:
     """A run as observed: `exit` is there exactly when EXITED, `start` whenever its process was started.
 
-    `problem`: why nothing is known of a run that is LOST, where it is known.
+    `problem`: why nothing is known of a run that is LOST, where the reason is known.
     """
 
     state: RunState

@@ -1,4 +1,4 @@
-"""A scheduler's end of its link to Ray (link.py): start it, exchange messages, replace it when it has ended."""
+"""A scheduler's end of its link to Ray (link.py): start it, exchange messages, replace it when it ends."""
 
 from __future__ import annotations
 

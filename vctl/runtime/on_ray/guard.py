@@ -1,8 +1,8 @@
 """Ends what runs on a node of a Ray cluster when its raylet ends: for Ray and vctl the node is dead from then on.
 
 Run as a script, `python -m vctl.runtime.on_ray.guard FOLDER PID START HOME`, by an agent. It is
-detached and sleeps until the raylet has ended. Then it kills each run of the folder with all its descendants, and
-removes the folder and the directories of the jobs' Rays.
+detached and sleeps until the raylet has ended. Then it kills each run of the folder with all its descendants,
+and removes the folder and the directories of the jobs' Rays.
 """
 
 from __future__ import annotations
