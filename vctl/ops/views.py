@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from vctl import ops
 from vctl.core import labels as lb
@@ -201,7 +201,7 @@ def scheduler(store: Store) -> Scheduler:
     starter = locks.scheduler_is_starting(store.home)
     holder = locks.holder(store.home)  # both are looked at before the heartbeat that follows them
     heartbeat = store.read_heartbeat()
-    starting = starter or _has_yet_to_beat(holder, int(heartbeat["last_beat_ns"]) if heartbeat else 0)
+    starting = starter or _has_yet_to_beat(holder, heartbeat)
     if heartbeat is None:
         return {
             "running": False, "starting": starting, "last_beat": None, "last_round_ms": None, "rounds": 0,
@@ -219,8 +219,9 @@ def scheduler(store: Store) -> Scheduler:
     }
 
 
-def _has_yet_to_beat(holder: locks.Holder | None, last_beat_ns: int) -> bool:
+def _has_yet_to_beat(holder: locks.Holder | None, heartbeat: Mapping[str, Any] | None) -> bool:
     """Whether a scheduler has taken its lock a moment ago and reads the state, before its first heartbeat."""
     if holder is None or holder.kind not in (locks.FOREGROUND, locks.BACKGROUND):
         return False
-    return last_beat_ns < holder.since_ns and time.time_ns() - holder.since_ns <= FRESH_NS
+    is_of_another = heartbeat is None or heartbeat["pid"] != holder.pid
+    return is_of_another and time.time_ns() - holder.since_ns <= FRESH_NS
