@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> Report:
             report.remark(f"{peer} is not installed: no comparison")
     if slurm.IS_INSTALLED and jobs > slurm.MOST_JOBS:
         report.remark(
-            f"Slurm: {slurm.MOST_JOBS} jobs, which takes it seconds; its state is on disk some seconds later"
+            f"Slurm runs {slurm.MOST_JOBS} jobs only, which take it seconds; it writes its state some seconds later"
         )
     report.remark("vctl: every submit and every end is on disk; single jobs come from one open connection")
     return report
