@@ -280,6 +280,24 @@ def test_a_wrong_byte_in_the_definition_of_a_table_is_said(
     look(home, 0)
 
 
+def test_a_wrong_byte_in_the_definition_of_an_index_is_said(written: Written, tmp_path: Path) -> None:
+    """The index is there and no query that names it can be planned: that was an internal error."""
+    with written.with_wal(written.wal) as store:
+        assert copies.odd_definition(store.db) is None
+        store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        data = (store.home / "cluster.db").read_bytes()
+    at = data.index(b"'FAILED'", data.index(b"CREATE INDEX jobs_failed"))
+    home = tmp_path / "state"
+    home.mkdir(mode=0o700)
+    (home / "cluster.db").write_bytes(data[: at + 3] + b"x" + data[at + 4 :])
+    with (
+        Store.open(home) as store,
+        pytest.raises(VctlError, match="index jobs_failed is not as vctl made it"),
+    ):
+        views.status.at(Here(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"})))
+    look(home, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_thousand_times_wrong_bytes(written: Written, tmp_path: Path) -> None:

@@ -72,18 +72,21 @@ def _set_unshown_aside(store: Store) -> list[str]:
 
 
 def unreadable(store: Store) -> Damaged | None:
-    """The error that names an unreadable table or row; None when all can be read. For failures of unknown cause."""
+    """The error that names a damaged definition or row; None when all can be read. For failures of unknown cause."""
     if table := copies.odd_table(store.db):
-        return Damaged(
-            f"the tables of the state directory are damaged: table {table} has other columns than vctl made",
-            fix="stop the daemon, then put a backup in place with `vctl restore FILE`",
-        )
-    found = _unreadable_rows(store, all_rows=True)
-    if not found:
-        return None
+        return _damaged(f"table {table} has other columns than vctl made")
+    if found := _unreadable_rows(store, all_rows=True):
+        fix = "set it aside with `vctl doctor --repair`; a scheduler that starts does so with most"
+        return Damaged(found[0], fix=fix)
+    if name := copies.odd_definition(store.db):
+        return _damaged(f"{name} is not as vctl made it")
+    return None
+
+
+def _damaged(problem: str) -> Damaged:
     return Damaged(
-        found[0],
-        fix="set it aside with `vctl doctor --repair`; a scheduler that starts does so with most",
+        f"the tables of the state directory are damaged: {problem}",
+        fix="stop the daemon, then put a backup in place with `vctl restore FILE`",
     )
 
 

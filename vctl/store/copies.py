@@ -101,6 +101,23 @@ def odd_table(db: sqlite3.Connection) -> str | None:
         return next((name for name in tables if _columns(db, name) != _columns(fresh, name)), None)
 
 
+def odd_definition(db: sqlite3.Connection) -> str | None:
+    """The first index, view or trigger that this version defines otherwise, such as ``index jobs_failed``.
+
+    The check of the pages does not find such damage, and a query that names the index cannot be planned.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        apply_migrations(fresh, VERSION)
+        there = _definitions(db)
+        return next((name for name, sql in _definitions(fresh).items() if there.get(name) != sql), None)
+
+
+def _definitions(db: sqlite3.Connection) -> dict[str, bytes]:
+    columns = "CAST(type || ' ' || name AS BLOB), CAST(sql AS BLOB)"
+    sql = f"SELECT {columns} FROM sqlite_master WHERE type <> 'table' AND sql IS NOT NULL ORDER BY type, name"
+    return {name.decode(errors="replace"): made for name, made in db.execute(sql)}
+
+
 def _objects(db: sqlite3.Connection) -> list[tuple[str, str]]:
     columns = "CAST(type AS BLOB), CAST(name AS BLOB)"
     sql = f"SELECT {columns} FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
