@@ -48,6 +48,7 @@ def test_many_seeds_keep_all_rules() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.in_ci
 @pytest.mark.timeout(1200)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # whoever fails leaves sockets
 @pytest.mark.parametrize("name", PLANTED)
