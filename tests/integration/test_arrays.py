@@ -57,7 +57,9 @@ def test_retries(one: Place) -> None:
 
 
 def test_a_gang(two: Place) -> None:
-    shell = 'echo "$RANK/$WORLD_SIZE on $MASTER_ADDR:$MASTER_PORT"; exit $((RANK * 4))'
+    said = 'echo "$RANK/$WORLD_SIZE on $MASTER_ADDR:$MASTER_PORT"; >"said.$RANK"'
+    # the member that fails ends the other one: it waits until that has said its line
+    shell = f"{said}; until [ -e said.0 ]; do sleep 0.01; done; exit $((RANK * 4))"
     ran = two.run("job", "submit", "--virtual-cluster", SPREAD_2X1, "--per-node", "--", "sh", "-c", shell)
     assert ran.code == 4
     ranks, ports = zip(*(line.split(":") for line in sorted(ran.out.splitlines())), strict=True)
