@@ -124,21 +124,35 @@ def test_without_a_scheduler_the_answer_is_what_one_would_say(world: World):
     assert [change["kind"] for change in answer["changes"]] == ["priority", "node"]
 
 
-@pytest.mark.parametrize("limit", ["max_running_jobs", "max_running_per_user"])
-def test_a_job_to_stop_is_not_said_to_hold_what_is_free(world: World, limit: str):
-    """A limit keeps the job back; the node has room for both."""
+@pytest.mark.parametrize(
+    ("limit", "option", "whose"),
+    [
+        ("max_running_jobs", "--max-running-jobs", ""),
+        ("max_running_per_user", "--max-running-per-user", " of each user"),
+    ],
+)
+def test_a_limit_of_running_jobs_is_offered_to_be_higher(world: World, limit: str, option: str, whose: str):
+    """The smallest limit that starts the job after those ahead of it. The job to stop holds nothing that it needs."""
     add(world)
     clusters.update(world.store, "primary", queue={limit: 1})
-    submit(world, "one", gang(1, CPU=1))
+    for name in ("one", "two", "three"):
+        submit(world, name, gang(1, CPU=1))
+        world.turn()
+    changes = why.why(world.store, "three")["changes"]
+    assert [(one["kind"], one["change"], one["command"]) for one in changes] == [
+        (
+            limit,
+            f"let 3 jobs{whose} run in primary at a time instead of 1",
+            f"vctl vc update primary {option} 3",
+        ),
+    ]
+    changes = why.why(world.store, "two")["changes"]
+    assert [(one["kind"], one["change"]) for one in changes] == [
+        (limit, f"let 2 jobs{whose} run in primary at a time instead of 1"), ("stop", "stop job one"),
+    ]  # fmt: skip
+    clusters.update(world.store, "primary", queue={limit: 3})
     world.turn()
-    submit(world, "two", gang(1, CPU=1))
-    world.turn()
-    (change,) = why.why(world.store, "two")["changes"]
-    assert (change["kind"], change["change"], change["command"]) == (
-        "stop",
-        "stop job one",
-        "vctl job stop one",
-    )
+    assert jobs.get_job(world.store, "three")["status"] == "RUNNING"
 
 
 def test_what_is_held_or_stopped(world: World):

@@ -53,7 +53,8 @@ def _words_and_command(change: Change, row: Row, launch: Row) -> tuple[str, str 
         case kinds.RELEASE:
             return "release it", command(["job", "release", str(row["submission_id"])])
         case kinds.RESUME:
-            return f"let {change.subject} admit jobs again", command(["vc", "resume", change.subject])
+            name = cluster_text(change.subject)
+            return f"let {name} admit jobs again", command(["vc", "resume", name])
         case kinds.UNDRAIN:
             return f"take node {change.subject} back into service", command(
                 ["node", "undrain", change.subject]
@@ -61,6 +62,11 @@ def _words_and_command(change: Change, row: Row, launch: Row) -> tuple[str, str 
         case kinds.PRIORITY:
             words = f"raise its priority from {change.old} to {change.new}"
             return words, command(["job", "edit", str(row["submission_id"]), "--priority", str(change.new)])
+        case kinds.RUNNING_JOBS | kinds.RUNNING_PER_USER:
+            name, option = cluster_text(change.subject), f"--{change.kind.replace('_', '-')}"
+            whose = " of each user" if change.kind == kinds.RUNNING_PER_USER else ""
+            words = f"let {counted(change.new or 0, 'job')}{whose} run in {name} at a time instead of {change.old}"
+            return words, command(["vc", "update", name, option, str(change.new)])
         case kinds.MAXIMUM | kinds.BORROW if change.cluster is not None:
             return _limit(change, change.cluster)
         case kinds.REPLICAS if change.cluster is not None:
@@ -70,7 +76,7 @@ def _words_and_command(change: Change, row: Row, launch: Row) -> tuple[str, str 
             )
             words = f"give {name} {counted(change.new or 0, 'whole node')} of template {change.subject}"
             words += f" instead of {change.old}"
-            return words, command(["vc", "update", change.cluster.cluster_id, "--replica-sets", counts])
+            return words, command(["vc", "update", name, "--replica-sets", counts])
         case kinds.NODE if change.node is not None:
             return _node(change.node)
         case kinds.STOP:
@@ -84,15 +90,13 @@ def _words_and_command(change: Change, row: Row, launch: Row) -> tuple[str, str 
 def _limit(change: Change, cluster: Cluster) -> tuple[str, str]:
     from vctl.spec.cluster_spec import spec_to_document
 
+    name = cluster_text(cluster.cluster_id)
     new, old = (_amount(change.where, amount) for amount in (change.new, change.old))
     if change.kind == kinds.BORROW:
-        words = f"let {cluster_text(cluster.cluster_id)} borrow up to {new} instead of {old}"
-        return words, command(
-            ["vc", "update", cluster.cluster_id, "--borrow-limit", document(cluster.borrow_limit or {})]
-        )
-    words = f"raise the maximum of {cluster_text(cluster.cluster_id)} from {old} to {new}"
-    spec = dumps(spec_to_document(cluster.spec))
-    return words, command(["vc", "update", cluster.cluster_id, "--spec", spec])
+        words = f"let {name} borrow up to {new} instead of {old}"
+        return words, command(["vc", "update", name, "--borrow-limit", document(cluster.borrow_limit or {})])
+    words = f"raise the maximum of {name} from {old} to {new}"
+    return words, command(["vc", "update", name, "--spec", dumps(spec_to_document(cluster.spec))])
 
 
 def _node(node: Node) -> tuple[str, str | None]:

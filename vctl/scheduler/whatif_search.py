@@ -20,6 +20,7 @@ from vctl.scheduler.whatif import MOST_WORK, Change, Holder, Spent, Trials
 
 RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
+RUNNING_JOBS, RUNNING_PER_USER = "max_running_jobs", "max_running_per_user"
 STOP, CANCEL, ANYWHERE, REPLICAS = "stop", "cancel", "anywhere", "replicas"
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
@@ -55,8 +56,8 @@ def helpful(
         searches = [that_help(_resumes(trials))]
     else:
         searches = [
-            that_help(_resumes(trials)), undrained, _priority(trials), _limits(trials, MAXIMUM),
-            _limits(trials, BORROW), _replicas(trials), _request(trials), added, stopped,
+            that_help(_resumes(trials)), undrained, _priority(trials), _running_limits(trials),
+            _limits(trials, MAXIMUM), _limits(trials, BORROW), _replicas(trials), _request(trials), added, stopped,
         ]  # fmt: skip
     try:
         for search in searches:
@@ -171,6 +172,26 @@ def _priority(trials: Trials) -> Iterator[Change]:
             least = smallest(job.priority, high, lambda n: trials.starts(_with_priority(job, n)))
             yield _with_priority(job, least)
             return
+
+
+def _running_limits(trials: Trials) -> Iterator[Change]:
+    """A higher limit of running jobs for the job's parent cluster, as low as possible."""
+    situation = trials.situation
+    cluster = situation.ledger.clusters[trials.job.parent_id]
+    for kind, limit in (
+        (RUNNING_JOBS, cluster.queue.max_running_jobs),
+        (RUNNING_PER_USER, cluster.queue.max_running_per_user),
+    ):
+        if limit is not None:
+            more = partial(_with_more_running, cluster, kind, limit)
+            yield from _fewest(trials, more, len(situation.running) + len(situation.pending) + 1)
+
+
+def _with_more_running(cluster: Cluster, kind: str, limit: int, number: int) -> Change:
+    policy, most = cluster.queue, limit + number
+    jobs = kind == RUNNING_JOBS
+    policy = replace(policy, max_running_jobs=most) if jobs else replace(policy, max_running_per_user=most)
+    return Change(kind, cluster.cluster_id, limit, most, cluster=replace(cluster, queue=policy))
 
 
 def _limits(trials: Trials, kind: str) -> Iterator[Change]:
