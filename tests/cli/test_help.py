@@ -1,3 +1,4 @@
+import json
 import shlex
 
 import pytest
@@ -8,7 +9,9 @@ from tests.specification import spec
 from vctl.cli import bridge, catalog, declare
 from vctl.cli.app import _spell_out
 from vctl.cli.declare import Command
+from vctl.core.resources import SCALE
 from vctl.errors import BadSpec
+from vctl.spec.cluster_spec import parse_cluster_spec
 
 pytestmark = spec("13.help")
 
@@ -104,6 +107,7 @@ def test_a_shell_runs_what_the_user_works_with(monkeypatch: pytest.MonkeyPatch) 
         assert catalog.find(line.split())[1] == rest.split()
 
 
+BOUNDS = '{"flexible_resource_min": {"CPU": 4}, "flexible_resource_max": {"CPU": 8, "GPU": 1}}'
 MISTYPES = {
     "srun -- x": "`vctl run`",
     "sbatch x.sh": "`vctl run --no-wait`",
@@ -133,6 +137,11 @@ MISTYPES = {
     "run --nice 5 -- x": "did you mean --priority?",
     "run --qos high -- x": "see `vctl run --help`",
     "run --account phys -- x": "did you mean --cluster?",
+    "node add box --cpus 8": 'write --resources \'{"CPU": 8, "GPU": 1}\'',
+    "vc create team --gpus 2": f"write --spec '{BOUNDS}'",
+    "vc update team --max 2": f"write --spec '{BOUNDS}'",
+    "vc create team --nodes 2": "write --replica-sets '{\"8c16g\": 2}' for whole nodes",
+    "run --min 2 -- x": f"write --virtual-cluster '{BOUNDS}'",
     "run --mail-user me@x -- x": "`vctl wait` returns when a job ends",
     "run --mail-type END -- x": "`vctl wait` returns when a job ends",
     "run --error e.log -- x": "`vctl logs` prints both",
@@ -176,6 +185,11 @@ def test_words_of_other_tools_get_the_right_hint(cli: Cli, line: str, wanted: st
     assert wanted in ran.err
 
 
+def test_the_spec_in_a_hint_is_one() -> None:
+    bounds = parse_cluster_spec(json.loads(BOUNDS))
+    assert (bounds.flexible_min["CPU"], bounds.flexible_max["CPU"]) == (4 * SCALE, 8 * SCALE)
+
+
 def test_every_hint_names_what_exists() -> None:
     for theirs, ours in catalog.ELSEWHERE.items():
         with pytest.raises(BadSpec):
@@ -185,7 +199,7 @@ def test_every_hint_names_what_exists() -> None:
             own = {name for param in command.params for name in param.info.names}
             assert all(word in {"--", *own} for word in rest if word.startswith("-")), ours
     options = {name for command in COMMANDS.values() for p in command.params for name in p.info.names}
-    assert all(catalog.named_options(answer) <= options for answer in catalog.OTHER_OPTIONS.values())
+    assert all(catalog.named_options(answer) <= options for answer in catalog.OTHER_OPTIONS)
     kinds = COMMANDS["list"].params[0].info.choices
     assert set(catalog.OTHER_KINDS.values()) <= set(kinds)
 

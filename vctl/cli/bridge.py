@@ -6,7 +6,7 @@ from typing import Annotated, Any, Optional, cast
 
 import typer
 
-from vctl.cli.catalog import GROUPS, OTHER_OPTIONS, members, named_options
+from vctl.cli.catalog import GROUPS, answers_to, members
 from vctl.cli.declare import Command
 from vctl.errors import BadSpec
 from vctl.operations.params import Param
@@ -119,10 +119,9 @@ def _advice(option: str, params: Sequence[Param]) -> str | None:
     """The option to write in place of an unknown one. Guesses of typer count the dashes: --qos would be --nodes."""
     own = [name for param in params for name in (*param.info.names, param.info.off) if name]
     long = [name for name in (*own, "--help") if name.startswith("--")]
-    answer = OTHER_OPTIONS.get(option) or nearest(option, long)
-    if answer is None or not named_options(answer) <= set(long):
-        return None
-    return f"did you mean {answer}?" if answer.startswith("--") else answer
+    answers = answers_to(option, long)
+    answer = answers[0] if answers else nearest(option, long)
+    return f"did you mean {answer}?" if answer and answer.startswith("--") else answer
 
 
 def _callback(command: Command) -> Callable[..., dict[str, Any]]:

@@ -3,6 +3,7 @@
 Only the module of the word in use is imported. A new group is one module in ``commands/`` and one entry here.
 """
 
+from collections.abc import Collection
 from importlib import import_module
 
 from vctl import cli, spec
@@ -144,38 +145,49 @@ OTHER_KINDS = {
     "partitions": "clusters", "queues": "clusters", "machines": "nodes", "no": "nodes", "placement-groups": "vnodes",
 }  # fmt: skip
 """Kinds of objects of other tools -> the kind of vctl."""
+_AMOUNTS = "--num-cpus --cpus --cpu --num-gpus --gpus --gpu --memory --mem"
+_BOUNDS = '{"flexible_resource_min": {"CPU": 4}, "flexible_resource_max": {"CPU": 8, "GPU": 1}}'
 OTHER_OPTIONS = {
-    theirs: answer
-    for answer, words in {
-        "--num-cpus": "--cpus --cpu --ntasks --cpus-per-task",
-        "--num-gpus": "--gpus --gpu --gres --gpus-per-node -G",
-        "--nodes": "--num-nodes -N",
-        "--memory": "--mem --ram --mem-per-cpu",
-        "--cluster": "--partition --namespace --queue --account -p",
-        "--time-limit": "--time --timeout --walltime -t",
-        "--name": "--job-name -J",
-        "--cwd": "--chdir --workdir -D",
-        "--after": "--dependency",
-        "--env": "--export",
-        "--max-retries": "--requeue",
-        "--metadata": "--comment",
-        "--priority": "--nice",
-        "--no-wait": "--background --async",
-        "--per-node": "--ntasks-per-node",
-        "--follow": "--stream",
-        "--watch": "--refresh",
-        "--repair": "--fix",
-        "--all": "--all-namespaces --show-all -A",
-        "leave it out: the command waits; --no-wait returns at once": "--wait",
-        "leave it out: nobody else uses what a job reserves": "--exclusive",
-        "leave it out: nothing is mailed; `vctl wait` returns when a job ends": "--mail-user --mail-type",
-        "leave it out: output and errors are one log; `vctl logs` prints both": "--error",
-        "write the line last: -- sh -c '…'": "--wrap",
-        "set VCTL_ADDRESS=http://HOST:PORT to work on a server": "--address",
-    }.items()
-    for theirs in words.split()
+    "--num-cpus": "--cpus --cpu --ntasks --cpus-per-task",
+    "--num-gpus": "--gpus --gpu --gres --gpus-per-node -G",
+    "--nodes": "--num-nodes -N",
+    "--memory": "--mem --ram --mem-per-cpu",
+    "--cluster": "--partition --namespace --queue --account -p",
+    "--time-limit": "--time --timeout --walltime -t",
+    "--name": "--job-name -J",
+    "--cwd": "--chdir --workdir -D",
+    "--after": "--dependency",
+    "--env": "--export",
+    "--max-retries": "--requeue",
+    "--metadata": "--comment",
+    "--priority": "--nice",
+    "--no-wait": "--background --async",
+    "--per-node": "--ntasks-per-node",
+    "--follow": "--stream",
+    "--watch": "--refresh",
+    "--repair": "--fix",
+    "--all": "--all-namespaces --show-all -A",
+    "leave it out: the command waits; --no-wait returns at once": "--wait",
+    "leave it out: nobody else uses what a job reserves": "--exclusive",
+    "leave it out: nothing is mailed; `vctl wait` returns when a job ends": "--mail-user --mail-type",
+    "leave it out: output and errors are one log; `vctl logs` prints both": "--error",
+    "write the line last: -- sh -c '…'": "--wrap",
+    "set VCTL_ADDRESS=http://HOST:PORT to work on a server": "--address",
+    'write --resources \'{"CPU": 8, "GPU": 1}\'': _AMOUNTS,
+    f"write --spec '{_BOUNDS}'": f"{_AMOUNTS} --resources --min --max --virtual-cluster",
+    f"write --virtual-cluster '{_BOUNDS}'": "--min --max --spec",
+    "write --replica-sets '{\"8c16g\": 2}' for whole nodes": "--nodes --num-nodes --count -N",
 }
-"""Options of other tools -> the option of vctl, or what to do; offered only where the command has the option."""
+"""Answers -> the options of other tools that they answer. An answer is an option of vctl, or what to do."""
+
+
+def answers_to(option: str, own: Collection[str]) -> list[str]:
+    """The answers to an option of another tool for a command with its own options, the best one first."""
+    return [
+        answer
+        for answer, words in OTHER_OPTIONS.items()
+        if option in words.split() and named_options(answer) <= set(own)
+    ]
 
 
 def named_options(answer: str) -> set[str]:
