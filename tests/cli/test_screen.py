@@ -54,7 +54,7 @@ STATUS: dict[str, Any] = {
         "running": 2,
         "head": [
             {"submission_id": "big", "user": "bob", "parent_cluster_id": "kPrimaryClusterID", "priority": 5,
-             "state_reason": "InsufficientResources", "queue_position": 1,
+             "state_reason": "InsufficientResources", "queue_position": 1, "members": 2,
              "message": "needs 40 CPU, 23 of 32 free, held by kPrimaryClusterID##train and many others"},
         ],
     },
@@ -220,7 +220,7 @@ def test_status_says_everything_when_piped() -> None:
     text = "\n".join(status_view.draw(Screen(), STATUS))
     for words in (
         "4: 3 ALIVE, 1 DRAINING", "running, last round 3.2 ms", "RESOURCE  TOTAL  RESERVED", "3.5GiB",
-        "1h1m", "59s", "n1, n2", "Queue: 3 waiting, 2 running", "InsufficientResources",
+        "1h1m", "59s", "n1, n2", "Queue: 3 waiting, 2 running  … 1 more", "big +1", "InsufficientResources",
         "held by primary##train and many", "NonZeroExit",
     ):  # fmt: skip
         assert words in text, words

@@ -11,9 +11,10 @@ from tests import specification
 from tests.world import World
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.errors import Conflict
-from vctl.ops import cluster_views, clusters, forms, jobs, nodes, overview, submitting, views
+from vctl.ops import cluster_views, clusters, forms, job_edits, jobs, nodes, overview, submitting, views
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
+from vctl.spec.options import parse_array
 from vctl.store import locks
 from vctl.store.store import Store
 
@@ -133,6 +134,26 @@ def test_running_jobs_the_head_of_the_queue_and_failures_of_a_day(world: World) 
         "fails"
     ]  # the other is older than a day
     assert set(data["scheduler"]) >= {"running", "last_beat", "last_round_ms", "rounds"}
+
+
+def test_an_array_takes_one_line_of_the_queue(world: World) -> None:
+    """Its members wait for the same reason: line by line they would hide the jobs behind them."""
+    for name in "abcd":
+        submit(world, name, 8)
+    world.turn()
+    submit(world, "one", 8)
+    submit(world, "many", 1, array=parse_array("0-99%2"), priority=1)
+    submit(world, "other", 1, array=parse_array("0-9"))
+    for name in "xyz":
+        submit(world, name, 8)
+    job_edits.edit(world.store, "other_3", {"priority": 2})
+    world.turn()
+    queue = overview.status(world.store)["queue"]
+    assert [(one["submission_id"], one["members"], one["queue_position"]) for one in queue["head"]] == [
+        ("other_3", 1, 1), ("many_0", 100, 2), ("one", 1, 102), ("other_0", 9, 103), ("x", 1, 112),
+    ]  # fmt: skip
+    assert jobs.get_job(world.store, "x")["queue_position"] == 112
+    assert queue["pending"] == 114
 
 
 LOCKED = {

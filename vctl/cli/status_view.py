@@ -117,7 +117,7 @@ def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
     yield Section(
         f"Queue: {queue['pending']} waiting, {queue['running']} running",
         screen.table(_QUEUE, head) if head else (),
-        queue["pending"] - len(head),
+        queue["pending"] - sum(job["members"] for job in head),
         "; `vctl job list` shows all",
     )
     failures = data["recent_failures"]
@@ -131,6 +131,12 @@ def _figure(kind: str) -> Any:
 def _left(job: Data) -> Cell:
     left = job["time_left_s"]
     return Cell("-") if left is None else Cell(format_duration(int(left)), "yellow" if left < 60 else "")
+
+
+def _with_members(job: Data) -> str:
+    """The id of a waiting job, and how many members of its array wait behind it."""
+    behind = job["members"] - 1
+    return f"{job['submission_id']} +{behind}" if behind else str(job["submission_id"])
 
 
 _RESOURCES = [
@@ -152,7 +158,7 @@ _RUNNING = [
     Column("COMMAND", "entrypoint", rank=GIVES, raw=True, at=WIDE),
 ]
 _QUEUE = [
-    key("JOB", "submission_id"),
+    key("JOB", _with_members),
     Column("USER", "user", at=WIDE),
     cluster("CLUSTER", "parent_cluster_id"),
     Column("POS", "queue_position", right=True),

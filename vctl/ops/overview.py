@@ -142,25 +142,26 @@ def _head(
     store: Store, jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]
 ) -> list[WaitingLine]:
     """The first waiting jobs of several clusters by priority, each with its position in its own queue."""
-    first: list[tuple[Row, int | None]] = []
+    first: list[tuple[Row, int, int | None]] = []
     for cluster_id in (line["cluster_id"] for line in lines):
         if jobs.get(cluster_id, {}).get("pending"):
-            plain = is_plain(queue_of(store, cluster_id))
-            for place, row in enumerate(job_views.head(store, cluster_id, HEAD), 1):
-                first.append((row, place if plain else position(store, row)))
+            plain, place = is_plain(queue_of(store, cluster_id)), 1
+            for row, members in job_views.head(store, cluster_id, HEAD):
+                first.append((row, members, place if plain else position(store, row)))
+                place += members
     first.sort(key=lambda one: (-one[0]["priority"], one[0]["job_id"]))
     reasons = Reasons(store)
-    return [_waiting(row, place, reasons) for row, place in first[:HEAD]]
+    return [_waiting(row, members, place, reasons) for row, members, place in first[:HEAD]]
 
 
 def _head_within(store: Store, within: scope.Condition) -> list[WaitingLine]:
     where, values = within
     found = job_views.matching(store, f"{where} AND j.status = ?", [*values, PENDING], HEAD)
     reasons = Reasons(store)
-    return [_waiting(row, position(store, row), reasons) for row in found]
+    return [_waiting(row, 1, position(store, row), reasons) for row in found]
 
 
-def _waiting(row: Row, place: int | None, reasons: Reasons) -> WaitingLine:
+def _waiting(row: Row, members: int, place: int | None, reasons: Reasons) -> WaitingLine:
     reason, message = reasons.of(row)
     return {
         "submission_id": row["submission_id"],
@@ -171,6 +172,7 @@ def _waiting(row: Row, place: int | None, reasons: Reasons) -> WaitingLine:
         "state_reason": reason,
         "message": message,
         "queue_position": place,
+        "members": members,
     }
 
 

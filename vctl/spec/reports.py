@@ -169,12 +169,14 @@ class RunningLine(JobLine):
 
 
 class WaitingLine(JobLine):
-    """A waiting job."""
+    """A waiting job, or the first of the waiting members of an array."""
 
     priority: int
     state_reason: str | None
     message: str | None
     queue_position: int | None
+    members: int
+    """The number of waiting jobs that the line stands for: 1, or the members of the array from this one on."""
 
 
 class FailedLine(JobLine):

@@ -89,12 +89,44 @@ def count_members(store: Store, *, unfinished: bool) -> int:
     return found
 
 
-def head(store: Store, parent_id: str, limit: int) -> list[Row]:
-    """The first jobs of a cluster's queue by priority, with their reasons."""
+def head(store: Store, parent_id: str, limit: int) -> list[tuple[Row, int]]:
+    """The first jobs of a cluster's queue by priority, and the number of waiting jobs that each one stands for.
+
+    A member of an array stands for the members behind it that have its priority; any other job stands for itself.
+    """
+    found: list[tuple[Row, int]] = []
+    page = _page(store, parent_id, "1", (), limit)
+    while page:
+        row, *rest = page
+        if row["array_id"] is None:
+            found.append((row, 1))
+            page = rest
+            continue
+        members, last = _members_behind(store, row)
+        found.append((row, members))
+        priority, left = row["priority"], limit - len(found)
+        page = _page(store, parent_id, "j.priority = ? AND j.job_id > ?", (priority, last), left)
+        page += _page(store, parent_id, "j.priority < ?", (priority,), left - len(page))
+    return found
+
+
+def _page(store: Store, parent_id: str, where: str, values: Iterable[object], limit: int) -> list[Row]:
     return store.rows(
-        f"{VIEW} WHERE j.status = 'PENDING' AND j.parent_cluster_id = ? ORDER BY j.priority DESC, j.job_id LIMIT ?",
-        parent_id, limit,
+        f"{VIEW} WHERE j.status = 'PENDING' AND j.parent_cluster_id = ? AND {where}"
+        " ORDER BY j.priority DESC, j.job_id LIMIT ?",
+        parent_id, *values, limit,
     )  # fmt: skip
+
+
+def _members_behind(store: Store, row: Row) -> tuple[int, int]:
+    """The number of waiting members of an array from a waiting one on, with its priority; and the last of them."""
+    found = store.row(
+        "SELECT count(*), max(job_id) FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ? AND priority = ?"
+        " AND job_id BETWEEN ? AND (SELECT last_job_id FROM arrays WHERE array_id = ?)",
+        row["parent_cluster_id"], row["priority"], row["job_id"], row["array_id"],
+    )  # fmt: skip
+    assert found is not None
+    return found[0], found[1]
 
 
 def running(store: Store, limit: int, where: str, values: Iterable[object]) -> list[Row]:
