@@ -70,7 +70,7 @@ def named(store: Store, ref: str | int) -> Row | None:
 
 
 def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
-    """An array as one object: the fields of a job for all of them together, and how many are in each state."""
+    """An array as one JSON object: the fields of a job for all members together, and the counts of states."""
     counts = table.counts(store, array)
     example = next(
         found
@@ -130,7 +130,7 @@ def _status(counts: Mapping[str, int]) -> str:
 
 
 def code(store: Store, array: Row) -> int:
-    """The exit code of the first member, by index, that did not succeed; 0 when all members did."""
+    """The exit code of the first member, by index, that failed or was stopped; 0 if there is none."""
     bad = table.example(store, array, "'FAILED', 'STOPPED'")
     return 0 if bad is None else forms.exit_code(jobs.get(store, bad))
 
@@ -177,7 +177,8 @@ def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None
 
 
 def stopped(store: Store, row: Row, *, message: str | None) -> JobEnded:
-    """The end of a waiting job; one that waits for its next attempt has run, and has the exit code of a stopped job."""
+    """The change that ends a waiting job; a job that waits for its next attempt has run, and gets an exit
+    code."""
     said, code = (AGAIN, jb.EXIT_STOPPED) if row["attempt"] else (NEVER_STARTED, None)
     return engine.changes.JobEnded(
         store.clock(), row["job_id"], row["submission_id"], row["array_id"], row["parent_cluster_id"], "stop",
@@ -188,7 +189,7 @@ def stopped(store: Store, row: Row, *, message: str | None) -> JobEnded:
 def stop_asked(
     store: Store, row: Row, *, grace_s: float | None, message: str | None, silent: bool = False
 ) -> StopAsked:
-    """The request to end a running job; the time and the reason of an earlier request stay."""
+    """The change that asks a running job to end; the time and the reason of an earlier request stay."""
     return engine.changes.StopAsked(
         row["stop_requested_at"] or store.clock(), row["job_id"], row["submission_id"],
         row["stop_reason"] or jb.STOPPED_BY_USER, row["stop_grace_s"] if grace_s is None else grace_s,

@@ -43,7 +43,7 @@ _KEPT = (
 )  # fmt: skip
 """The variables that a starter passes to the scheduler; jobs have the environments of their submitters."""
 BEGAN, ENDED = " schedules ", " ends; running jobs go on"
-"""Texts in its log that show a successful start and a regular end."""
+"""Texts in the log of a scheduler that show a successful start and a regular end."""
 _MOST_STARTS, _MINUTE_S = 4, 60.0
 """The most starts by one command within a minute."""
 _PAUSE_S = 0.02
@@ -141,7 +141,7 @@ class Background:
         if not self._starts:
             return
         said = _said(self.home / LOG, self._starts[-1][1])
-        if any(ENDED in line for line in said):  # in good order: it was idle, or told to
+        if any(ENDED in line for line in said):  # a regular end: it was idle, or was told to end
             self._starts.clear()
             return
         if any(BEGAN in line for line in said) and len(self._starts) < _MOST_STARTS:
@@ -184,7 +184,7 @@ def pinned(holder: locks.Holder, home: Path) -> int | None:
     """A pidfd of the process of a scheduler; None when it has ended."""
     try:
         handle = os.pidfd_open(holder.pid)
-    except (ProcessLookupError, ValueError):  # no pid: it has not said yet who it is
+    except (ProcessLookupError, ValueError):
         return None
     if locks.holder(home) == holder:
         return handle
@@ -193,8 +193,8 @@ def pinned(holder: locks.Holder, home: Path) -> int | None:
 
 
 def signal_process(handle: int, signo: int) -> None:
-    """Signal a process, a suspended one too."""
-    import signal  # here and below: it builds enums at import, and every command imports this module
+    """Send a signal to a process, and resume the process if it is suspended."""
+    import signal  # here and below, because it is slow to import, and every command imports this module
 
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(handle, signo)
@@ -202,7 +202,7 @@ def signal_process(handle: int, signo: int) -> None:
 
 
 def stop(home: Path) -> locks.Holder | None:
-    """End the scheduler of a state directory and wait until it is gone; who it was, None when there was none."""
+    """End the scheduler of a state directory and wait until it is gone; its record, or None if none ran."""
     import select
     import signal
 
@@ -259,13 +259,13 @@ def status(home: Path) -> dict[str, Any]:
 
 
 def words(home: Path, *, kind: str) -> list[str]:
-    """The command that schedules in a state directory."""
+    """The command line that starts a scheduler for a state directory."""
     how = ["--background"] if kind == locks.BACKGROUND else []
     return [sys.executable, "-P", "-m", "vctl", "daemon", *how, "--home", os.fspath(home)]
 
 
 def inherited_lock(home: Path) -> locks.StartLock | locks.SchedulerLock | None:
-    """The lock that a starter passed to this process, or that it held as another program; None: a user started it."""
+    """The lock that this process got from its starter or held before its ``exec``; None if it has neither."""
     from vctl.runtime.detached import HANDED_OVER
 
     return locks.StartLock.inherited(home, HANDED_OVER) or locks.SchedulerLock.inherited(home, HANDED_OVER)
@@ -304,7 +304,7 @@ def _said(log: Path, offset: int) -> list[str]:
 
 
 def _problem(said: Sequence[str]) -> str | None:
-    """The error among the last lines of a scheduler; a line with the fix may follow it."""
+    """The last error in the output of a scheduler, else its last line; None without output."""
     errors = [line.removeprefix("Error: ") for line in said if line.startswith("Error: ")]
     return next(reversed(errors or said), None)
 

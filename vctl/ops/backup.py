@@ -1,4 +1,4 @@
-"""Copies of the state: taken while everything runs, put back while no scheduler does."""
+"""Backups of the state: made while a scheduler may run, restored while none runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def backup(store: Store, path: Path) -> forms.Form:
     try:
         copies.copy_to(store.db, path)
         sound = copies.is_sound(path)
-    except BaseException:  # the disk is full, or the user interrupted: half a copy is of no use
+    except BaseException:  # for example a full disk or an interrupt: remove the incomplete copy
         copies.remove(path)
         raise
     if not sound:

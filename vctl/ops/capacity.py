@@ -26,7 +26,7 @@ class Capacity:
     used: Sums = field(default_factory=dict)
 
     def form(self) -> ClusterUse:
-        """The documented JSON form; each of the three maps names every resource of the cluster, and what is held."""
+        """The documented JSON form; each of the three maps has every resource that one of them has."""
         none = dict.fromkeys((*self.total, *self.reserved, *self.used), 0)
         return {
             "total": forms.amounts({**none, **self.total}),
@@ -72,9 +72,10 @@ Sums = dict[str, int]
 
 @value(slots=True)
 class Slot:
-    """One virtual node of a cluster for commands that read; ``free``: its total without what is held there.
+    """One virtual node of a cluster, or one node of the primary, for commands that read.
 
-    A resource that it has no more is still named, with a total of 0, while something holds it.
+    ``free``: the total minus the resources that clusters and runs hold there. A resource that the node does
+    not have any more stays in ``total``, with 0, while something holds it.
     """
 
     row: Row
@@ -84,17 +85,17 @@ class Slot:
 
     @property
     def available(self) -> Sums:
-        """What new work may take: nothing of a node that shrank below its use, or that takes no work."""
+        """What new work may take: nothing on a node that takes no work, or of an overdrawn resource."""
         return {name: max(amount, 0) if self.state == ALIVE else 0 for name, amount in self.free.items()}
 
     @property
     def used(self) -> Sums:
-        """What clusters and runs hold of it."""
+        """The resources that clusters and runs hold in it."""
         return {name: amount - self.free.get(name, 0) for name, amount in self.total.items()}
 
 
 def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str, Slot]:
-    """The virtual nodes of a cluster by id; the whole nodes that a logical child owns only if ``owned``."""
+    """The virtual nodes of a cluster by id; whole nodes that a logical child owns only if ``owned``."""
     slots: dict[str, Slot] = {}
     if cluster_id == PRIMARY:
         for row in nodes.all_rows(store):
@@ -125,7 +126,7 @@ def _take(slot: Slot, amounts: str) -> None:
 
 
 def totals_of(store: Store, cluster_id: str) -> tuple[Sums, Sums]:
-    """Sums over the virtual nodes of a cluster: (total on living nodes, free on nodes that accept work)."""
+    """Sums over the virtual nodes of a cluster: (total without lost nodes, free on ALIVE nodes)."""
     total: Sums = {}
     free: Sums = {}
     for slot in slots_of(store, cluster_id).values():

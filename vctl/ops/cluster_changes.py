@@ -38,13 +38,14 @@ _SHORT = (
 )
 NOTHING = ClusterSpec(flexible=False)
 MOST_NAMED = 5
-"""The number of jobs that a refusal names, for which a preemption reserves resources."""
+"""The most jobs, for which preemptions reserve resources, that a refusal names."""
 
 
 @value(frozen=True, slots=True)
 class Wanted:
-    """The wanted state of a cluster; None leaves a field as it is (at creation: nothing, no limit, and indivisible
-    unless it is inside the cluster of a job).
+    """The wanted state of a cluster; None leaves a field as it is.
+
+    At creation, None means: no resources, no limit, and indivisible unless it is inside the cluster of a job.
 
     A borrow limit of ``{}`` means no limit; a lending limit of ``{}`` means that nothing is lent.
     """
@@ -237,7 +238,8 @@ def _needs_more(ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> bool:
 
 
 def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> None:
-    """Change the virtual nodes of a cluster to match its spec, and emit the difference. Raises to change nothing.
+    """Change the virtual nodes of a cluster to match its spec, and emit the difference. Raises if that is
+    impossible.
 
     Resources that are reserved by preemptions are not free for the cluster, as in a round of the scheduler.
     """
@@ -304,7 +306,10 @@ def _change(
 def _kept_for(
     store: Store, cluster: Cluster, old: ClusterSpec, nominations: Sequence[Nomination]
 ) -> list[str]:
-    """The jobs whose reserved resources the change lacks: jobs that block it alone, else all together."""
+    """The ids of the jobs whose reserved resources block a change: those that alone block it, else all.
+
+    Empty if the change would fail without these reservations, too.
+    """
     ledger = table.load_ledger(store)
     ledger.put_cluster(cluster)
 
@@ -340,7 +345,7 @@ def _short(answer: Shortage, kept_for: Sequence[str]) -> Conflict:
 
 
 def _reserved(cluster: Cluster, answer: Unplaced | InUse, kept_for: Sequence[str]) -> Conflict:
-    """The refusal of a change for which only resources are missing that preemptions reserve."""
+    """The refusal of a change that lacks only resources that preemptions reserve."""
     winners = listed(kept_for, MOST_NAMED)
     problem = (
         f"virtual node {cluster_text(answer.vnode.vnode_id)} on {answer.vnode.node_id} is reserved for {winners}"

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from vctl.spec.documents import ClusterContents, ClusterForm, ClusterSettings, ClusterTree, ListedCluster
 
 NAMED = 5
-"""The users of a cluster that its refusal names; its details have them all."""
+"""The most users of a cluster that the refusal of its deletion names; the details of the error have all."""
 FILTER_KEYS = ("cluster_id", "parent_id", "kind", "divisible", "state")
 
 
 def resolve(cluster_id: str | None) -> str:
-    """The id behind an alias; the primary when none is given."""
+    """The full id of a cluster, from an id or an alias; the primary if none is given."""
     return full_cluster_id(cluster_id or PRIMARY)
 
 
@@ -89,7 +89,7 @@ def nearest_id(cluster_id: str, known: Iterable[Row]) -> str:
 
 
 def existing(store: Store, cluster_id: str | None) -> str:
-    """The id behind an alias, of a cluster that exists; the primary when none is given. Raises NotFound."""
+    """Like ``resolve``. Raises NotFound if the cluster does not exist."""
     if (wanted := resolve(cluster_id)) != PRIMARY:
         cluster_row(store, wanted)
     return wanted

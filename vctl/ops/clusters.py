@@ -1,4 +1,4 @@
-"""Logical clusters: create, update, delete, each in one transaction. Order and words of the checks are documented."""
+"""Clusters: create, update, delete, stop, resume. The order and the messages of the checks are documented."""
 
 from __future__ import annotations
 
@@ -191,7 +191,10 @@ def sweep_removing(store: Store, emit: Callable[[Change], None]) -> list[str]:
 
 
 def _remove(store: Store, emit: Callable[[Change], None], row: Row) -> list[str]:
-    """Delete an empty cluster, and those of a job that is over which only stayed for it. Returns their ids."""
+    """Delete an empty cluster, and the clusters above it, of a job that is over, that existed only for it.
+
+    Returns the ids of the deleted clusters.
+    """
     removed: list[str] = []
     above: Row | None = row
     while above is not None:
@@ -250,7 +253,7 @@ LONGEST_MESSAGE = 1000
 
 
 def stop(store: Store, cluster_id: str, *, message: str | None = None) -> ClusterForm:
-    """Stop admitting jobs to a cluster; of a stopped cluster this changes the message."""
+    """Stop admitting jobs to a cluster; for a stopped cluster, change the message."""
     if message is not None and (len(message) > LONGEST_MESSAGE or not message.isprintable()):
         raise refuse(
             param("message"),
@@ -274,7 +277,7 @@ def resume(store: Store, cluster_id: str) -> ClusterForm:
 
 
 def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
-    """A logical cluster that is not being removed."""
+    """The logical cluster with this id. Refuses other kinds, and a cluster that is being removed."""
     if resolve(cluster_id) == PRIMARY:
         raise BadSpec(
             f"Invalid request, {PRIMARY} can not be {action}.",
@@ -297,7 +300,8 @@ def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
 
 
 def instances(store: Store, *, job_clusters: bool = False) -> list[forms.Form]:
-    """Every logical cluster with its nodes, and with ``job_clusters`` the clusters of jobs; takes two queries."""
+    """Every logical cluster with its nodes, with ``job_clusters`` also clusters of jobs; takes two
+    queries."""
     with store.snapshot():
         clusters = table.all_rows(store) if job_clusters else table.logical_rows(store)
         nodes_of: dict[str, dict[str, Any]] = {row["cluster_id"]: {} for row in clusters}

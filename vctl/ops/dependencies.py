@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def over(store: Store, name: str) -> AwaitedOver:
-    """The ended jobs of a job id or an array, and the jobs that wait for it."""
+    """How many jobs of an id ended well, ended badly, and are not over; and the jobs that wait for the id."""
     return AwaitedOver(name, *table.endings(store, name), table.waiting_for(store, name))
 
 
@@ -34,7 +34,10 @@ def unmet(store: Store, after: Iterable[Dependency]) -> tuple[tuple[tuple[str, s
 
 
 def settle(store: Store, names: Iterable[str]) -> None:
-    """End the jobs whose dependency can no longer be met; needs no scheduler."""
+    """Apply the state of these awaited ids to the jobs that wait for them; needs no scheduler.
+
+    A condition that is met is removed; a job whose condition can no longer be met ends.
+    """
     for one in [over(store, name) for name in names]:
         for job_id, condition in one.waiting:
             row = jobs.get(store, job_id)

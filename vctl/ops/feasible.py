@@ -24,7 +24,7 @@ TEMPLATES = "provider_templates"
 
 
 def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
-    """The sum of the resources that a job needs to start; whole nodes by template are not counted before placement."""
+    """The sum of the resources that a job needs to start, without its whole nodes by template."""
     fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
     return rs.add(fixed, rs.maximum(spec.flexible_min, {} if fixed else entry))
 
@@ -55,7 +55,7 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
             (parent_id, never) if above is None else (judge, above)
         )  # name the nodes of the limiting cluster, else the limits of a cluster on the way
         fix = f"ask for less, or {to_enlarge(store, where)}"
-        if not never.have and not nodes.states(store):  # the least is too much
+        if not never.have and not nodes.states(store):  # there is no node at all
             fix = f"{to_enlarge(store, where)}, or let this machine be one: VCTL_LOCAL_NODE=1"
         raise Infeasible(
             f"the job can never run: it exceeds the capacity of {cluster_text(where)}: {never.capacity}",
@@ -71,7 +71,7 @@ def judge_of(store: Store, parent_id: str) -> str:
 
 
 def to_enlarge(store: Store, cluster_id: str) -> str:
-    """How a cluster gets more nodes or resources, as a fix."""
+    """The fix of an error: how a cluster gets more nodes or resources."""
     row = None if cluster_id == PRIMARY else clusters.get(store, cluster_id)
     if row is None:
         drained = DRAINED in nodes.states(store)
@@ -105,7 +105,7 @@ def _with_nothing(cluster: Cluster) -> Cluster:
 
 
 def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the job can never run") -> None:
-    """Refuse a need for which a cluster from the parent up would have to exceed its maximum."""
+    """Refuse a need that exceeds the maximum of the parent or of a cluster above it."""
     while parent_id != PRIMARY:
         row = clusters.get(store, parent_id)
         if row is None:
@@ -127,7 +127,7 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
 
 
 def templates(store: Store) -> tuple[Template, ...]:
-    """The nodes that a provider could make: as stored by the scheduler, else from the settings of this process."""
+    """The kinds of nodes that a provider can make: stored by the scheduler, else from the own settings."""
     announced: list[dict[str, Any]] | None = store.recall(TEMPLATES)
     return tuple(
         Template(
@@ -146,7 +146,7 @@ def add_possible(store: Store, ledger: Ledger) -> None:
 
 
 def _made(store: Store) -> Mapping[str, int]:
-    """Template -> the machines of the provider that are capacity; those that died or go will be replaced."""
+    """Template -> the number of the provider's nodes that are capacity; it can replace the others."""
     return Counter(
         row["template_id"]
         for row in nodes.all_rows(store)

@@ -50,7 +50,7 @@ JOB = (
     "started_at", "ended_at", "resources", "node_ids", "time_limit_s", "metadata", "array_id", "array_index",
     "status", "parent_cluster_id", "attempt", "user",
 )  # fmt: skip
-"""The columns of ``jobs`` of which a form is made."""
+"""The columns of ``jobs`` that the JSON form of a job needs."""
 
 
 Shown = tuple[str | None, str | None]
@@ -58,12 +58,12 @@ Shown = tuple[str | None, str | None]
 
 
 def job(store: Store, row: Row, position: int | None, shown: Shown) -> JobForm:
-    """A job, its place in the queue, and the reason."""
+    """The JSON form of a job, with its position in the queue and its reason."""
     return jobs(store, {name: (row[name],) for name in JOB}, (position,), (shown,))[0]
 
 
 def jobs(store: Store, columns: Mapping[str, Values], places: Values, shown: Values) -> Listed[JobForm]:
-    """Jobs of the columns ``JOB``, each with its place in the queue and what is ``Shown``, as of one moment."""
+    """The JSON forms of jobs, from the columns ``JOB``, their queue positions and what is ``Shown``."""
     submitted, started, ended = columns["submitted_at"], columns["started_at"], columns["ended_at"]
     now, home, parents = store.clock(), os.fspath(store.home), columns["parent_cluster_id"]
 
@@ -109,7 +109,10 @@ def jobs(store: Store, columns: Mapping[str, Values], places: Values, shown: Val
 
 
 def exit_code(found: Row | Mapping[str, Any] | None) -> int:
-    """The exit code of a command that waited for a job or task, which was its own if it ran; 1 if it was deleted."""
+    """The exit code of a command that waited for a job or task: that of the job or task, if it has one.
+
+    1 if it was deleted (None).
+    """
     if found is None:
         return 1
     if found["exit_code"] is not None:
@@ -152,7 +155,7 @@ def node(slot: Slot) -> NodeForm:
 
 
 def event(row: Row) -> EventForm:
-    """One line of history."""
+    """An event in its JSON form."""
     return {
         "seq": row["seq"],
         "at": timestamp(row["at"]),
@@ -166,7 +169,7 @@ def event(row: Row) -> EventForm:
 
 
 def matches(form: Mapping[str, Any], filters: list[tuple[str, str, str]]) -> bool:
-    """Whether an object passes all filters ``(key, mark, value)``; upper and lower case are equal.
+    """Whether an object passes all filters ``(key, mark, value)``; case is ignored.
 
     A filter by state may name several states: ``status=FAILED,STOPPED``.
     """
@@ -193,7 +196,7 @@ Filter = tuple[str, str, str]
 """(key, one of MARKS, value)"""
 MARKS = ("=", "!=", ">=")
 _OF_CLUSTERS = ("cluster_id", "parent_cluster_id", "parent_id", "vnode_id", "borrower_id", "lender_id")
-"""Fields that hold the id of a cluster, or begin with one: a virtual node is named ``primary##train/0``, too."""
+"""Fields with the id of a cluster, or of a virtual node, which begins with one: ``primary##train/0``."""
 
 
 def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
@@ -221,14 +224,14 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
 
 
 def fields_of(form: str) -> list[str]:
-    """The fields of a documented form, by which filters on an empty list are checked too."""
+    """The field names of a form of ``vctl.spec.documents``, such as ``JobForm``."""
     from vctl.spec import documents
 
     return list(getattr(documents, form).__annotations__)
 
 
 def choose(items: Sequence[F], filters: Sequence[str], form: str = "") -> list[F]:
-    """The items that pass the filters; every field is a key. ``form`` names the form whose fields an empty list has."""
+    """The items that pass the filters. Keys are the fields of ``form``, else of the first item, else any."""
     if not filters:
         return list(items)
     keys = fields_of(form) if form else list(items[0]) if items else [key_of(text) for text in filters]

@@ -38,7 +38,7 @@ class FreeAmounts:
         """Cluster -> jobs with reserved resources on its virtual nodes; complete after ``slots`` of that cluster."""
 
     def cluster(self, cluster_id: str) -> Cluster | None:
-        """A cluster's row; None for the primary and for one that is gone."""
+        """A cluster by its id; None for the primary and for a cluster that is gone."""
         if cluster_id not in self._clusters:
             row = None if cluster_id == PRIMARY else clusters.get(self.store, cluster_id)
             self._clusters[cluster_id] = None if row is None else rows.cluster(row)
@@ -55,7 +55,7 @@ class FreeAmounts:
         return self._slots[key]
 
     def above(self, cluster_id: str, job_id: int = 0) -> list[Above]:
-        """The clusters above one that can grow, nearest first, up to the first cluster that cannot grow itself."""
+        """The clusters from which a cluster can grow, nearest first; the last of them cannot grow itself."""
         found: list[Above] = []
         cluster = self.cluster(cluster_id)
         while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
@@ -89,12 +89,12 @@ class FreeAmounts:
         return leases.called(self.store)
 
     def coming_back(self, cluster_id: str) -> list[Lease]:
-        """What a cluster has lent and called back, or one above it from which it can grow."""
+        """The leases that a cluster, or one above it from which it can grow, has lent and called back."""
         lenders = {cluster_id, *self._upward(cluster_id)}
         return [lease for lease in self.called if lease.lender_id in lenders]
 
     def to_give_back(self, cluster_id: str) -> list[Lease]:
-        """What a cluster has borrowed and is to give back, or one above it in which it lies."""
+        """The leases that a cluster, or a cluster above it, has borrowed and must give back."""
         borrowers: set[str] = set()
         cluster = self.cluster(cluster_id)
         while cluster is not None:
@@ -131,7 +131,7 @@ class FreeAmounts:
         }
 
     def _has_no_nodes(self, cluster_id: str) -> bool:
-        """Not even one that takes no work now."""
+        """Whether a cluster has no virtual nodes at all, not even on nodes that take no work."""
         return cluster_id != PRIMARY and not clusters.vnode_rows(self.store, cluster_id)
 
     def _read(self, cluster_id: str, winner: int) -> Iterator[Slot]:

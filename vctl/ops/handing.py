@@ -1,13 +1,14 @@
-"""A submit on its way to the scheduler, which writes it together with its start: one commit, not two.
+"""Hands a new job to the scheduler, which writes the job and its start in one commit instead of two.
 
-A process that answers commands has a line to its scheduler. It sends the job, and one end of a line for the answer:
+A command server has a socket to its scheduler. It sends the job, and one end of a socket pair for the answer:
 
-    T    the scheduler takes it: it has the write lock, and nothing is written yet
-    W    it is written, and durable
+    T    the scheduler takes the job: it has the write lock, and has written nothing yet
+    W    the job is written and durable
 
-Who does not get the T in time closes that end for reading, and writes the job itself. From then on no T can be sent,
-and without one the scheduler writes nothing; so no job is written twice, whoever is slow, suspended or killed. Where T
-was sent and W did not come, nobody knows: whoever submits looks for the job under the write lock. Its id is its own.
+If T does not come in time, the command server shuts its own end down for reading, and writes the job itself.
+After that the scheduler cannot send T, and without T it writes nothing. So no job is written twice, even if a
+process is slow, suspended or killed. If T came and W did not, the result is unknown: the command server then
+looks for the job under the write lock. The id of the job is new, so a row with this id is this job.
 """
 
 from __future__ import annotations
@@ -38,44 +39,50 @@ from vctl.store import ahead, observed, settings
 from vctl.store.store import Store
 
 LINE = 3
-"""The descriptor that leads to the scheduler, in the process that answers commands."""
+"""The descriptor of the socket to the scheduler, in the command server."""
 MOST_BYTES = 1 << 16
 _FD_BYTES = 4
 TAKEN, WRITTEN = b"T", b"W"
 TAKE_S = 0.05
-"""A scheduler that has not begun by then has something else to do."""
+"""Seconds to wait for T; a scheduler that does not answer by then is busy."""
 WRITE_S = 30.0
 _STRANGE = (ValueError, KeyError, TypeError, AttributeError, AssertionError, EOFError)
 
 
 class Handed:
-    """A job that somebody waits for. ``capacity``: what there was when it was judged possible; None: known before."""
+    """A job that a command server has handed over, and the socket for the answer.
+
+    ``capacity``: the version of the capacity at which the job was judged feasible; None if that is stored
+    already.
+    """
 
     def __init__(self, change: JobSubmitted, capacity: int | None, line: socket) -> None:
         self.change, self.capacity, self._line = change, capacity, line
 
     def take(self) -> bool:
-        """Whether it is for us to write it; inside of a transaction."""
+        """Send T, inside a transaction. False if the command server does not wait: it writes the job
+        itself."""
         return self._tell(TAKEN)
 
     def answer(self) -> None:
-        """Say that it is written."""
+        """Send W: the job is written."""
         self._tell(WRITTEN)
         self.drop()
 
     def drop(self) -> None:
-        """Say no more about it."""
+        """Close the socket; without W, the command server does not know the result."""
         self._line.close()
 
     def _tell(self, word: bytes) -> bool:
         try:
             return self._line.send(word, MSG_DONTWAIT | MSG_NOSIGNAL) == len(word)
-        except OSError:  # nobody waits any more
+        except OSError:  # the command server does not wait any more
             return False
 
 
 def hand_over(line: socket, change: JobSubmitted, capacity: int | None) -> bool:
-    """Whether the scheduler at the other end has written a job; if not, it may have done so all the same."""
+    """Hand a job over. True if the scheduler confirms that it is written; after False it may be written
+    too."""
     assert change.launch is not None
     launch = change.launch
     parts = launch.entrypoint, launch.argv, launch.env, launch.cwd, launch.options
@@ -88,14 +95,14 @@ def hand_over(line: socket, change: JobSubmitted, capacity: int | None) -> bool:
             try:
                 files = theirs.fileno().to_bytes(_FD_BYTES, sys.byteorder)
                 line.sendmsg([message], [(SOL_SOCKET, SCM_RIGHTS, files)], MSG_DONTWAIT | MSG_NOSIGNAL)
-            except OSError:  # it is gone, or behind
+            except OSError:  # the scheduler is gone, or its receive buffer is full
                 return False
         ours.settimeout(TAKE_S)
         try:
             said = ours.recv(1)
         except TimeoutError:
             ours.shutdown(SHUT_RD)
-            said = ours.recv(1)  # if it was said before
+            said = ours.recv(1)  # a T that arrived before the shutdown
         ours.settimeout(WRITE_S)
         with suppress(OSError):
             return said == TAKEN and ours.recv(1) == WRITTEN
@@ -103,14 +110,14 @@ def hand_over(line: socket, change: JobSubmitted, capacity: int | None) -> bool:
 
 
 def received(line: socket) -> list[Handed]:
-    """All that was handed over since the last look."""
+    """The jobs that were handed over since the last call."""
     found = []
     with suppress(BlockingIOError):
         while True:
             message, others, _, _ = line.recvmsg(
                 MOST_BYTES, CMSG_SPACE(_FD_BYTES), MSG_DONTWAIT | MSG_CMSG_CLOEXEC
             )
-            if not others:  # no more files can be opened: nobody waits then
+            if not others:  # no descriptor was free here, so the other side sees a closed socket
                 continue
             answers = socket(fileno=int.from_bytes(others[0][2], sys.byteorder))
             try:
@@ -118,7 +125,7 @@ def received(line: socket) -> list[Handed]:
                 change = codec.decode(text)
                 assert isinstance(change, JobSubmitted)
                 found.append(Handed(replace(change, launch=Launch(*parts)), capacity, answers))
-            except _STRANGE:  # of another version, which was installed meanwhile
+            except _STRANGE:  # a message of another version of vctl
                 answers.close()
     return found
 

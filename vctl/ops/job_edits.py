@@ -52,7 +52,7 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
             is_limited = array_id is not None and arrays_table.at_once(store, array_id) is not None
             store.emit(
                 JobsHeld(_members(array, found[0]), spans, held, is_limited)
-            )  # its place is free for others
+            )  # in an array with a limit, another member may start in its place
         return get_job(store, ref)
 
 

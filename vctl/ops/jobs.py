@@ -37,9 +37,9 @@ ALIKE = (
     "status", "state_reason", "message", "parent_cluster_id", "attempt", "user", "held", "waits_for", "closed",
     "begin_at", "shape",
 )  # fmt: skip
-"""What the reason of a job depends on."""
+"""The columns on which the reason of a job depends."""
 COLUMNS = tuple(dict.fromkeys((*forms.JOB, *ALIKE)))
-"""What a list of jobs is made of."""
+"""The columns that a list of jobs reads."""
 FILTER_KEYS = (
     "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
     "priority", "exit_code", "array_id", "submitted_at",
@@ -77,7 +77,7 @@ def resolve(store: Store, ref: str | int) -> int:
 
 
 def resolve_named(store: Store, ref: str | int, path: str) -> int:
-    """The same for a job that a parameter names; an error names the parameter."""
+    """Like ``resolve``, for a job that the parameter ``path`` names; an error names the parameter."""
     try:
         return resolve(store, ref)
     except VctlError as error:
@@ -120,7 +120,7 @@ def list_jobs(
     cluster: str | None = None,
     members: bool = True,
 ) -> tuple[Sequence[JobForm], int]:
-    """Jobs, newest first, and how many there are in all. Without ``all`` only those not over.
+    """Jobs, newest first, and their number without the limit. Without ``all`` only unfinished jobs.
 
     Without ``members`` each array is one entry.
     """
@@ -157,7 +157,7 @@ def list_jobs(
 
 
 def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
-    """What is ``Shown`` of listed jobs as their reasons; those that are alike are judged once."""
+    """The ``Shown`` of each listed job; jobs that are equal in the columns ``ALIKE`` are judged once."""
     reasons, known, shown = Reasons(store), dict[Values, Shown](), list[Values]()
     winners: Collection[int] = ()
     for kind, neighbours in runs(*(columns[name] for name in ALIKE), _without_a_place(columns)):
@@ -172,7 +172,7 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
         own = set(numbers) if row["waits_for"] else set(winners) and set(winners).intersection(numbers)
         if kind not in known and (common := next((job_id for job_id in numbers if job_id not in own), None)):
             known[kind] = _reason(store, reasons, common)
-        if own:  # it is about this very job
+        if own:  # these reasons depend on the job itself
             shown.append([_reason(store, reasons, one) if one in own else known[kind] for one in numbers])
         else:
             shown.append(Alike(known[kind], len(numbers)))
@@ -180,7 +180,7 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
 
 
 def _without_a_place(columns: Mapping[str, Values]) -> Values:
-    """The arrays of the listed members that their running limits hold back; None for all other jobs."""
+    """For each listed job: the id of its array if the running limit of the array holds it back, else None."""
     closed, array_ids = columns["closed"], columns["array_id"]
     if isinstance(array_ids, Alike) or (isinstance(closed, Alike) and closed[0]):
         return array_ids
@@ -196,7 +196,10 @@ def _reason(store: Store, reasons: Reasons, job_id: int) -> Shown:
 
 
 def _narrowed(wanted: Sequence[Filter]) -> tuple[list[str], list[object]]:
-    """What the tables can tell of filters, so that few jobs are read; those that pass are asked again."""
+    """SQL conditions with their values for some of the filters, so that fewer jobs are read.
+
+    The caller applies all filters again to the jobs that it reads.
+    """
     where: list[str] = []
     values: list[object] = []
     for key, mark, value in wanted:
@@ -288,10 +291,11 @@ def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
 
 
 def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned:
-    """Delete jobs that ended longer ago, their logs, events of that age, and files that were moved aside before it.
+    """Delete jobs that ended before a time, their logs, events from before it, and files moved aside before
+    it.
 
-    Works in slices, each an own transaction with a pause after it, so that others can write. If it is interrupted, some
-    jobs are deleted and the others are complete.
+    It works in slices, each in a transaction of its own with a pause after it, so that others can write. If
+    it is interrupted, some jobs are deleted and the others are complete.
     """
     from vctl.runtime import place, trees
 

@@ -42,8 +42,9 @@ def list_leases(store: Store) -> list[LeaseForm]:
 
 
 def demand(store: Store) -> list[DemandForm]:
-    """Waiting requests, those of a cluster that are equal and wait for the same reason counted together: whole gangs of
-    jobs, and single tasks.
+    """Waiting requests: whole gangs of jobs, and single tasks.
+
+    Equal requests of one cluster that wait for the same reason are counted together.
     """
     found: dict[_Key, DemandForm] = {}
     with store.snapshot():

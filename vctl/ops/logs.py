@@ -13,12 +13,12 @@ LOG_BLOCK = 1 << 16
 
 
 def log_path(home: str, submission_id: str) -> str:
-    """Where the log file of a job is."""
+    """The path of the log file of a job or a task, as text."""
     return f"{home}/logs/{submission_id}.log"
 
 
 def log_of(home: Path, submission_id: str) -> Path:
-    """The log file of a job; stdout and stderr in order."""
+    """The path of the log file of a job or a task, which has stdout and stderr in their order."""
     return Path(log_path(str(home), submission_id))
 
 
@@ -95,11 +95,11 @@ def _beginning(fd: int) -> int:
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except OSError:
-        return 0  # it is empty, or the filesystem cannot tell
+        return 0  # the log is empty, or the filesystem does not support SEEK_DATA
 
 
 def forget_log(home: Path, name: str) -> None:
-    """Remove a log, and its rotated part from an earlier version of vctl. The caller holds the lock of writers."""
+    """Remove a log, and its rotated part from an earlier version of vctl. The caller holds the write lock."""
     path = log_path(os.fspath(home), name)
     for one in (path, f"{path}.1"):
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):

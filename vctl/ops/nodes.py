@@ -51,12 +51,12 @@ def join(store: Store) -> None:
 
 
 class _TakenBack(Exception):
-    """Ends a transaction whose changes are not kept."""
+    """Raised to roll a transaction back."""
 
 
 @contextmanager
 def taken_back(store: Store) -> Iterator[None]:
-    """A transaction whose changes can be seen inside, and are taken back at its end."""
+    """A transaction whose changes can be seen inside, and are rolled back at its end."""
     with suppress(_TakenBack), store.together():
         yield
         raise _TakenBack
@@ -64,7 +64,7 @@ def taken_back(store: Store) -> Iterator[None]:
 
 @contextmanager
 def as_if_joined(store: Store) -> Iterator[None]:
-    """Let an empty state directory look as it would after a submit: with this machine as a node. Nothing stays."""
+    """Inside, a state directory without nodes has this machine as a node; it is removed at the end."""
     if not store.local_node or table.exist(store):
         yield
         return
@@ -74,11 +74,12 @@ def as_if_joined(store: Store) -> Iterator[None]:
 
 
 def ensure_local(store: Store, *, wanted: bool = True) -> None:
-    """Register this machine, once for each boot; the node of an earlier boot becomes dead. ``wanted`` is the setting.
+    """Register this machine, once for each boot; the node of an earlier boot becomes dead.
 
-    It is registered only while there is no other node and no scheduler has worked on a Ray cluster. A registered
-    machine stays, also after a restart. A node that was declared dead stays dead until it is removed or the machine
-    restarts.
+    Without ``wanted``, only the nodes of earlier boots change. The machine is registered only while there is
+    no other node and no scheduler has worked on a Ray cluster. A machine that was registered before stays a
+    node next to others, also after a restart. A node that was declared dead stays dead until it is removed or
+    the machine restarts.
     """
     known = table.local(store)
     wanted = wanted and not table.only_others(store)
@@ -222,7 +223,7 @@ def _row(store: Store, node_id: str) -> Row:
 
 
 def _move(store: Store, node_id: str, event: str, reason: str | None = None) -> NodeForm:
-    """Bring a node to a state; one that is there already stays as it is, unless a new reason is given for it."""
+    """Move a node by a command. Without effect if it is there already, unless a drain gives a new reason."""
     with store.transaction():
         row = _row(store, node_id)
         if row["state"] not in THERE[event] or (event == "drain" and reason not in (None, row["reason"])):
@@ -238,7 +239,7 @@ def _move(store: Store, node_id: str, event: str, reason: str | None = None) -> 
 
 
 THERE = {"drain": (nd.DRAINING, nd.DRAINED), "undrain": (nd.ALIVE,), "die": (nd.DEAD,)}
-"""The states in which a node is where a command would bring it: a script may repeat the command."""
+"""For each command the states in which it has nothing to do, so that a script may repeat the command."""
 
 
 def settle_drained(store: Store, node_id: str) -> None:
@@ -312,14 +313,15 @@ def update(
 
 
 def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
-    """Resize the virtual nodes that are the whole node; what a flexible one gains above its minimum is a lease."""
+    """Resize the virtual nodes that are the whole node; what a flexible one gains above its minimum is
+    leased."""
     resized = tuple(replace(vnode, allocation=total) for vnode in upkeep.whole_of(store, node_id))
     if resized:
         store.emit(engine.changes.VNodesChanged(placed=resized, node_id=node_id))
     if grown := sorted({vnode.cluster_id for vnode in resized if vnode.kind == FLEXIBLE}):
         from vctl.ops.cluster_changes import (
             settle_leases,
-        )  # here: a list of nodes need not load the scheduler
+        )  # here, because a list of nodes does not need the scheduler
         from vctl.store.clusters import load_ledger
 
         ledger = load_ledger(store)
@@ -355,7 +357,7 @@ def remove(store: Store, node_id: str) -> NodeForm:
         if row["state"] == nd.RELEASING:
             provider.drop(store, row["node_id"])  # the provider is not asked any more to end the machine
         elif rows.loads(row["labels"]).get(MADE_BY) == MADE_BY_COMMAND:
-            from vctl.engine.rules.machines import ending  # here: who lists nodes need not load the scheduler
+            from vctl.engine.rules.machines import ending  # here, because a list of nodes does not need it
 
             for change in ending(row["node_id"], row["template_id"], store.clock(), new_request_id):
                 store.emit(change)
@@ -370,7 +372,7 @@ def new_request_id() -> str:
 
 
 def heartbeat(store: Store, node_id: str, *, timeout_s: float | None = None) -> NodeForm:
-    """Record a heartbeat. With a timeout, the node is dead from now on after that time without a heartbeat."""
+    """Record a heartbeat. ``timeout_s``: declare the node dead after that time without a heartbeat."""
     with store.transaction():
         row = _row(store, node_id)
         if row["state"] == nd.DEAD:

@@ -1,7 +1,7 @@
 """Objects: named files that tasks leave on nodes for other tasks of their job.
 
-A name identifies one object of a job. The task or the entrypoint that is to make an object is its maker. Tasks that
-wait for the object wait while its last maker works, and fail when the maker fails.
+A name identifies one object of a job. The *maker* of an object is the task or the entrypoint that makes it,
+or will make it. Tasks that need the object wait while its last maker works, and fail when the maker fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StoredObjects:
         return [rows.task(row) for row in table.expecting(self.store, self.job_id, names)]
 
     def there(self, names: Collection[str]) -> Collection[str]:
-        """The names of these objects that exist."""
+        """The names in ``names`` that have an object."""
         return table.there(self.store, self.job_id, names)
 
     def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
@@ -68,7 +68,7 @@ def accept(store: Store, task: Task) -> None:
         if change is not None:
             store.emit(change)
     if task.outputs:
-        settle(store, task.job_id, task.outputs)  # other tasks may wait for it already
+        settle(store, task.job_id, task.outputs)  # other tasks may wait for these outputs already
 
 
 def check_new(store: Store, job_id: int, names: Collection[str]) -> None:
@@ -144,7 +144,7 @@ def left_over(store: Store) -> list[tuple[int, int, str]]:
 
 
 def remove_left_over(store: Store) -> list[str]:
-    """Remove these directories; returns a sentence about each."""
+    """Remove the directories that ``left_over`` finds; returns a sentence about each."""
     done = []
     for job_id, attempt, node_id in left_over(store):
         files.remove(store.home, job_id, attempt, node_id)
@@ -155,7 +155,7 @@ def remove_left_over(store: Store) -> list[str]:
 
 
 def without_files(store: Store) -> list[str]:
-    """Findings about objects without files. One copy of several is enough: others may still be on their way."""
+    """Sentences about objects without files. One copy is enough: others may still be being copied."""
     return [
         f"object {one['object_id']} is not on {' or '.join(one['node_ids'])}, where it should be"
         for one in list_objects(store)[0]

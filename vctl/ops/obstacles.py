@@ -1,4 +1,4 @@
-"""For each node: the need of a waiting job, the free resources, and the holders of the others."""
+"""For each node: the need of a waiting job or task, the free resources, and the holders of the others."""
 
 from __future__ import annotations
 

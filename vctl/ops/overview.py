@@ -1,4 +1,4 @@
-"""``vctl status``: nodes, resources, the tree, what runs, the head of the queue, what failed lately, the scheduler.
+"""``vctl status``: nodes, resources, clusters, running jobs, the head of the queue, failures, the scheduler.
 
 It can be limited to one cluster and the clusters below it. The cost does not depend on the number of waiting and
 finished jobs.
@@ -92,7 +92,8 @@ def _lines(
 ) -> list[ClusterLine]:
     """The cluster and those below it, in the order of a tree; jobs count in their parent cluster.
 
-    Clusters of jobs are not among them but for those that outlived their job: nothing else would tell who holds them.
+    Clusters of jobs are left out, except those that outlived their job: no other part of the answer shows
+    these.
     """
     below: dict[str, list[Row | None]] = {}
     for child in (*clusters.logical_rows(store), *clusters.kept(store)):

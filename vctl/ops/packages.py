@@ -32,7 +32,7 @@ MOST_BYTES = 512 << 20
 MOST_UNPACKED, MOST_FILES = 4 << 30, 200_000
 KEEP_S = 24 * 3600.0
 YOUNG_S = 3600.0
-"""A directory of a submit that is still unpacking is younger than this."""
+"""Seconds for which the files of a job are kept in any case: a submit may still be unpacking them."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,180}\.(?:zip|tar\.gz|tgz|tar\.xz)\Z")
 _BLOCK = 1 << 20
 _DAMAGED = (
@@ -62,7 +62,7 @@ def stored(home: Path, name: str) -> Path:
 
 
 def exists(home: Path, name: str) -> bool:
-    """Whether an archive exists; also renews its age, as the caller is about to use it."""
+    """Whether an archive exists; this also counts as a use, which keeps the archive for another day."""
     try:
         os.utime(stored(home, name))
     except FileNotFoundError:
@@ -88,7 +88,7 @@ class Upload:
         self._file.write(block)
 
     def finish(self) -> None:
-        """Store it, durably. Raises BadSpec when it is no archive of the kind that its name says."""
+        """Store the archive durably. Raises BadSpec if it is not of the kind that its name says."""
         self._file.flush()
         os.fsync(self._file.fileno())
         with _refusing_damage(self._place.name), _opened(self._coming, self._place.name):
@@ -97,7 +97,7 @@ class Upload:
 
 @contextmanager
 def upload(home: Path, name: str) -> Iterator[Upload]:
-    """An archive that is stored completely when it is finished; otherwise nothing is left of it."""
+    """Receive an archive. ``finish`` stores it; without ``finish`` nothing of it is kept."""
     place = stored(home, name)
     place.parent.mkdir(mode=0o700, exist_ok=True)
     coming = place.with_name(f".{name}.{secrets.token_hex(4)}")
@@ -199,7 +199,7 @@ def _refusing_damage(name: str) -> Iterator[None]:
 
 
 def _opened(place: Path, name: str) -> zipfile.ZipFile | tarfile.TarFile:
-    """An archive of the kind that its name says."""
+    """Open an archive as the kind that its name says."""
     return zipfile.ZipFile(place) if name.endswith(".zip") else tarfile.open(place)
 
 

@@ -1,8 +1,9 @@
-"""Queue positions of waiting jobs; derived for each question, never stored.
+"""Queue positions of waiting jobs; computed for each question, never stored.
 
-In the default order SQL counts along an index. In other orders the jobs of a cluster are sorted by the same function
-that the scheduler uses. In order ``fair`` users take turns, by what they hold now and would get next; in order
-``makespan`` the plan of the scheduler is made again.
+In the default order SQL counts along an index. In other orders the jobs of a cluster are sorted by the same
+function that the scheduler uses. In the order ``fair``, the next place goes to the user with the smallest
+share, counting what this user holds and the places before. In the order ``makespan``, the plan of the
+scheduler is computed again.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
     if len(kinds) == 1 and not special:
         _, cluster_id, priority = kinds[0][0]
         last, first = (queues.position(store, cluster_id, priority, one) for one in (numbers[0], numbers[-1]))
-        if last - first == len(numbers) - 1:  # nobody else stands between them
+        if last - first == len(numbers) - 1:  # no other job is between them
             return range(last, first - 1, -1)
     plain = [
         (job_id, cluster_id, priority)
@@ -102,7 +103,7 @@ def _places(store: Store, cluster_id: str, policy: QueuePolicy) -> dict[int, int
 
 def _as_planned(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
     """The jobs in the order of the scheduler's plan; jobs that are not in the queue yet come last."""
-    from vctl.ops import situations  # here: whoever lists jobs need not load the whole scheduler
+    from vctl.ops import situations  # here, because a list of jobs does not need the whole scheduler
     from vctl.scheduler.foresight import in_plan
     from vctl.scheduler.whatif import running_of
 

@@ -81,7 +81,7 @@ class _Facts:
 
 
 def _checked(column: str, value: Any) -> Any:
-    """A value of the kind that its column holds. Raises what a value of another kind raises."""
+    """A value with the types of its column. Raises TypeError, ValueError or AttributeError for others."""
     if column == "cores":
         return [int(core) for core in value]
     if column == "amounts":
@@ -243,7 +243,7 @@ def _jobs(facts: _Facts) -> Iterator[str]:
 
 
 def _outlives(facts: _Facts, task_id: str | None) -> bool:
-    """Whether a task, or the one that started it, is detached from its job."""
+    """Whether a task, or a task that started it directly or indirectly, is detached from its job."""
     task = facts.by_id["tasks"].get(task_id)
     while task is not None:
         if task["detached"]:

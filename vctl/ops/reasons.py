@@ -155,13 +155,13 @@ class Reasons:
         return None if short.fits else (jb.INSUFFICIENT, f"{short.text}{beside}{self._coming_back(row)}")
 
     def _coming_back(self, row: Row) -> str:
-        """The end of a message that names what it needs and was lent, and is called back already."""
+        """The end of a message: the resources that a job needs and that borrowers are giving back."""
         wanted = rows.loads(row["resources"])
         called = self.capacity.coming_back(str(row["parent_cluster_id"]))
         return self._given_back(lease for lease in called if wanted.keys() & lease.amounts.keys())
 
     def to_give_back(self, cluster_id: str) -> str:
-        """The end of a message that names what the cluster of a running job is to give back soon."""
+        """The end of a message: the resources that the cluster of a running job must give back."""
         return self._given_back(self.capacity.to_give_back(cluster_id))
 
     def _given_back(self, called: Iterable[Lease]) -> str:
@@ -196,7 +196,7 @@ class Reasons:
         return None
 
     def _age(self, row: Row) -> str:
-        """The age of a stored verdict, at least that of the last round of a scheduler."""
+        """The time since a verdict was stored, or since the last round of a scheduler if that was later."""
         if self._round_at is None:
             heartbeat = self.store.read_heartbeat()
             self._round_at = 0 if heartbeat is None else int(heartbeat["last_beat_ns"])
@@ -267,7 +267,7 @@ NAMED = 5
 
 
 def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
-    """Token and message of the gate that holds a pending job back; (None, None) without a gate."""
+    """Token and message of the gate of a pending job, else of its last preemption, else (None, None)."""
     if row["held"]:
         return jb.HELD, "held until `vctl job release`"
     if row["waits_for"]:
@@ -286,7 +286,7 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
 
 
 def _places(store: Store, array_id: str) -> str | None:
-    """Why a member of an array has no place, with numbers; None where the array has no limit."""
+    """Why a member of an array may not start yet, with numbers; None if the array has no limit."""
     found = arrays.places(store, array_id)
     if found is None:
         return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vctl.spec.reports import Remedy
 
 OTHERWISE = (jb.CAP_REACHED, jb.USER_LIMIT, jb.HEAD_OF_LINE)
-"""Reasons for which a job waits although what it needs may be free."""
+"""Reasons for which a job waits although the resources that it needs may be free."""
 
 
 def remedy(change: Change, row: Row, launch: Row, reason: str | None) -> Remedy:

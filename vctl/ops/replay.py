@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 Job = TypeVar("Job", PendingJob, RunningJob)
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, AssertionError)
-"""What is raised where a row is not as it should be."""
+"""The exceptions that reading an invalid row raises."""
 
 
 def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
@@ -63,12 +63,15 @@ def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
 
 
 def unshown(store: Store) -> Iterator[RowSetAside]:
-    """The changes that set rows aside which cannot be shown, finished ones too: a replay does not look at these."""
+    """The changes that set aside jobs, tasks and events that cannot be shown, with finished ones.
+
+    A replay does not read the rows of finished objects.
+    """
     makers: Mapping[str, Callable[[Row], object]] = {
         "jobs": lambda row: (
             ops.forms.job(store, row, None, (None, None)),
             rows.spec(row["spec"]),
-            rows.entry(row["entry"]),  # read when it is run again
+            rows.entry(row["entry"]),  # needed to run the job again
         ),
         "tasks": lambda row: ops.tasks.form(row, (None, None)),
         "events": ops.forms.event,
@@ -87,7 +90,7 @@ def unshown(store: Store) -> Iterator[RowSetAside]:
 
 
 def _wrong_command(store: Store, table: str, row: Row) -> str | None:
-    """What is wrong with what a job or a task starts with."""
+    """The problem in the stored command of a job or a task; None if it can be read."""
     of_job = table == "jobs"
     launch = jobs.launch(store, row["job_id"]) if of_job else tasks.launch(store, row["task_id"])
     if launch is None:
@@ -122,7 +125,7 @@ def _form(done: Replayed) -> reports.Replayed:
 
 
 def rebuild(store: Store, *, strict: bool = True) -> Replayed:
-    """The six steps in one transaction. Whoever reads everything next tries it first without a close look."""
+    """Run the six steps in one transaction. ``strict`` as in ``examine``."""
     with store.transaction():
         done = examine(store, strict=strict)
         for change in done.changes:
@@ -131,7 +134,8 @@ def rebuild(store: Store, *, strict: bool = True) -> Replayed:
 
 
 def examine(store: Store, *, strict: bool = True) -> Replayed:
-    """What the six steps find; nothing is written. ``strict``: with all waiting jobs, and all types of all values."""
+    """The findings of the six steps; writes nothing. ``strict`` reads waiting jobs too, and checks all
+    types."""
     try:
         return _examine(store, strict=strict)
     except NotText:
@@ -171,7 +175,7 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
     known.update(one.cluster_id for one in (*logical, *others) if one.parent_id in known)
 
     def sent(make: Callable[[Row], Job]) -> Callable[[Row], Job]:
-        """A job is sent to a cluster that there is."""
+        """Also refuse a job whose target cluster does not exist."""
 
         def made(row: Row) -> Job:
             job = make(row)

@@ -55,13 +55,13 @@ def check_job(store: Store, row: Row) -> None:
 
 
 def check_number(store: Store, job_id: int) -> None:
-    """The same check for the number of a job."""
+    """Like ``check_job``, by the number of the job; passes if there is no such job."""
     if (row := jobs.get(store, job_id)) is not None:
         check_job(store, row)
 
 
 def check_array(store: Store, array: Row) -> None:
-    """The same check for an array, whose members were submitted together."""
+    """Like ``check_job``, for an array, whose members were submitted together."""
     check_number(store, array["first_job_id"])
 
 
@@ -76,7 +76,7 @@ def check_target(store: Store, parent_id: str) -> None:
 def check_cluster(store: Store, cluster_id: str) -> None:
     """Raise NotPermitted unless the caller may change this cluster, or create clusters in it.
 
-    Raises NotFound for a cluster that is not there.
+    Raises NotFound if a job asks for a cluster that does not exist.
     """
     job = _confined(store)
     if job is None:
@@ -97,7 +97,7 @@ def check_service(store: Store, what: str) -> None:
 
 
 def check_service_at(home: Path, what: str) -> None:
-    """The same check for a state directory that is not open; a damaged state permits everything."""
+    """Like ``check_service``, for a state directory that is not open; a damaged state permits everything."""
     if (caller := Caller.of(os.environ)) is None or not database_path(home).exists():
         return
     with suppress(Damaged), Store.open(home, create=False) as store:

@@ -1,8 +1,9 @@
-"""Jobs and tasks that wait for themselves: for the end or the resources of their submitter, which may wait for them.
+"""Jobs and tasks that wait for themselves: for the end or the resources of their submitter, which may wait
+for them.
 
-A job may depend on its submitter, also through jobs between them. Otherwise a copy of the state is emptied of all jobs
-and tasks except the chain of submitters. If the job or task has no place even then, it can start only after one of its
-submitters has ended.
+A job may depend on its submitter, also through jobs between them. Without such a dependency, all jobs and
+tasks except the chain of submitters are removed from a ledger. If the job or task has no place even then, it
+can start only after one of its submitters has ended.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def task_waits_for_itself(store: Store, row: Row) -> str | None:
 
 
 def _awaited(store: Store, row: Row, chain: list[Row]) -> str | None:
-    """The submitter that a job waits for by its dependencies, or those of the jobs that it waits for."""
+    """The submitter for which a job waits by its dependencies, directly or through other jobs; else None."""
     whose = {
         name: str(one["submission_id"]) for one in chain for name in (one["array_id"], one["submission_id"])
     }
@@ -113,7 +114,8 @@ def _submitters(store: Store, number: int | None) -> list[Row]:
 
 
 def _emptied(now: Situation, kept: set[int]) -> Ledger:
-    """The ledger without all other jobs, with draining and drained nodes in service, and all machines of a provider."""
+    """The ledger with only the jobs ``kept``, with drained nodes in service and all machines of a
+    provider."""
     ledger = now.ledger
     for holder in now.running:
         if holder.job_id not in kept and (holder.cluster_id is None or holder.cluster_id in ledger.clusters):

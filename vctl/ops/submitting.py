@@ -34,14 +34,14 @@ DEFAULT_GRACE_S = 3.0
 _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTER_ID", "VCTL_CLUSTER_PATH",
                "VCTL_VNODE_ID", "VCTL_NODE_ID", "VCTL_RESOURCES", "VIRTUAL_CLUSTER_ID", "VCTL_RUN_ID",
                "VCTL_TASK_ID")  # fmt: skip
-"""What the environment of a job says about that job: never handed on to a job it submits."""
+"""The variables that describe a job to its processes; a job that it submits does not get them."""
 hand_over: Callable[[Store, JobSubmitted, int | None], bool] | None = None
-"""Has the scheduler write a job; see ``vctl/ops/handing.py``. None where no scheduler listens."""
+"""Lets the scheduler write a job (``vctl/ops/handing.py``); None in a process that cannot reach it so."""
 
 
 @value(frozen=True, slots=True)
 class Prepared:
-    """What a request means here: where it goes and what must be free. ``known``: judged possible at ``capacity``."""
+    """The target and the resources of a request. ``known``: its shape was judged feasible at ``capacity``."""
 
     parent_id: str
     shares_parent: bool
@@ -53,7 +53,7 @@ class Prepared:
 
 
 def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Prepared:
-    """Find the target of a request and refuse what could never run there; changes nothing."""
+    """Find the target cluster of a request, and refuse a job that could never run there; changes nothing."""
     from vctl.spec.job_request import entry_amounts
     from vctl.spec.shape import shape_key
 
@@ -72,22 +72,22 @@ def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Pre
 
 
 def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> JobForm:
-    """Queue a job, durably. ``environment`` is the submitter's (default: this process's).
+    """Queue a job, durably. ``environment`` is that of the submitter (default: of this process).
 
-    Raises NotFound for an unknown cluster, Conflict for a taken submission id, Infeasible for what could never run;
-    no row is left then.
+    Raises NotFound for an unknown cluster, Conflict for a taken submission id, Infeasible for a job that can
+    never run; no row is left then.
     """
     return just_submitted(store, queue(store, request, os.environ if environment is None else environment))
 
 
 def queue(store: Store, request: JobRequest, around: Mapping[str, str]) -> str:
-    """The same, for the id alone: to count the jobs before it takes time."""
+    """Like ``submit``, but returns only the id, because counting the jobs ahead of it takes time."""
     nodes.join(store)
     return write(store, request, prepare(store, request, around), around)
 
 
 def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[str, str]) -> str:
-    """Write the rows of a job, in one transaction; its id. A dry run takes back what is written here."""
+    """Write a job in one transaction, or let the scheduler write it; its id. A dry run rolls this back."""
     from vctl.spec.ids import check_submission_id
     from vctl.spec.text import stored_path
 
@@ -118,7 +118,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
             return submission_id
     with ahead.left_alone(store), store.transaction():
         if is_handed and table.number_of(store, submission_id) is not None:
-            return submission_id  # the scheduler has written it, and could not say so
+            return submission_id  # the scheduler has written it, but its answer did not arrive
         job = numbered(store, job)
         after: tuple[tuple[str, str], ...] = ()
         lost: list[str] = []
@@ -133,9 +133,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         else:
             names = [f"{submission_id}_{index}" for index in request.array.indices]
             change = arrays.submitted(store, request.array, job, details, after, launch)
-        for name in (
-            names if request.submission_id else ()
-        ):  # nobody has these: a job of this name is forgotten
+        for name in names if request.submission_id else ():  # a log with this name is of a deleted job
             logs.forget_log(store.home, name)
         store.emit(change)
         if lost:
@@ -146,7 +144,8 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
 
 
 def numbered(store: Store, job: PendingJob) -> PendingJob:
-    """The same with its number and its times, inside the transaction. Raises Conflict, NotFound where it cannot be."""
+    """The job with its number and times, inside the transaction. Raises if it cannot be submitted any
+    more."""
     name = job.submission_id
     if jobs.has_log(store, name) or arrays.known(store, name):
         raise Conflict(
@@ -162,13 +161,13 @@ def numbered(store: Store, job: PendingJob) -> PendingJob:
 
 
 def _may_start_now(store: Store, request: JobRequest) -> bool:
-    """Whether a submit is for its scheduler to write. The id has to be new, so that its row says that this was done."""
+    """Whether the scheduler may write this job: its id must be new, so that a row with the id is this job."""
     keeps = request.submission_id or request.array or request.after or request.hold
     return not keeps and request.begin_at is None and store.caller is None and store.head is None
 
 
 def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
-    """How the command is started, beside its words; only what was asked for."""
+    """The options for the start of the command, as they are stored with it."""
     options: dict[str, object] = {
         "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
         **request.ray.options(),
@@ -214,7 +213,7 @@ def _check_whole(
 
 
 def without_ray(store: Store, request: JobRequest, around: Mapping[str, str]) -> BadSpec | None:
-    """Why a job cannot have a Ray of its own; None when it can."""
+    """The error that says why a job cannot have a Ray of its own; None if it can."""
     parent_id, shares_parent = _target(store, request, around)
     try:
         _check_ray(store, request, parent_id, around, shares_parent=shares_parent)
@@ -240,7 +239,7 @@ def _check_ray(
                 )
                 raise refuse(param("ray"), has, f"request a whole number of {name}")
     if store.recall(RAY):
-        return  # its nodes have Ray
+        return  # the nodes of a Ray cluster have Ray
     env = _environment(request, around)
     if raylets.program(request.argv, env.get("PATH", os.defpath), request.cwd or _directory()) is None:
         raise refuse(
@@ -251,7 +250,7 @@ def _check_ray(
 
 
 def _rules(store: Store, request: JobRequest) -> dict[str, object]:
-    """What happens to a job besides its start, and what it may change; only what was asked for."""
+    """The rules of a job: what it may change, its warning signal, its retries. Defaults are left out."""
     rules: dict[str, object] = {}
     if (scope := rights.granted_scope(store, request.job_scope)) != rights.OWN:
         rules["job_scope"] = scope
@@ -292,7 +291,7 @@ def _environment(request: JobRequest, around: Mapping[str, str]) -> dict[str, st
 
 
 def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tuple[str, bool]:
-    """Where the job goes, and whether it shares that cluster (indivisible) instead of getting its own."""
+    """The target cluster, and whether the job shares it (indivisible) instead of getting its own."""
     wanted = request.cluster or _inherited(store, around)
     wanted = full_cluster_id(wanted)
     if wanted == PRIMARY:
@@ -306,7 +305,7 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
 
 
 def _open_cluster(store: Store, cluster_id: str) -> Row:
-    """The cluster, if it takes jobs."""
+    """The row of a cluster that takes jobs. Raises NotFound, BadSpec or Conflict for any other."""
     row = clusters.get(store, cluster_id)
     if row is None:
         raise ops.cluster_views.no_cluster(cluster_id, clusters.logical_rows(store))
@@ -323,7 +322,8 @@ def _open_cluster(store: Store, cluster_id: str) -> Row:
 
 
 def _inherited(store: Store, around: Mapping[str, str]) -> str:
-    """The target when none is named: the parent of the job we are in, else VCTL_CLUSTER, else the primary."""
+    """The target by default: that of the calling job, VCTL_CLUSTER, that of VCTL_CLUSTER_ID, or the
+    primary."""
     if (job := rights.calling_job(store)) is not None:
         return str(job["parent_cluster_id"])
     if default := around.get("VCTL_CLUSTER"):

@@ -1,4 +1,5 @@
-"""Why a task does not run: the reason as of now, with what it needs and what is free. And nodes that it names."""
+"""Why a task does not run: its reason now, with needed and free resources; also checks a node that it
+names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks: start a command inside a running job, look, cancel."""
+"""Tasks, the commands that run inside a running job: start, show, list and cancel them."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ _OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", 
 
 
 def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | None = None) -> TaskForm:
-    """Queue a task in a running job. It waits until its inputs exist and its cluster has free resources or has grown.
+    """Queue a task in a running job. It waits until its inputs exist and its cluster has free resources or
+    has grown.
 
-    Raises NotFound for an unknown job, Conflict when the job is over or has not started, or has an object (or a task
-    that makes one) of the name of an output. Size never refuses it; inputs that can no longer come make it FAILED.
+    Raises NotFound for an unknown job, Conflict when the job is over or has not started, or has an object (or
+    a task that makes one) of the name of an output. A task is never refused for its size. If an input can no
+    longer appear, the task is FAILED.
     """
     from vctl.spec.task_request import job_of
 
@@ -68,7 +70,7 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
         while jobs.number_of(store, f"task-{number}") is not None:
             number += 1
         task_id = f"task-{number}"
-        logs.forget_log(store.home, task_id)  # numbers come again after a restore
+        logs.forget_log(store.home, task_id)  # after a restore, numbers are used again
         owner_id = (environ.get("VCTL_TASK_ID") if inside else None) or job["submission_id"]
         task = Task(
             task_id, number, job_id, _cluster(store, job, environ.get("VCTL_CLUSTER_ID") if inside else None), owner_id,
@@ -105,7 +107,7 @@ def _cluster(store: Store, job: Row, inside: str | None) -> str:
 
 
 def _strategy(given: str) -> str:
-    """A strategy; tables show virtual nodes with the alias of the primary, ``NODE:primary##train/0``."""
+    """A strategy with a full id: tables show the alias of the primary, as in ``NODE:primary##train/0``."""
     word, colon, node_id = given.partition(":")
     return f"{word}{colon}{spec.ids.full_cluster_id(node_id)}"
 
@@ -172,7 +174,7 @@ def list_tasks(
     wanted = parse_filters(filters, FILTER_KEYS)
     within, values = scope.of_tasks(store, cluster)
     where = [within]
-    for key, mark, value in wanted:  # what the table can tell, so that few tasks are read
+    for key, mark, value in wanted:  # filters that SQL can check, so that fewer tasks are read
         if key in _COLUMNS and mark == "=":
             several = value.lower().split(",") if key == "state" else [value.lower()]
             where.append(f"lower({key}) IN ({', '.join('?' * len(several))})")

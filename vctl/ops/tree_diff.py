@@ -151,7 +151,10 @@ def _canonical(group: Group) -> str:
 
 
 def _surplus(present: dict[str, Cluster], wanted: Sequence[TreeCluster]) -> list[str]:
-    """Clusters below the top ones of the file that it does not name, parents first; parents of named ones stay."""
+    """The clusters that the file does not name, below the parents of its top clusters, parents first.
+
+    The ancestors of named clusters are not among them.
+    """
     named = {cluster.cluster_id for cluster in wanted}
     tops = {cluster.parent_id for cluster in wanted} - named or {PRIMARY}
     kept = set(named)

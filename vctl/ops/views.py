@@ -36,13 +36,13 @@ FRESH_NS = int(3 * HEARTBEAT_EVERY_S * 1e9)
 
 
 def cluster_resources(store: Store, cluster_id: str | None = None) -> dict[str, float]:
-    """Total of a cluster."""
+    """The total resources of a cluster."""
     with store.snapshot():
         return forms.amounts(totals_of(store, existing(store, cluster_id))[0])
 
 
 def available_resources(store: Store, cluster_id: str | None = None) -> dict[str, float]:
-    """Free resources of a cluster."""
+    """The free resources of a cluster."""
     with store.snapshot():
         return forms.amounts(totals_of(store, existing(store, cluster_id))[1])
 
@@ -199,7 +199,7 @@ def summary(store: Store, kind: str) -> dict[str, int]:
 def scheduler(store: Store) -> Scheduler:
     """Whether a scheduler is running, its last heartbeat, and the duration of its last round."""
     starter = locks.scheduler_is_starting(store.home)
-    holder = locks.holder(store.home)  # both are looked at before the heartbeat that follows them
+    holder = locks.holder(store.home)  # read both before the heartbeat, which a scheduler writes after them
     heartbeat = store.read_heartbeat()
     starting = starter or _has_yet_to_beat(holder, heartbeat)
     if heartbeat is None:
@@ -220,7 +220,7 @@ def scheduler(store: Store) -> Scheduler:
 
 
 def _has_yet_to_beat(holder: locks.Holder | None, heartbeat: Mapping[str, Any] | None) -> bool:
-    """Whether a scheduler has taken its lock a moment ago and reads the state, before its first heartbeat."""
+    """Whether a scheduler took its lock a moment ago and has not written its first heartbeat yet."""
     if holder is None or holder.kind not in (locks.FOREGROUND, locks.BACKGROUND):
         return False
     is_of_another = heartbeat is None or heartbeat["pid"] != holder.pid

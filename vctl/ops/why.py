@@ -146,7 +146,7 @@ def _answer(form: JobForm) -> WhyJob:
 
 
 def _reason(situation: Situation, job: PendingJob, outcome: Outcome, shown: Shown, short: Shortage) -> Shown:
-    """The reason of other screens, with the jobs that would start first and the jobs that would be preempted."""
+    """The reason that other commands show, with the jobs that would start first or be preempted."""
     reason, message = shown
     if outcome.start is not None:
         return reason, STARTS_NOW
@@ -175,7 +175,7 @@ def _ends(outcome: Outcome) -> str:
 
 
 def _coming(store: Store) -> str:
-    """The end of a message that says which machines a node provider was asked for, and why it has none yet."""
+    """The end of a message: the machines that a node provider was asked for, and its last error."""
     texts = []
     for row in provider.rows(store):
         if row["action"] == UP:
