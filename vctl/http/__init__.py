@@ -1,1 +1,1 @@
-"""The HTTP server: ant-ray's management API, ``/api/v1``, metrics. Fix and exit code travel with every error."""
+"""The HTTP server: ant-ray's management API, ``/api/v1``, Ray's job API, metrics. Every error has a fix."""

@@ -42,7 +42,7 @@ class JSONResponse(_JSONResponse):
     """JSON in UTF-8; characters that are not text, or that control a terminal, are escaped."""
 
     def render(self, content: Any) -> bytes:
-        """The body."""
+        """The body of the response."""
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         body = text.encode("utf-8", "vctl.escaped")
         return body if text.isprintable() else harmless(body.decode()).encode()
@@ -68,7 +68,7 @@ class Unauthorized(NotPermitted):
 
 
 class TooLarge(BadSpec):
-    """The request is larger than any sensible one."""
+    """The request exceeds a limit of size."""
 
     code, http_status = "TooLarge", 413
 
@@ -117,7 +117,7 @@ def body_for(scope: Scope, error: VctlError) -> dict[str, Any]:
 
 
 def _action(scope: Scope) -> tuple[str, str] | None:
-    """What a request to the management API is to do, and the cluster that its path names."""
+    """The action of a request to the management API, and the cluster in its path; None for other requests."""
     method, path = scope.get("method"), scope["path"]
     if method == "DELETE" and path.startswith(MANAGEMENT + "/"):
         return REMOVE, path.removeprefix(MANAGEMENT + "/")
@@ -200,11 +200,14 @@ _FIELD = {
     "list_type": "it must be a list",
     "dict_type": "it must be an object",
 }
-"""What is wrong with a body as a whole or with a field, by pydantic's word for it."""
+"""The problem of a field (in ``_BODY``: of a body as a whole), by the type of pydantic's error."""
 
 
 async def refuse_unread(request: Request) -> None:
-    """A dependency of routes: refuse what they would not read. An unknown field of a body is refused by its model."""
+    """A dependency of routes: refuse query parameters and bodies that they would not read.
+
+    The model of a body refuses its unknown fields.
+    """
     route = request.scope["route"]
     repeat = {
         one.alias: get_origin(one.field_info.annotation) is list for one in route.dependant.query_params
@@ -235,7 +238,7 @@ def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[s
     kind = "parameter" if place == "query" else "field"
     around = {name: _number(value) for name, value in found.get("ctx", {}).items()}
     problem = words.format_map({"msg": found["msg"], "kind": kind, **around})[:300]
-    if found["type"] == "extra_forbidden":  # no fix, which the management API has no place for
+    if found["type"] == "extra_forbidden":  # not as a fix, because the management API has no field for it
         if guess := nearest(word, known[place]):
             problem += f", did you mean {guess}?"
         elif word in known["body"]:
@@ -248,7 +251,7 @@ def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[s
 
 
 def _number(value: object) -> object:
-    """A bound as people write it, whole numbers with all digits; other values stay as they are."""
+    """A bound as text: whole numbers without a fraction. Values that are not floats stay as they are."""
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else f"{value:.15g}"
     return value

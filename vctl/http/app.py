@@ -101,7 +101,7 @@ def _add_open_routes(app: FastAPI) -> None:
 
     @app.websocket("/{path:path}")
     async def no_websocket(websocket: WebSocket) -> None:
-        """Any other path, which the framework would refuse without a word."""
+        """Refuse a websocket at any other path with a message, which the framework would not send."""
         path = websocket.url.path[:200]
         error = NotFound(
             f"there is no websocket at {path}", fix="the one that there is follows a job of Ray's API"

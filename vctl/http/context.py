@@ -21,9 +21,9 @@ from vctl.store.store import Store
 
 T = TypeVar("T")
 CALLER_HEADERS = ("x-vctl-job-id", "x-vctl-submission-id")
-"""The headers with which a client names its job; the job has the same rights as on the machine itself."""
+"""The headers in which a client names its job, so that the rights of that job apply to the request."""
 OWN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
-"""The variables of the server for a job whose submitter sent no environment."""
+"""The variables that a job gets from the server if its submitter sent no environment."""
 
 
 class Changes:
@@ -68,7 +68,7 @@ class Changes:
 
 
 async def within(ticket: asyncio.Event, seconds: float) -> None:
-    """Wait for a change, but not longer than that."""
+    """Wait for the change that sets a ticket, for at most so many seconds."""
     try:
         await asyncio.wait_for(ticket.wait(), seconds)
     except TimeoutError:

@@ -35,9 +35,9 @@ LONGEST_WORD = 100_000
 
 
 def _kernel_text(value: object) -> str:
-    """Accept a string that is not Unicode, unlike pydantic: arguments, paths and variables are any bytes."""
+    """Accept a string with surrogates, unlike pydantic: arguments, paths and variables may be any bytes."""
     if not isinstance(value, str):
-        raise ValueError("it must be a string")  # pydantic's way to refuse
+        raise ValueError("it must be a string")  # pydantic makes a validation error of it
     if len(value) > LONGEST_WORD:
         raise ValueError(f"it has more than {LONGEST_WORD} characters")
     return value
@@ -89,7 +89,7 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
         parameters.append(
             _parameter("body", model) if wanted else _parameter("body", model | None, default=None)
         )
-    endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # how FastAPI is told
+    endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # FastAPI reads it
     endpoint.__name__ = _function(operation.name)
     endpoint.__doc__ = operation.run.__doc__
     router.add_api_route(
@@ -137,7 +137,7 @@ def _query(param: Param) -> inspect.Parameter:
 
 
 def _plain(kind: Any) -> Any:
-    """A type of the standard library as FastAPI takes it in a query."""
+    """The type of a query parameter as FastAPI accepts it: a list for any sequence."""
     return list[str] if get_origin(kind) is Sequence else kind
 
 

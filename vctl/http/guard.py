@@ -79,7 +79,7 @@ class Guard:
             return  # the client has closed the connection, or was too slow
         try:
             await self.app(_as_json(scope), _again(body, receive), send)
-        except RuntimeError as error:  # the framework's, for an error after the begin of an answer
+        except RuntimeError as error:  # starlette raises it for an error after the start of an answer
             if not isinstance(error.__cause__, VctlError):
                 raise
             said = f"the answer to {scope['path']} broke off: {error.__cause__.problem}"
@@ -137,7 +137,7 @@ _HOST = r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?"
 
 
 def _check_host(host: str, origin: str | None) -> None:
-    """Refuse requests that a page of another site could have sent, whose name may resolve to here (DNS rebinding)."""
+    """Refuse requests of a page of another site, whose name may resolve to this address (DNS rebinding)."""
     found = re.fullmatch(_HOST, host)
     if found is None or not is_loopback((found[1] or found[2]).lower()):
         raise WrongHost(
@@ -165,7 +165,7 @@ def _check_token(given: str, token: str) -> None:
 async def _body(scope: Scope, receive: Receive) -> bytes | None:
     """The whole body; None when the client disconnects before its end.
 
-    Refuses a body that is too large, and JSON that cannot be stored or whose reader would have to choose.
+    Refuses a body that is too large, and JSON that cannot be stored or is ambiguous.
     """
     headers = _headers(scope["headers"])
     length = headers.get("content-length")
@@ -196,7 +196,7 @@ def _too_large() -> TooLarge:
 
 
 def _check_json(body: bytes) -> None:
-    """Refuse JSON that is not UTF-8, has a NUL, a key twice, or half a surrogate pair, which is JSON but no text."""
+    """Refuse JSON that is not UTF-8, or has a NUL, a duplicate key or a lone surrogate, which is no text."""
     try:
         body.decode()
     except UnicodeDecodeError as error:

@@ -23,7 +23,7 @@ LEAST_TOKEN = 16
 GRACE_S = 3
 WAITING = 2048
 ACCEPTED = 64
-"""The connections that are accepted at a time."""
+"""The most connections that the event loop accepts in one step."""
 HOST, PORT = "127.0.0.1", 8265
 
 

@@ -22,7 +22,7 @@ BYTES: dict[int | str, dict[str, Any]] = {
 
 
 def _add(kind: streams.Kind, one: str, watched: type[documents.Document]) -> None:
-    """The routes that wait for the end of a job or a task, and that read its output."""
+    """Add the routes that wait for the end of a job or a task, and that read its output."""
 
     async def wait(
         request: Request, ref: Annotated[str, Path(alias=one)], timeout_s: Seconds = 20

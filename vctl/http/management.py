@@ -62,7 +62,7 @@ def create_or_update(request: Request, body: VirtualCluster) -> JSONResponse:
 
 
 def _bring(store: Store, body: VirtualCluster) -> ClusterForm:
-    """Update a cluster, or create it if it does not exist; after a lost race of creations update it."""
+    """Update a cluster, or create it if it does not exist; update it if another request was faster."""
     cluster_id, counts = body.virtualClusterId, body.replicaSets
     divisible = body.divisible in (True, "true")
 

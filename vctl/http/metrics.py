@@ -16,7 +16,7 @@ Sample = tuple[Mapping[str, object], float]
 
 
 def text(store: Store) -> str:
-    """All present figures."""
+    """All metrics, as of one snapshot."""
     with store.snapshot():
         return "\n".join(line for family in _families(store) for line in family) + "\n"
 

@@ -129,7 +129,7 @@ class Complaints:
         self._said_at = float("-inf")  # asyncio reports that files ran out for each connection that waits
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Write a complaint to stderr; the handler of exceptions of one loop."""
+        """Write an error to stderr; the exception handler of an event loop."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
             loop.default_exception_handler(context)
@@ -150,7 +150,7 @@ class Slow(BadSpec):
 
 
 class Crowded(Unreachable):
-    """The server has its most connections."""
+    """The server has as many connections as it allows."""
 
     code, http_status = "TooManyConnections", 503
 
@@ -163,13 +163,13 @@ class Ending(uvicorn.Server):
         self._changes = changes
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGINT or SIGTERM."""
+        """Handle SIGINT or SIGTERM: also let the waiting requests return."""
         self._changes.end()
         super().handle_exit(sig, frame)
 
     def leave(self, *_: object) -> None:
-        """The same before the server runs: it ends as soon as it has started.
+        """Handle a signal before the server runs: the server ends as soon as it has started.
 
-        An exception would not do, as Python drops unexpected exceptions in some places.
+        It raises no exception, because Python drops unexpected exceptions in some places.
         """
         self.should_exit = True

@@ -1,4 +1,4 @@
-"""The ``runtime_env`` and the Ray of a job of Ray's job API: what is done, and what is refused with a way around."""
+"""The ``runtime_env`` and the private Ray of a job of Ray's job API; refusals name an alternative."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from vctl.spec.fields import refuse
 from vctl.spec.job_request import JobRay, JobRequest
 
 RAYS = {"private": "plain", "dashboard": "dashboard", "none": ""}
-"""What ``vctl_ray`` in the metadata of a job means."""
+"""The kind of private Ray (empty: none), by the value of ``vctl_ray`` in the metadata of a job."""
 PACKAGE = f"{PROTOCOL}://"
 UNDERSTOOD = ("env_vars", "working_dir", "py_modules", "excludes", "config")
-"""Of a runtime_env. ``excludes`` has done its work at the client; ``config`` is about setting up what is refused."""
+"""The accepted fields. The client has applied ``excludes``; ``config`` concerns only refused fields."""
 INSTEAD = {
     **dict.fromkeys(
         ("pip", "uv", "conda"),
@@ -32,7 +32,7 @@ INSTEAD = {
 
 
 def read(given: Mapping[str, Any]) -> tuple[dict[str, str], str | None, list[str]]:
-    """Variables, directory or archive, archives of modules; refuses what would not be done."""
+    """The variables, the directory or archive, and the archives of modules; refuses what is not supported."""
     for field, value in given.items():
         if field not in UNDERSTOOD and value not in (None, {}, [], ""):
             raise BadSpec(
@@ -67,7 +67,7 @@ def _package(uri: object, field: str) -> str:
 
 
 def expanded(value: str, around: Mapping[str, str]) -> str:
-    """``${NAME}`` and ``$NAME`` in a variable, as Ray reads them: the first is empty where there is none."""
+    """A value with variables replaced as in Ray: an unknown ``${NAME}`` becomes empty, ``$NAME`` stays."""
 
     def known(found: re.Match[str]) -> str:
         return around.get(found[1] or found[2], "" if found[1] else found[0])
@@ -78,7 +78,7 @@ def expanded(value: str, around: Mapping[str, str]) -> str:
 def private_ray(
     on: Here, request: JobRequest, metadata: Mapping[str, str], setting: str | None, around: Mapping[str, str]
 ) -> str:
-    """Which Ray of its own a job has: the metadata say it, else the setting, else it has one where it can."""
+    """The kind of private Ray of a job: from its metadata, else the setting, else ``plain`` if possible."""
     word = metadata.get("vctl_ray", setting)
     if word is not None and word not in RAYS:
         raise BadSpec(

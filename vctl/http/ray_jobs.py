@@ -37,9 +37,9 @@ SHELL = ("/bin/sh", "-c")
 """An entrypoint of Ray is a line for a shell."""
 LETTERS = string.ascii_letters + string.digits
 MOST_REASON = 120
-"""The bytes that a websocket has for the reason of its end."""
+"""The most bytes of the reason in the close frame of a websocket."""
 LAST_LINES, LAST_CHARACTERS = 10, 20_000
-"""How much of the output the message of a failed job repeats."""
+"""The most lines and characters of the output that the message of a failed job repeats."""
 
 router = APIRouter(prefix="/api/jobs", tags=["ray"], responses=ERRORS)
 
@@ -154,7 +154,7 @@ def _submit(on: Here, body: Submission, submission_id: str, setting: str | None,
 
 
 def _resources(body: Submission, metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What the job reserves: the spec in its metadata, and what its entrypoint takes."""
+    """The resource parameters of a submit: the spec in the metadata, and the request of the entrypoint."""
     spec = None
     if "virtual_cluster" in metadata:
         spec = parse_text(metadata["virtual_cluster"], "a cluster spec", "metadata.virtual_cluster")
@@ -244,7 +244,7 @@ def _details(form: JobForm, runtime_env: str | None) -> dict[str, Any]:
 
 
 def _message(form: JobForm) -> str:
-    """Ray's sentences where they say all; else the reason and what there is to it."""
+    """The sentence that Ray has for this state, else the reason and its message."""
     status, reason = form["status"], form["state_reason"]
     if reason == jb.NON_ZERO_EXIT:
         return f"Job entrypoint command failed with exit code {form['exit_code']}"
@@ -288,7 +288,7 @@ def logs(request: Request, job: JobId) -> StreamingResponse:
 
 
 def _as_document(blocks: Iterator[bytes]) -> Iterator[str]:
-    """``{"logs": TEXT}`` in parts: a log may be larger than what anybody wants to hold."""
+    """``{"logs": TEXT}`` in parts, because a log may be too large for the memory."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     yield '{"logs":"'
     for block in blocks:
@@ -340,7 +340,7 @@ async def tail(websocket: WebSocket, job: str) -> None:
 
 
 async def _send(websocket: WebSocket, blocks: AsyncIterator[bytes]) -> tuple[int, str]:
-    """Send the output; with which code and reason to close."""
+    """Send the output; returns the code and the reason with which the websocket is to be closed."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     code, reason = 1000, ""
     async with aclosing(blocks):  # type: ignore[type-var]  # a generator

@@ -33,7 +33,7 @@ BATCH = 500
 
 
 def binary(parts: AsyncIterator[bytes] | Iterator[bytes]) -> StreamingResponse:
-    """Bytes as they are."""
+    """A response with raw bytes."""
     return StreamingResponse(
         parts, media_type="application/octet-stream", headers={"Cache-Control": "no-store"}
     )
@@ -83,7 +83,7 @@ async def log_of(
 async def followed(server: Server, kind: Kind, name: str, offset: int = 0) -> AsyncIterator[bytes]:
     """The output of a job or a task until that is over.
 
-    Raises NotFound before the first part, Unreachable where nothing would follow as no scheduler may be started.
+    Raises NotFound before the first part, Unreachable if no scheduler runs and none may be started.
     """
     form, path = await server.read(lambda store: (kind.get(store, name), kind.log_path(store, name)))
     ref = _ref(form)
@@ -107,7 +107,7 @@ async def _follow(
 
 
 async def _quietly(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same for an answer that has begun: its client asks for the state next, and gets the error."""
+    """The blocks; they end where no scheduler may run, and the client gets the error with the state."""
     with suppress(Unreachable):
         async for block in blocks:
             yield block
