@@ -71,7 +71,7 @@ class Allocation:
         self.variables = self._hear()
 
     def _granted(self, place: Local, door: Door, timeout_s: float | None) -> socket.socket:
-        """The connection to the process of the job, as soon as it runs."""
+        """Wait until the job runs; returns the connection to its process. Raises Conflict, TimedOut."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         with place.waiting("jobs", self.job.submission_id) as pause:
             while (line := door.opened(LOOK_S)) is None:
@@ -92,21 +92,21 @@ class Allocation:
         return line
 
     def _hear(self) -> Mapping[str, str]:
-        """The variables of the environment of the job."""
+        """Read the environment variables of the job from the connection."""
         with self._line.makefile("rb") as told:
             found: Mapping[str, str] = json.loads(told.readline() or b"{}")
         return found
 
     def close(self, *, orderly: bool = True) -> None:
         """Release the resources and wait until they are free. Raises Conflict when the job had already ended."""
-        with contextlib.suppress(OSError):  # its process may be gone
+        with contextlib.suppress(OSError):  # the process of the job may be gone
             self._line.sendall(b"0" if orderly else b"1")
         self._line.close()
         try:
             self.job.wait()
             form = self.job.info()
         except NotFound:
-            return  # it was deleted
+            return  # the job was deleted
         if orderly and form["status"] != SUCCEEDED:  # it succeeds only when the program releases it
             raise Conflict(
                 f"allocation {self.job.submission_id} ended before the program did: {form['status']}, {_why(form)}",
@@ -152,7 +152,7 @@ def shutdown() -> None:
 
 
 def _at_exit(pid: int) -> None:
-    if os.getpid() == pid:  # a fork of the program does not release it
+    if os.getpid() == pid:  # a forked child does not release it
         _release(_ended_by())
 
 
@@ -162,13 +162,13 @@ def _release(error: BaseException | None) -> None:
 
 
 def _ended_by() -> BaseException | None:
-    """The exception that ends this program; one at a prompt ends only its line."""
+    """The exception that ends this program; None at a prompt, where an exception ends only one line."""
     at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
     return None if at_prompt else getattr(sys, "last_value", None)
 
 
 def is_outside() -> bool:
-    """Whether this program is in no job, so that it needs an allocation for a cluster of its own."""
+    """Whether this program runs outside of jobs, so that it needs an allocation for a cluster of its own."""
     from vctl.core.clusters import PRIMARY
 
     return inside.submission_id() is None or inside.cluster_id() == PRIMARY

@@ -189,7 +189,7 @@ def get_runtime_context() -> RuntimeContext:
 
 
 def _of_caller(method: Callable[Concatenate[State, P], R]) -> Callable[P, R]:
-    """A function for a method of ``State``, for the cluster of the caller."""
+    """Turn a method of ``State`` into a function, which asks about the cluster of the caller."""
 
     def ask(*args: P.args, **kwargs: P.kwargs) -> R:
         return method(State(place_of()), *args, **kwargs)

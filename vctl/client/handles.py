@@ -96,9 +96,8 @@ class Handle(ABC):
         offset = 0
         with self.backend.waiting(self.kind, self.ref) as pause:
             while True:
-                over = _is_over(
-                    self.info()
-                )  # first the state, then the log: what was written before the end is shown
+                # read the state before the log: then no output from before the end is missed
+                over = _is_over(self.info())
                 content = b"".join(self.backend.log(self.kind, self.ref, offset=offset))
                 offset += len(content)
                 if text := decoder.decode(content, final=over):
@@ -205,7 +204,7 @@ class Local(declare.Local):
         return self._opened()
 
     @contextmanager
-    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:  # noqa: ARG002  # a server is told what for
+    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:  # noqa: ARG002  # only ``Remote`` uses them
         """A ``Pause`` that inotify ends after every commit."""
         from vctl.runtime.watch import MODIFY, Watch
 
@@ -225,7 +224,7 @@ class Local(declare.Local):
 
 @contextmanager
 def _attended(kept: Kept, background: Background) -> Iterator[Store]:
-    """A kept store, for one call of this process as it is now."""
+    """The kept store for one call, with the present job and settings of this process."""
     with kept.opened() as store:
         store.caller = Caller.of(os.environ)
         store.local_node = background.config.local_node

@@ -25,13 +25,13 @@ _outside: dict[str, str | None] = {}
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A sub-cluster that was entered."""
+    """A cluster that was entered by a ``with`` block: a sub-cluster, or the cluster of an allocation."""
 
     cluster_id: str
     path: str
     outer: Block | None
     of_job: Mapping[str, str]
-    """The other variables of a job, where the block is the cluster of a job."""
+    """The variables of the job whose cluster this is; empty for a sub-cluster."""
 
     def variables(self) -> dict[str, str]:
         """The variables for a child process in the block."""
@@ -71,7 +71,7 @@ def enter(cluster: str, of_job: Mapping[str, str] = _NOTHING) -> Block:
 
 
 def leave(block: Block) -> None:
-    """Leave a block. Other threads may be in blocks of their own."""
+    """Leave a block. If other threads are still in blocks, the environment describes the last of these."""
     _innermost.set(block.outer)
     with _lock:
         _blocks.remove(block)

@@ -34,7 +34,7 @@ _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
 
 
 class Queued(TypedDict):
-    """What a program is told of a job that it submits."""
+    """The part of the answer to a submit that ``Jobs.submit`` needs."""
 
     submission_id: str
 
@@ -42,7 +42,7 @@ class Queued(TypedDict):
 @operation("job submit", "POST /jobs")
 @asks(jobs.request)
 def _queued(here: Here, asked: tuple[JobRequest, Mapping[str, str]]) -> Queued:
-    """Queue a job, durably. A server answers with the whole form."""
+    """Queue a job, durably, and return only its id. A server returns the whole form of the job."""
     return {"submission_id": ops.submitting.queue(here.store, *asked)}
 
 

@@ -103,7 +103,7 @@ Groups = Sequence[FixedSizeNodes | FixedSizeNode | Mapping[str, Any]]
 """Groups, or nodes, which are one PACK group."""
 
 
-# What is of another kind than its place takes stays as it is: the parser of a spec refuses it, and names the place.
+# A value of a wrong type is passed on unchanged: the parser of the spec refuses it, and names its place.
 
 
 def selector_document(selector: object) -> Any:
@@ -132,5 +132,5 @@ def list_of(parts: object) -> Any:
 
 
 def _is_list(value: object) -> TypeGuard[Collection[object]]:
-    """Whether a value holds others that can be read more than once, unlike those of a generator."""
+    """Whether a value is a list or the like. A generator is none, as its items can be read only once."""
     return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))

@@ -122,7 +122,7 @@ class VirtualCluster:
         return self
 
     def _make(self, place: Place, job: str, parent: str) -> str:
-        """The id of the new cluster, as soon as its minimum is free."""
+        """Create the sub-cluster as soon as its minimum is free; returns its id. Raises TimedOut."""
         name = self.name or f"vc-{os.urandom(4).hex()}"
         give_up = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         pause_s = 0.02
@@ -146,7 +146,7 @@ class VirtualCluster:
                         ) from None
                 if pause is None:
                     pause = stack.enter_context(place.waiting("jobs", job))
-                time.sleep(pause_s)  # many programs may wait and be woken at once
+                time.sleep(pause_s)  # a change may wake many waiting programs at once
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
                 pause(LONGEST_PAUSE_S if give_up is None else max(give_up - time.monotonic(), 0))
 
@@ -183,7 +183,7 @@ class VirtualCluster:
 
 
 class _Inside:
-    """An entered cluster until it is released; ``held`` is the allocation where an own job holds it."""
+    """An entered cluster until it is released. ``held``: the allocation, if a job of its own holds it."""
 
     def __init__(self, place: Place, job: str, block: inside.Block, held: Allocation | None = None) -> None:
         self.place = place
