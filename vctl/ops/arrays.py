@@ -177,8 +177,7 @@ def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None
 
 
 def stopped(store: Store, row: Row, *, message: str | None) -> JobEnded:
-    """The change that ends a waiting job; a job that waits for its next attempt has run, and gets an exit
-    code."""
+    """The change that ends a waiting job; it has an exit code if the job waits for its next attempt."""
     said, code = (AGAIN, jb.EXIT_STOPPED) if row["attempt"] else (NEVER_STARTED, None)
     return engine.changes.JobEnded(
         store.clock(), row["job_id"], row["submission_id"], row["array_id"], row["parent_cluster_id"], "stop",

@@ -300,8 +300,7 @@ def _admitting(store: Store, cluster_id: str, action: str) -> Cluster:
 
 
 def instances(store: Store, *, job_clusters: bool = False) -> list[forms.Form]:
-    """Every logical cluster with its nodes, with ``job_clusters`` also clusters of jobs; takes two
-    queries."""
+    """Every logical cluster with its nodes, with ``job_clusters`` also the clusters of jobs; two queries."""
     with store.snapshot():
         clusters = table.all_rows(store) if job_clusters else table.logical_rows(store)
         nodes_of: dict[str, dict[str, Any]] = {row["cluster_id"]: {} for row in clusters}

@@ -60,8 +60,7 @@ class Handed:
         self.change, self.capacity, self._line = change, capacity, line
 
     def take(self) -> bool:
-        """Send T, inside a transaction. False if the command server does not wait: it writes the job
-        itself."""
+        """Send T, inside a transaction. False if the command server does not wait, and writes the job."""
         return self._tell(TAKEN)
 
     def answer(self) -> None:
@@ -81,8 +80,7 @@ class Handed:
 
 
 def hand_over(line: socket, change: JobSubmitted, capacity: int | None) -> bool:
-    """Hand a job over. True if the scheduler confirms that it is written; after False it may be written
-    too."""
+    """Hand a job over. True if the scheduler confirms that it is written; after False that is unknown."""
     assert change.launch is not None
     launch = change.launch
     parts = launch.entrypoint, launch.argv, launch.env, launch.cwd, launch.options

@@ -313,8 +313,7 @@ def update(
 
 
 def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
-    """Resize the virtual nodes that are the whole node; what a flexible one gains above its minimum is
-    leased."""
+    """Resize the virtual nodes that are the whole node; a flexible one leases what exceeds its minimum."""
     resized = tuple(replace(vnode, allocation=total) for vnode in upkeep.whole_of(store, node_id))
     if resized:
         store.emit(engine.changes.VNodesChanged(placed=resized, node_id=node_id))

@@ -134,8 +134,7 @@ def rebuild(store: Store, *, strict: bool = True) -> Replayed:
 
 
 def examine(store: Store, *, strict: bool = True) -> Replayed:
-    """The findings of the six steps; writes nothing. ``strict`` reads waiting jobs too, and checks all
-    types."""
+    """The findings of the six steps; writes nothing. ``strict`` also reads waiting jobs and checks types."""
     try:
         return _examine(store, strict=strict)
     except NotText:

@@ -114,8 +114,7 @@ def _submitters(store: Store, number: int | None) -> list[Row]:
 
 
 def _emptied(now: Situation, kept: set[int]) -> Ledger:
-    """The ledger with only the jobs ``kept``, with drained nodes in service and all machines of a
-    provider."""
+    """The ledger with only the jobs ``kept``, drained nodes in service, and all machines of a provider."""
     ledger = now.ledger
     for holder in now.running:
         if holder.job_id not in kept and (holder.cluster_id is None or holder.cluster_id in ledger.clusters):

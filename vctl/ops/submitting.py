@@ -144,8 +144,7 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
 
 
 def numbered(store: Store, job: PendingJob) -> PendingJob:
-    """The job with its number and times, inside the transaction. Raises if it cannot be submitted any
-    more."""
+    """The job with its number and times, inside the transaction. Raises if it cannot be submitted now."""
     name = job.submission_id
     if jobs.has_log(store, name) or arrays.known(store, name):
         raise Conflict(
@@ -322,8 +321,7 @@ def _open_cluster(store: Store, cluster_id: str) -> Row:
 
 
 def _inherited(store: Store, around: Mapping[str, str]) -> str:
-    """The target by default: that of the calling job, VCTL_CLUSTER, that of VCTL_CLUSTER_ID, or the
-    primary."""
+    """The default target: that of the calling job, VCTL_CLUSTER, that of VCTL_CLUSTER_ID, or the primary."""
     if (job := rights.calling_job(store)) is not None:
         return str(job["parent_cluster_id"])
     if default := around.get("VCTL_CLUSTER"):
