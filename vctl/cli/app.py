@@ -1,6 +1,6 @@
 """Runs a command line: find the command, read its arguments, run it, write the answer, return the exit code.
 
-The only place of the command line that catches errors.
+No other module of the command line turns errors into messages and exit codes.
 """
 
 import io
@@ -37,7 +37,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def failed(error: Exception, words: Sequence[str]) -> int:
-    """Tell why a command line ended early; returns the exit code."""
+    """Report the error that ended a command line; returns the exit code."""
     if isinstance(error, BrokenPipeError):
         return _unread()
     trouble = error if isinstance(error, VctlError) else None
@@ -205,7 +205,7 @@ def _answer(call: Call, values: dict[str, Any]) -> int:
         code = answer if isinstance(answer, int) else 0
         if answer is not None and not isinstance(answer, int):
             code = call.write(answer)
-            if "watch" in call.command.common:  # a shown state may be old when no scheduler runs
+            if "watch" in call.command.common:  # the shown state may be old if no scheduler runs
                 call.warn_if_nothing_schedules()
         sys.stdout.flush()
         if not call.watch_s or not call.pause():
@@ -213,7 +213,7 @@ def _answer(call: Call, values: dict[str, Any]) -> int:
 
 
 def _unread() -> int:
-    """The reader of the output has ended."""
+    """Drop the output, whose reader has ended; returns the exit code of a process that SIGPIPE ended."""
     cli.output.drop(sys.stdout)
     return 141
 
@@ -230,7 +230,7 @@ def _report(error: VctlError, *, as_json: bool) -> int:
             return error.exit_code
     except BrokenPipeError:
         return _unread()
-    except OSError:  # the disk of the output is full: then the error is told as to a person
+    except OSError:  # the disk of the output is full: write the error as text to stderr
         cli.output.drop(sys.stdout)
     tell(f"Error: {error.problem}")
     if error.fix:

@@ -20,7 +20,7 @@ LOOK_S = 0.05
 SAY_SO_AFTER_S = 1.0
 END_OF_INPUT = b"\x04"
 END_AGAIN_S = 0.5
-"""A shell that is not reading yet may lose the end of the input: it is sent until the shell has ended."""
+"""Seconds until the end of the input is sent again: a shell that does not read yet may lose it."""
 CHUNK = 1 << 14
 NO_SIZE = b"\0" * 8
 

@@ -40,7 +40,7 @@ class _Command(_Named, typer.core.TyperCommand):
 
 
 class _Group(_Named, typer.core.TyperGroup):
-    """The page of a group."""
+    """A group of commands of vctl."""
 
 
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
@@ -83,7 +83,7 @@ def _ask(
         found = entry.main(args=list(words), prog_name=name, standalone_mode=False)
     except UsageError as error:
         raise _mistake(error, name, examples[0], params) from None
-    except SystemExit:  # nobody reads the page: click ends the program, with the code of an error
+    except SystemExit:  # the reader of the help has ended: click then ends the program with an error
         raise BrokenPipeError from None
     if isinstance(found, dict):
         return found

@@ -126,7 +126,7 @@ class Call:
         return here.Waiter(self.store, self.config)
 
     def require_scheduler(self) -> None:
-        """Refuse changes that need a scheduler where none runs and none may be started. A server checks that itself."""
+        """Refuse later changes that need a scheduler where none may be started; a server does so anyway."""
         self._scheduling().insisted = True
 
     def _scheduling(self) -> "Background":
@@ -199,7 +199,7 @@ class Call:
         return asked or filtered or chosen or self.output not in ("table", "name")
 
     def unlimited(self) -> None:
-        """List all entries, as they are counted and not shown."""
+        """Read all entries of a list, because they are only counted."""
         self._unlimited = True
 
     def first(self, items: "Sequence[Data]") -> "Sequence[Data]":
@@ -217,7 +217,7 @@ class Call:
         return os.environ.get("VCTL_SUBMISSION_ID") or None if self._job_is_known() else None
 
     def _job_is_known(self) -> bool:
-        """Whether the job of this environment is in this state directory; of a server this is assumed."""
+        """Whether the job of this environment is in this state directory; assumed for a server."""
         if self.is_remote or not os.environ.get("VCTL_SUBMISSION_ID"):
             return True
         return ops.rights.calling_job(self.store) is not None
@@ -241,7 +241,7 @@ class Call:
             return f"Warning: {self._background.problem}"
         if self.is_remote:
             state = operations.views.scheduler(self.backend)
-        else:  # every command does this: do not import the declarations of all views
+        else:  # every command comes here, so do not import the declarations of all views
             state = ops.views.scheduler(self.store)
         if state["running"] or state["starting"]:
             return None
@@ -277,7 +277,7 @@ class Call:
         self._live.show(answer, self._notice(), header=self._header)
 
     def pause(self) -> bool:
-        """Wait until a watched answer is refreshed; False when that is not wanted any more."""
+        """Wait until a watched answer is due again; False if the user has ended the watch."""
         if self._live is not None:
             return not self._live.quit_within(self.watch_s or 0)
         import time
@@ -287,7 +287,7 @@ class Call:
 
 
 def tell(text: str) -> None:
-    """Write to stderr. Where that cannot be written, the result and the exit code still count, as with other tools."""
+    """Write to stderr. A failure to write is ignored: the result and the exit code still count."""
     try:
         sys.stderr.write(visible(text) + "\n")
         sys.stderr.flush()

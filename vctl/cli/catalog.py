@@ -274,7 +274,7 @@ def find(words: list[str]) -> tuple[Command, list[str]]:
 
 
 def too_early(word: str, meant: str) -> BadSpec:
-    """An option stands in front of the command that is meant."""
+    """The error about an option in front of the command."""
     option = word.partition("=")[0]
     return BadSpec(
         f"{option} stands before the command", fix=f"options follow the command: `vctl {meant} {option} …`"
@@ -302,7 +302,7 @@ def _elsewhere(word: str, known: list[str]) -> str | None:
 
 
 def _mistyped(word: str, before: str, known: list[str]) -> str | None:
-    """The command of vctl for a word of another tool with a slip in it, such as ``sbmit``."""
+    """The command of vctl for a mistyped word of another tool, such as ``sbmit``."""
     from difflib import get_close_matches
 
     theirs = [one for one in (ELSEWHERE if before == "vctl" else OTHER_WORDS) if one[0] == word[:1]]

@@ -1,6 +1,6 @@
 """The columns of every kind of list, shared by ``vctl KIND list`` and ``vctl list KIND``.
 
-Columns without ``at`` are always shown; ``at`` is the width of the terminal from which on a column is shown.
+``at`` is the least width of the terminal at which a column is shown. Columns without ``at`` are always shown.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from vctl.core.nodes import ALIVE
 
 Item = Mapping[str, Any]
 WIDE, WIDER, WIDEST = 100, 130, 160
-"""Widths of a terminal from which on more columns are shown."""
+"""The least widths of a terminal for further columns."""
 
 
 def _running_for(job: Item) -> str:
@@ -52,7 +52,7 @@ def state(heading: str, show: Callable[[Item], Any], *reads: str) -> Column:
 
 
 def cluster(heading: str, field: str) -> Column:
-    """A column with the id of a cluster, which is shortened early."""
+    """A column with the id of a cluster; it is one of the first that are shortened."""
     return Column(heading, field, middle=True, rank=GIVES)
 
 
@@ -190,7 +190,7 @@ DEMAND = [
 
 
 def _details(event: Item) -> str:
-    """The data of an event; what a lease gives is in words."""
+    """The data of an event as text; the amounts of a lease are written as in tables."""
     data = event["data"]
     if event["object"] == "lease":
         data = {

@@ -1,8 +1,9 @@
-"""Hands a command over to a process that has everything imported already, while a scheduler runs.
+"""Hands a command over to the command server, which has everything imported already, while a scheduler runs.
 
-That process (``command_server``) listens below the state directory. It gets the words, the environment, the directory
-and the three standard files, and answers with the exit code: so words, output and codes are the same either way. Where
-nobody listens, this process carries the command out itself. Imports next to nothing: that is its point.
+The server (``command_server``) listens in the state directory. It gets the words, the environment, the
+directory and the three standard files, and answers with the exit code, so output and exit codes are the same
+either way. If no server listens, this process carries the command out itself. This module imports almost
+nothing, to be fast.
 """
 
 import os
@@ -25,19 +26,19 @@ QUICK = frozenset((
 QUICK_WHEN_DETACHED = frozenset(("run", "job submit", "job rerun", "task run"))
 DETACHED = frozenset(("-d", "--detach", "--no-wait", "--dry-run"))
 LASTING = frozenset(("-f", "--follow", "--watch", "--wait", "--stdin", "--pty", "--home"))
-"""With one of these options a command stays, or its state directory is not the one that is looked for here."""
+"""With one of these options a command takes long, or its state directory is not that of ``_path``."""
 _START_S = 1.0
-"""A server that does not even begin is stuck; after this time the command is carried out without it."""
+"""Seconds within which a server must take a command; after that, this process carries it out itself."""
 _LONGEST = 4096
 
 
 def hand_over(words: list[str]) -> int | None:
-    """The exit code of a command that a server has carried out; None when it is to be carried out here."""
+    """The exit code of a command that a server has carried out; None if this process must carry it out."""
     if not is_quick(words) or os.environ.get("VCTL_DEBUG") == "1":
         return None
     if (path := _path()) is None or not os.path.exists(path):
         return None
-    import _socket  # the public module builds enums at import
+    import _socket  # the public module builds enums at import, which is slow
 
     line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:
@@ -47,7 +48,7 @@ def hand_over(words: list[str]) -> int | None:
 
 
 def _sent(line: "_socket.socket", path: str, words: list[str]) -> int | None:
-    """Pid of the process that has got a command; None where nobody listens, answers, or is of this installation."""
+    """Send a command. The pid of the process that has it; None if no server of this installation takes it."""
     import _socket
 
     try:
@@ -56,11 +57,11 @@ def _sent(line: "_socket.socket", path: str, words: list[str]) -> int | None:
         pid, _, installation = line.recv(_LONGEST).partition(b" ")
         if installation != stamp():
             return None
-        # Only now, as the message has our standard files in it, which would stay open in a server that is stuck.
+        # Only now, because the message has our standard files in it, which a stuck server would keep open.
         files = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1, 2))
         line.sendmsg([encode(words)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
         line.settimeout(None)
-    except OSError:  # or this is too long for one message
+    except OSError:  # no server answers, or the command is too long for one message
         return None
     return int(pid)
 
@@ -77,7 +78,7 @@ def carry_out(words: list[str]) -> int:
 
 
 def is_quick(words: list[str]) -> bool:
-    """Whether a command is worth it. What is not in the list works in the same way, in a process of its own."""
+    """Whether the server may carry out a command. Other commands do the same in their own processes."""
     options = words[: words.index("--")] if "--" in words else words
     if not LASTING.isdisjoint(options):
         return False
@@ -93,7 +94,7 @@ def is_quick(words: list[str]) -> bool:
 
 
 def stamp() -> bytes:
-    """Which installation this is: another one carries its commands out itself."""
+    """The identity of this installation: the server must be of the same one."""
     from vctl import __version__
 
     return f"{__version__} {sys.version_info[:3]} {os.path.dirname(__file__)}".encode(
@@ -111,7 +112,7 @@ def encode(words: list[str]) -> bytes:
 
 
 def _path() -> str | None:
-    """Where the server of the state directory listens that this command most likely works on."""
+    """The socket of the state directory on which this command most likely works; None if it has none."""
     home = os.environ.get("VCTL_HOME")
     if not home:
         base = os.environ.get("XDG_STATE_HOME", "")
@@ -122,7 +123,7 @@ def _path() -> str | None:
     path = os.path.join(home, SOCKET)
     if len(os.fsencode(path)) < 108:
         return path
-    try:  # through a descriptor of the directory, as a socket's address is short
+    try:  # through a descriptor of the directory, because the address of a socket is limited
         return f"/proc/self/fd/{os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)}/{SOCKET}"
     except OSError:
         return None

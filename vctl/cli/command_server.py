@@ -1,10 +1,11 @@
-"""The process that has everything imported, and its forks, which wait for commands and carry them out.
+"""The command server: a process that has everything imported, and its forks, which carry commands out.
 
-``python -m vctl.cli.command_server HOME``, started by a scheduler, ends with the scheduler: its standard input ends
-then. It has no database open (SQLite does not survive a fork) and holds no lock. Its other end is ``command_client``.
+A scheduler starts it with ``python -m vctl.cli.command_server HOME``. It ends with the scheduler, when its
+standard input is closed. It has no open database (SQLite does not survive a fork) and holds no lock. Its
+client is ``command_client``.
 
-A fork is made before its command comes, and takes the next one if all went well: half of the time of its first command
-goes into copying the pages that it writes to.
+A fork is made before its command comes. If all goes well, it takes further commands: half of the time of its
+first command goes into copying the memory pages that it writes to.
 """
 
 import gc
@@ -37,16 +38,16 @@ from vctl.engine.changes import JobSubmitted
 from vctl.store.store import Store
 
 LIFE = 0
-"""The descriptor that ends with the scheduler."""
+"""The descriptor (standard input) whose other end closes when the scheduler ends."""
 MOST_BYTES = 1 << 18
 BACKLOG = 128
 STAY_S = 5.0
-"""How long a fork waits for its next command, and before that for the end of the process that asked."""
+"""Seconds for which a fork waits for its next command, and before that for the end of the client."""
 MOST_COMMANDS = 1000
-"""Of one fork."""
+"""The most commands that one fork carries out."""
 FILES = "/proc/self/fd"
 READY, TAKEN = b"+", b"-"
-"""What a fork says: it waits for a command; it does not any more."""
+"""The messages of a fork: it waits for a command; it does not wait any more."""
 MODULES = (
     "vctl.cli.app", "vctl.cli.completion", "vctl.cli.output", "vctl.cli.submission",
     "vctl.ops.views", "vctl.ops.overview", "vctl.ops.jobs", "vctl.ops.submitting", "vctl.ops.feasible",
@@ -55,7 +56,7 @@ MODULES = (
     "vctl.spec.cluster_spec", "vctl.spec.shape", "vctl.spec.source", "vctl.scheduler.orders", "json",
     "vctl.cli.columns", "vctl.cli.words", "vctl.cli.screen", "atexit", "termios",
 )  # fmt: skip
-"""What commands import; the command modules are added."""
+"""The modules that commands import, apart from the modules of the commands themselves."""
 
 
 def main() -> None:
@@ -70,9 +71,9 @@ def main() -> None:
     rehearse(sys.argv[1])
     try:
         listening = listen(sys.argv[1])
-    except OSError as error:  # a full disk, or one without sockets
+    except OSError as error:  # a full disk, or a filesystem without sockets
         sys.exit(f"commands run in processes of their own for now: {error.strerror}")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects who has answered
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps forks that have ended
     hand_over_jobs(sys.argv[1])
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
@@ -80,7 +81,10 @@ def main() -> None:
 
 
 def rehearse(home: str) -> None:
-    """Have built what is built at first use, else every fork does that, which takes as long as the rest of a submit."""
+    """Carry out a submit and a query, to build what is built at first use.
+
+    Otherwise every fork does that, which takes as long as the rest of a submit.
+    """
     from vctl.ops import submitting
 
     with (
@@ -92,12 +96,12 @@ def rehearse(home: str) -> None:
             suppress(InterruptedError), store.together(),
         ):  # fmt: skip
             submitting.submit(store, spec.job_request.JobRequest(argv=("true",), cwd="/"), environment={})
-            raise InterruptedError  # which takes it back
+            raise InterruptedError  # which rolls the submit back
         command_client.carry_out(["job", "status", "last", "-o", "json", "--home", home])
 
 
 def hand_over_jobs(home: str) -> None:
-    """Have the scheduler of this state directory write what is submitted to it."""
+    """Let the scheduler write the jobs that commands submit to its state directory; see ``ops.handing``."""
     from vctl.ops import handing, submitting
 
     os.set_inheritable(handing.LINE, False)  # noqa: FBT003
@@ -110,9 +114,9 @@ def hand_over_jobs(home: str) -> None:
 
 
 def listen(home: str) -> socket:
-    """A socket in the state directory, where nobody else's can be: its scheduler holds the lock."""
+    """A socket in the state directory. It replaces an older one, whose server ended with its scheduler."""
     folder = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    path = f"/proc/self/fd/{folder}/{SOCKET}"  # short, as the address of a socket has to be
+    path = f"/proc/self/fd/{folder}/{SOCKET}"  # short, because the address of a socket is limited
     with suppress(FileNotFoundError):
         os.unlink(path)
     listening = socket(AF_UNIX, SOCK_SEQPACKET)
@@ -124,18 +128,18 @@ def listen(home: str) -> socket:
 
 
 class Forks:
-    """All that live: at most one of them waits for a command, the others carry one out."""
+    """The living forks: at most one of them waits for a command, the others carry one out."""
 
     def __init__(self, listening: socket) -> None:
         self.listening = listening
-        listening.settimeout(0)  # a fork may be quicker than another one
+        listening.settimeout(0)  # another process may accept a connection first
         self.lines: dict[int, socket] = {}
         self.ready: int | None = None
         self.poll = select.poll()
-        self.poll.register(LIFE, 0)  # its end is all that can come from there
+        self.poll.register(LIFE, 0)  # reports only its end
 
     def serve(self) -> None:
-        """See to it that one is ready, until the scheduler is gone."""
+        """Keep a fork ready until the scheduler is gone."""
         self.make()
         while True:
             self.poll.register(self.listening, select.POLLIN if self.ready is None else 0)
@@ -147,10 +151,10 @@ class Forks:
                     self.hear(fd)
             if self.ready is None and self.listening.fileno() in news and not self.make():
                 with suppress(OSError):
-                    self.listening.accept()[0].close()  # who asks does without
+                    self.listening.accept()[0].close()  # the client carries its command out itself
 
     def make(self) -> bool:
-        """Make one that is ready; False when there can be none."""
+        """Make a fork that is ready for a command; False if no process can be made."""
         ours, theirs = socketpair()
         with theirs:
             try:
@@ -167,7 +171,7 @@ class Forks:
         return True
 
     def hear(self, fd: int) -> None:
-        """Take in what one says; of two that are ready one ends."""
+        """Handle a message or the end of a fork. If two forks are ready, one of them is told to end."""
         said, was_ready = self.lines[fd].recv(1), self.ready == fd
         if was_ready:
             self.ready = None
@@ -176,14 +180,14 @@ class Forks:
         elif said != TAKEN:
             self.poll.unregister(fd)
             self.lines.pop(fd).close()
-            if self.ready is None and not was_ready:  # else it was killed: another one is made for a command
+            if self.ready is None and not was_ready:  # a ready fork was killed: a command makes another
                 self.make()
 
 
 def work(listening: socket, line: socket) -> None:
-    """In a fork: take commands until none comes any more, or one has left something behind; does not return."""
+    """In a fork: take commands until none comes, one fails, or one leaves files open; never returns."""
     try:
-        gc.disable()  # what a command leaves is collected when it has its answer
+        gc.disable()  # garbage of a command is collected after its answer
         mine, own = stamp(), [os.dup(fd) for fd in (0, 1, 2)]
         files = len(os.listdir(FILES))
         poll = select.poll()
@@ -205,7 +209,7 @@ def work(listening: socket, line: socket) -> None:
                 line.send(READY)
             stay_ms = STAY_S * 1000
         line.send(TAKEN)
-    except (BrokenPipeError, KeyboardInterrupt):  # it is not needed; it was interrupted when it had answered
+    except (BrokenPipeError, KeyboardInterrupt):  # the server wants no fork, or Ctrl-C came after the answer
         return
     except BaseException as error:  # noqa: BLE001 - nothing may leave a fork but by _exit
         sys.stderr.write(f"a message is no command: {type(error).__name__}: {visible(str(error))}\n")
@@ -214,21 +218,21 @@ def work(listening: socket, line: socket) -> None:
 
 
 def answer(line: socket, mine: bytes, own: list[int]) -> bool:
-    """Carry one command out, if the same user asks; whether all went well."""
+    """Carry one command out, if it is of the same user; True if its exit code is 0."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if int.from_bytes(line.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], sys.byteorder) != os.geteuid():
         return False
     line.send(b"%d %s" % (os.getpid(), mine))
     message, files, flags, _ = recv_fds(line, MOST_BYTES, 3)
     if flags & (MSG_TRUNC | MSG_CTRUNC) or len(files) != 3:
-        return False  # it does without, or is another installation
+        return False  # the client carries its command out itself, or is of another installation
     try:
         code = carry_out(message.split(b"\0"), files)
-    except KeyboardInterrupt:  # before the command could say so itself
+    except KeyboardInterrupt:  # before the command could handle it
         code = INTERRUPTED
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for fd, file in enumerate(own):
-        os.dup2(file, fd)  # who reads the output waits for its end
+        os.dup2(file, fd)  # close the files of the client: the reader of its output waits for that
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     os.chdir("/")
     with suppress(BrokenPipeError):  # a client that was interrupted may have ended before
@@ -237,14 +241,14 @@ def answer(line: socket, mine: bytes, own: list[int]) -> bool:
 
 
 def has_ended(asks: socket) -> bool:
-    """Whether who asked ends soon. Until then it may interrupt this process, and that must not end another command."""
+    """Whether the client ends within ``STAY_S``. Until then its Ctrl-C might interrupt the next command."""
     with suppress(ConnectionResetError):
         return bool(select.select([asks], [], [], STAY_S)[0]) and not asks.recv(1)
     return True
 
 
 def carry_out(parts: list[bytes], files: list[int]) -> int:
-    """Become the process that asked, as far as a command can tell, and run its words."""
+    """Take over the standard files, environment and directory of the client, and run its words."""
     folder, encoding, mask, count = parts[0], parts[1].decode(), int(parts[2]), int(parts[3])
     words, variables = parts[4 : 4 + count], parts[4 + count :]
     for fd, given in enumerate(files):
@@ -265,7 +269,7 @@ def carry_out(parts: list[bytes], files: list[int]) -> int:
     sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
     code = command_client.carry_out(sys.argv[1:])
     with suppress(BrokenPipeError):
-        if code != INTERRUPTED:  # else the rest may wait for a reader that does not read
+        if code != INTERRUPTED:  # the rest of interrupted output may wait for a reader that does not read
             sys.stdout.flush()
     sys.stderr.flush()
     return code

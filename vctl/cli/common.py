@@ -76,7 +76,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 CHANGES = (OUTPUT, COLOR, HOME)
-"""Shared by every command, those that change something included."""
+"""The options of every command, also of those that change something."""
 NAMES_OUTPUTS = (SHORT_OUTPUT, COLOR, HOME)
 """Instead of CHANGES where ``--output`` names objects."""
 READS = (OUTPUT, NO_HEADER, WATCH, COLOR, HOME)

@@ -84,7 +84,7 @@ class _Line:
         self.last: Param | None = None
         """The option whose value was the word before."""
         self.split_value = ""
-        """The part of its value in front of a colon where bash splits it."""
+        """That value, or its part in front of a colon, where bash splits words."""
         self.loose: list[str] = []
         self.own_from = 0
         """How many words stand in front of the user's own command, once it has begun."""
@@ -94,7 +94,7 @@ class _Line:
         """Take the next word."""
         self.read_words += 1
         if word == "=" and self.pending:
-            return  # bash splits there
+            return  # bash splits words at =
         if self.goes_on(word):
             self.pending = self.last
             return
@@ -122,7 +122,7 @@ class _Line:
             self._choose(word)
 
     def goes_on(self, word: str) -> bool:
-        """Whether the value of the option before goes on: bash splits at the colon of ``ok:ID``."""
+        """Whether the value of the last option goes on: bash splits ``ok:ID`` at its colon."""
         return word == ":" and self.last is not None and self.last.info.complete == AFTER
 
     def with_value(self, word: str) -> bool:
@@ -168,7 +168,7 @@ def _values(param: Param, line: _Line, current: str) -> Iterable[Offer]:
 
 
 def _awaited(line: _Line, current: str) -> list[Offer]:
-    """What ``--after`` may be: a job, or a condition with a job."""
+    """The values of ``--after``: a job, or a condition with a job."""
     jobs = list(_live(_jobs, line.home))
     if line.pending is line.last:  # the condition is a word of its own
         return jobs if line.split_value in spec.options.CONDITIONS else []
@@ -188,7 +188,7 @@ def _states(line: _Line) -> Sequence[str]:
 
 
 def _more_of(words: Sequence[str], current: str) -> list[Offer]:
-    """One more of some words that commas separate."""
+    """The values of an option that takes words separated by commas: the given words and one more."""
     before, comma, _ = current.rpartition(",")
     return [(f"{before}{comma}{word}", "") for word in words if word.upper() not in before.upper().split(",")]
 

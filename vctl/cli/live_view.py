@@ -27,13 +27,13 @@ class Keys:
         self.open()
 
     def open(self) -> None:
-        """The terminal gives each key at once."""
+        """Let the terminal pass each key on at once."""
         if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():  # to read in the background would stop us
             self._before = termios.tcgetattr(0)
             tty.setcbreak(0)
 
     def quit_within(self, seconds: float) -> bool:
-        """Wait so long; True at once when q is pressed, or when the terminal is gone."""
+        """Wait so many seconds; True at once when q is pressed, or when the terminal is gone."""
         ends = time.monotonic() + seconds
         while (left_s := ends - time.monotonic()) > 0:
             if self._before is None:
@@ -45,7 +45,7 @@ class Keys:
         return False
 
     def close(self) -> None:
-        """The terminal takes lines again."""
+        """Let the terminal pass on whole lines again."""
         if self._before is not None:
             termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
@@ -88,7 +88,7 @@ class LiveView:
         self._live.update(_page([*top, *body, *bottom]), refresh=True)
 
     def quit_within(self, seconds: float) -> bool:
-        """Wait so long; True at once when q is pressed, or when the terminal is gone."""
+        """Wait so many seconds; True at once when q is pressed, or when the terminal is gone."""
         self._rests = True
         if self._is_to_stop:
             self._stop()
@@ -105,13 +105,13 @@ class LiveView:
         self._keys.close()
 
     def _to_stop(self, *_: object) -> None:
-        """Ctrl-Z: at once, or when the page is drawn."""
+        """Handle Ctrl-Z: stop at once while waiting, else after the page is drawn."""
         self._is_to_stop = True
         if self._rests:
             self._stop()
 
     def _stop(self) -> None:
-        """Give the terminal back to the shell; when it lets us go on in front, take it and draw the page again."""
+        """Give the terminal back to the shell and stop; once in the foreground again, draw the page anew."""
         self._is_to_stop = False
         self._live.stop()
         self._keys.close()

@@ -46,13 +46,13 @@ class Answer:
         self.more = more
         self.code = code
         self.columns: Sequence[str] | None = None
-        """The fields that were asked for; None: all of the rows."""
+        """The fields to show; None: all fields of the rows."""
         self.newest_last = False
         """Whether the first rows are left out where not all fit on the screen."""
         self.redraw = redraw
         """Makes the drawing of a list for other rows."""
         self.form = form
-        """The documented form of the rows of a list, which says their fields and the order of these."""
+        """The name of the documented form of the rows of a list, which has their fields in order."""
 
 
 def listing(
@@ -64,9 +64,9 @@ def listing(
     none: str,
     form: str = "",
 ) -> Answer:
-    """A list of objects in its envelope; ``none`` is the text where there are none at all.
+    """A list of objects in its envelope; ``none`` is the text of an empty list.
 
-    ``form`` is the documented form of the objects, where that is not called as the list is.
+    ``form``: the name of the documented form of the objects, if it does not follow from ``kind``.
     """
 
     def drawn(rows: Sequence[Data]) -> Draw:
@@ -99,7 +99,7 @@ def single(data: Data, name: object, draw: Draw | None = None, *, code: int = 0)
 
 
 def single_by(key: str) -> Callable[[Data], Answer]:
-    """What shows one object whose name is in this field."""
+    """A function that shows one object, whose name is in this field."""
     return lambda data: single(data, data[key])
 
 
@@ -178,7 +178,7 @@ def _json(value: Any, stream: TextIO) -> str:
 
 
 Encode = Callable[[Any, str], str]
-"""A value as JSON with this comma."""
+"""Encodes a value as JSON, with the given text between entries."""
 
 
 def _encoder(stream: TextIO) -> Encode:
@@ -195,10 +195,10 @@ def _encoder(stream: TextIO) -> Encode:
 
 
 def _indented(value: Any, encode: Encode, pad: str = "\n") -> Iterator[str]:
-    """The text of ``json.dumps(value, indent=2)`` in pieces; that takes many times as long, value by value.
+    """The text of ``json.dumps(value, indent=2)`` in pieces, many times faster.
 
-    Here neighbours that contain nothing are encoded together, with a comma of our own between them; of objects in a
-    list that have the same fields, each field of all of them.
+    Adjacent values without contents are encoded together, with a comma that contains the indentation. If all
+    objects of a list have the same fields, the values of each field are encoded together.
     """
     inside = pad + "  "
     comma = "," + inside
@@ -298,5 +298,5 @@ def _csv_field(value: Any, stream: TextIO) -> Any:
 
 
 def drop(stream: TextIO) -> None:
-    """What could not be written leads to nowhere: the last flush of the interpreter must not fail either."""
+    """Redirect a stream to ``/dev/null``, so that the last flush of the interpreter does not fail, too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -113,8 +113,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line about one job or task. Where it does not fit, the reason is cut; where too little of the reason would be
-    left, the ends are left out, the last one first. An id or a command to copy is shown completely or not at all.
+    """A line about one job or task.
+
+    If the line does not fit, the reason is cut. If too little of the reason would be left, the ends are left
+    out, the last one first. An id or a command to copy is shown completely or not at all.
     """
 
     head: str

@@ -43,7 +43,7 @@ OPTIONS = Together(
         "--preemption-grace", "Time between the notice of preemption and the end of the job (30s).", "DURATION"
     ),
 )  # fmt: skip
-"""By the documented names of the settings."""
+"""The options, by the documented names of the settings."""
 
 
 def queue_of(given: Given) -> dict[str, object] | None:

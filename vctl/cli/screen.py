@@ -30,7 +30,7 @@ NO_EDGE = 1_000_000
 
 
 def replaces_text(stream: TextIO) -> bool:
-    """Whether this is a terminal on which text can take the place of text; elsewhere each page follows the other."""
+    """Whether this is a terminal on which text can be replaced; elsewhere a page follows the previous one."""
     return stream.isatty() and os.environ.get("TERM") not in DUMB
 
 
@@ -39,7 +39,7 @@ Part = str | tuple[str, str]
 
 
 class Drawn(str):
-    """A line that is ready for the terminal, or many; any other string is shown as text."""
+    """One or more lines that are ready for the terminal; any other string is shown as text."""
 
     __slots__ = ()
 
@@ -164,7 +164,7 @@ class Screen:
             yield from map(Drawn, block.split("\n"))
 
     def blocks(self, columns: Sequence[Column], items: Sequence[Any]) -> Iterator[Drawn]:
-        """A table, many lines at a time."""
+        """The lines of a table, in blocks of many lines."""
         edge = self.width or NO_EDGE
         columns = [column for column in columns if column.at <= edge or self.width is None]
         contents = [_Content(column, items) for column in columns]
@@ -192,7 +192,7 @@ class Screen:
             yield Drawn("\n".join(map(str.rstrip, lines.split("\n"))) if " \n" in block else lines)
 
     def _fitted(self, column: Column, width: int, cell: "str | int | Cell | Bar", whole: str | int) -> str:
-        """A cell with its whole text, as wide as its column."""
+        """A cell, cut or padded to the width of its column; ``whole`` is its uncut text."""
         if not isinstance(cell, Bar):
             text = str(whole)
             if len(text) > width or not text.isascii():

@@ -35,7 +35,7 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
 
 
 def _time(seconds: float) -> str:
-    """Short enough for a column: three of its leading units are too many."""
+    """A duration that is short enough for a column: rounded to seconds, or to tenths below a minute."""
     return format_duration(round(seconds) if seconds >= 60 else round(seconds, 1))
 
 

@@ -40,7 +40,7 @@ class Section:
         return 2 + len(self.lines)
 
     def note(self, screen: "Screen") -> str:
-        """How many rows are not shown, and where a screen is wide enough also which command shows them."""
+        """The number of hidden rows, and if the screen is wide enough, the command that shows them."""
         if not self.hidden:
             return ""
         told = f"{screen.mark} {self.hidden} more"

@@ -85,7 +85,7 @@ def followed(
 def waited(
     call: Call, kind: str, refs: Sequence[str], *, timeout_s: float | None, progress: bool
 ) -> Answer | int:
-    """Wait until all jobs or tasks are over; with ``-o`` show them then."""
+    """Wait until all jobs or tasks are over; with ``-o`` then show them."""
     forms = [get(call, kind, ref) for ref in refs]
     for form in forms:
         _warn_of_own_end(call, kind, form)
@@ -225,7 +225,7 @@ def _waiting(call: Call) -> Iterator[Waiter]:
 
 
 def _detached(call: Call, what: str) -> None:
-    """After ^C, which a terminal shows."""
+    """Tell that the command has stopped waiting; on a terminal below the line that shows ^C."""
     if sys.stderr.isatty():
         sys.stderr.write("\n")
     call.note(f"Detached: {what}")

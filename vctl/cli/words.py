@@ -37,7 +37,7 @@ def amounts(resources: Mapping[str, float] | None) -> str:
 
 
 def replicas(counts: Mapping[str, int] | None) -> str:
-    """``4c8g:2 8c16g:1``."""
+    """Numbers of whole nodes by template: ``4c8g:2 8c16g:1``."""
     return " ".join(f"{template}:{count}" for template, count in (counts or {}).items())
 
 
@@ -49,7 +49,7 @@ def named(text: str) -> str:
 
 
 def no_scheduler(seen: str = "") -> str:
-    """That no scheduler runs, and how to start one."""
+    """The sentence that no scheduler runs, and how to start one."""
     return f"No scheduler is running{seen}. Start one with `vctl daemon`."
 
 
@@ -59,7 +59,7 @@ def moment(stamp: str | None) -> str:
 
 
 def few(names: Sequence[str]) -> str:
-    """The first names of many."""
+    """At most three names, and the number of the others."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _changed(cluster: Data, sentence: str) -> Answer:
-    """The answer of a command that changed a cluster; people read its id as screens show it, and a sentence."""
+    """The answer of a command that changed a cluster; the sentence has its id as tables show it."""
     return done(
         cluster, cluster["cluster_id"], f"virtual cluster {cli.words.named(cluster['cluster_id'])} {sentence}"
     )
@@ -108,7 +108,7 @@ def delete(
 def _deleted_if_unused(
     call: Call, cluster_id: str, *, force: bool = False, **_: object
 ) -> "RemovedCluster | None":
-    """Delete a cluster that has no users; one that has them does not change, and their end needs a scheduler."""
+    """Delete a cluster if it has no users. Otherwise keep it: the end of its users may need a scheduler."""
     try:
         return clusters.delete(call.backend, cluster_id)
     except Conflict as refused:

@@ -1,4 +1,4 @@
-"""``vctl job submit``: all that may be said about a job."""
+"""``vctl job submit`` with all options of a job, and ``vctl job rerun``."""
 
 from typing import Annotated, Any
 
@@ -169,6 +169,6 @@ def _attached(
 
 
 def _dry_run(call: Call, wanted: dict[str, Any]) -> Answer:
-    """What the submit would lead to; nothing is changed."""
+    """The outcome that the submit would have; changes nothing."""
     data = jobs.dry_run(call.backend, **wanted)
     return single(data, data["verdict"], lambda screen: cli.why_view.draw_dry_run(screen, data))

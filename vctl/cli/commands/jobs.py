@@ -71,7 +71,7 @@ def stop(
     no_wait: Annotated[bool, Opt("--no-wait", help="Return before the processes have ended.")] = False,
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
-    # a mistake stops none of them, and who is named twice is stopped once
+    # an unknown id stops none of them, and a job that is named twice is stopped once
     found = [jobs.get_job(call.backend, ref) for ref in jobs_]
     names = dict.fromkeys(job["submission_id"] for job in found)
     if not no_wait and any(job["status"] == "RUNNING" for job in found):
@@ -97,7 +97,7 @@ def delete(call: Call, jobs_: jobs.Jobs) -> Answer:
 
 
 def each(items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 0) -> Answer:
-    """One job: itself. Several: a list."""
+    """The answer about one job, or about several jobs as a list."""
     return output.each("JobList", "submission_id", items, sentence, code=code)
 
 

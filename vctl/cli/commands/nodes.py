@@ -44,7 +44,7 @@ def add(
 
 
 def _with_labels(wanted: Given, pairs: list[str] | None) -> dict[str, Any]:
-    """The given options; the labels of ``--label`` go over those of ``--labels``."""
+    """The given options; the labels of ``--label`` take precedence over those of ``--labels``."""
     values = dict(wanted or {})
     if pairs is not None:
         labels = spec.selectors.parse_labels(values.get("labels", {}), "--labels")

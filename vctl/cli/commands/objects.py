@@ -1,6 +1,7 @@
 """``vctl list|get|summary RES``, as in Ray's state API: one entry in a table for each kind of object.
 
-A list shows what is in one cluster and below it: the one that is named or that the command runs in, else everything.
+A list shows the objects in one cluster and below it: the named cluster, else the cluster in which the command
+runs, else the primary.
 """
 
 from collections import Counter
@@ -20,7 +21,12 @@ Items = tuple[Sequence[Data], int]
 
 
 class Kind(NamedTuple):
-    """One kind of object: how its list is called, its key, what a summary counts, how they are read, their form."""
+    """One kind of object.
+
+    ``title``: the kind of its list. ``key``: the field with the id. ``counted``: the field that a summary
+    counts. ``many`` and ``one`` read objects. ``form``: the documented form, if its name does not follow from
+    ``title``.
+    """
 
     title: str
     key: str
@@ -53,14 +59,14 @@ def _jobs(call: Call, cluster: str) -> Items:
 
 
 def _tasks(call: Call, cluster: str) -> Items:
-    here = call.job_here  # a job sees its own
+    here = call.job_here  # inside a job, only its own
     return operations.tasks.list_tasks(
         call.backend, cluster=cluster, filters=call.filters, limit=call.limit, job=here
     )
 
 
 def _objects(call: Call, cluster: str) -> Items:
-    here = call.job_here  # a job sees its own
+    here = call.job_here  # inside a job, only its own
     items, _ = operations.tasks.list_objects(call.backend, filters=call.filters, job=here)
     return _cut(call, below(call, cluster, items, "cluster_id"))
 

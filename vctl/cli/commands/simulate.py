@@ -126,7 +126,7 @@ def _check_sources(
     trace: str | None, model: str | None,
     recorded: "Mapping[str, object]", traced: "Mapping[str, object]", modelled: "Mapping[str, object]",
 ) -> None:  # fmt: skip
-    """Whether each option is one of the source of the jobs; those of another would be passed over."""
+    """Refuse options that do not apply to the source of the jobs, as they would have no effect."""
     if trace is not None and model is not None:
         raise BadSpec("--trace and --model exclude each other", fix="give one of them")
     for options, given, what, fix in (
@@ -140,7 +140,7 @@ def _check_sources(
 
 
 def _scope(call: Call, given: str | None, *, recorded: bool) -> str | None:
-    """The cluster whose jobs are simulated: of the recorded ones, inside a job those of its cluster; else all."""
+    """The cluster whose jobs are simulated; None: all. The default for recorded jobs is the own cluster."""
     if given is None and (not recorded or call.cluster(None) == PRIMARY):
         return None
     return call.cluster(given)

@@ -105,7 +105,7 @@ def logs(
 @command("task cancel", "vctl task cancel task-7", "vctl task cancel 7 8 --grace 10s", common=CHANGES)
 def cancel(call: Call, tasks_: TaskRefs, grace_s: tasks.Grace = None) -> Answer:
     """Cancel tasks: SIGTERM to every process, and SIGKILL after the grace period."""
-    ids = [tasks.get_task(call.backend, ref)["task_id"] for ref in tasks_]  # a mistake cancels none of them
+    ids = [tasks.get_task(call.backend, ref)["task_id"] for ref in tasks_]  # an unknown id cancels none
     cancelled = [tasks.cancel(call.backend, task_id, grace_s=grace_s) for task_id in ids]
     if any(task["state"] == "RUNNING" for task in cancelled):
         call.warn_if_nothing_schedules()

@@ -34,7 +34,7 @@ def _row(kind: str, key: str, state: str, one: Data) -> "TimelineForm":
 
 
 def _events(row: Data) -> Iterator[Data]:
-    """A complete event for each node, in microseconds, as Chrome's trace format has them."""
+    """One *complete* event of Chrome's trace format for each node, with times in microseconds."""
     start = datetime.fromisoformat(row["started_at"])
     end = datetime.fromisoformat(row["ended_at"]) if row["ended_at"] else datetime.now(UTC)
     for node in row["node_ids"]:

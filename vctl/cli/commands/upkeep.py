@@ -76,7 +76,7 @@ def daemon(
         from vctl.daemon.loop import run_in_background
 
         return run_in_background(call.home, config, lock)
-    _ = call.store  # made when there is none
+    _ = call.store  # creates the state if there is none
     starter = ops.background.Background(config)
     starter.wanted = True  # autostart is about commands that need a scheduler
     ops.background.wait_for_start(starter)
