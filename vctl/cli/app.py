@@ -32,7 +32,7 @@ def run(words: Sequence[str]) -> int:
         return _execute(command, values)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - told, and shown in full with VCTL_DEBUG=1
+    except Exception as error:  # noqa: BLE001 - reported, and raised again with VCTL_DEBUG=1
         return failed(error, words)
 
 

@@ -26,7 +26,7 @@ NO_SIZE = b"\0" * 8
 
 
 def converse(call: Call, door: Door, submission_id: str) -> int:
-    """Be the terminal of a job until the job is over; returns its exit code."""
+    """Connect this terminal to a job until the job is over; returns its exit code."""
     from vctl.client.handles import Job, Local
     from vctl.core.jobs import FINAL
 

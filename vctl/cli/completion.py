@@ -82,7 +82,7 @@ class _Line:
         self.pending: Param | None = None
         """The option whose value comes next."""
         self.last: Param | None = None
-        """The option whose value was the word before."""
+        """The option whose value was the previous word."""
         self.split_value = ""
         """That value, or its part in front of a colon, where bash splits words."""
         self.loose: list[str] = []

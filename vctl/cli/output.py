@@ -173,7 +173,7 @@ def _is_list(data: Data) -> bool:
 
 
 def _json(value: Any, stream: TextIO) -> str:
-    """JSON on one line, in which no character does anything to a terminal."""
+    """JSON on one line, without characters that control a terminal."""
     return harmless(_encoder(stream)(value, ","))
 
 
@@ -255,7 +255,7 @@ def _rows(fields: Mapping[str, Values], count: int, encode: Encode, pad: str) ->
 
 
 def _each(values: Values, encode: Encode, pad: str) -> Values:
-    """The texts of the values of a field; no text has an end of line in it unless its value contains something."""
+    """The JSON texts of the values of a field; only that of a list or map with contents has several lines."""
     if isinstance(values, Alike) or not {dict, list}.isdisjoint(map(type, values)):
         return mapped(lambda value: _whole(value, encode, pad), values)
     return encode(list(values), "\n")[1:-1].split("\n")

@@ -283,7 +283,7 @@ class Screen:
         return style.render(text, color_system=ColorSystem.STANDARD)
 
     def _cut(self, text: str, width: int, *, middle: bool) -> str:
-        """The text, or what fits of it with a mark that there is more."""
+        """The text, cut to the width; a mark shows the cut."""
         if _cells(text) <= width:
             return text
         if width < 2:

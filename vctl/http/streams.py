@@ -195,7 +195,7 @@ def _next(
 
 
 async def _see_to_it(server: Server) -> None:
-    """Start a scheduler if none runs, as a client waits. Raises Unreachable where none may be started."""
+    """Start a scheduler if none runs, because a client waits. Raises Unreachable if none may be started."""
     await asyncio.to_thread(server.background.see_to_it)
 
 

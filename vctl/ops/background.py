@@ -59,7 +59,7 @@ class Background:
         self.problem = ""
         """The reason why a start failed; empty without a failure."""
         self.insisted = False
-        """Whether a change that needs a scheduler is refused where none can run, as the command will wait."""
+        """Whether a change that needs a scheduler is refused if none may be started, as the command waits."""
         self._starts: list[tuple[float, int]] = []
         """The times at which this process started a scheduler, with the positions of their output in the log."""
 

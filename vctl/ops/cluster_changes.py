@@ -214,10 +214,10 @@ def common_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...]
 
 
 def _ledger(store: Store, cluster: Cluster, old: ClusterSpec, ledger: Ledger | None) -> Ledger:
-    """A ledger that contains the cluster in its new state; only a part of the tree where that is enough.
+    """A ledger that contains the cluster in its new state; it has only a part of the tree if that is enough.
 
-    A part is enough where whole nodes move or slices are given back, unless a preemption reserves resources, which may
-    be in any cluster.
+    A part is enough if whole nodes move or slices are given back, unless preemptions reserve resources, which
+    may be in any cluster.
     """
     if ledger is None and not preemptions.nomination_rows(store):
         is_whole = of_whole_nodes(cluster.spec)

@@ -76,7 +76,7 @@ class FreeAmounts:
         return found
 
     def reserved_for(self, cluster_id: str, job_id: int) -> list[str]:
-        """Jobs with reserved resources in a cluster, or above it where it can grow."""
+        """Ids of other jobs with reserved resources in a cluster, or in a cluster from which it can grow."""
         found: set[int] = set()
         for one in (cluster_id, *self._upward(cluster_id)):
             self.slots(one, job_id)

@@ -291,8 +291,7 @@ def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
 
 
 def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned:
-    """Delete jobs that ended before a time, their logs, events from before it, and files moved aside before
-    it.
+    """Delete jobs that ended ``older_than_s`` ago or earlier, their logs, and events and files of that age.
 
     It works in slices, each in a transaction of its own with a pause after it, so that others can write. If
     it is interrupted, some jobs are deleted and the others are complete.

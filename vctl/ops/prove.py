@@ -136,7 +136,7 @@ def _flexible(facts: _Facts) -> Iterator[str]:
 
 
 def _minimum(facts: _Facts) -> Iterator[str]:
-    """A logical cluster has the virtual nodes of its spec; of its minimum one that lends may have nothing."""
+    """A logical cluster has the virtual nodes of its spec; a cluster that lends may lack its minimum."""
     nodes = facts.by_id["nodes"]
     own: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for vnode in facts.by_id["vnodes"].values():

@@ -1,4 +1,4 @@
-"""Failover replay: reads the tables, sets aside what cannot be read, and writes the changes that mend the rest."""
+"""Failover replay: reads the tables, sets unreadable rows aside, and writes changes that repair the rest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, 
 
 
 def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
-    """``vctl replay``: run the six steps and tell what they did, or with ``dry_run`` what they would do."""
+    """``vctl replay``: run the six steps and report their changes; ``dry_run`` only reports them."""
     if dry_run:
         with store.snapshot():
             return _form(examine(store))

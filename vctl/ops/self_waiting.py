@@ -67,7 +67,7 @@ def task_waits_for_itself(store: Store, row: Row) -> str | None:
     for run_id in list(ledger.charges):
         ledger.discharge(run_id)
     if not _task_has_place(ledger, task):
-        return None  # it is too large for the empty cluster
+        return None  # the task is too large even for its empty cluster
     job = jobs.get(store, task.job_id)
     names = [*kept] if kept else [f"the command of {job['submission_id']}" if job is not None else "its job"]
     return _warning(task.task_id, names, f"it needs {amounts_text(task.request)}, which is held there")

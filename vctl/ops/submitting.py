@@ -201,7 +201,7 @@ def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool)
 def _check_whole(
     name: str, who: str, gets: str, request: JobRequest, parent_id: str, *, shares_parent: bool
 ) -> None:
-    """Raise BadSpec unless the job has virtual nodes of its own, and all of each."""
+    """Raise BadSpec unless the job has virtual nodes of its own, and no request for the entrypoint."""
     if shares_parent:
         problem = f"{parent_id} is indivisible, jobs share it and have no virtual nodes of their own"
         raise refuse(param(name), problem, "submit to a divisible cluster")

@@ -73,7 +73,7 @@ def apply(
 
 
 def export(store: Store, cluster_id: str | None = None) -> dict[str, object]:
-    """The tree file of all logical clusters, or of one cluster with its sub-tree; the plan of it is empty."""
+    """The tree file of all logical clusters, or of one cluster with its sub-tree; its plan has no changes."""
     with store.snapshot():
         present = present_clusters(store)
         wanted = resolve(cluster_id)

@@ -356,7 +356,7 @@ def _words(state: str, message: str | None, started_at: str | None, ended_at: st
 
 
 def _running(store: Store, task: PendingTask) -> list[Holder]:
-    """Tasks that run in its cluster, the newest first."""
+    """The running tasks in the cluster of a task, the newest first."""
     found = [row for row in runs.live_rows(store) if row["task_id"] and row["cluster_id"] == task.cluster_id]
     return [
         Holder(0, str(row["task_id"]), 0, None, (str(row["run_id"]),))
