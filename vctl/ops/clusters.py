@@ -191,7 +191,7 @@ def sweep_removing(store: Store, emit: Callable[[Change], None]) -> list[str]:
 
 
 def _remove(store: Store, emit: Callable[[Change], None], row: Row) -> list[str]:
-    """Delete an empty cluster, and the clusters above it, of a job that is over, that existed only for it.
+    """Delete an empty cluster; if its job is over, also the job's clusters above it that existed only for it.
 
     Returns the ids of the deleted clusters.
     """

@@ -155,7 +155,7 @@ def remove_left_over(store: Store) -> list[str]:
 
 
 def without_files(store: Store) -> list[str]:
-    """Sentences about objects without files. One copy is enough: others may still be being copied."""
+    """Sentences about objects without files. One copy is enough: others may not have arrived yet."""
     return [
         f"object {one['object_id']} is not on {' or '.join(one['node_ids'])}, where it should be"
         for one in list_objects(store)[0]

@@ -67,7 +67,7 @@ def status(store: Store, cluster_id: str | None = None) -> Status:
 
 
 def _nodes(store: Store, top: str) -> dict[str, int]:
-    """The number of physical nodes in each state; for other clusters only nodes on which they have a part."""
+    """The number of physical nodes in each state; below the primary only nodes with a part of the cluster."""
     if top == PRIMARY:
         return node_table.states(store)
     return dict(Counter(clusters.node_states(store, top).values()))

@@ -63,7 +63,7 @@ def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
 
 
 def unshown(store: Store) -> Iterator[RowSetAside]:
-    """The changes that set aside jobs, tasks and events that cannot be shown, with finished ones.
+    """The changes that set aside jobs and tasks, also finished ones, and events that cannot be shown.
 
     A replay does not read the rows of finished objects.
     """

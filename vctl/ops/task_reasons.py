@@ -1,5 +1,4 @@
-"""Why a task does not run: its reason now, with needed and free resources; also checks a node that it
-names."""
+"""Why a task does not run: its reason now, with needed and free resources. Also checks named nodes."""
 
 from __future__ import annotations
 
