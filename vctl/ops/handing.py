@@ -60,7 +60,7 @@ class Handed:
         self.change, self.capacity, self._line = change, capacity, line
 
     def take(self) -> bool:
-        """Send T, inside a transaction. False if the command server waits no more: it writes the job itself."""
+        """Send T, inside a transaction. False if the command server waits no more; it writes the job."""
         return self._tell(TAKEN)
 
     def answer(self) -> None:
