@@ -2,9 +2,12 @@
 
 __version__ = "0.1.0"
 SOCKET = "commands.sock"
-"""In a state directory: where commands are handed to the process that answers them. Here it costs a command nothing."""
+"""The socket in a state directory through which commands reach the command server.
 
-TYPE_CHECKING = False  # what typing.TYPE_CHECKING is to a type checker, without importing it
+It is defined here because every command imports this module anyway.
+"""
+
+TYPE_CHECKING = False  # a type checker treats it like typing.TYPE_CHECKING, whose import takes time
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -68,7 +71,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """The Python API, imported on first use: ``import vctl`` costs nothing."""
+    """Import a name of the Python API on first use, so that ``import vctl`` is cheap."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -80,7 +83,7 @@ def __getattr__(name: str) -> object:
 
 
 def modules_of(package: str) -> "Callable[[str], object]":
-    """The ``__getattr__`` of a package whose modules are imported on first use."""
+    """Return a ``__getattr__`` for a package, which imports its modules on first use."""
 
     def module(name: str) -> object:
         from importlib import import_module

@@ -1,11 +1,11 @@
-"""Entry point of the ``vctl`` command. What must be instant is answered before anything is imported."""
+"""Entry point of the ``vctl`` command. It answers ``--version`` before it imports the rest of the program."""
 
 import gc
 import os
 import sys
 
 YOUNG = 50_000
-"""Containers that may come before the interpreter looks for garbage among them."""
+"""The number of new containers after which the garbage collector looks at its youngest generation."""
 
 
 def main() -> int:
@@ -29,30 +29,30 @@ def main() -> int:
 
         code = command_client.hand_over(words)
         return command_client.carry_out(words) if code is None else code
-    except KeyboardInterrupt:  # while something is still imported
+    except KeyboardInterrupt:  # during the imports
         return 130
 
 
 def run() -> None:
-    """Run the command line, and end: the kernel frees memory at once, for which the interpreter takes long."""
-    gc.set_threshold(YOUNG)  # nothing that is imported is garbage: to look for it takes a tenth of a command
+    """Run the command line, then exit without the interpreter's cleanup: the kernel frees memory faster."""
+    gc.set_threshold(YOUNG)  # imports leave no garbage; looking for it takes a tenth of the time
     code = main()
     if "threading" in sys.modules:
-        sys.exit(code)  # there may be threads to wait for
+        sys.exit(code)  # waits for threads that still run
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        sys.exit(code)  # the interpreter tries again, and tells of it
+        sys.exit(code)  # the interpreter flushes again and reports the error
     os._exit(code)
 
 
 def _open_standard_files() -> None:
-    """What the caller has closed leads to nowhere: else the next file that is opened would get the output."""
+    """Open closed standard files on /dev/null: otherwise the next opened file would receive the output."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         continue
     os.close(fd)
-    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - for as long as the process lives
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - stays open until the process ends
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 

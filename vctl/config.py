@@ -1,6 +1,6 @@
-"""Settings and where each came from: flag > environment > ./.vctl.toml > user file > default.
+"""Settings and the origin of each. Precedence: flag > environment > ./.vctl.toml > user file > default.
 
-One table says what exists. Nothing is read but the environment unless a file is there.
+The table ``SETTINGS`` lists all of them. Without a settings file only the environment is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ USER_FILE = "vctl/config.toml"
 OUTPUTS = ("table", "json", "jsonl", "yaml", "csv", "name")
 COLORS = ("auto", "always", "never")
 DUMB = ("dumb", "unknown")
-"""Terminals (``TERM``) that show text and nothing else: no colours, and nothing is drawn over."""
+"""Values of ``TERM`` for terminals that show only plain text: no colours, and no line is redrawn."""
 JOB_SCOPES = ("own", "all")
 RAY_JOBS = ("private", "none")
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -31,7 +31,7 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 @value(frozen=True, slots=True)
 class Setting:
-    """One row: ``kind`` names the parser, ``default`` is a value as the parser would return it."""
+    """One setting. ``kind`` names its parser; ``default`` has the form that the parser returns."""
 
     name: str
     kind: str
@@ -139,7 +139,7 @@ BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 @value(frozen=True, slots=True)
 class Config:
-    """Every setting with its value and origin; immutable."""
+    """The value and the origin of every setting; immutable."""
 
     values: Mapping[str, object]
     origins: Mapping[str, str]
@@ -147,26 +147,26 @@ class Config:
     env: Mapping[str, str]
 
     def get(self, name: str) -> Any:
-        """The value: durations in seconds, sizes in bytes, ``unit_resources`` a frozenset."""
+        """The value of a setting: durations in seconds, sizes in bytes, ``unit_resources`` as a frozenset."""
         return self.values[name]
 
     @property
     def local_node(self) -> bool:
-        """Whether this machine may become a node by itself: not where the nodes are those of a Ray cluster."""
+        """Whether this machine is registered as a node automatically; never with the setting ``ray``."""
         return bool(self.values["local_node"]) and not self.values["ray"]
 
     def origin(self, name: str) -> str:
-        """``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``."""
+        """The origin of a setting: ``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``."""
         return self.origins[name]
 
     def rows(self) -> Iterator[tuple[Setting, object, str]]:
-        """All settings for ``config show``, the state directory as it is used."""
+        """Setting, value and origin of each, for ``config show``; the state directory is the one in use."""
         for setting in SETTINGS:
             value = str(self.home()) if setting.name == "home" else self.values[setting.name]
             yield setting, value, self.origins[setting.name]
 
     def with_flags(self, flags: Mapping[str, object]) -> Config:
-        """The same with command-line flags on top; a flag that is None was not given."""
+        """A copy with the command-line flags on top; a flag with the value None was not given."""
         values, origins = dict(self.values), dict(self.origins)
         for name, given in flags.items():
             if given is not None:
@@ -175,7 +175,7 @@ class Config:
         return Config(values, origins, self.cwd, self.env)
 
     def handed_on(self, names: Iterable[str]) -> dict[str, str]:
-        """Settings that are not at their default, as the environment of another process."""
+        """Those of the named settings that were set, as environment variables for another process."""
         return {
             BY_NAME[name].env: _as_text(self.values[name], self.cwd)
             for name in names
@@ -194,7 +194,7 @@ def load(
     env: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> Config:
-    """All settings as they hold in a directory with an environment (default: those of this process)."""
+    """All settings for a directory and an environment (default: those of this process)."""
     env = os.environ if env is None else env
     try:
         here = os.path.abspath(cwd or ".")
@@ -204,7 +204,7 @@ def load(
         ) from None
     values = {setting.name: setting.default for setting in SETTINGS}
     origins = dict.fromkeys(values, "default")
-    if env.get("NO_COLOR"):  # no-color.org: a file or flag of ours overrides it
+    if env.get("NO_COLOR"):  # no-color.org; a settings file, VCTL_COLOR and a flag override it
         values["color"], origins["color"] = "never", "environment NO_COLOR"
     elif env.get("TERM") in DUMB:
         values["color"], origins["color"] = "never", "environment TERM"
@@ -220,16 +220,16 @@ def load(
 
 
 def _files(cwd: str, env: Mapping[str, str]) -> list[str]:
-    """The files that exist, the stronger one last."""
+    """The settings files that exist, the one with precedence last."""
     try:
         user = [os.path.join(_base(env, "XDG_CONFIG_HOME", ".config"), USER_FILE)]
-    except BadSpec:  # nobody's home: then nobody's file
+    except BadSpec:  # the user has no home directory, so no settings file
         user = []
     return [file for file in (*user, os.path.join(cwd, PROJECT_FILE)) if os.path.isfile(file)]
 
 
 def _base(env: Mapping[str, str], variable: str, below_home: str) -> str:
-    """An XDG base directory; relative ones are ignored, as its specification demands."""
+    """An XDG base directory. A relative path is ignored, as the XDG specification requires."""
     base = env.get(variable, "")
     return base if os.path.isabs(base) else os.path.join(_user_home(env), below_home)
 
@@ -252,7 +252,7 @@ def _user_home(env: Mapping[str, str]) -> str:
 
 
 def _read(file: str, env: Mapping[str, str]) -> dict[str, object]:
-    """The settings in one file."""
+    """Read the settings of one file."""
     import tomllib
 
     try:
@@ -284,7 +284,7 @@ def _setting(name: str, file: str = "") -> Setting:
 
 
 def _parse(setting: Setting, value: object, where: str, base: str, env: Mapping[str, str]) -> object:
-    """Read one value from any source; relative paths start at ``base``."""
+    """Parse one value from any source; a relative path starts at ``base``."""
     if setting.kind == "path":
         text = as_text(value, where, "a path")
         if text == "~" or text.startswith("~/"):
@@ -298,7 +298,7 @@ def _parse(setting: Setting, value: object, where: str, base: str, env: Mapping[
 
 
 def _as_text(value: object, cwd: str) -> str:
-    """A value so that it is read as the same value in another directory."""
+    """A value as text that means the same in another directory: the path in ``@file`` becomes absolute."""
     if isinstance(value, frozenset):
         return ",".join(sorted(value))
     if isinstance(value, bool):
@@ -324,7 +324,7 @@ def _text(value: object, where: str) -> str:
 
 
 def _names(value: object, where: str) -> frozenset[str]:
-    """Resource names, as a list or with commas between them; those that always are unit resources are added."""
+    """Parse resource names, a list or a text with commas. The default unit resources are added."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list):
         raise refuse(where, f"{show(value)} is not a list of names", 'write ["GPU", "FPGA"]')

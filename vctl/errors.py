@@ -1,7 +1,7 @@
-"""Errors a user can act on: what is wrong, how to fix it, and the code that scripts see.
+"""Errors that a user can act on: the problem, its fix, and the code for scripts.
 
-Only the borders (``cli``, ``http``, ``client``) catch these. A broken invariant of our own is a plain
-``AssertionError`` and crashes with its story.
+The outer layers (``cli``, ``http``, ``client``) show these errors. A broken invariant of vctl itself is a
+plain ``AssertionError`` with a traceback.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 _LONG = 1000
-"""Characters of a word that a message repeats whole."""
+"""In a message with more characters than this, words of this length or more are shortened."""
 _MARK = "\ufdd0"
-"""Stands around the name of a parameter in a text. Unicode keeps this character for use inside of programs."""
+"""Marks both ends of a parameter's name in a text. Unicode reserves this noncharacter for internal use."""
 
 
 def param(name: str) -> str:
-    """A parameter in the text of an error, where the command line has its option: ``num_cpus``, ``--num-cpus``.
+    """Mark a parameter's name in the text of an error; the command line replaces it by the option.
 
-    A number of seconds is named without ``_s``, as people write a duration.
+    ``num_cpus`` becomes ``--num-cpus``. Give the name of a duration without its suffix ``_s``.
     """
     return f"{_MARK}{name}{_MARK}"
 
 
 def from_parts(parts: Sequence[str]) -> str:
-    """The text of an error from its parts."""
+    """The text of an error, from ``parts`` as ``VctlError.parts`` returns them."""
     return _MARK.join(parts)
 
 
@@ -49,7 +49,7 @@ class VctlError(Exception):
         self.spelled({})
 
     def spelled(self, names: Mapping[str, str]) -> Self:
-        """The same error with these names of its parameters; those that are not listed stay as they are."""
+        """Replace the marked parameter names in the texts; names missing in ``names`` stay. Returns self."""
         said = {
             field: "".join(
                 names.get(part, part) if index % 2 else part for index, part in enumerate(text.split(_MARK))
@@ -62,11 +62,11 @@ class VctlError(Exception):
         return self
 
     def parts(self) -> dict[str, list[str]]:
-        """The texts that name parameters, each in parts of which every second one is such a name."""
+        """The texts that name parameters, each split into parts; every second part is a parameter's name."""
         return {field: text.split(_MARK) for field, text in self._texts.items() if _MARK in text}
 
     def place(self, path: str, about: str = "") -> None:
-        """Put the error at a path: a parameter, or that of a document around the one that it is about."""
+        """Put a path in front of the message: a parameter, or the place of ``about`` in a document."""
         where = f"{path} ({about})" if about else path
         self._texts |= {"message": f"{where}: {self._texts['message']}", "path": path}
         self.details["path"] = path
@@ -77,7 +77,7 @@ class VctlError(Exception):
         return f"{self.problem}\nFix: {self.fix}" if self.fix else self.problem
 
     def document(self) -> dict[str, Any]:
-        """What ``-o json`` and HTTP show; a remote command raises the same error from it."""
+        """The error as ``-o json`` and HTTP show it; a remote command raises the same error from it."""
         fields = {"code": self.code, "exit_code": self.exit_code, "message": self.problem, "hint": self.fix}
         return {"error": {**fields, "details": self.details}}
 
@@ -89,31 +89,31 @@ class BadSpec(VctlError):
 
 
 class Infeasible(VctlError):
-    """Could never run here, even with every node empty."""
+    """The request could never run here, even with every node empty."""
 
     code, exit_code, http_status = "Infeasible", 3, 409
 
 
 class NotFound(VctlError):
-    """No such object; the fix names the nearest ones."""
+    """The object does not exist."""
 
     code, exit_code, http_status = "NotFound", 4, 404
 
 
 class Conflict(VctlError):
-    """Exists already, in use, stale revision, or no capacity for a logical cluster."""
+    """The object exists already, is in use or has a newer revision, or a logical cluster has no capacity."""
 
     code, exit_code, http_status = "Conflict", 5, 409
 
 
 class Unreachable(VctlError):
-    """The scheduler, the server or the write lock cannot be had."""
+    """The scheduler or the server cannot be reached, or the write lock is taken."""
 
     code, exit_code, http_status = "Unreachable", 6, 503
 
 
 class TimedOut(VctlError):
-    """The wait ended before what was waited for happened."""
+    """The wait ended before the awaited event happened."""
 
     code, exit_code, http_status = "Timeout", 7, 504
 
@@ -125,25 +125,25 @@ class NotPermitted(VctlError):
 
 
 def not_text(error: UnicodeEncodeError) -> BadSpec:
-    """What could not be stored or sent because it is no Unicode text: the last line behind the checks of each field."""
+    """The error for a text that UTF-8 cannot encode. It catches what the checks of the fields let through."""
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error.object)[:60])
     return BadSpec(f"{text!r} is not valid UTF-8 text", fix="write it in UTF-8")
 
 
 class DiskTrouble(VctlError):
-    """The disk is full or does not work: nothing is judged by that, and it is tried again while it lasts."""
+    """The disk is full or fails. A scheduler concludes nothing from it and tries again until it works."""
 
     code, exit_code, http_status = "DiskTrouble", 1, 507
 
 
 class Damaged(VctlError):
-    """The file of the tables has pages that cannot be read."""
+    """The database file is corrupt, or is no SQLite database."""
 
     code = "Damaged"
 
 
 def damage(error: BaseException) -> Damaged | None:
-    """What a failure to read says about the file of the tables; None when it says nothing about it."""
+    """The ``Damaged`` error for an SQLite error about a corrupt database file; None for other errors."""
     if isinstance(error, Damaged):
         return error
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in (_SQLITE_CORRUPT, _SQLITE_NOTADB):
@@ -156,7 +156,7 @@ def damage(error: BaseException) -> Damaged | None:
 
 
 def known(error: BaseException) -> VctlError | None:
-    """What an exception of the system says to a user; None when it is a mistake of this program."""
+    """The error to show to a user for an exception of the system; None if the cause is a bug of vctl."""
     if isinstance(error, UnicodeEncodeError):
         return not_text(error)
     return disk_trouble(error) or damage(error) or _refusal(error)
@@ -165,7 +165,7 @@ def known(error: BaseException) -> VctlError | None:
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SQLITE_IOERR, _SQLITE_FULL, _SQLITE_CORRUPT, _SQLITE_NOTADB = 10, 13, 11, 26
 _SQLITE_GROWTH = (778, 4874)
-"""IOERR_WRITE, IOERR_SHMSIZE: also what SQLite makes of EFBIG."""
+"""IOERR_WRITE, IOERR_SHMSIZE: SQLite reports EFBIG as one of these."""
 _SQLITE_REFUSED = (3, 8, 14)
 """PERM, READONLY, CANTOPEN."""
 _REFUSED = (
@@ -180,7 +180,7 @@ _REFUSED = (
 
 
 def _refusal(error: BaseException) -> VctlError | None:
-    """What the system says about a path that cannot be used."""
+    """The error for a path or a database that this process may not use; None for other exceptions."""
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_REFUSED:
         return NotPermitted(
             f"the tables of the state directory cannot be written: {error}",
@@ -196,14 +196,14 @@ def _refusal(error: BaseException) -> VctlError | None:
 
 
 def _file_size_limit() -> int | None:
-    import resource  # here: few commands need it
+    import resource  # imported here because few commands need it
 
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return None if limit == resource.RLIM_INFINITY else limit
 
 
 def disk_trouble(error: BaseException) -> DiskTrouble | None:
-    """What the failure of a write or a read says about the disk; None when it says nothing about it."""
+    """The ``DiskTrouble`` for a failed write or read; None if the disk is not the cause."""
     if isinstance(error, DiskTrouble):
         return error
     result = getattr(error, "sqlite_errorcode", 0) & 0xFF
