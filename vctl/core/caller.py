@@ -1,4 +1,4 @@
-"""Who uses a state directory: somebody outside of all jobs, or a process of a job, as its environment says. Pure."""
+"""The caller of a command: a process of a job, as its environment says, or one outside of all jobs. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JOB_ID, SUBMISSION_ID = "VCTL_JOB_ID", "VCTL_SUBMISSION_ID"
 
 @value(frozen=True, slots=True)
 class Caller:
-    """A process of a job: the number and the submission id of that job."""
+    """A caller that is a process of a job: the number and the submission id of that job."""
 
     job_id: int
     submission_id: str

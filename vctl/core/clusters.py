@@ -1,4 +1,4 @@
-"""Virtual clusters, their virtual nodes, and what a cluster asks for."""
+"""Values of virtual clusters, their virtual nodes and their specs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PHYSICAL, FIXED, FLEXIBLE = "physical", "fixed", "flexible"
 
 @value(frozen=True, slots=True)
 class FixedNode:
-    """One fixed-size virtual node that a cluster wants."""
+    """The request for one fixed-size virtual node."""
 
     resources: Amounts
     labels: Labels = field(default_factory=dict)
@@ -40,10 +40,10 @@ class Group:
 
 @value(frozen=True, slots=True)
 class ClusterSpec:
-    """What a cluster needs (the gang) and how far it may grow.
+    """The resources that a cluster needs before it may start (its gang), and the limit of its growth.
 
-    ``flexible`` says whether the cluster has a flexible part at all; ``flexible_max`` is None for infinite,
-    a name missing in it is infinite too. A template that counts 0 is not in ``replica_sets``.
+    ``flexible`` says whether the cluster has a flexible part at all. ``flexible_max``: None is no limit, and
+    neither is a missing name. ``replica_sets``: template -> number of whole nodes; a number of 0 is dropped.
     """
 
     flexible_min: Amounts = field(default_factory=dict)
@@ -68,7 +68,7 @@ class ClusterSpec:
         return [node for group in self.groups for node in group.nodes]
 
     def names(self, entry: Amounts) -> frozenset[str]:
-        """The resources that the gang and its entrypoint ask for."""
+        """The names of the resources that the gang (without ``replica_sets``) and the entrypoint request."""
         parts = [*(node.resources for node in self.fixed), self.flexible_min, entry]
         return frozenset(name for part in parts for name, amount in part.items() if amount)
 
@@ -78,7 +78,7 @@ class VNode:
     """A slice of exactly one physical node that belongs to one cluster.
 
     ``parent_id`` is the virtual node of the parent cluster in which it lies (None for a physical node, which
-    is the virtual node of the primary cluster with the same id). ``whole`` marks a whole node by template.
+    is the virtual node of the primary cluster with the same id). ``whole`` marks a whole node.
     ``rank`` follows the order of the spec; flexible parts come last.
     """
 
@@ -95,10 +95,10 @@ class VNode:
 
 @value(frozen=True, slots=True)
 class Cluster:
-    """One row of the tree.
+    """One cluster of the tree.
 
-    ``state``: ACTIVE; STOPPED (queued jobs wait until it is resumed); REMOVING (new jobs are refused, queued and
-    running ones come to their end, and it is deleted when it is empty).
+    ``state``: ACTIVE; STOPPED (queued jobs wait until it is resumed); REMOVING (it refuses new jobs, finishes
+    its queued and running jobs, and is deleted when it is empty).
     """
 
     cluster_id: str
@@ -110,15 +110,15 @@ class Cluster:
     state: str = "ACTIVE"
     job: str | None = None
     borrow_limit: Mapping[str, int] | None = None
-    """How much it may have above its minimum; a name missing is not limited, None limits nothing."""
+    """The most that it may hold above its minimum; None, or a missing name, is no limit."""
     lending_limit: Mapping[str, int] = field(default_factory=dict)
-    """How much of its minimum it may lend while it does not use it; nothing by default."""
+    """The most that it may lend of its unused minimum; nothing by default."""
     queue: QueuePolicy = DEFAULT
-    """How the jobs sent to it are served, and its weight among its siblings."""
+    """The policy of its queue, with its weight among its siblings."""
     detached: bool = False
-    """A sub-cluster: it outlives its job. A job cluster: its job is over, and something detached still lives in it."""
+    """A sub-cluster: it outlives its job. A job cluster: its job is over, but detached work in it is not."""
 
     @property
     def starts_jobs(self) -> bool:
-        """Whether its queued jobs may start. One that is being removed empties its queue by running it."""
+        """Whether its queued jobs may start: also in the state REMOVING, so that its queue becomes empty."""
         return self.state != "STOPPED"

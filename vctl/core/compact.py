@@ -1,4 +1,4 @@
-"""Compact JSON, as the tables and the journal have it."""
+"""Compact JSON for the tables and the journal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def _encoder() -> Callable[[Any], str]:
-    """Compact JSON. The standard encoder makes its inner one, written in C, anew for each text; here there is one."""
+    """Return a function that encodes compact JSON with one C encoder; ``json`` makes one for each text."""
     plain = json.JSONEncoder(separators=(",", ":"), check_circular=False)
     if (made := getattr(json.encoder, "c_make_encoder", None)) is None:
         return plain.encode

@@ -1,4 +1,4 @@
-"""Whether values have the types that their fields are declared with: what comes from a row may have others."""
+"""Checks that values have the declared types of their fields: values from a table row may have others."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ hints_of = cache(get_type_hints)
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value, with all that is in it, is of a type: a row may have other JSON than a field is made for."""
+    """Whether a value, with everything inside it, is of the type ``kind``."""
     return _checker(kind)(value)
 
 
 def _by_type(kind: Any) -> bool:
-    """Whether the type of a value alone decides."""
+    """Whether the class of a value alone decides if it is of the type ``kind``."""
     if get_origin(kind) in (Union, UnionType):
         return all(map(_by_type, get_args(kind)))
     return kind in (str, int, bool, bytes, type(None))
 
 
 MOST_SHARED = 256
-"""Values of one field that are known to be good, at most."""
+"""The most values of one field that are remembered as good."""
 
 
 def _once(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A check that accepts a value it has accepted before: equal rows share the values that are made of their texts."""
+    """Make a check remember the objects that it accepted: equal rows share the values made of their texts."""
     good: dict[int, Any] = {}
 
     def check_once(value: Any) -> bool:
@@ -52,7 +52,7 @@ def _value_checker(kind: type) -> Callable[[Any], bool]:
     hints = hints_of(kind)
     simple = [one.name for one in fields(kind) if _by_type(hints[one.name])]
     checks = [_checker(hints[name]) for name in simple]
-    simple_of = attrgetter(*simple, "__class__", "__class__")  # of a single name it would give no tuple
+    simple_of = attrgetter(*simple, "__class__", "__class__")  # so that a single name also gives a tuple
     others = [
         (one.name, _checker(hint) if hint is float else _once(_checker(hint)))
         for one in fields(kind)

@@ -1,4 +1,4 @@
-"""Jobs and the runs (processes) that carry them: states, reasons, values."""
+"""Jobs and their runs (processes): states, reasons, values."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ ASSIGNED, RUNNING, ENDED = "ASSIGNED", "RUNNING", "ENDED"
 
 
 def cluster_of(parent_id: str, submission_id: str, shares_parent: bool) -> str:
-    """The cluster in which a job is to run: its own, or its parent's."""
+    """The id of the cluster in which a job runs: its own, or its parent if it shares that."""
     return parent_id if shares_parent else f"{parent_id}##{submission_id}"
 
 
 @value(frozen=True, slots=True)
 class PendingJob:
-    """A job in the queue, as far as deciding needs it. ``entry`` is what the entrypoint asks for itself."""
+    """A waiting job, with the fields that decisions need. ``entry`` is the request of its entrypoint."""
 
     job_id: int
     submission_id: str
@@ -66,49 +66,50 @@ class PendingJob:
     submitted_at_ns: int = 0
     time_limit_ns: int | None = None
     waits_for: int = 0
-    """How many conditions on other jobs are open."""
+    """The number of its conditions on other jobs that are still open."""
     closed: bool = False
-    """Whether its array is at its running limit."""
+    """Whether it waits for a place among the members of its array that may run at once."""
     array_id: str | None = None
     attempt: int = 0
-    """How often it has run already."""
+    """The number of attempts that it has made."""
     preemptions: int = 0
-    """How many of these attempts were ended for others."""
+    """How many of these attempts were preempted."""
     rules: str = "{}"
-    """What is to be done when it ends, as JSON: retries, the warning signal."""
+    """The rules for its end, as JSON: retries, the warning signal."""
     grace_s: float = 0.0
     place: int = field(default=0, compare=False)
-    """Its place in the plan of a queue whose order is ``makespan``."""
+    """Its position in the plan of a queue whose order is ``makespan``."""
 
     @property
     def cluster_id(self) -> str:
-        """The cluster in which it is to run: its own, or its parent's."""
+        """The id of the cluster in which it is to run: its own, or its parent if it shares that."""
         return cluster_of(self.parent_id, self.submission_id, self.shares_parent)
 
     @property
     def array_index(self) -> int | None:
-        """Its index in its array."""
+        """Its index in its array; None for a job outside of arrays."""
         return None if self.array_id is None else int(self.submission_id.rpartition("_")[2])
 
     @property
     def is_gated(self) -> bool:
-        """Whether something other than its turn and its time keeps it out of the queue."""
+        """Whether a hold, a condition on other jobs or the limit of its array keeps it out of the queue."""
         return bool(self.held or self.waits_for or self.closed)
 
     def may_start(self, now_ns: int) -> bool:
-        """Whether neither a hold nor a begin time keeps it back."""
+        """Whether neither a hold nor its begin time prevents its start."""
         return not self.held and (self.begin_at_ns is None or self.begin_at_ns <= now_ns)
 
     def waited_ns(self, now_ns: int) -> int:
-        """How long it has waited since it could have started."""
+        """How long it has waited since its submission, or since its begin time if that is later."""
         return now_ns - max(self.submitted_at_ns, self.begin_at_ns or 0)
 
 
 @value(frozen=True, slots=True)
 class RunningJob:
-    """A job that runs: what deciding about others needs of it, and what its end depends on.
+    """A running job, with the fields that decisions about other jobs and about its end need.
 
-    ``cluster_id`` is its own cluster or, when it shares the parent, the parent's; ``run_id`` is its first process.
+    ``cluster_id`` is its own cluster, or its parent if it shares that. ``run_id`` is its main process; of a
+    gang, a member that is not over.
     """
 
     job_id: int
@@ -117,7 +118,7 @@ class RunningJob:
     run_id: str
     user: str
     ends_at_ns: int | None
-    """When its time limit ends it; None: never."""
+    """The time at which its time limit ends it; None: it has no limit."""
     submission_id: str = ""
     priority: int = 0
     started_at_ns: int = 0
@@ -127,22 +128,22 @@ class RunningJob:
     array_index: int | None = None
     per_node: bool = False
     master_port: int | None = None
-    """Where the members of a gang meet in this attempt."""
+    """The port at which the members of a gang meet in this attempt."""
     rules: str = "{}"
     grace_s: float = 0.0
     message: str | None = None
-    """The words of who stopped it."""
+    """The message of the request to stop it."""
     stop_requested_at: int | None = None
     stop_reason: str | None = None
     stop_grace_s: float | None = None
     outcome: tuple[str, str | None, int | None, str | None] | None = None
-    """How its entrypoint ended, while what it started is still being ended: status, reason, exit code, message."""
+    """How its entrypoint ended (status, reason, exit code, message), while its other processes still end."""
     held: Amounts = field(default_factory=dict)
-    """What it got at its start, all together."""
+    """The total that it got at its start."""
 
     @property
     def grace_now_s(self) -> float:
-        """What its processes get between the signal and the kill."""
+        """The seconds between SIGTERM and SIGKILL for its processes."""
         return self.grace_s if self.stop_grace_s is None else self.stop_grace_s
 
     @classmethod
@@ -150,7 +151,7 @@ class RunningJob:
         cls, job: PendingJob, cluster_id: str, run_id: str, now_ns: int, master_port: int | None = None,
         held: Amounts = EMPTY.amounts,
     ) -> RunningJob:  # fmt: skip
-        """A job that starts now, in this cluster, with this process."""
+        """The running job that a waiting job becomes at ``now_ns``, in this cluster and with this run."""
         ends_at_ns = None if job.time_limit_ns is None else now_ns + job.time_limit_ns
         return cls(
             job.job_id, job.parent_id, cluster_id, run_id, job.user, ends_at_ns, job.submission_id, job.priority,
@@ -161,7 +162,11 @@ class RunningJob:
 
 @value(frozen=True, slots=True)
 class Preemption:
-    """A running job that ends for a waiting one. ``warns``: it gets a signal first and is ended at ``ends_ns``."""
+    """A running job (the victim) that ends for a waiting one (the winner).
+
+    ``warns``: the victim gets its warning signal first and is stopped at ``ends_ns``. Otherwise it is stopped
+    at once and killed at ``ends_ns``.
+    """
 
     victim_id: int
     victim: str
@@ -196,6 +201,6 @@ class Run:
     started_at: int | None = None
     stop_reason: str | None = None
     supervisor: int | None = None
-    """Number of who carries it out; None: assigned by a version that had no numbers."""
+    """The number of the supervisor that carries it out; None: assigned by a version without such numbers."""
     warned_for: int | None = None
-    """The end, by the clock of the boot, for which it got its warning signal."""
+    """The end (ns since the boot) for which it got its warning signal."""

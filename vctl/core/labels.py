@@ -10,11 +10,11 @@ from vctl.core.values import value
 VNODE_ID, VCLUSTER_ID, NODE_ID = "ray.io/vnode_id", "ray.io/vcluster_id", "ray.io/node-id"
 """System labels that every virtual node carries: itself, its cluster, its physical node."""
 OWN = frozenset({VNODE_ID, NODE_ID})
-"""Those that tell one virtual node from others that are alike."""
+"""The system labels in which otherwise equal virtual nodes of a cluster differ."""
 
 Labels = Mapping[str, str]
 
-# patterns stay strings until their first use: every command imports this
+# patterns are compiled at their first use, because every command imports this module
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z"
 _PREFIX = r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z"
 
@@ -40,7 +40,7 @@ def value_problem(value: str) -> str | None:
 
 
 def common(labels: Labels) -> tuple[tuple[str, str], ...]:
-    """What virtual nodes that are alike have in common, as a key."""
+    """The labels without those of ``OWN``, as a sorted key: the same for all equal virtual nodes."""
     return tuple(sorted(item for item in labels.items() if item[0] not in OWN))
 
 

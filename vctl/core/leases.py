@@ -1,4 +1,4 @@
-"""What a cluster borrows above its minimum. Pure."""
+"""Leases: the resources that a cluster borrows above its minimum. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ GRANTED, CALLED = "GRANTED", "CALLED"
 
 @value(frozen=True, slots=True)
 class Lease:
-    """What a cluster borrowed above its minimum: on which virtual node, from its parent, since and until when (ns)."""
+    """Resources that a cluster borrowed above its minimum from its parent or a sibling.
+
+    ``vnode_id`` is the virtual node of the borrower that has them. Times are in ns since the epoch;
+    ``expires_at`` None: as long as they are used.
+    """
 
     lease_id: int
     borrower_id: str
@@ -23,4 +27,4 @@ class Lease:
     expires_at: int | None = None
     job_id: int | None = None
     state: str = GRANTED
-    """CALLED once its lender wants it back."""
+    """CALLED since its lender asked for it back."""

@@ -43,11 +43,11 @@ class Ledger:
         self.joined: dict[str, set[str]] = {}
         """cluster id -> physical nodes that joined it, or on which it grew, since this was last cleared."""
         self.promised: dict[str, dict[str, int]] = {}
-        """cluster id -> what it is going to gain (negative: lend) for nominated jobs: limits count it as held."""
+        """cluster id -> what it will gain (negative: lend) for nominated jobs; limits count it as held."""
         self.removing: set[str] = set()
-        """Clusters that are removed when they are empty."""
+        """The clusters in the state REMOVING: they are removed when they are empty."""
         self.templates: tuple[Template, ...] = ()
-        """The machines that a node provider can make: what does not fit the present nodes may still run on these."""
+        """The machines that a node provider can make: work that fits no present node may run on these."""
         self.versions: dict[str, int] = {}
         """cluster id -> the number of changes of its virtual nodes (not of what is free on them)."""
         self._totals: dict[Allocation, Allocation] = {}
@@ -55,9 +55,9 @@ class Ledger:
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
         self._indexes_made = 0
         self._static: dict[str, tuple[VNode, Node, str, int]] = {}
-        """vnode id -> the part of its class that does not change with use: its template, its kind."""
+        """vnode id -> the part of its class that does not change with use: (vnode, node, template, kind)."""
         self._kinds: dict[str, dict[ClassKey, int]] = {}
-        """cluster id -> kind of a virtual node -> number, which is compared and hashed in place of all labels."""
+        """cluster id -> (labels, template) -> kind, a number that is compared and hashed instead of them."""
 
     def copy(self) -> Ledger:
         """An independent copy, for trials that are not reverted."""
@@ -78,7 +78,7 @@ class Ledger:
         return twin
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
-        """An independent copy of these clusters alone, for trials of placement: without others and without charges."""
+        """A copy with the capacities of these clusters alone, without charges, for trials of placement."""
         twin = Ledger()
         twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
         twin.subclusters, twin.templates = self.subclusters, self.templates
@@ -111,8 +111,8 @@ class Ledger:
     # ---- nodes ----
 
     def put_node(self, node: Node) -> None:
-        """Add a node, or take over its new totals, labels or state."""
-        total = self._totals.setdefault(node.total, node.total)  # equal nodes share what is free of them
+        """Add a node, or update its totals, labels or state."""
+        total = self._totals.setdefault(node.total, node.total)  # equal nodes share their capacity's values
         node_id = node.node_id
         vnode = VNode(node_id, PRIMARY, node_id, None, cl.PHYSICAL, total, primary_labels(node), whole=True)
         before = self.nodes.get(node_id)
@@ -135,7 +135,7 @@ class Ledger:
         self.note_growth(here)
 
     def remove_node(self, node_id: str) -> None:
-        """Forget a node that nothing lies on."""
+        """Remove a node on which no cluster has a virtual node."""
         assert not self.children[node_id], node_id
         self._note_change(PRIMARY)
         for index in self._indexes.values():
@@ -147,7 +147,7 @@ class Ledger:
     # ---- clusters and their virtual nodes ----
 
     def put_cluster(self, cluster: Cluster) -> None:
-        """Add a cluster or take over its new row."""
+        """Add or replace a cluster."""
         self.clusters[cluster.cluster_id] = cluster
         (self.removing.add if cluster.state == cl.REMOVING else self.removing.discard)(cluster.cluster_id)
         self.members.setdefault(cluster.cluster_id, {})
@@ -155,7 +155,7 @@ class Ledger:
             self.subclusters.setdefault(cluster.parent_id, {})[cluster.cluster_id] = None
 
     def remove_cluster(self, cluster_id: str) -> None:
-        """Destroy a cluster with its virtual nodes; children and processes must be gone."""
+        """Remove a cluster with its virtual nodes; its children and processes must be gone."""
         assert not self.subclusters.get(cluster_id), cluster_id
         self._refile([self._release(vnode_id) for vnode_id in list(self.members[cluster_id])])
         cluster = self.clusters.pop(cluster_id)
@@ -165,16 +165,16 @@ class Ledger:
             known.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
         if cluster.kind == cl.JOB:
-            self.versions.pop(cluster_id, None)  # its name comes back for another attempt of its job at most
+            self.versions.pop(cluster_id, None)  # only another attempt of the job brings the id back
         if cluster.parent_id is not None:
             self.subclusters[cluster.parent_id].pop(cluster_id, None)
 
     def set_primary_queue(self, policy: QueuePolicy) -> None:
-        """Serve the primary's queue like this."""
+        """Set the queue policy of the primary cluster."""
         self.clusters[PRIMARY] = replace(self.clusters[PRIMARY], queue=policy)
 
     def can_assign(self, vnode: VNode) -> bool:
-        """Whether this very slice is free in its parent virtual node."""
+        """Whether exactly the allocation of ``vnode`` is free in its parent virtual node."""
         capacity = self.capacities.get(vnode.parent_id or "")
         return capacity is not None and capacity.fits_exactly(vnode.allocation)
 
@@ -185,9 +185,9 @@ class Ledger:
         for vnode_id in removed:
             if vnode_id in self.vnodes:
                 self.release(vnode_id)
-        latest = {vnode.vnode_id: vnode for vnode in placed}  # the last of several steps of one virtual node
+        latest = {vnode.vnode_id: vnode for vnode in placed}  # the last step of each virtual node
         changed = [vnode for vnode in latest.values() if self.vnodes.get(vnode.vnode_id) != vnode]
-        for vnode in reversed(changed):  # first give back: one may get what another leaves
+        for vnode in reversed(changed):  # give back first: one may get what another gives back
             old = self.vnodes.get(vnode.vnode_id)
             if old is not None and old.parent_id == vnode.parent_id:
                 self.capacities[old.parent_id or ""].give_back(old.allocation)
@@ -200,11 +200,11 @@ class Ledger:
                 self.assign(vnode, for_start=for_start)
 
     def assign(self, vnode: VNode, *, for_start: bool = False) -> None:
-        """Place a virtual node in that of its parent. ``for_start``: it is for one job, so no node counts as joined."""
+        """Place a virtual node in its parent's. ``for_start``: for one job, so no node counts as joined."""
         self.assign_all((vnode,), for_start=for_start)
 
     def assign_all(self, vnodes: Iterable[VNode], *, for_start: bool = False) -> None:
-        """Place many virtual nodes in those of their parents."""
+        """Place many virtual nodes in their parents' virtual nodes."""
         made, refiled = dict[str, list[VNode]](), list[str]()
         for vnode in vnodes:
             vnode_id, parent_id = vnode.vnode_id, vnode.parent_id or ""
@@ -222,14 +222,14 @@ class Ledger:
         self._refile(refiled)
 
     def resize(self, vnode: VNode, *, for_start: bool = False) -> None:
-        """Change a (flexible) virtual node in place; the parent must have free what it gains."""
+        """Change a (flexible) virtual node in place; its gain must be free in the parent's virtual node."""
         old, parent_id = self.vnodes[vnode.vnode_id], vnode.parent_id or ""
         assert parent_id == old.parent_id, (vnode, old)
         self.capacities[parent_id].give_back(old.allocation)
         self._resize(vnode, for_start=for_start)
 
     def _resize(self, vnode: VNode, *, for_start: bool) -> None:
-        """As ``resize``, when the old allocation was given back to the parent already."""
+        """Like ``resize``, after the old allocation was given back to the parent."""
         old, parent_id = self.vnodes[vnode.vnode_id], vnode.parent_id or ""
         self._take(parent_id, vnode.node_id, vnode.allocation)
         self.capacities[vnode.vnode_id].resize(vnode.allocation)
@@ -245,7 +245,7 @@ class Ledger:
         self._refile([self._release(vnode_id)])
 
     def _release(self, vnode_id: str) -> str:
-        """As ``release``, without filing the parent's virtual node anew; returns its id."""
+        """Like ``release``, without refiling the parent's virtual node; returns its id."""
         vnode = self.vnodes[vnode_id]
         assert vnode.parent_id is not None
         assert not self.children[vnode_id], vnode
@@ -261,7 +261,7 @@ class Ledger:
         return vnode.parent_id
 
     def note_joined(self, cluster_id: str, node_id: str) -> None:
-        """Note that a physical node joined a cluster, or that the cluster has more of it."""
+        """Note that a physical node joined a cluster, or that the cluster got more of it."""
         self.joined.setdefault(cluster_id, set()).add(node_id)
 
     # ---- processes ----
@@ -287,7 +287,7 @@ class Ledger:
     # ---- views ----
 
     def index(self, cluster_id: str) -> SlotIndex:
-        """The schedulable virtual nodes of a cluster by class, as they are now: whoever looks later asks again."""
+        """The index of a cluster's schedulable virtual nodes as they are now; ask again after a change."""
         if (index := self._indexes.get(cluster_id)) is None:
             index = self._indexes[cluster_id] = SlotIndex(self._indexes_made)
             self._indexes_made += 1
@@ -302,7 +302,7 @@ class Ledger:
         return (self.vnodes[vnode_id] for vnode_id in sorted(self.members.get(cluster_id, ())))
 
     def upward(self, cluster_id: str) -> list[Cluster]:
-        """A cluster and those above it, without the primary."""
+        """A cluster and its ancestors, nearest first, without the primary."""
         if (cluster := self.clusters.get(cluster_id)) is None or cluster.parent_id is None:
             return []
         return [cluster, *self.upward(cluster.parent_id)]
@@ -310,18 +310,18 @@ class Ledger:
     def below(self, cluster_id: str) -> list[str]:
         """All clusters below one, parents first."""
         found = sorted(self.subclusters.get(cluster_id, ()))
-        for one in found:  # grows on the way
+        for one in found:  # the list grows during the loop
             found += sorted(self.subclusters.get(one, ()))
         return found
 
     def outlives_job(self, cluster_id: str) -> bool:
-        """Whether this is a job's cluster and stays when the job is over: a detached sub-cluster in it is not to go."""
+        """Whether a job cluster outlives its job: it has a detached sub-cluster that is not to be removed."""
         is_of_a_job = (cluster := self.clusters.get(cluster_id)) is not None and cluster.kind == cl.JOB
         detached = [one for one in self.below(cluster_id) if is_of_a_job and self.clusters[one].detached]
         return not all(any(up.cluster_id in self.removing for up in self.upward(one)) for one in detached)
 
     def total(self, cluster_id: str) -> Amounts:
-        """What a cluster has on nodes that are not dead: summed again only when that has changed."""
+        """The total of a cluster on nodes that are not lost, cached until virtual nodes or nodes change."""
         known, version = self._sums.get(cluster_id), self.capacity(cluster_id)
         if known is None or known[0] != version:
             vnodes = (self.vnodes[vnode_id] for vnode_id in self.members.get(cluster_id, ()))
@@ -330,7 +330,7 @@ class Ledger:
         return known[1]
 
     def available(self, cluster_id: str) -> dict[str, int]:
-        """What is free in a cluster."""
+        """The free amounts of a cluster on schedulable nodes."""
         vnodes = (self.vnodes[vnode_id] for vnode_id in self.members.get(cluster_id, ()))
         return rs.total(self.capacities[v.vnode_id].free for v in vnodes if self.nodes[v.node_id].schedulable)
 
@@ -338,7 +338,7 @@ class Ledger:
         self._note_change(vnode.cluster_id)
         cluster = self.clusters.get(vnode.cluster_id)
         if vnode.whole and cluster and cluster.kind == cl.LOGICAL and cluster.parent_id is not None:
-            self._note_change(cluster.parent_id)  # whole nodes leave the view of the parent
+            self._note_change(cluster.parent_id)  # whole nodes leave the parent's index
 
     def capacity(self, cluster_id: str) -> tuple[int, int]:
         """A value that changes whenever the virtual nodes of a cluster change, or the state of any node."""
@@ -353,18 +353,18 @@ class Ledger:
         capacity.take_beyond(allocation) if self.nodes[node_id].shrunk else capacity.take_exactly(allocation)
 
     def note_growth(self, vnode_ids: Iterable[str]) -> None:
-        """Note that something came free on these virtual nodes, so that waiting work is judged again."""
+        """Note that something came free on these virtual nodes, so that waiting work is judged anew."""
         for vnode_id in filter(self.vnodes.__contains__, vnode_ids):
             self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set()).add(vnode_id)
 
     def _refile(self, vnode_ids: Iterable[str]) -> None:
-        """File virtual nodes anew when the index of their cluster is next asked for: until then they change often."""
+        """Let the next use of the index file these virtual nodes anew; until then they may change often."""
         for vnode_id in vnode_ids:
             if (index := self._indexes.get(self.vnodes[vnode_id].cluster_id)) is not None:
                 index.unfiled[vnode_id] = None
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
-        """Whether a logical cluster has all of a virtual node: then not even work without a request may run there."""
+        """Whether a logical cluster has all of a virtual node: even work without a request is kept out."""
         for child in map(self.vnodes.__getitem__, self.children[vnode_id]):
             is_whole = child.whole and self.clusters[child.cluster_id].kind == cl.LOGICAL
             if is_whole or any(child.allocation.amounts.values()):
@@ -374,17 +374,17 @@ class Ledger:
     def file(
         self, index: SlotIndex, free: Mapping[str, FreeCapacity], states: Collection[str] = (ALIVE,)
     ) -> None:
-        """Put virtual nodes into an index with these free capacities; out of it, where the node is in no such state."""
+        """File virtual nodes with these free capacities; drop those whose node is in none of ``states``."""
         index.file({vnode_id: self._filed(vnode_id, free[vnode_id], states) for vnode_id in free})
 
     def index_with(self, cluster_id: str, capacities: Mapping[str, FreeCapacity]) -> SlotIndex:
-        """A copy of the index of a cluster, in which some virtual nodes have these free capacities."""
+        """A copy of a cluster's index in which some virtual nodes have these free capacities."""
         index = self.index(cluster_id).copy()
         self.file(index, capacities)
         return index
 
     def _filed(self, vnode_id: str, capacity: FreeCapacity, states: Collection[str]) -> Filed | None:
-        """The entry of a virtual node for an index; None: it takes no work."""
+        """The index entry of a virtual node; None if it takes no work."""
         vnode = self.vnodes[vnode_id]
         node = self.nodes[vnode.node_id]
         if node.state not in states or (

@@ -1,4 +1,4 @@
-"""Many objects of one kind, field by field: tables and JSON are written so, without an object for each row. Pure."""
+"""Many objects of one kind, stored by column: tables and JSON are written without an object per row. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, TypeVar, overload
 
 F = TypeVar("F", bound=Mapping[str, Any])
 BLOCK = 1 << 16
-"""About so many characters of text are made at a time: few system calls, little memory."""
+"""The approximate number of characters in a block of text: few system calls, little memory."""
 
 
 class Alike(Sequence[Any]):
-    """The same value for many objects: whoever makes something of it makes that once."""
+    """A column with one value for many objects: a function of the value is computed once."""
 
     def __init__(self, value: Any, count: int) -> None:
         self._value = value
@@ -25,18 +25,18 @@ class Alike(Sequence[Any]):
         return repeat(self._value, self._count)
 
     def __getitem__(self, at: int | slice) -> Any:
-        there = range(self._count)[at]  # IndexError where there is none
+        there = range(self._count)[at]  # raises IndexError outside of the range
         return Alike(self._value, len(there)) if isinstance(there, range) else self._value
 
 
 Values = Sequence[Any]
-"""The values of a field, in the order of the objects."""
+"""A column: the values of a field, in the order of the objects."""
 
 
 class Listed(Sequence[F]):
-    """``fields`` has for each field the value of every object, or a function that makes these values on demand.
+    """A sequence of dicts. ``fields``: name -> its column, or a function that makes the column on demand.
 
-    An object, which is a dict, is made when it is asked for; no two of them share a value that can be changed.
+    A dict is made when it is read, with copies (shallow ones) of values that are dicts or lists.
     """
 
     def __init__(self, count: int, fields: Mapping[str, Values | Callable[[], Values]]) -> None:
@@ -44,14 +44,14 @@ class Listed(Sequence[F]):
         self._fields = dict(fields)
 
     def field(self, name: str) -> Values:
-        """The values of a field; None for a field that they do not have."""
+        """The column of a field; None for every object if there is no such field."""
         found = self._fields.get(name)
         if callable(found):
             found = self._fields[name] = found()
         return Alike(None, self._count) if found is None else found
 
     def fields(self) -> dict[str, Values]:
-        """All fields, in the order of the form."""
+        """All columns by the names of their fields, in the order of the form."""
         return {name: self.field(name) for name in self._fields}
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Listed(Sequence[F]):
         if isinstance(at, slice):
             chosen = {name: values[at] for name, values in self.fields().items()}
             return Listed(len(range(self._count)[at]), chosen)
-        at = range(self._count)[at]  # IndexError where there is none
+        at = range(self._count)[at]  # raises IndexError outside of the range
         return next(iter(self[at : at + 1]))
 
     def __eq__(self, other: object) -> bool:
@@ -84,19 +84,19 @@ class Listed(Sequence[F]):
 
 
 def field_of(items: Sequence[Mapping[str, Any]], name: str) -> Values:
-    """The values that a field has in each of many objects; None where an object does not have it."""
+    """The column of a field of many objects; None where an object does not have the field."""
     return items.field(name) if isinstance(items, Listed) else [item.get(name) for item in items]
 
 
 def joined(values: Values) -> Values:
-    """The same values, as one where all are equal."""
+    """The same column, as ``Alike`` if all values are equal."""
     if values and values[0] == values[-1] and values.count(values[0]) == len(values):
         return Alike(values[0], len(values))
     return values
 
 
 def mapped(make: Callable[..., Any], *fields: Values) -> Values:
-    """What a function makes of the values of each object; of those that are alike it is made once."""
+    """The column that ``make`` returns for the values of each object; called once for equal values."""
     varying = [values for values in fields if not isinstance(values, Alike)]
     if not varying and fields[0]:
         return Alike(make(*(values[0] for values in fields)), len(fields[0]))
@@ -107,15 +107,16 @@ def mapped(make: Callable[..., Any], *fields: Values) -> Values:
 
 
 def _keys(values: Values) -> Values:
-    """What is the same for values that are alike: themselves, or where the same number may be another text, which
-    object it is.
+    """Keys that are equal only for values with the same text.
+
+    They are the values if all are str or all are int (None aside), else the ids of the objects: 1 == True.
     """
     kinds = set(map(type, values)) - {type(None)}
     return values if len(kinds) < 2 and kinds <= {str, int} else list(map(id, values))
 
 
 def runs(*fields: Values) -> Iterator[tuple[tuple[Any, ...], range]]:
-    """The values of neighbours that are alike in all fields, and which objects these are."""
+    """Groups of neighbouring objects that are equal in all these fields: the values and the positions."""
     if fields[0] and all(isinstance(values, Alike) for values in fields):
         yield tuple(values[0] for values in fields), range(len(fields[0]))
         return
@@ -125,9 +126,9 @@ def runs(*fields: Values) -> Iterator[tuple[tuple[Any, ...], range]]:
 
 
 def filled(places: Sequence[tuple[str, Values]], count: int) -> Iterator[str]:
-    """Text for many objects, many of them at a time: one after the other all places, with the object's values in them.
+    """Text for many objects, in blocks: for each object all places in order, with its values in them.
 
-    A place is a text with ``%s`` where the value belongs.
+    A place is a text with ``%s`` for the value, and the column of its values.
     """
     if not count:
         return

@@ -9,10 +9,12 @@ from vctl.core.resources import DEFAULT_UNITS, SCALE, Allocation, Amounts, whole
 from vctl.core.values import field, replace, value
 
 ALIVE, DRAINING, DRAINED, DEAD, RELEASING = "ALIVE", "DRAINING", "DRAINED", "DEAD", "RELEASING"
-"""A machine that restarts is a new node id. RELEASING: an empty machine of a node provider stays a row until the
-provider has ended it."""
+"""The states of a node. A machine that restarts becomes a new node with another id.
+
+RELEASING: an empty machine of a node provider, which keeps its row until the provider has ended it.
+"""
 LOST = (DEAD, RELEASING)
-"""States of nodes that count as no capacity any more."""
+"""States of nodes that no longer count as capacity."""
 LOCAL, SIMULATED, RAY = "local", "simulated", "ray"
 
 
@@ -29,23 +31,23 @@ class Node:
     state: str = ALIVE
     boot_id: str | None = None
     shrunk: bool = False
-    """Its totals were lowered, maybe below what lies on it: that may stay, and nothing takes its place."""
+    """Its totals were lowered, maybe below what is held on it: that stays, and is not given out again."""
     reason: str | None = None
-    """Why it is in its state, as its author said."""
+    """Why it is in its state, in the words of ``author``."""
     author: str | None = None
 
     @property
     def schedulable(self) -> bool:
-        """Whether new work may be placed here."""
+        """Whether new work may be placed on it."""
         return self.state == ALIVE
 
 
 UP, DOWN = "up", "down"
 MADE_BY = "vctl.io/provider"
-"""Label of a node that a node provider made, and may take away; its value is the kind of the provider."""
+"""The label of nodes that a node provider made and may remove; its value is the kind of the provider."""
 MADE_BY_COMMAND = "command"
 MOST_POSSIBLE = 1000
-"""So many machines of a template count where it is asked what could ever run."""
+"""The most machines of a template that count in the judgement of what could ever run."""
 
 
 @value(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Template:
 
 
 def possible(templates: Iterable[Template], made: Mapping[str, int]) -> Iterator[Node]:
-    """The nodes that a provider can still make; ``made``: template -> those that it has made and that are capacity."""
+    """The nodes that a provider can still make. ``made``: template -> how many of these count as capacity."""
     for one in templates:
         total = whole_node(one.resources, one.units)
         for number in range(min(one.most - made.get(one.name, 0), MOST_POSSIBLE)):
@@ -70,9 +72,10 @@ def possible(templates: Iterable[Template], made: Mapping[str, int]) -> Iterator
 
 @value(frozen=True, slots=True)
 class NodeRequest:
-    """What a node provider was asked for: the same ``request_id``, however often it is asked, is the same machines.
+    """A request to a node provider. It may be sent again: one ``request_id`` always means the same machines.
 
-    ``nodes``: for ``up`` the ids that the machines get unless the provider names others, for ``down`` those that go.
+    ``nodes``: for ``up`` the ids of the new machines, unless the provider names others; for ``down`` the ids
+    of the machines to end.
     """
 
     request_id: str
@@ -93,9 +96,9 @@ def renumbered(
     known: Mapping[str, Sequence[int]],
     used: Mapping[str, Collection[int]],
 ) -> Allocation:
-    """New totals of a node with the instance numbers that it has: those in use stay, and what returns has its old one.
+    """New totals of a node with its old instance numbers: first those in use, then the known ones.
 
-    ``known`` are all numbers that it ever had, in the order in which they are given.
+    ``known`` are all numbers that the node ever had, in the order in which they are given out.
     """
     instances: dict[str, dict[int, int]] = {}
     for name, fresh in total.instances.items():

@@ -1,4 +1,4 @@
-"""How a cluster's queue is served: order, discipline, weight, limits, preemption. Values with defaults."""
+"""The policy of a cluster's queue: order, discipline, weight, limits, preemption. Values with defaults."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class QueuePolicy:
     order: str = PRIORITY
     discipline: str = BEST_EFFORT
     weight: int = 1
-    """Its part among its siblings, where the parent's order is ``fair``."""
+    """The weight of the cluster among its siblings if the parent's order is ``fair``."""
     ageing_ns: int | None = None
-    """Waiting so long counts as one step of priority; None: waiting does not count."""
+    """The waiting time that counts as one step of priority; None: waiting does not count."""
     half_life_ns: int | None = None
-    """``fair``: after so long past usage counts half; None: only what is held now counts."""
+    """For ``fair``: the time after which past usage counts half; None: only current usage counts."""
     starvation_after_ns: int = 600 * SECOND
-    """A head that has waited so long has resources kept for it."""
+    """The waiting time after which resources are reserved for the first job."""
     backfill_depth: int = 1
-    """How many heads get a reserved start."""
+    """How many jobs at the head of the queue get a reserved start."""
     max_running_jobs: int | None = None
     max_running_per_user: int | None = None
     preemption: str = OFF
-    """Whether a job may end running ones of lower priority, and what becomes of these."""
+    """Whether a job may end running jobs of lower priority, and what becomes of these."""
     min_runtime_ns: int = 0
-    """So long an attempt runs before it may be preempted."""
+    """The time that an attempt runs before it may be preempted."""
     preemption_grace_ns: int = 30 * SECOND
-    """What a job gets between being told and being ended."""
+    """The time between the notice to a job and its end."""
 
     @property
     def preempts(self) -> bool:

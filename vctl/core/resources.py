@@ -1,7 +1,7 @@
 """Exact resource amounts, numbered unit instances, and what is free on a virtual node.
 
 Amounts are integers of 1/10000 (as in Ray's fixed-point resources); floats never reach a comparison.
-Knows nothing of nodes, clusters or jobs: it answers "does this fit here?" and "which instances?".
+The module knows nothing of nodes, clusters or jobs: it answers "does this fit here?" and "which instances?".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_UNITS = frozenset({GPU})
 
 @value(frozen=True, slots=True)
 class Allocation:
-    """What one holder has on one virtual node: amounts, and which instances and cores they are.
+    """The resources of one holder on one virtual node: amounts, numbered instances and core ids.
 
     ``instances[name][index]`` is the share of that instance in 1/10000 (10000 is the whole of it); for a unit
     resource the shares sum to ``amounts[name]``. ``cores`` are core ids, booked when the CPU amount is whole.
@@ -41,7 +41,7 @@ class Allocation:
 
     @property
     def bound_cores(self) -> tuple[int, ...] | None:
-        """The cores that processes are bound to; None where these are not all of the CPUs."""
+        """The cores to which processes are bound; None if they are not as many as the CPUs."""
         whole = bool(self.cores) and len(self.cores) * SCALE == self.amounts.get(CPU, 0)
         return self.cores if whole else None
 
@@ -58,7 +58,7 @@ def add(left: Amounts, right: Amounts) -> dict[str, int]:
 
 
 def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
-    """Difference per resource; may be negative, the caller knows what that means."""
+    """Difference per resource; may be negative."""
     rest = dict(left)
     for name, amount in right.items():
         rest[name] = rest.get(name, 0) - amount
@@ -94,7 +94,7 @@ def shape_of(amounts: Amounts) -> tuple[tuple[str, int], ...]:
 
 
 def is_unit_request(amount: int) -> bool:
-    """Whether a unit resource can be asked for in this amount: whole, or a share of one instance."""
+    """Whether a unit resource can be requested in this amount: a whole number, or a share of one instance."""
     return amount < SCALE or amount % SCALE == 0
 
 
@@ -105,13 +105,13 @@ def _core_set(cores: tuple[int, ...]) -> frozenset[int]:
 
 
 class FreeCapacity:
-    """The free capacity of one virtual node. The one predicate ``fits`` serves decisions and commits.
+    """The free capacity of one virtual node. Decisions and commits use the same predicate ``fits``.
 
-    Unit instances are given by index: whole instances lowest index first; a share goes to the fullest already
-    shared instance that it fits, and only then splits a whole one. What is given back heals to whole.
+    Whole unit instances are taken lowest index first. A share is taken from the fullest shared instance in
+    which it fits; only without such an instance it splits a whole one.
 
-    ``free``, ``instances`` and ``cores`` are never changed in place: what is taken replaces them. So equal virtual
-    nodes share them, a copy costs nothing, and the same taken from many of them is worked out once.
+    ``free``, ``instances`` and ``cores`` are never changed in place: every change replaces them. So equal
+    virtual nodes share them, a copy is cheap, and the same change of many of them is computed once.
     """
 
     __slots__ = ("all_cores", "cores", "free", "gone", "instances", "total")
@@ -137,7 +137,7 @@ class FreeCapacity:
         return twin
 
     def fits(self, request: Amounts) -> bool:
-        """Whether the request could be taken now, instances included."""
+        """Whether the request can be taken now, its instances included."""
         free = self.free
         for name, amount in request.items():
             if amount and amount > free.get(name, 0):
@@ -149,7 +149,7 @@ class FreeCapacity:
         return True
 
     def pick(self, name: str, amount: int) -> dict[int, int] | None:
-        """The instances of a unit resource that a request would get, or None when they do not fit."""
+        """The instances of a unit resource that a request would get, or None if it does not fit."""
         shares = self.instances[name]
         if amount >= SCALE:
             if amount % SCALE:
@@ -174,7 +174,7 @@ class FreeCapacity:
         return allocation
 
     def choice(self, request: Amounts) -> Allocation:
-        """The allocation that a request that fits would get."""
+        """The allocation that a fitting request would get."""
         instances = {
             name: self.pick(name, amount) or {}
             for name, amount in request.items()
@@ -183,18 +183,18 @@ class FreeCapacity:
         return Allocation(dict(request), instances, self.pick_cores(request.get(CPU, 0)))
 
     def pick_cores(self, cpu: int) -> tuple[int, ...]:
-        """The cores that go with this amount of CPU: none with a fraction, or where others have shared too many."""
+        """The core ids for this amount of CPU: none if it is a fraction, or if too few cores are free."""
         is_whole = cpu % SCALE == 0 and len(self.cores) * SCALE >= cpu
         return tuple(sorted(self.cores)[: cpu // SCALE]) if is_whole else ()
 
     def all_free(self) -> Allocation:
-        """All that is free, as one allocation."""
+        """Everything that is free, as one allocation."""
         shares = {n: {i: s for i, s in have.items() if s > 0} for n, have in self.instances.items()}
         amounts = {name: amount for name, amount in self.free.items() if amount > 0}
         return Allocation(amounts, {n: some for n, some in shares.items() if some}, tuple(sorted(self.cores)))
 
     def more_than(self, other: FreeCapacity) -> Allocation:
-        """The free amounts beyond those of another free capacity."""
+        """What this capacity has free and the other one has not."""
         amounts = {n: a - other.free.get(n, 0) for n, a in self.free.items() if a > other.free.get(n, 0)}
         instances: dict[str, dict[int, int]] = {}
         for name, have in self.instances.items():
@@ -204,7 +204,7 @@ class FreeCapacity:
         return Allocation(amounts, instances, tuple(sorted(self.cores - other.cores)))
 
     def take_most(self, wanted: Allocation) -> Allocation:
-        """Take the part of an allocation that is free: of the same instances, and of any cores."""
+        """Take the part of an allocation that is free, of the same instances but of any cores; returns it."""
         amounts: dict[str, int] = {}
         instances: dict[str, dict[int, int]] = {}
         for name, amount in wanted.amounts.items():
@@ -250,7 +250,7 @@ class FreeCapacity:
             _taken[0] = allocation, before, _state(self)
 
     def _repeat(self, last: _Last, allocation: Allocation) -> bool:
-        """Repeat the last change, if it was the same allocation and the same state."""
+        """Apply the result of the last change if allocation and state are the same objects; else False."""
         what, before, after = last[0]
         if what is not allocation or not all(map(is_, _state(self), before)):
             return False
@@ -270,13 +270,13 @@ class FreeCapacity:
         self.cores -= frozenset(allocation.cores)
 
     def is_overdrawn(self) -> bool:
-        """Whether more is held than there is."""
+        """Whether more is held than the total."""
         if self.gone or min(self.free.values(), default=0) < 0:
             return True
         return any(min(shares.values(), default=0) < 0 for shares in self.instances.values())
 
     def give_back(self, allocation: Allocation) -> None:
-        """Return what ``take`` or ``take_exactly`` took."""
+        """Give back what ``take`` or ``take_exactly`` took."""
         if self._repeat(_returned, allocation):
             return
         before, free = _state(self), dict(self.free)
@@ -298,23 +298,23 @@ class FreeCapacity:
         if allocation.cores:
             self.cores |= frozenset(allocation.cores) - self.gone
             self.gone -= frozenset(allocation.cores)
-        if self.is_untouched():  # shares the values of the total again
+        if self.is_untouched():  # share the values of the total again
             self.free, self.instances = self.total.amounts, self.total.instances
             self.cores = self.all_cores
         _returned[0] = allocation, before, _state(self)
 
     def resize(self, allocation: Allocation) -> None:
-        """Change the total in place (a flexible vnode or a node whose totals changed); use stays as it is.
+        """Change the total in place (a flexible vnode or a node whose totals changed); what is held stays.
 
-        The free amounts move by the difference; they may become negative when a node shrinks below its use,
-        and nothing fits again until that use has ended.
+        The free amounts change by the difference. They become negative when a node shrinks below what is
+        held; then nothing fits until enough of that was given back.
         """
         old, free = self.total, dict(self.free)
         for name in dict.fromkeys((*old.amounts, *allocation.amounts)):
             delta = allocation.amounts.get(name, 0) - old.amounts.get(name, 0)
             free[name] = free.get(name, 0) + delta
             if not free[name] and name not in allocation.amounts:
-                del free[name]  # equal free capacities look equal, whatever they once had
+                del free[name]  # so that equal free capacities compare equal
         instances = dict(self.instances)
         for name in dict.fromkeys((*old.instances, *allocation.instances)):
             before, after = old.instances.get(name, {}), allocation.instances.get(name, {})
@@ -331,7 +331,7 @@ class FreeCapacity:
         self.cores, self.gone = self.all_cores - held, held - self.all_cores
 
     def is_untouched(self) -> bool:
-        """Whether nobody holds any of it, no instance and no core either."""
+        """Whether nothing is held: no amount, no instance and no core."""
         total, free = self.total, self.free
         for name, amount in total.amounts.items():
             if free.get(name, 0) != amount:
@@ -347,7 +347,7 @@ class FreeCapacity:
 _Last = list[tuple[Allocation, tuple[Any, ...], tuple[Any, ...]]]
 _state = attrgetter("total", "free", "instances", "cores", "gone")
 _taken: _Last = [(EMPTY, (None,), ())]
-"""The last allocation taken, the state before and after: the pieces of a gang are mostly equal on equal nodes."""
+"""The last allocation taken, the state before and after: a gang mostly takes equal pieces of equal nodes."""
 _returned: _Last = [(EMPTY, (None,), ())]
 """The last allocation given back, the state before and after."""
 
@@ -355,7 +355,7 @@ _returned: _Last = [(EMPTY, (None,), ())]
 def whole_node(
     amounts: Amounts, units: Iterable[str] = DEFAULT_UNITS, cores: Iterable[int] | None = None
 ) -> Allocation:
-    """The holding of a whole machine: unit resources get instances 0..n-1, CPUs get core ids.
+    """The allocation of a whole machine: unit resources get instances 0..n-1, CPUs get core ids.
 
     Core ids default to 0..floor(CPU)-1 (a simulated node).
     """
@@ -377,7 +377,7 @@ def merged(left: Allocation, right: Allocation) -> Allocation:
 
 
 def difference(large: Allocation, small: Allocation) -> Allocation:
-    """The difference of an allocation and another one inside it."""
+    """What an allocation has beyond another one inside it."""
     instances: dict[str, dict[int, int]] = {}
     for name, shares in large.instances.items():
         had = small.instances.get(name, {})

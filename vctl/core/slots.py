@@ -1,4 +1,4 @@
-"""The index of the virtual nodes of one cluster by class: equal virtual nodes are looked at once."""
+"""The index of the virtual nodes of one cluster by class: a search considers equal virtual nodes once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from vctl.core.values import field, value
 
 ClassKey = tuple[object, ...]
 Filed = tuple[str, Labels, int, str, FreeCapacity]
-"""The entry of a virtual node: its node, its labels, a number for its labels and template, its template if it is a
-whole node, and its free capacity."""
+"""The entry of a virtual node: its node, its labels, a number for its labels and template, its template if it
+is a whole node (else empty), and its free capacity."""
 
 
 @value(slots=True)
 class SlotClass:
     """Virtual nodes of one cluster that are interchangeable for placement: same labels, template and free state.
 
-    ``capacity`` is that of one member; which instance indexes are free may differ between members, how many may not.
+    ``capacity`` is that of one member. Members may have different instance indexes free, but equally many.
     """
 
     labels: Labels
@@ -33,11 +33,11 @@ class SlotClass:
 
 
 class SlotIndex:
-    """The schedulable virtual nodes of one cluster by class, so that work does not grow with equal nodes.
+    """The schedulable virtual nodes of one cluster by class, so that a search costs no more with equal nodes.
 
-    ``SlotClass.ids`` are in the order of their physical nodes, so that ties fall to the lowest node id.
-    ``crowded`` are the physical nodes on which the cluster has several virtual nodes, with their ids. ``stamp`` is the
-    same whenever the same virtual nodes are filed under the same classes; an index that is made anew has others.
+    ``SlotClass.ids`` are in the order of their physical nodes, so that node ids break ties.
+    ``crowded``: physical node -> the cluster's virtual nodes there, if it has several. ``stamp`` is the same
+    whenever the same virtual nodes are filed under the same classes; a new index has other stamps.
     """
 
     def __init__(self, stamp: int = 0) -> None:
@@ -45,13 +45,13 @@ class SlotIndex:
         self.crowded: dict[str, frozenset[str]] = {}
         self.stamp = stamp
         self.unfiled: dict[str, None] = {}
-        """Virtual nodes that have changed and are to be filed anew before anybody looks."""
+        """Changed virtual nodes, which are filed anew before the next use of the index."""
         self._on_node: dict[str, frozenset[str]] = {}
         self._key_of: dict[str, ClassKey] = {}
         self._order: dict[str, tuple[str, str]] = {}
 
     def copy(self) -> SlotIndex:
-        """An independent copy, for a look at another state."""
+        """An independent copy, for a trial with another state."""
         twin = SlotIndex()
         twin.classes = {
             key: SlotClass(group.labels, group.template_id, group.capacity, group.untouched, list(group.ids))
@@ -63,7 +63,7 @@ class SlotIndex:
         return twin
 
     def class_of(self, vnode_id: str) -> SlotClass | None:
-        """The class a virtual node is filed under; None when it takes no work."""
+        """The class of a virtual node; None if it takes no work."""
         key = self._key_of.get(vnode_id)
         return None if key is None else self.classes[key]
 
@@ -72,11 +72,11 @@ class SlotIndex:
         return sorted(self._on_node.get(node_id, ()))
 
     def file(self, filed: Mapping[str, Filed | None]) -> None:
-        """File virtual nodes under the classes of their present states; None: it takes no work."""
+        """File virtual nodes under the classes of these entries; None: it takes no work and is dropped."""
         leaving: dict[ClassKey, list[str]] = {}
         joining: dict[ClassKey, list[str]] = {}
         alike: dict[tuple[int, ...], ClassKey] = {}
-        # first those that leave: with the last one its class goes, which another one may be about to join
+        # drop first: a class ends with its last member, and another virtual node may be about to join it
         for vnode_id in [vnode_id for vnode_id, one in filed.items() if one is None]:
             self.drop(vnode_id)
         for vnode_id, one in filed.items():
@@ -111,7 +111,7 @@ class SlotIndex:
                 del self.classes[key]
 
     def drop(self, vnode_id: str) -> None:
-        """Remove a virtual node (it is gone, or its node takes no work)."""
+        """Remove a virtual node: it is gone, or its node takes no work."""
         self.unfiled.pop(vnode_id, None)
         key = self._key_of.pop(vnode_id, None)
         if key is None:
@@ -125,7 +125,7 @@ class SlotIndex:
         self._note_node(node_id, self._on_node[node_id] - {vnode_id})
 
     def _mark(self, key: ClassKey, vnode_ids: Iterable[str]) -> None:
-        """Toggle in the stamp that these virtual nodes are filed under a class."""
+        """Toggle in the stamp that these virtual nodes are filed under this class."""
         mark = hash(key)
         for vnode_id in vnode_ids:
             self.stamp ^= hash((mark, self._order[vnode_id]))
@@ -142,7 +142,7 @@ Order = dict[str, tuple[str, str]]
 
 
 def _take_out(ids: list[str], gone: list[str], order: Order) -> None:
-    """Remove ids from a sorted list; neighbours together, because a gang mostly gets neighbours."""
+    """Remove ids from a sorted list, neighbours together: a gang mostly gets neighbours."""
     at = bisect_left(ids, order[gone[0]], key=order.__getitem__)
     if ids[at : at + len(gone)] == gone:
         del ids[at : at + len(gone)]
@@ -153,7 +153,7 @@ def _take_out(ids: list[str], gone: list[str], order: Order) -> None:
 
 
 def _put_in(ids: list[str], new: list[str], order: Order) -> None:
-    """Insert ids into a sorted list; those that become neighbours together."""
+    """Insert ids into a sorted list, future neighbours together."""
     at = bisect_left(ids, order[new[0]], key=order.__getitem__)
     if at == len(ids) or order[new[-1]] < order[ids[at]]:
         ids[at:at] = new
@@ -175,9 +175,9 @@ def _key(static: int, capacity: FreeCapacity) -> ClassKey:
 
 
 def template_of(vnode: VNode, node: Node) -> str:
-    """The template of a whole node, also of a flexible virtual node that has grown over all of one; else empty.
+    """The template of a whole node, or of a flexible virtual node that has grown over one; else empty.
 
-    On a node that shrank below its use, one beside others may have more than all of it: nothing tells it from a whole.
+    A flexible virtual node on a node that shrank does not count: it may have the whole total beside others.
     """
     is_whole = vnode.whole or (
         vnode.kind == FLEXIBLE and not node.shrunk and within(node.total.amounts, vnode.allocation.amounts)

@@ -1,4 +1,4 @@
-"""Numbers as spans, each (first, last): how changes name the members of an array."""
+"""Spans (first, last) of consecutive numbers, with which changes name the members of an array."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def spans_of(numbers: Iterable[int]) -> Spans:
-    """The spans of numbers that ascend."""
+    """The spans of ascending numbers."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:

@@ -22,10 +22,11 @@ STRATEGIES = (HYBRID, SPREAD, RANDOM, NODE)
 
 @value(frozen=True, slots=True)
 class PendingTask:
-    """A task that waits for a place. ``origin_vnode_id`` is where it was started: the local one for HYBRID.
+    """A task that waits for a place.
 
-    ``inputs_at`` tells how many bytes of its inputs lie on which physical node. ``bound_vnode_id`` is the virtual
-    node that a RANDOM task has drawn and waits for, as load of it.
+    ``origin_vnode_id``: the virtual node on which it was submitted, the local one for HYBRID.
+    ``inputs_at``: physical node -> bytes of its inputs there. ``bound_vnode_id``: the virtual node that a
+    RANDOM task has drawn and waits for; the task counts as load there.
     """
 
     task_id: str
@@ -43,10 +44,10 @@ class PendingTask:
 
 @value(frozen=True, slots=True)
 class Task:
-    """A task that is not over: its place, its tries and its end depend on this.
+    """A task that is not over, with the fields on which its placement, its retries and its end depend.
 
-    ``vnode_id`` is where it runs or, while it waits, the virtual node that it has drawn. ``outlives``: it goes on when
-    its job ends, because it was detached, or started by a task that outlives the job.
+    ``vnode_id`` is the virtual node on which it runs or, while it waits, the one that it has drawn.
+    ``outlives``: it goes on when its job ends, because it was detached, or started by such a task.
     """
 
     task_id: str
@@ -71,10 +72,10 @@ class Task:
     node_id: str | None = None
     stop_requested_at: int | None = None
     awaits: str = ""
-    """The inputs that are not there, in words."""
+    """The message that names its missing inputs."""
 
     def pending(self, inputs_at: Mapping[str, int] | None = None) -> PendingTask:
-        """What the search for a place knows of it."""
+        """The task as the search for a place sees it."""
         return PendingTask(
             self.task_id, self.number, self.job_id, self.cluster_id, self.request, self.selector, self.strategy,
             self.origin_vnode_id, self.attempt, inputs_at or {}, self.vnode_id,
@@ -88,12 +89,12 @@ class StoredObject:
     maker: str | None
     at: Mapping[str, int]
     clusters: Mapping[str, str] = field(default_factory=dict)
-    """Node id -> the cluster for which the copy lies there."""
+    """Node id -> the cluster to which the copy there belongs."""
 
 
 @value(frozen=True, slots=True)
 class Maker:
-    """Who has promised an object: a task, or (None) the entrypoint that put it. ``state`` of a task that is over."""
+    """The maker of an object: a task, or (None) the entrypoint. ``state``: that of a task that is over."""
 
     task_id: str | None
     state: str | None = None

@@ -1,4 +1,4 @@
-"""Text that others wrote, made safe to show. Pure."""
+"""Makes foreign text safe to show. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from __future__ import annotations
 def visible(text: str) -> str:
     """The text on one line, with everything that a terminal would act on or hide shown as an escape.
 
-    That is: control characters (C0, DEL, C1), line and paragraph separators, changes of the writing direction,
-    zero-width characters, lone surrogates, and bytes that are not UTF-8 (``\\xff``). Every table, page, message and
-    echoed argument goes through here; logs do not, they are the bytes of their owner.
+    That is: control characters (C0, DEL, C1), line and paragraph separators, changes of the writing
+    direction, zero-width characters, lone surrogates, and bytes that are not UTF-8 (``\\xff``). Every table,
+    page, message and echoed argument goes through this function. Logs do not: they are shown byte for byte.
     """
     if text.isprintable():
         return text
@@ -16,22 +16,22 @@ def visible(text: str) -> str:
 
 
 def harmless(json: str) -> str:
-    """JSON with everything that a terminal would act on or hide as an escape: it stands for the same value."""
+    """JSON of the same value, with everything that a terminal would act on or hide as an escape."""
     if json.isascii() and "\x7f" not in json:
-        return json  # all else that does something is an escape already
+        return json  # JSON escapes all other control characters itself
     if json.isprintable() or json.replace("\n", "").isprintable():
         return json
     return "".join(char if char == "\n" or char.isprintable() else _units(char) for char in json)
 
 
 def _units(char: str) -> str:
-    """A character as JSON escapes it: one unit of UTF-16, or two."""
+    """The JSON escape of a character: one or two units of UTF-16."""
     units = char.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def _escape(char: str) -> str:
     code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # how Python keeps a byte that is not UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # Python's surrogate escape of a byte that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return char.encode("unicode_escape").decode("ascii")

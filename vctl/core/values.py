@@ -1,7 +1,7 @@
-"""Values that do not change: of some many are made for each job, and each command imports the classes of most.
+"""Immutable values: a fast substitute for dataclasses.
 
-For the type checker they are dataclasses. At run time they are made here: to import ``dataclasses``, and to have it
-make the classes that one command imports, takes longer than all else that the command does.
+A type checker sees dataclasses. At run time this module makes the classes, because importing ``dataclasses``
+and letting it make the classes that one command imports takes longer than everything else in the command.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,10 @@ __all__ = ("MISSING", "Exit", "Field", "compiled", "field", "fields", "is_value"
 
 
 def compiled(name: str, source: str, scope: dict[str, Any]) -> Callable[..., Any]:
-    """The function of this name in a source that is made of names of fields alone; ``scope``: what it uses."""
+    """Compile a source and return its function ``name``. ``scope`` has its globals.
+
+    The source must contain no text but the code of the caller and the names of fields.
+    """
     exec(source, scope)  # noqa: S102 - of names of fields
     found: Callable[..., Any] = scope[name]
     return found
@@ -39,10 +42,10 @@ else:
     field = Field
 
     def value(*, frozen: bool = False, slots: bool = False, kw_only: bool = False) -> Callable[[type], type]:
-        """A dataclass that the type checker sees as frozen. At run time it is not: that makes it ten times as dear.
+        """Make a value class. With ``frozen``, a type checker refuses assignments and its values have a hash.
 
-        One that is not frozen has no hash. Methods are compiled when they are first used: a command imports many more
-        classes than it uses.
+        At run time fields can be assigned: a check would make a value ten times as expensive to create.
+        Methods are compiled at their first call, because a command imports many more classes than it uses.
         """
 
         def made(kind: type) -> type:
@@ -74,7 +77,7 @@ else:
         return made
 
     def _late(kind: type, name: str) -> Callable[..., Any]:
-        """A method that is compiled, and takes its own place, at the first call."""
+        """A method that compiles the real method at its first call, and replaces itself by it."""
 
         def method(*args: Any, **named: Any) -> Any:
             scope = {"MISSING": MISSING}
@@ -125,7 +128,7 @@ else:
         return tuple(kind.__fields__.values())
 
     def replace(one: Any, /, **changes: Any) -> Any:
-        """The same value with other contents of some fields."""
+        """A copy of a value with other contents of some fields."""
         for name in one.__fields__:
             if name not in changes:
                 changes[name] = getattr(one, name)
@@ -133,7 +136,7 @@ else:
 
 
 def is_value(kind: object) -> bool:
-    """Whether it is a class of values, or one of its values."""
+    """Whether ``kind`` is a value class, or a value of one."""
     return hasattr(kind, "__fields__")
 
 
@@ -141,9 +144,9 @@ def is_value(kind: object) -> bool:
 class Exit:
     """How a process ended; none of its children is left.
 
-    `exit_code` is 128+N when signal N ended it, 127 or 126 when it could not be started; then `launch_errno`
-    and `message` say why. With a signal `message` says that it was killed for the memory that it used. `stopped`: a
-    stop was asked for before the main process had ended.
+    ``exit_code`` is 128+N when signal N ended it, and 127 or 126 when it could not be started; then
+    ``launch_errno`` and ``message`` say why. A ``message`` together with a signal says that the process was
+    killed because of its memory use. ``stopped``: a stop was requested before the main process had ended.
     """
 
     exit_code: int

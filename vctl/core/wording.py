@@ -1,4 +1,4 @@
-"""Amounts, lists and counts in plain English: the same words wherever a reason is shown."""
+"""Amounts, lists and counts in plain English, in the same words on every screen."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """The first few of many: ``a, b and 3 more``."""
+    """The first ``most`` names and the number of the others: ``a, b and 3 more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def timestamp(ns: int) -> str:
-    """Nanoseconds since the epoch as ISO 8601 UTC of fixed width, microseconds."""
+    """Nanoseconds since the epoch as ISO 8601 UTC of fixed width, with microseconds."""
     at = _EPOCH + timedelta(microseconds=ns // 1000)
     return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def cluster_text(cluster_id: str) -> str:
-    """An id as people write it: the primary by its alias, also in front of ``##``."""
+    """A cluster id as people write it: the primary by its alias, also in front of ``##``."""
     return cluster_id.replace("kPrimaryClusterID", "primary")
