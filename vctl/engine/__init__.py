@@ -1,4 +1,4 @@
-"""Changes, the rules that make them, and the state that they change. The changes are imported on first use."""
+"""Changes, the rules that make them, and the state that they change. Modules are imported on first use."""
 
 from vctl import modules_of
 

@@ -1,7 +1,8 @@
-"""Runs assigned ahead: waiting jobs that take the place of a running one at its end, without a look at what is free.
+"""Runs assigned ahead: a waiting job takes the place of a running one at its end, without a new placement.
 
-The supervisor of the running job has the request of the next one already, so no process waits for a commit. Such a job
-is out of its queue; it is RUNNING from the transaction on that records the end before it.
+The supervisor of the running job already has the launch request of the next one, so no process waits for a
+commit. The waiting job has left its queue. The transaction that records the end of the run before it makes it
+RUNNING.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from vctl.scheduler.plan import Start
 
 @value(frozen=True, slots=True)
 class Ahead:
-    """A run assigned ahead, and the start that it becomes: in exactly the place of the run that it follows."""
+    """A run assigned ahead and its start, in exactly the place of the run that it follows."""
 
     run: Run
     start: Start
@@ -26,7 +27,7 @@ class Ahead:
     nodes: tuple[str, ...]
 
     def begun(self, now: int) -> RunningJob:
-        """Its job, running since then."""
+        """The job, running since ``now``."""
         vnodes = self.start.vnodes
         held = dict(self.run.allocation.amounts)
         if self.start.cluster is not None:
@@ -38,23 +39,23 @@ class Ahead:
 
 
 class RunsAhead:
-    """All runs that are assigned ahead. A chain of them follows a run: each takes the place of the one before."""
+    """All runs that are assigned ahead. They may form a chain: each takes the place of the one before it."""
 
     def __init__(self) -> None:
         self.runs: dict[str, Ahead] = {}
         self.follower: dict[str, str] = {}
-        """Run -> the one that follows it."""
+        """Run -> the run that follows it."""
         self.job: dict[int, str] = {}
-        """Waiting job -> its run."""
+        """Waiting job -> its run that is assigned ahead."""
 
     def put(self, one: Ahead) -> None:
-        """A run is assigned ahead."""
+        """Add a run that is assigned ahead."""
         self.runs[one.run.run_id] = one
         self.follower[one.follows] = one.run.run_id
         self.job[one.start.job.job_id] = one.run.run_id
 
     def drop(self, run_id: str) -> Ahead | None:
-        """A run has started, or never will."""
+        """Remove a run that has started, or that never will; returns it, or None if it is not known."""
         one = self.runs.pop(run_id, None)
         if one is not None:
             self.follower.pop(one.follows, None)
@@ -71,7 +72,7 @@ class RunsAhead:
 def in_place_of(
     ledger: Ledger, before: Run | Ahead, job: PendingJob, run_id: str, supervisor: int, revision: int
 ) -> Ahead:
-    """The run of a waiting job in the place of a running one, or of one assigned ahead, with the same request."""
+    """The run of a waiting job in the place of ``before``, whose job has the same request."""
     if isinstance(before, Ahead):
         run, vnodes, nodes, cluster = before.run, before.start.vnodes, before.nodes, before.start.cluster
     else:

@@ -1,4 +1,4 @@
-"""The only way to change the state: a change is applied. Its type says how (``vctl/engine/changes``)."""
+"""Applies changes: the only way to change the state. Their types say how (``vctl/engine/changes``)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from vctl.engine.state import SchedulerState
 
 
 def apply(state: SchedulerState, change: Change) -> None:
-    """Change the state. Starts that were only tried are taken back first.
+    """Apply a change. All but ``JobStarted`` first take back the starts that were only tried.
 
-    A change that is applied again does nothing: a follower may know it from the tables already.
+    A change that is applied again does nothing: a state loaded from the tables may contain it already.
     """
     if state.trial is not None and type(change) is not JobStarted:
         state.end_trial()

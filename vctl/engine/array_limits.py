@@ -14,20 +14,20 @@ class Window:
 
     at_once: int
     open: set[int] = field(default_factory=set)
-    """Members that wait in the queue, or run."""
+    """The members with a place: they wait in the queue, or run."""
     closed: set[int] = field(default_factory=set)
-    """Members without a place."""
+    """The members without a place."""
     waiting: list[int] = field(default_factory=list)
-    """The closed members that wait for nothing else, in order."""
+    """The closed members that wait for nothing else, by number."""
 
     @property
     def next(self) -> list[int]:
-        """The members that get the places that are free."""
+        """The members that get the free places."""
         return self.waiting[: max(0, self.at_once - len(self.open))]
 
 
 class ArrayLimits:
-    """Every array with a limit of which a member is not over."""
+    """All arrays with a running limit and a member that is not over."""
 
     def __init__(self) -> None:
         self.array_limits: dict[str, Window] = {}
@@ -35,11 +35,11 @@ class ArrayLimits:
         """Arrays that have a free place and a member that waits for it."""
 
     def limit(self, array_id: str, at_once: int) -> None:
-        """An array has this limit."""
+        """Add an array with its limit; an array that is known keeps its limit."""
         self.array_limits.setdefault(array_id, Window(at_once))
 
     def put(self, job: PendingJob) -> None:
-        """A member waits, with or without a place."""
+        """Record that a member waits, with or without a place."""
         window = self.array_limits.get(job.array_id or "")
         if window is None or job.array_id is None:
             return
@@ -53,13 +53,13 @@ class ArrayLimits:
         self._sort(job.array_id, window)
 
     def run(self, array_id: str | None, job_id: int) -> None:
-        """A member runs."""
+        """Record that a member runs."""
         if array_id is not None and (window := self.array_limits.get(array_id)) is not None:
             window.open.add(job_id)
             self._sort(array_id, window)
 
     def leave(self, array_id: str | None, job_id: int) -> None:
-        """A member is over; with the last one the array is."""
+        """Record that a member is over; with its last member the array is dropped."""
         window = self.array_limits.get(array_id or "")
         if window is None or array_id is None:
             return

@@ -1,4 +1,4 @@
-"""Changes as JSON and back: fields by name, without those that have their default."""
+"""Encodes changes as JSON and decodes them: fields by name, without fields that have their default."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vctl.engine.changes.submits import OUTSIDE
 
 
 def encode(change: Change) -> str:
-    """A change as text."""
+    """A change as JSON text."""
     kind: Any = type(change)
     return f'{{"type":"{kind.__name__}"{_members(kind)(change)}}}'
 
 
 def decode(text: str) -> Change:
-    """The change of a text. Raises ValueError, KeyError or TypeError where it is none."""
+    """The change in a text. Raises ValueError, KeyError or TypeError if the text is no change."""
     data = json.loads(text)
     change: Change = _reader(CHANGES[data.pop("type")])(data)
     return change
@@ -65,7 +65,7 @@ def _tuple_writer(each: list[Writer | None]) -> Writer | None:
 
 
 def _inside(kind: type) -> list[Field[Any]]:
-    """The fields of a change that the journal has."""
+    """The fields that the journal stores: all without the metadata ``OUTSIDE``."""
     return [one for one in fields(kind) if OUTSIDE not in one.metadata]
 
 
@@ -76,7 +76,8 @@ _PLAIN = "quoted(part) if part.__class__ is str else repr(part) if part.__class_
 def _members(kind: type) -> Writer:
     """The function that turns a value into the members of its JSON object, with a comma before each.
 
-    It is compiled, as each job is written several times: a loop over the fields takes three times as long.
+    It is compiled because each job is written several times, and a loop over the fields takes three times
+    as long.
     """
     hints = hints_of(kind)
     scope: dict[str, Any] = {"dumps": dumps, "quoted": encode_basestring_ascii}

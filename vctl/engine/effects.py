@@ -1,7 +1,8 @@
-"""The effects that are due, as a function of the state: processes to launch and to end, jobs to tell.
+"""The effects that are due, as a function of the state: processes to launch and to stop, jobs to notify.
 
-It is due while the state says so: it is carried out, and the change that follows (a process was seen, is over, was
-warned; a job was told) ends it. So whoever dies in between repeats it.
+An effect is due while the state says so. After it was carried out, the change that follows (a process was
+seen, is over or was warned; a job was notified) ends it. If a scheduler dies in between, the next one repeats
+the effect.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from vctl.core.values import value
 from vctl.engine.state import SchedulerState
 
 TASK_GRACE_S = 3.0
-"""The grace of a task when a lender calls back the resources that it runs on."""
+"""The grace of a task when a lender reclaims the resources that it runs on."""
 
 
 @value(frozen=True, slots=True)
 class Launch:
-    """Launch a process; asked twice, it runs once."""
+    """Launch the process of a run. If this is repeated, the process still runs once."""
 
     run_id: str
 
 
 @value(frozen=True, slots=True)
 class Stop:
-    """End a process and all that came from it: after so many seconds by force, or at ``ends_ns``."""
+    """End a process and its descendants; kill them after ``grace_s``, or at ``ends_ns`` (since the epoch)."""
 
     run_id: str
     grace_s: float
@@ -37,7 +38,7 @@ class Stop:
 
 @value(frozen=True, slots=True)
 class Warn:
-    """Send a job the signal that warns of its end at ``ends_ns``, by the clock of the boot."""
+    """Send a job the signal that warns of its end at ``ends_ns`` (ns since the boot)."""
 
     run_id: str
     signal: Any
@@ -46,7 +47,7 @@ class Warn:
 
 @value(frozen=True, slots=True)
 class Notify:
-    """Tell a job that it ends for another: a notice, and its signal."""
+    """Tell a job that it is preempted: write the notice and send its signal."""
 
     preemption: Preemption
 
@@ -63,7 +64,7 @@ def outstanding(state: SchedulerState, uptime: int) -> list[Effect]:
 
 
 def news(state: SchedulerState, done: Done) -> list[Effect]:
-    """The effects for processes that are due and were not carried out. They count as carried out from now on."""
+    """The due effects for changed runs that are not in ``done``; from now on they count as carried out."""
     changed, state.changed.runs = state.changed.runs, {}
     found: list[Effect] = []
     for run_id in changed:
@@ -75,7 +76,7 @@ def news(state: SchedulerState, done: Done) -> list[Effect]:
 
 
 def of_run(state: SchedulerState, run: Run) -> tuple[Effect, ...]:
-    """The effects that are due for a process. A stop comes first, so the supervisor that gets the launch finds it."""
+    """The effects that are due for a run. A stop comes before a launch, so that the supervisor finds it."""
     launch = (Launch(run.run_id),) if run.state == jb.ASSIGNED else ()
     return launch if run.stop_reason is None else (_stop(state, run), *launch)
 
@@ -93,7 +94,7 @@ def _stop(state: SchedulerState, run: Run) -> Stop:
         return Stop(run.run_id, task.grace_s)
     if run.stop_reason == jb.PREEMPTED:
         one = state.preemptions.get(run.job_id)
-        if one is None:  # a lender wants back what it runs on
+        if one is None:  # a lender reclaims the resources that it runs on
             return Stop(run.run_id, state.lease_terms.reclaim_grace_s if task is None else TASK_GRACE_S)
         if not one.warns:
             return Stop(run.run_id, 0.0, one.ends_ns)
@@ -101,14 +102,14 @@ def _stop(state: SchedulerState, run: Run) -> Stop:
 
 
 def warnings(state: SchedulerState, uptime: int) -> Iterator[Warn]:
-    """Jobs whose time is nearly over and that were not warned of this end."""
+    """The warnings for jobs whose time is nearly over and that were not warned of this end."""
     for one in state.timers.due(state, uptime):
         if one.signal is not None:
             yield Warn(one.run.run_id, one.signal, one.ends_ns)
 
 
 def notices(state: SchedulerState) -> Iterator[Notify]:
-    """Jobs that end for other jobs and were not told."""
+    """The notices for jobs that are preempted and were not told."""
     for _, one in sorted(state.preemptions.items()):
         job = state.running.jobs.get(one.victim_id)
         if job is not None and job.stop_requested_at is None and not (one.told or one.ending):

@@ -1,8 +1,9 @@
-"""The lifecycles: from which phases each move of an object is possible, and where it leads. These tables are executed.
+"""The lifecycles: the phases in which each move of an object is possible, and the phases to which it leads.
 
-``vctl/store/moves.py`` puts the phases of a move into the WHERE of its UPDATE. A phase is a state that users see, but
-for ENDING, a job that is RUNNING while what it started still ends, and AHEAD, a job that is PENDING while its run is
-assigned ahead of the end of another one.
+These tables are executed: ``vctl/store/moves.py`` puts the phases of a move into the WHERE of its UPDATE. A
+phase is a state that users see, with two exceptions. A job in the phase ENDING is RUNNING to users: its
+entrypoint has ended, and its other processes still end. A job in the phase AHEAD is PENDING to users: its run
+is assigned ahead of the end of another one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BEGUN, TOLD = "BEGUN", "TOLD"
 
 Phases = tuple[str, ...]
 SAME: Phases = ()
-"""A move that leads nowhere else."""
+"""The targets of a move that does not change the phase."""
 Moves = Mapping[str, tuple[Phases, Phases]]
 
 
@@ -148,7 +149,7 @@ LIFECYCLES = (JOB, RUN, TASK, NODE, CLUSTER, LEASE, PREEMPTION)
 
 
 class IllegalTransition(VctlError):
-    """A move that the lifecycle of an object does not have. Nothing of its transaction is written."""
+    """The phase of an object does not allow a move. Nothing of the transaction is written."""
 
     code = "IllegalTransition"
 

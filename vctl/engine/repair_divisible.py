@@ -1,7 +1,7 @@
-"""Step 3 of the replay: divisible clusters that lack nodes which their job clusters have already.
+"""Step 3 of the replay: repairs divisible clusters that lack nodes which their job clusters already have.
 
-A writer that was interrupted, or that stored both in two steps, may leave a job cluster with its replacement while the
-cluster above still lists the dead node. The job cluster is right: work runs there.
+A writer that was interrupted, or that stored both clusters in two steps, may leave a job cluster with a
+replacement node while the cluster above still has the dead node. The job cluster is right: work runs there.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from vctl.scheduler.membership import is_undivided
 Added = Counter[tuple[str, str]]
 """(cluster id, template) -> how many nodes were added."""
 Mend = Callable[..., None]
-"""A function that gets a line for people, and the changes."""
+"""A function that takes a line for users and the changes of a repair."""
 
 
 def repair_divisible(
     ledger: Ledger, job_clusters: Iterable[Cluster], vnodes: Mapping[str, list[VNode]], mend: Mend
 ) -> list[ClusterRepaired]:
-    """Add D, the nodes of job clusters missing above them, and drop as many dead ones of the same templates.
+    """Add nodes of job clusters to the clusters above that lack them; drop as many dead ones by template.
 
-    The ledger holds the logical clusters and gets the repair too; virtual nodes of job clusters are put where they
-    belong. Returns the public events.
+    ``ledger`` has the logical clusters, and is repaired too. Virtual nodes of job clusters are put into the
+    right virtual nodes of their parents. Returns one ``ClusterRepaired`` for each cluster that got a node.
     """
     added: Added = Counter()
     used: set[str] = set()
@@ -58,7 +58,7 @@ def _is_of(vnode: VNode | None, cluster_id: str, node_id: str) -> bool:
 def _slot(
     ledger: Ledger, cluster_id: str, node_id: str, for_id: str, added: Added, mend: Mend
 ) -> VNode | None:
-    """The whole virtual node of a cluster on a node: as it is there, or added when the cluster above can give it."""
+    """A cluster's whole virtual node on a node; a missing one is added if the cluster above can give it."""
     if cluster_id == PRIMARY:
         return ledger.vnodes.get(node_id)
     for vnode_id in ledger.members[cluster_id]:
@@ -83,7 +83,7 @@ def _slot(
 
 
 def _dead(ledger: Ledger, cluster_id: str, template: str, used: Collection[str]) -> list[VNode]:
-    """Dead nodes of a template in a cluster, but for those on which something still lies."""
+    """The dead nodes of a template in a cluster, without those on which something still lies."""
     return [
         vnode
         for vnode in ledger.slots(cluster_id)

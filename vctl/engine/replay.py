@@ -1,6 +1,6 @@
-"""Failover replay: the tree of what the tables say, in the documented order, and the changes that mend the tables.
+"""Failover replay: builds the tree from the tables, in the documented order, and finds their repairs.
 
-It writes nothing. A replay of mended tables finds no changes.
+It writes nothing. A replay of repaired tables finds no changes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ TITLES = (
 
 @value(frozen=True, slots=True)
 class Tables:
-    """The rows of the tables that can be read, as values."""
+    """The readable rows of the tables, as values."""
 
     nodes: Sequence[Node]
     queue: QueuePolicy
-    """That of the primary cluster."""
+    """The queue policy of the primary cluster."""
     clusters: Sequence[Cluster]
     """Parents first."""
     vnodes: dict[str, list[VNode]]
@@ -48,12 +48,12 @@ class Tables:
     outliving: Collection[str]
     """Tasks that go on when their job ends."""
     inhabited: Collection[str]
-    """Clusters in which a task is not over, and sub-clusters that are detached."""
+    """The clusters with a task that is not over, and the detached sub-clusters."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """The result of a replay: the tree, the processes to look for, the changes, and ``steps`` that explain them."""
+    """The result of a replay: the tree, the live runs, and the changes, which ``steps`` explain."""
 
     ledger: Ledger = field(default_factory=Ledger)
     runs: dict[str, Run] = field(default_factory=dict)
@@ -61,13 +61,13 @@ class Replayed:
     changes: list[Change] = field(default_factory=list)
 
     def mend(self, step: int, action: str, *changes: Change) -> None:
-        """Something is to be mended."""
+        """Add a repair to a step: what it does, and its changes."""
         self.steps[step].append(action)
         self.changes += changes
 
 
 def replay(tables: Tables, done: Replayed, now: int) -> None:
-    """The six steps. ``done`` says already which rows were set aside."""
+    """Replay the tables into ``done``, which already says which rows were set aside when they were read."""
     done.ledger.set_primary_queue(tables.queue)
     for node in tables.nodes:
         done.ledger.put_node(node)
@@ -82,7 +82,7 @@ def replay(tables: Tables, done: Replayed, now: int) -> None:
 
 
 class _Tree:
-    """Puts clusters into the ledger. Their virtual nodes leave ``tables.vnodes``."""
+    """Puts clusters into the ledger, and takes their virtual nodes out of ``tables.vnodes``."""
 
     def __init__(self, tables: Tables, done: Replayed, now: int) -> None:
         self.tables, self.done, self.now = tables, done, now
@@ -90,7 +90,7 @@ class _Tree:
         self._gone: set[str] = set()
 
     def put(self, step: int, clusters: Sequence[Cluster]) -> None:
-        """Put these and their virtual nodes; remove those that nobody needs, set aside those without a place."""
+        """Put clusters into the ledger; remove unneeded job clusters, set aside clusters without a parent."""
         for cluster in clusters:
             cluster_id = cluster.cluster_id
             if cluster_id in self._gone:
@@ -125,13 +125,13 @@ class _Tree:
             self.set_aside(step, cluster.cluster_id, "it is not inside its parent")
 
     def set_aside(self, step: int, cluster_id: str, problem: str) -> None:
-        """Set virtual nodes of a cluster aside that are not in the ledger."""
+        """Set aside the virtual nodes of a cluster that are not in the ledger."""
         for vnode in self.tables.vnodes.pop(cluster_id, ()):
             aside = RowSetAside(self.now, "vnodes", (vnode.vnode_id,), problem)
             self.done.mend(step, f"set aside virtual node {vnode.vnode_id}: {problem}", aside)
 
     def removal(self, cluster: Cluster, *, silent: bool = False) -> ClusterRemoved:
-        """The change that removes a cluster in which nothing lies."""
+        """The change that removes an empty cluster. Later removals take its leases into account."""
         cluster_id = cluster.cluster_id
         found = ClusterRemoved.of(cluster_id, cluster.parent_id, self.leases.values(), silent=silent)
         for lease_id in found.returned:
@@ -143,13 +143,13 @@ class _Tree:
         return found
 
     def _is_needed(self, cluster: Cluster) -> bool:
-        """Whether the job of a cluster runs, or something that goes on without it lives in the cluster or below it."""
+        """Whether the job of a cluster runs, or something that outlives it is in the cluster or below it."""
         if int(cluster.job or 0) in self.tables.running:
             return True
         return any(one.cluster_id in self.tables.inhabited for one in self._from(cluster))
 
     def _from(self, cluster: Cluster) -> list[Cluster]:
-        """A cluster and all below it, parents first."""
+        """A cluster and all clusters below it, parents first."""
         found = {cluster.cluster_id: cluster}
         for one in self.tables.clusters:
             if one.parent_id in found:
@@ -158,7 +158,7 @@ class _Tree:
 
 
 def _processes(tables: Tables, done: Replayed, tree: _Tree, now: int) -> None:
-    """Live runs of jobs that run, or of tasks that outlive theirs; jobs of which no process is known are over."""
+    """Charge runs of running jobs and of tasks that outlive theirs; end the rest and jobs without runs."""
     ledger = done.ledger
     for run in tables.runs:
         run_id = run.run_id
@@ -184,7 +184,7 @@ def _processes(tables: Tables, done: Replayed, tree: _Tree, now: int) -> None:
 
 
 def _lost(job: RunningJob, ledger: Ledger, tree: _Tree, now: int) -> JobEnded:
-    """A running job of which no process is known is over; nobody knows how."""
+    """The end of a running job without a run: FAILED ``ProcessLost``, because its outcome is unknown."""
     removed, cluster = None, ledger.clusters.get(job.cluster_id)
     if cluster is not None and cluster.kind == JOB and not ledger.subclusters.get(job.cluster_id):
         removed = tree.removal(cluster, silent=True)

@@ -1,4 +1,4 @@
-"""The settings of the scheduler that rules use, and their memo of times; none of it is in a table."""
+"""The settings of the scheduler that rules use, and the memo of the rules; neither is in a table."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ NO_PROVIDER = "none"
 
 @value(frozen=True, slots=True)
 class LeaseTerms:
-    """``idle_s``: unused that long, a lease returns. ``cooldown_s``: never sooner than that after it was granted.
+    """The terms of leases.
 
-    ``reclaim_grace_s``: what a borrower gets between being told and being cut. ``duration_s`` None: while used.
+    ``idle_s``: after this idle time a lease is returned, but not before ``cooldown_s`` have passed since its
+    grant. ``duration_s``: the duration of a lease; None: as long as it is used. ``reclaim_grace_s``: the time
+    between the notice to a job and its end when its lender reclaims resources.
     """
 
     idle_s: float = 10.0
@@ -37,19 +39,20 @@ class MachineTerms:
 
 @dataclass(slots=True)
 class Memo:
-    """The memo of the rules between turns, in ns since the machine started. It may be dropped at any moment: the rules
-    wait anew, and look anew.
+    """What the rules remember between turns; times in ns since the machine started.
+
+    It may be dropped at any moment: the rules then only begin their waits and searches anew.
     """
 
     idle_leases: dict[int, int] = field(default_factory=dict)
-    """Since when a part of a lease is unused."""
+    """Lease -> since when a part of it is unused."""
     wanted_leases: set[int] = field(default_factory=set)
-    """Idle leases that others can use: returned when they are cool."""
+    """Idle leases that others can use: they are returned after the cooldown."""
     notified: dict[int, dict[int, int]] = field(default_factory=dict)
-    """Lease that was called in -> job that uses it and was told -> when its grace ends."""
+    """Called lease -> job that uses it and got notice -> when the grace of the job ends."""
     idle_machines: dict[str, int] = field(default_factory=dict)
-    """Since when nothing is on a machine."""
+    """Node -> since when it is unused."""
     replaced: int = -1
-    """Entry of the journal up to which no dead node could be replaced."""
+    """The last entry of the journal at the latest search for replacements of dead nodes."""
     due: list[int] = field(default_factory=list)
-    """When the rules have to be asked again."""
+    """The times at which the rules have to run again."""

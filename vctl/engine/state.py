@@ -24,24 +24,24 @@ from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 
 GANG_ENDED = "GangEnded"
-"""Why a member of a gang is stopped when another one ended badly."""
+"""The reason for the stop of a gang's member after another member failed."""
 
 
 @dataclass(slots=True)
 class Changed:
-    """The objects that changed since their reader looked last. Each reader looks at these alone, and clears them.
+    """The objects that changed since their reader looked last. A reader looks only at these, and clears them.
 
-    Too much may be in it, never too little; with a state that was loaded, everything is.
+    It may contain too much, but never too little. After a load, all but ``started`` have every object.
     """
 
     runs: dict[str, None]
-    """Processes for which another effect may be due. Reader: ``effects.news``."""
+    """Runs for which other effects may be due. Reader: ``effects.news``."""
     nodes: set[str] = field(default_factory=set)
-    """Nodes. Readers: rules, and the observer of heartbeats."""
+    """Changed nodes. Readers: rules, and the observer of heartbeats."""
     ended: set[str] = field(default_factory=set)
-    """Ids of jobs and arrays of which a member ended. Reader: the observer of jobs that others wait for."""
+    """Ids of ended jobs, and of arrays with an ended member. Reader: the observer of awaited jobs."""
     started: dict[str, None] = field(default_factory=dict)
-    """Runs of jobs that have started: runs may be assigned to follow them."""
+    """Runs of jobs that have started. Reader: ``rules.ahead.assign``, which assigns runs to follow them."""
 
 
 class SchedulerState:
@@ -57,7 +57,7 @@ class SchedulerState:
         for run in runs.values():
             self.runs_of_job.setdefault(run.job_id, set()).add(run.run_id)
         self.running = Running()
-        """Running jobs, as far as queues ask: limits, reserved starts, shares."""
+        """The running jobs as the queues need them: for limits, reserved starts and shares."""
         for run in runs.values():
             if run.task_id is not None:
                 self.running.put_task(run.job_id, run.run_id)
@@ -66,19 +66,19 @@ class SchedulerState:
         self.parent_of: dict[int, str] = {}
         """Job in a queue -> the cluster of that queue."""
         self.gated: dict[int, PendingJob] = {}
-        """Jobs that wait outside of the queues: held, for other jobs, or for a place in their array."""
+        """Jobs that wait outside of the queues: on hold, for other jobs, or for a place in their array."""
         self.requests: dict[int, PendingJob] = {}
-        """Running jobs as they waited: as such they wait again for another attempt."""
+        """Running jobs as they were while they waited: this is queued again for another attempt."""
         self.ahead = RunsAhead()
         """Runs of waiting jobs that take the place of running ones at their end."""
         self.changed = Changed(dict.fromkeys(runs))
         self.seen = seen
         self.trial: Trial | None = None
-        """Starts that are taken in the ledger and not committed yet: any other change takes them back."""
+        """Starts that are taken in the ledger but not committed yet: any other change takes them back."""
         self.to_stop: dict[str, None] = {}
-        """Processes that are to end and of which that is not recorded yet."""
+        """Runs that are to stop, without a recorded reason (``RunStopping``) yet."""
         self.timers = Timers()
-        """When the time of running processes is over."""
+        """The times at which running processes reach their time limits."""
         self.array_limits = ArrayLimits()
         """The running limits of arrays."""
         self.dead_nodes: set[str] = set()
@@ -89,9 +89,9 @@ class SchedulerState:
         self.tasks = Tasks()
         """Tasks that are not over, and the objects that they use and leave."""
         self.preemptions: dict[int, Preemption] = {}
-        """Running jobs that end for waiting ones."""
+        """Running job that ends for a waiting one -> its preemption."""
         self.nominations: dict[int, Nomination] = {}
-        """Waiting jobs for which resources are reserved; who was nominated first comes first."""
+        """Waiting job -> the resources that are reserved for it, in the order of the first nominations."""
         self.node_requests: dict[str, NodeRequest] = {}
         """Request id -> the request to a node provider that is not done."""
         self.leases: dict[int, Lease] = {}
@@ -107,16 +107,16 @@ class SchedulerState:
             (ids.add if belongs else ids.discard)(node.node_id)
 
     def put_node(self, node: Node) -> None:
-        """A node is like this from now on."""
+        """Add or replace a node."""
         if node.state == DEAD:
             of_node = [run.run_id for run in self.runs.values() if run.node_id == node.node_id]
-            self.changed.runs.update(dict.fromkeys(of_node))  # their stop gets no grace any more
+            self.changed.runs.update(dict.fromkeys(of_node))  # their stops lose their grace
         self.ledger.put_node(node)
         self.sort_node(node)
         self.changed.nodes.add(node.node_id)
 
     def add_run(self, run: Run) -> None:
-        """A process is to be started: it holds its part of a virtual node from now on."""
+        """Add a run that is to be started; from now on it holds its part of a virtual node."""
         self.ledger.charge(run.run_id, run.vnode_id, run.allocation)
         self.runs[run.run_id] = run
         self.changed.runs[run.run_id] = None
@@ -126,14 +126,14 @@ class SchedulerState:
         self.sort_run(run)
 
     def sort_run(self, run: Run) -> None:
-        """Keep ``to_stop`` in step with a process."""
+        """Keep ``to_stop`` in step with a run."""
         if run.stop_reason is None and self.reason_to_stop(run) is not None:
             self.to_stop[run.run_id] = None
         else:
             self.to_stop.pop(run.run_id, None)
 
     def reason_to_stop(self, run: Run) -> str | None:
-        """Why a process is to end: somebody asked for it, or another member of its gang has ended badly."""
+        """Why a run is to stop: somebody asked for it, or the entrypoint has ended. None: it goes on."""
         job, task = self.running.jobs.get(run.job_id), self.tasks.unfinished.get(run.task_id or "")
         if job is not None and job.stop_requested_at is not None and self.is_attached(run):
             return job.stop_reason or STOPPED_BY_USER
@@ -142,7 +142,7 @@ class SchedulerState:
         return GANG_ENDED if job is not None and job.outcome is not None and run.task_id is None else None
 
     def note_stop(self, run_ids: Iterable[str]) -> None:
-        """Somebody asked these processes to end, or asked once more and otherwise."""
+        """Note that a stop of these runs was requested, or requested again in another way."""
         for run_id in run_ids:
             self.changed.runs[run_id] = None
             self.sort_run(self.runs[run_id])
@@ -152,7 +152,7 @@ class SchedulerState:
         return run_id in self.runs or run_id in self.ahead.runs
 
     def drop_run(self, run: Run) -> None:
-        """A process that is over; what it held returns."""
+        """Remove a run that is over, and give back what it held."""
         self.runs.pop(run.run_id, None)
         self.to_stop.pop(run.run_id, None)
         self.running.drop_task(run.job_id, run.run_id)
@@ -164,7 +164,7 @@ class SchedulerState:
         self.ledger.discharge(run.run_id)
 
     def has_place(self, start: Start) -> bool:
-        """Whether a start still fits: it is taken, and nothing has changed since; or by a look at what is free now."""
+        """Whether a start still fits: it is in the trial, or else it fits after the trial was taken back."""
         if self.trial is not None and self.trial.starts.get(start.job.job_id) is start:
             return True
         self.end_trial()
@@ -177,15 +177,15 @@ class SchedulerState:
             self.trial = None
 
     def members_of(self, job_id: int) -> list[str]:
-        """The main processes of a job that are not over: several for ``--per-node``."""
+        """The runs of a job's main processes that are not over: several for ``--per-node``."""
         return [run_id for run_id in self.runs_of_job.get(job_id, ()) if self.runs[run_id].task_id is None]
 
     def runs_of_task(self, task_id: str, job_id: int) -> list[str]:
-        """The process of a task, if it runs."""
+        """The run of a task, as a list; empty if the task does not run."""
         return [one for one in self.runs_of_job.get(job_id, ()) if self.runs[one].task_id == task_id]
 
     def put_pending(self, job: PendingJob) -> None:
-        """A job waits: for its turn, or first until no gate keeps it out of the queue."""
+        """Add or replace a waiting job: in its queue, or outside of it while a gate keeps it out."""
         self.array_limits.put(job)
         if job.is_gated:
             self.dequeue(job.job_id)
@@ -195,17 +195,17 @@ class SchedulerState:
             self.enqueue(job)
 
     def pending(self, job_id: int) -> PendingJob | None:
-        """A job that waits."""
+        """The waiting job of this number; None if it does not wait."""
         parent_id = self.parent_of.get(job_id)
         return self.gated.get(job_id) if parent_id is None else self.queues[parent_id].jobs[job_id]
 
     def enqueue(self, job: PendingJob) -> None:
-        """A job waits for its turn."""
+        """Add or replace a job in its queue."""
         self._queue(job.parent_id).put(job)
         self.parent_of[job.job_id] = job.parent_id
 
     def put_all_pending(self, jobs: Iterable[PendingJob]) -> None:
-        """Very many jobs wait, of which none waited yet."""
+        """Add very many waiting jobs, none of which waited before."""
         waiting: dict[str, dict[int, PendingJob]] = {}
         for job in jobs:
             parent_id, job_id = job.parent_id, job.job_id
@@ -228,14 +228,14 @@ class SchedulerState:
         return queue
 
     def dequeue(self, job_id: int) -> None:
-        """A job is no longer pending."""
+        """Remove a job from the waiting jobs."""
         self.gated.pop(job_id, None)
         parent_id = self.parent_of.pop(job_id, None)
         if parent_id is not None:
             self.queues[parent_id].drop(job_id)
 
     def note_running(self, job: RunningJob, request: PendingJob) -> None:
-        """A job that was loaded runs; its ``run_id`` follows from its runs."""
+        """Add a running job that was loaded from the tables; its ``run_id`` follows from its runs."""
         own = self.members_of(job.job_id)
         self.requests[job.job_id] = request
         self.array_limits.run(job.array_id, job.job_id)
@@ -246,14 +246,14 @@ class SchedulerState:
             self.timers.plan(self, self.runs[run_id], job)
 
     def is_ending(self, job_id: int) -> bool:
-        """Whether a running job ends, whatever for, preemption aside."""
+        """Whether a running job ends: after a stop or the end of its entrypoint, or if a run is stopped."""
         job = self.running.jobs[job_id]
         members = (self.runs[run_id] for run_id in self.members_of(job_id))
         is_stopped = job.stop_requested_at is not None or job.outcome is not None
         return is_stopped or any(run.stop_reason is not None for run in members)
 
     def put_preemption(self, one: Preemption) -> None:
-        """A running job is to end for another."""
+        """Record that a running job is to end for another."""
         self.preemptions[one.victim_id] = one
         self.running.leave(one.victim_id)
 
@@ -263,43 +263,43 @@ class SchedulerState:
         return one if one is not None and one.attempt == job.attempt else None
 
     def put_lease(self, lease: Lease) -> None:
-        """A lease is like this from now on; without amounts it is over."""
+        """Add or replace a lease; one without amounts is over, and removed."""
         if lease.amounts:
             self.leases[lease.lease_id] = lease
         else:
             self.leases.pop(lease.lease_id, None)
 
     def put_nomination(self, nomination: Nomination) -> None:
-        """This is reserved for a waiting job."""
+        """Reserve the resources of a nomination for its job."""
         self.nominations[nomination.job_id] = nomination
         if nomination.parent_id in self.queues:
             self.queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
 
     def drop_nomination(self, job_id: int) -> None:
-        """Nothing is reserved for a job any more."""
+        """Drop the nomination of a job, if it has one."""
         if (nomination := self.nominations.pop(job_id, None)) is not None:
             if nomination.parent_id in self.queues:
                 self.queues[nomination.parent_id].set_nomination(job_id, None)
             self.ledger.note_growth(part[0] for part in nomination.pieces)
 
     def note_end(self, submission_id: str, array_id: str | None) -> None:
-        """A job is over: somebody may wait for that."""
+        """Note the end of a job, for which other jobs may wait."""
         self.changed.ended.add(submission_id)
         if array_id is not None:
             self.changed.ended.add(array_id)
 
     def is_attached(self, run: Run) -> bool:
-        """Whether a process ends with its job: all but those of tasks that outlive it."""
+        """Whether a run ends with its job: all runs do, except those of tasks that outlive it."""
         task = self.tasks.unfinished.get(run.task_id or "")
         return task is None or not task.outlives
 
     def removal_of(self, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
-        """The change that removes a cluster in which nothing lies: its leases end, what it lent its parent lends."""
+        """The change that removes an empty cluster: its leases end, and its loans go over to its parent."""
         parent_id = self.ledger.clusters[cluster_id].parent_id
         return ClusterRemoved.of(cluster_id, parent_id, self.leases.values(), silent=silent)
 
     def judge_anew(self, cluster_id: str) -> None:
-        """Judge all anew that waits in a cluster or below it."""
+        """Let everything that waits in a cluster or below it be judged anew."""
         for one in (cluster_id, *self.ledger.below(cluster_id)):
             if (queue := self.queues.get(one)) is not None:
                 queue.forget_verdicts()
@@ -307,7 +307,7 @@ class SchedulerState:
                 waiting.forget_verdicts()
 
     def forget_verdicts(self) -> None:
-        """Judge all that waits anew."""
+        """Let everything that waits be judged anew."""
         for queue in self.queues.values():
             queue.forget_verdicts()
         for waiting in self.tasks.queues.values():

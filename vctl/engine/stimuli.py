@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vctl.scheduler.provisioning import Wanted
 
 Left = Mapping[str, int] | str
-"""Bytes of each output of a task, or why one of them is none."""
+"""The bytes of each output of a task, or a message why one of them is not usable."""
 
 
 class Now(NamedTuple):
@@ -35,7 +35,7 @@ class ProcessSeen:
 
 @value(frozen=True, slots=True)
 class ProcessOver:
-    """A run is over. ``exit`` is None when nobody knows how: it was lost."""
+    """A run is over. ``exit`` is None if its process was lost, so that nobody knows how it ended."""
 
     run: Run
     exit: Exit | None
@@ -48,14 +48,14 @@ class ProcessOver:
 
 @value(frozen=True, slots=True)
 class RunNotLaunched:
-    """A run that was assigned has not started: it is to be launched."""
+    """An assigned run has not started: its launch is due again."""
 
     run_id: str
 
 
 @value(frozen=True, slots=True)
 class JobWarned:
-    """The process of a job got the signal that warns of its end at ``ends_ns``, by the clock of the boot."""
+    """The process of a job got the signal that warns of its end at ``ends_ns`` (ns since the boot)."""
 
     run_id: str
     ends_ns: int
@@ -63,7 +63,7 @@ class JobWarned:
 
 @value(frozen=True, slots=True)
 class JobNotified:
-    """A job was told that it ends for another. ``heard``: a process of it got its signal."""
+    """A job got notice that it ends for another. ``heard``: one of its processes got the signal."""
 
     preemption: Preemption
     heard: bool
@@ -71,7 +71,7 @@ class JobNotified:
 
 @value(frozen=True, slots=True)
 class LeaseNotified:
-    """A job was told that a lender wants back a lease that it uses."""
+    """A job got notice that a lender reclaims a lease that it uses."""
 
     lease_id: int
     job_id: int
@@ -79,7 +79,7 @@ class LeaseNotified:
 
 @value(frozen=True, slots=True)
 class NodeSilent:
-    """The lease of heartbeats of a node was over at ``ends_at``."""
+    """A node sent no heartbeat for ``timeout_s``, so its heartbeat lease ended at ``ends_at``."""
 
     node_id: str
     timeout_s: float
@@ -88,8 +88,11 @@ class NodeSilent:
 
 @value(frozen=True, slots=True)
 class AwaitedOver:
-    """A job, or a member of an array, that other jobs wait for has ended. How many ended well, ended badly, and are
-    not over; who waits for it: (job, condition)."""
+    """A job, or a member of an array, has ended, and other jobs wait for it.
+
+    ``good``, ``bad`` and ``left``: how many jobs succeeded, failed, and are not over. ``waiting``: the jobs
+    that wait for it, as (job, condition).
+    """
 
     name: str
     good: int
@@ -100,14 +103,14 @@ class AwaitedOver:
 
 @value(frozen=True, slots=True)
 class MachinesWanted:
-    """More of what waits could start on so many machines of each template, and on leases that are idle."""
+    """More waiting work could start on more machines of some templates, and on idle leases."""
 
     wanted: Wanted
 
 
 @value(frozen=True, slots=True)
 class MachinesReady:
-    """A request to the node provider was carried out: these machines are there, or gone."""
+    """A request to the node provider was carried out: these machines exist now, or are gone."""
 
     request: NodeRequest
     node_ids: tuple[str, ...]
@@ -115,7 +118,7 @@ class MachinesReady:
 
 @value(frozen=True, slots=True)
 class MachinesRefused:
-    """An attempt to carry out a request to the node provider had no success."""
+    """An attempt to carry out a request to the node provider failed."""
 
     request: NodeRequest
     message: str

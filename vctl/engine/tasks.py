@@ -22,18 +22,18 @@ class Tasks:
         self.queues: dict[str, TaskQueue] = {}
         """cluster id -> its tasks that wait for a place."""
         self.last_spread: dict[str, tuple[int, str]] = {}
-        """cluster id -> where its last SPREAD task went, while none of its tasks waits."""
+        """cluster id -> (rank, virtual node) of its last SPREAD task, while none of its tasks waits."""
         self.waiting_of: dict[int, int] = {}
         """job -> how many of its tasks wait, for inputs or for a place."""
         self.objects: dict[int, dict[str, StoredObject]] = {}
         """job -> name -> object."""
         self.makers: dict[int, dict[str, Maker]] = {}
-        """job -> name -> who has promised the object of that name last."""
+        """job -> name -> the last maker that promised the object of that name."""
         self.with_objects: set[int] = set()
-        """Jobs that have objects, or tasks that use or leave some."""
+        """Jobs that have objects, or tasks with inputs or outputs."""
 
     def put(self, task: Task) -> None:
-        """A task is like this from now on."""
+        """Add or replace a task."""
         before = self.unfinished.get(task.task_id)
         if before == task:
             return
@@ -55,7 +55,7 @@ class Tasks:
             queue.put(task.pending(self._inputs_at(task)))
 
     def drop(self, task_id: str) -> None:
-        """A task is over."""
+        """Remove a task that is over."""
         task = self.unfinished.pop(task_id, None)
         if task is None:
             return
@@ -66,7 +66,7 @@ class Tasks:
                 del index[key]
 
     def _indexes(self, task: Task) -> list[tuple[dict[object, dict[str, None]], object]]:
-        """The indexes in which a task is while it is not over, with its key in each."""
+        """The indexes that contain a task while it is not over, with its key in each."""
         users = [(self._users, (task.job_id, name)) for name in task.inputs]
         return [(self._of_job, task.job_id), (self._of_owner, task.owner_id), *users]
 
@@ -75,7 +75,7 @@ class Tasks:
         return [self.unfinished[task_id] for task_id in self._of_job.get(job_id, ())]
 
     def of_owner(self, owner_id: str) -> list[Task]:
-        """The tasks that an owner, a job (its submission id) or a task, has started and not detached."""
+        """The unfinished tasks that an owner, a job (submission id) or a task, started and did not detach."""
         found = [self.unfinished[task_id] for task_id in self._of_owner.get(owner_id, ())]
         return [task for task in found if not task.detached]
 
@@ -116,7 +116,7 @@ class Tasks:
     def put_copy(
         self, job_id: int, name: str, node_id: str, size: int, maker: str | None, cluster_id: str
     ) -> None:
-        """A copy of an object is on a node."""
+        """Record a copy of an object on a node."""
         self.with_objects.add(job_id)
         found = self.objects.setdefault(job_id, {})
         one = found.get(name) or StoredObject(maker, {})
@@ -125,7 +125,7 @@ class Tasks:
         self._moved(job_id, name)
 
     def lose_copy(self, job_id: int, name: str, node_id: str | None) -> None:
-        """The copy of an object on a node is gone, or all of them."""
+        """Forget the copy of an object on a node, or (None) all its copies."""
         found = self.objects.get(job_id, {})
         if (one := found.pop(name, None)) is None:
             return
@@ -147,13 +147,13 @@ class Tasks:
         return sorted((task for task in tasks if task.state != RUNNING), key=lambda task: task.number)
 
     def drop_objects(self, job_id: int) -> None:
-        """The objects of a job are gone."""
+        """Forget the objects of a job and their makers."""
         self.objects.pop(job_id, None)
         self.makers.pop(job_id, None)
         self.with_objects.discard(job_id)
 
     def _inputs_at(self, task: Task) -> dict[str, int]:
-        """Node id -> bytes of inputs of a task that lie there."""
+        """Node id -> the bytes of a task's inputs there."""
         found: dict[str, int] = {}
         for name in task.inputs:
             one = self.objects.get(task.job_id, {}).get(name)
@@ -162,7 +162,7 @@ class Tasks:
         return found
 
     def _moved(self, job_id: int, name: str) -> None:
-        """An object lies elsewhere: tasks that use it have another nearest node."""
+        """Update the waiting tasks that use an object, because its copies determine their nearest node."""
         for task_id in self._users.get((job_id, name), ()):
             task = self.unfinished[task_id]
             if task.state == PENDING_NODE:

@@ -1,4 +1,4 @@
-"""When the time of running processes is over, on the clock of the boot, and when they are warned of that."""
+"""The times (since the boot) at which running processes reach their time limit, and are warned of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Due(NamedTuple):
-    """The time of a process is over, or (``signal``) it is to be warned of its end at ``ends_ns``."""
+    """A run has reached its time limit, or (with ``signal``) is to be warned of its end at ``ends_ns``."""
 
     run: Run
     job: RunningJob
@@ -23,23 +23,23 @@ class Due(NamedTuple):
 
 
 def signal_of(job: RunningJob) -> Any:
-    """The signal that warns a job: its number, its name, how long before the end; None: nothing warns it."""
+    """The warning signal of a job: its number, its name, and ``before_s``; None if the job has none."""
     return None if job.rules == "{}" else json.loads(job.rules).get("signal")
 
 
 class Timers:
-    """When to look at which process. An entry may be out of date: the state says whether something is due."""
+    """A heap of the times at which to look at a run. An entry may be out of date: the state decides."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
 
     @property
     def next_ns(self) -> int | None:
-        """When something may be due, in ns since the machine started."""
+        """The first time at which something may be due, in ns since the machine started."""
         return self._heap[0][0] if self._heap else None
 
     def plan(self, state: SchedulerState, run: Run, job: RunningJob) -> None:
-        """A process was seen to run, or its job has another limit."""
+        """Add the times of a run whose process was seen, or whose job has another limit."""
         if (ends_ns := _end_of(state, run, job)) is None or run.pid_start is None:
             return
         heapq.heappush(self._heap, (ends_ns, run.run_id))
@@ -61,13 +61,13 @@ class Timers:
                 yield due
 
     def tidy(self, state: SchedulerState, uptime: int) -> None:
-        """Forget entries of which nothing is due any more."""
+        """Remove past entries with which nothing is due any more."""
         while self._heap and self._heap[0][0] <= uptime and _due(state, self._heap[0][1], uptime) is None:
             heapq.heappop(self._heap)
 
 
 def _end_of(state: SchedulerState, run: Run, job: RunningJob) -> int | None:
-    """When the time of a process is over; None: it has no limit, or was not seen."""
+    """When a run reaches its time limit; None if it has no limit or was not seen, or for a task."""
     if job.ends_at_ns is None or run.pid_start is None or run.task_id is not None:
         return None
     return run.pid_start * state.tick_ns + job.ends_at_ns - job.started_at_ns

@@ -29,12 +29,12 @@ from vctl.engine.stimuli import Now, Stimulus, Sweep
 def rules(
     state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply: Supply, memo: Memo
 ) -> Iterator[Change]:
-    """All changes that follow. Each is applied before the next one is asked for, so later rules see it."""
+    """All changes that follow. The caller applies each before it asks for the next: later rules see it."""
     memo.due.clear()
     sweep = any(isinstance(one, Sweep) for one in stimuli)
     if stimuli:
         yield from nodes.silent(state, stimuli, now.wall)
-    if state.dead_nodes and state.changed.nodes:  # before the ends of processes: so their reason is known
+    if state.dead_nodes and state.changed.nodes:  # before the ends of processes, which then have this reason
         yield from nodes.failed(state)
     if stimuli:
         yield from ends.processes(state, stimuli, now.wall)
@@ -68,5 +68,5 @@ def follows(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply
 
 
 def looked_at(state: SchedulerState) -> None:
-    """The rules have seen which nodes have changed."""
+    """Forget which nodes have changed: the rules have seen them."""
     state.changed.nodes.clear()
