@@ -101,7 +101,7 @@ class Ledger:
         self._refile([vnode_id])
 
     def promise(self, cluster_id: str, amounts: Amounts, sign: int = 1) -> None:
-        """Count a promised gain of a cluster for a nominated job; ``sign`` -1: a loan, or the end of a promise."""
+        """Count a promised gain of a cluster for a nominated job; ``sign`` -1: a loan, or a promise's end."""
         mine = self.promised.setdefault(cluster_id, {})
         for name, amount in amounts.items():
             mine[name] = mine.get(name, 0) + sign * amount

@@ -20,7 +20,7 @@ is a whole node (else empty), and its free capacity."""
 
 @value(slots=True)
 class SlotClass:
-    """Virtual nodes of one cluster that are interchangeable for placement: same labels, template and free state.
+    """Interchangeable virtual nodes of one cluster: same labels (but system labels), template and free state.
 
     ``capacity`` is that of one member. Members may have different instance indexes free, but equally many.
     """

@@ -28,7 +28,7 @@ class LeaseTerms:
 
 @value(frozen=True, slots=True)
 class MachineTerms:
-    """A node provider: its kind, the machines that it makes, their boot time, and how long an unused one stays."""
+    """A node provider: its kind, its templates, the boot time of machines, how long an unused one stays."""
 
     kind: str = NO_PROVIDER
     templates: tuple[Template, ...] = ()

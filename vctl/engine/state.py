@@ -1,4 +1,4 @@
-"""The state of a scheduler: ledger, queues, live runs, running jobs. Typed values in memory; no table is read here."""
+"""The state of a scheduler: ledger, queues, live runs, running jobs. Values in memory; it reads no table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Changed:
 
 
 class SchedulerState:
-    """Ledger, queues, live runs and running jobs of a state directory, as of entry ``seen`` of the journal."""
+    """Ledger, queues, live runs and running jobs of a state directory at entry ``seen`` of the journal."""
 
     tick_ns = 10**7
     """The unit of ``Run.pid_start``, in ns."""

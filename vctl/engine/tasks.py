@@ -1,4 +1,4 @@
-"""Tasks that are not over, the queues of those that wait for a place, and the objects that they use and leave."""
+"""Tasks that are not over, the queues of waiting tasks, and the objects that tasks use and leave."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Tasks:
         return {one.task_id: one.job_id for one in self.unfinished.values() if one.state == PENDING_ARGS}
 
     def heard(self, wait: TaskWait) -> None:
-        """Record the message that a waiting task was given, so that this message is no reason to judge it again."""
+        """Record the message that a waiting task got, so that the message does not cause a new judgement."""
         queue = self.queues[self.unfinished[wait.task_id].cluster_id]
         queue.heard(wait.task_id, Verdict(wait.message))
 

@@ -1,7 +1,7 @@
 """The rules of the scheduler in a fixed order: each rule sees the changes of the rules before it.
 
-Nothing here reads a clock, a table or a file. ``vctl/daemon/turn.py`` observes, gives the time, makes the changes in a
-transaction, and carries the effects out after its commit.
+Nothing here reads a clock, a table or a file. ``vctl/daemon/turn.py`` observes, gives the time, makes the
+changes in a transaction, and carries the effects out after its commit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The changes of the state: frozen values with all that a rule may read afterwards, absolute, never a difference.
+"""The changes of the state: frozen values with everything that a rule may read afterwards, never differences.
 
-Each knows its public event. One without an event is in the journal for schedulers alone. A change has its home in the
-module of its objects; this one lists them.
+Each change knows its public event. A change without an event is in the journal for schedulers only. A change
+is defined in the module of its objects, and listed here.
 """
 
 from collections.abc import Mapping
@@ -88,7 +88,7 @@ OF_CAPACITY = (
     NodeAdded, NodeMoved, NodeChanged, NodeRemoved,
     ClusterAdded, ClusterChanged, ClusterMoved, ClusterRemoved, NodeReplaced,
 )  # fmt: skip
-"""With these, what was judged of what could ever run is judged anew."""
+"""The changes after which it is judged anew what could ever run."""
 HOMES = ("jobs", "submits", "gates", "runs", "clusters", "nodes", "tasks", "preemptions", "repair")
-"""The modules of changes. ``store/write`` has one of each name."""
+"""The modules of the changes. ``store/write`` has a module of each of these names."""
 CHANGES: Mapping[str, type[Change]] = {kind.__name__: kind for kind in Change.__subclasses__()}

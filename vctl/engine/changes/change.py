@@ -1,4 +1,4 @@
-"""The decorator of all changes, which makes frozen values of them, and the public event of a change."""
+"""The base class of all changes, the decorator that makes them frozen values, and their public events."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ C = TypeVar("C")
 
 @dataclass_transform(frozen_default=True)
 def change(kind: type[C]) -> type[C]:
-    """A frozen dataclass."""
+    """Make a class of changes a frozen value class."""
     return value(frozen=True)(kind)
 
 
 @value(frozen=True, slots=True)
 class PublicEvent:
-    """The public event that the journal has beside a change. With an empty kind there is none."""
+    """The public event that the journal stores beside a change. An empty kind means no event."""
 
     kind: str
     object_kind: str
@@ -32,19 +32,19 @@ class PublicEvent:
 
 
 class Change:
-    """A change of the state: a frozen value with everything that a rule may read afterwards, never a difference."""
+    """A change of the state: a frozen value with all that a rule may read afterwards, never a difference."""
 
     def public_event(self) -> PublicEvent:
-        """The public event of the change; one with an empty kind is in the journal for schedulers alone."""
+        """The public event of the change. With an empty kind, the change is for schedulers only."""
         raise NotImplementedError
 
     def apply(self, state: SchedulerState) -> None:
-        """Let the state be as it is after the change. Applied again, the change does nothing."""
+        """Apply the change to the state. Applied again, it does nothing."""
         raise NotImplementedError
 
 
 def internal(kind: str, key: str) -> Callable[[Any], PublicEvent]:
-    """No public event: a change for schedulers alone, of the object that its field ``key`` names."""
+    """Make the ``public_event`` of a change for schedulers only; its field ``key`` names the object."""
 
     def public_event(change: Any) -> PublicEvent:
         value = getattr(change, key)
@@ -54,4 +54,4 @@ def internal(kind: str, key: str) -> Callable[[Any], PublicEvent]:
 
 
 def unread(change: Any, state: Any) -> None:
-    """The state stays: what a scheduler reads of such a change is in other changes."""
+    """Leave the state as it is: other changes contain what a scheduler needs."""

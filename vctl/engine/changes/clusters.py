@@ -1,4 +1,4 @@
-"""Changes of clusters, their virtual nodes and their leases. A lease comes whole, as it is afterwards."""
+"""Changes of clusters, their virtual nodes and their leases. A lease is given whole, as it is afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOVED = {ACTIVE: "cluster.resumed", STOPPED: "cluster.stopped", REMOVING: "clus
 
 @change
 class ClusterAdded(Change):
-    """There is another cluster; its virtual nodes follow."""
+    """A cluster was added; its virtual nodes follow in another change."""
 
     at: int
     cluster: Cluster
@@ -36,7 +36,7 @@ class ClusterAdded(Change):
 
 @change
 class ClusterChanged(Change):
-    """A cluster has another spec, other limits or another revision."""
+    """A cluster has another spec, other limits or a new revision."""
 
     at: int
     cluster: Cluster
@@ -50,13 +50,13 @@ class ClusterChanged(Change):
         cluster = self.cluster
         before = state.ledger.clusters.get(cluster.cluster_id, cluster)
         state.ledger.put_cluster(cluster)
-        lends = cluster.lending_limit or before.lending_limit  # then its siblings may grow otherwise too
+        lends = cluster.lending_limit or before.lending_limit  # its siblings may then grow otherwise, too
         state.judge_anew(cluster.parent_id or PRIMARY if lends else cluster.cluster_id)
 
 
 @change
 class ClusterMoved(Change):
-    """A cluster admits jobs or does not, or is to go when it is empty. ``stopped``: who stopped it and why."""
+    """A cluster was stopped, resumed or marked for removal. ``stopped``: who stopped it, and why."""
 
     at: int
     cluster_id: str
@@ -75,7 +75,7 @@ class ClusterMoved(Change):
 
 @change
 class QueueChanged(Change):
-    """The queue of a cluster is served like this."""
+    """A cluster has a new queue policy."""
 
     cluster_id: str
     queue: QueuePolicy
@@ -100,12 +100,12 @@ class QueueChanged(Change):
 
 @change
 class ClusterDetached(Change):
-    """A sub-cluster outlives its job, or the job of a cluster is over and something detached still lives in it."""
+    """A sub-cluster outlives its job, or the job of a cluster is over but detached work in it is not."""
 
     cluster_id: str
 
     def public_event(self) -> PublicEvent:
-        """For schedulers alone."""
+        """No public event: the change is for schedulers only."""
         return _cluster_event("", self.cluster_id)
 
     def apply(self, state: SchedulerState) -> None:
@@ -115,7 +115,7 @@ class ClusterDetached(Change):
 
 @change
 class ClusterRemoved(Change):
-    """A cluster is gone with its virtual nodes and leases; what it lent is lent by its parent from now on."""
+    """A cluster was removed with its virtual nodes and leases; its loans went over to its parent."""
 
     cluster_id: str
     returned: tuple[int, ...] = ()
@@ -123,26 +123,26 @@ class ClusterRemoved(Change):
     lent: tuple[int, ...] = ()
     """Leases of which it was the lender."""
     lender_id: str | None = None
-    """The lender of these now."""
+    """The new lender of the leases in ``lent``."""
     silent: bool = False
-    """Whether the event of a job says it already."""
+    """Whether the event of a job reports it already."""
 
     @classmethod
     def of(
         cls, cluster_id: str, parent_id: str | None, leases: Iterable[Lease], *, silent: bool = False
     ) -> ClusterRemoved:
-        """The removal of a cluster in which nothing lies; ``leases`` are all that may be its own or lent by it."""
+        """The removal of an empty cluster. ``leases``: all that it may have borrowed or lent."""
         found = list(leases)
         returned = tuple(one.lease_id for one in found if one.borrower_id == cluster_id)
         lent = tuple(one.lease_id for one in found if one.lender_id == cluster_id)
         return cls(cluster_id, returned, lent, parent_id if lent else None, silent)
 
     def public_event(self) -> PublicEvent:
-        """The public event, unless it is silent."""
+        """The public event, unless the change is silent."""
         return _cluster_event("" if self.silent else "cluster.removed", self.cluster_id)
 
     def apply(self, state: SchedulerState) -> None:
-        """A cluster is gone, with its leases."""
+        """Remove the cluster with its leases."""
         for lease_id in self.returned:
             state.leases.pop(lease_id, None)
         for lease_id in self.lent:
@@ -157,17 +157,17 @@ class ClusterRemoved(Change):
 
 @change
 class VNodesChanged(Change):
-    """Virtual nodes are gone, and others are where and as they are now: each step in this order is possible."""
+    """Virtual nodes were removed, and others added or changed. Each step is possible in this order."""
 
     removed: tuple[str, ...] = ()
     placed: tuple[VNode, ...] = ()
     for_start: bool = False
-    """Whether what they add is for a start of the same transaction: then no node has joined for others."""
+    """Whether the change serves a start in the same transaction: then no node counts as joined."""
     node_id: str | None = None
-    """The node whose new totals they have."""
+    """The node whose new totals are the cause; None: another cause."""
 
     def public_event(self) -> PublicEvent:
-        """The public event, where the totals of a node changed; else that of a cluster or lease says it."""
+        """The public event for new totals of a node; otherwise the event of a cluster or lease reports it."""
         return PublicEvent("" if self.node_id is None else "vnodes.resized", "vnodes", self.node_id or "")
 
     def apply(self, state: SchedulerState) -> None:
@@ -176,7 +176,7 @@ class VNodesChanged(Change):
 
 @change
 class NodeReplaced(Change):
-    """In a cluster a dead node gave way to another one, or (None) to nothing."""
+    """A dead node of a cluster was replaced by another node, or (None) dropped."""
 
     cluster_id: str
     dead: str
@@ -192,7 +192,7 @@ class NodeReplaced(Change):
 
 @change
 class NodesPublished(Change):
-    """The nodes of a cluster after a replacement, for the runtime that works there; ``job_id``: whose cluster it is."""
+    """The nodes of a cluster after a replacement, for the runtime. ``job_id``: the job of a job cluster."""
 
     cluster_id: str
     nodes: tuple[str, ...]
@@ -210,7 +210,7 @@ def _cluster_event(kind: str, cluster_id: str, data: Mapping[str, Any] | None = 
 
 @change
 class LeaseGranted(Change):
-    """A cluster has borrowed something."""
+    """A cluster has borrowed resources."""
 
     lease: Lease
 
@@ -224,7 +224,7 @@ class LeaseGranted(Change):
 
 @change
 class LeaseCalled(Change):
-    """The lender wants a lease back; it ends at ``lease.expires_at``, at the latest."""
+    """The lender reclaims a lease, which now expires at ``lease.expires_at``."""
 
     lease: Lease
 
@@ -239,7 +239,7 @@ class LeaseCalled(Change):
 
 @change
 class LeaseReturned(Change):
-    """A lease was given back, down to its amounts now; without any it is over."""
+    """A lease was returned in part or as a whole; ``lease`` has the rest, and is over without any."""
 
     lease: Lease
 

@@ -1,4 +1,4 @@
-"""Changes of what keeps waiting jobs out of their queue, and of what may be edited while a job is not over."""
+"""Changes of the gates that keep waiting jobs out of their queue, and edits of jobs that are not over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @change
 class Members:
-    """A job, or all jobs of an array: what an event names, and their numbers."""
+    """A job, or all jobs of an array: the id for events, and the first and last number."""
 
     object_id: str
     first: int
@@ -25,7 +25,7 @@ class Members:
     is_array: bool = False
 
     def event(self, what: str, data: Mapping[str, Any]) -> PublicEvent:
-        """The public event of what happened to them."""
+        """The public event ``job.<what>`` or ``array.<what>``."""
         if self.is_array:
             reach = {"first": self.first, "last": self.last}
             return PublicEvent(f"array.{what}", "array", self.object_id, None, None, {**reach, **data})
@@ -40,7 +40,7 @@ class JobsHeld(Change):
     spans: Spans
     held: bool
     closed: bool
-    """Whether they wait for a place among the members of their array afterwards."""
+    """Whether they then wait for a place among the members of their array."""
 
     def public_event(self) -> PublicEvent:
         return self.members.event("held" if self.held else "released", {})
@@ -51,7 +51,7 @@ class JobsHeld(Change):
 
 @change
 class JobsEdited(Change):
-    """Jobs have another priority, name or time limit. ``values``: column -> value."""
+    """Jobs got another priority, name or time limit. ``values``: column -> value."""
 
     members: Members
     spans: Spans
@@ -93,12 +93,12 @@ class MembersAdmitted(Change):
 
 @change
 class BeginTimesPassed(Change):
-    """The begin time of waiting jobs is over, or the time before another attempt."""
+    """Waiting jobs have reached their begin time, or the end of their backoff."""
 
     spans: Spans
 
     def public_event(self) -> PublicEvent:
-        """For schedulers alone."""
+        """No public event: the change is for schedulers only."""
         return PublicEvent("", "job", str(self.spans[0][0]))
 
     def apply(self, state: SchedulerState) -> None:
@@ -107,7 +107,7 @@ class BeginTimesPassed(Change):
 
 @change
 class DependencyMet(Change):
-    """A condition that a job waited for came true; ``left`` are open."""
+    """A condition of a waiting job is met; ``left`` conditions are still open."""
 
     job_id: int
     submission_id: str
@@ -117,7 +117,7 @@ class DependencyMet(Change):
     left: int
 
     def public_event(self) -> PublicEvent:
-        """The public event, once none is open."""
+        """The public event, once no condition is open."""
         kind = "" if self.left else "job.unblocked"
         data = {"awaited": self.awaited}
         return PublicEvent(kind, "job", self.submission_id, self.cluster_id, self.job_id, data)

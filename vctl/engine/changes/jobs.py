@@ -1,4 +1,4 @@
-"""Changes of jobs: started, ended, queued again, told to end."""
+"""Changes of jobs: started, ended, queued again, asked to stop."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @change
 class JobStarted(Change):
-    """A job runs from now on: with its own cluster or in its parent's, and with all of its processes."""
+    """A job starts, with its own cluster or in its parent, and with all its main processes."""
 
     at: int
     job: RunningJob
     nodes: tuple[str, ...]
     runs: tuple[Run, ...]
-    """The main process first; those of a gang by rank."""
+    """The run with the allocation of the entrypoint first; the other members of a gang follow by rank."""
     cluster: Cluster | None = None
     vnodes: tuple[VNode, ...] = ()
     was_ahead: bool = False
-    """Whether its run was assigned ahead of the end of another one."""
+    """Whether its run was assigned ahead."""
 
     def public_event(self) -> PublicEvent:
         job = self.job
@@ -56,7 +56,7 @@ class JobStarted(Change):
 
 @change
 class JobEnding(Change):
-    """The entrypoint of a job has ended like this, and what it started is still being ended."""
+    """The entrypoint of a job has ended with this outcome; its other processes are still being ended."""
 
     job_id: int
     outcome: tuple[str, str | None, int | None, str | None]
@@ -74,7 +74,7 @@ class JobEnding(Change):
 
 @change
 class JobEnded(Change):
-    """A job is over. ``move``: ``end``, or ``stop`` or ``reject`` for one that waited."""
+    """A job is over. ``move``: ``end``, or ``stop`` or ``reject`` for a job that waited."""
 
     at: int
     job_id: int
@@ -88,7 +88,7 @@ class JobEnded(Change):
     message: str | None
     exit_code: int | None
     removed: ClusterRemoved | None = None
-    """Its own cluster, where nothing lives in it any more."""
+    """The removal of its own cluster; None if it has none, or if detached work is left in it."""
 
     def public_event(self) -> PublicEvent:
         data: dict[str, object] = {"status": self.status, "exit_code": self.exit_code}
@@ -108,7 +108,7 @@ class JobEnded(Change):
 
 @change
 class JobRequeued(Change):
-    """A job that ran waits again, for another attempt; its cluster is gone."""
+    """A job that ran waits again for another attempt; its cluster was removed."""
 
     job: PendingJob
     reason: str | None
@@ -127,7 +127,10 @@ class JobRequeued(Change):
 
 @change
 class StopAsked(Change):
-    """A running job is to end. The first request keeps its time and reason, the last one its grace and words."""
+    """A stop of a running job was requested. The time and reason are those of the first request.
+
+    The grace and message are those of the last one.
+    """
 
     at: int
     job_id: int
@@ -136,10 +139,10 @@ class StopAsked(Change):
     grace_s: float | None
     message: str | None
     silent: bool = False
-    """Whether the event of its array says it already."""
+    """Whether the event of its array reports it already."""
 
     def public_event(self) -> PublicEvent:
-        """The public event, unless it is silent."""
+        """The public event, unless the change is silent."""
         kind = "" if self.silent else "job.stop_requested"
         return PublicEvent(kind, "job", self.submission_id, None, self.job_id, {"reason": self.reason})
 
@@ -157,7 +160,7 @@ class StopAsked(Change):
 
 @change
 class JobsStopped(Change):
-    """The members of an array are told to end, and those that waited are over."""
+    """A stop of an array was requested. Members that waited are over; running ones have a ``StopAsked``."""
 
     at: int
     array_id: str
@@ -166,7 +169,7 @@ class JobsStopped(Change):
     spans: Spans
     """The members that waited."""
     awaited: tuple[str, ...]
-    """The ids of members that other jobs wait for."""
+    """The ids of members for which other jobs wait."""
     reason: str
     message: str
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @change
 class NodeAdded(Change):
-    """There is another node."""
+    """A node was added."""
 
     at: int
     node: Node
@@ -32,7 +32,7 @@ class NodeAdded(Change):
 
 @change
 class NodeMoved(Change):
-    """A node is in another state: its author, the reason, and the time."""
+    """A node is in a new state; ``author`` and ``reason`` say who moved it and why."""
 
     at: int
     node_id: str
@@ -52,7 +52,7 @@ class NodeMoved(Change):
 
 @change
 class NodeChanged(Change):
-    """A node has other totals, labels or another template. ``settled``: what lies on it fits into them again."""
+    """A node has other totals, labels or another template. ``settled``: what it holds fits in again."""
 
     node: Node
     settled: bool = False
@@ -67,7 +67,7 @@ class NodeChanged(Change):
 
 @change
 class NodeRemoved(Change):
-    """A node on which nothing lies is forgotten."""
+    """A node on which nothing lies was removed."""
 
     node_id: str
 
@@ -111,7 +111,7 @@ class MachinesFailed(Change):
 
 @change
 class MachinesDone(Change):
-    """A request is done, or given up: with these nodes."""
+    """A request was done, with these nodes, or was given up."""
 
     request: NodeRequest
     nodes: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @change
 class JobPreempting(Change):
-    """A running job is to end for another, at ``ends_at`` at the latest."""
+    """A running job is to end for another; its grace ends at ``ends_at``."""
 
     preemption: Preemption
     cluster_id: str
@@ -33,7 +33,7 @@ class JobPreempting(Change):
 
 @change
 class PreemptionMoved(Change):
-    """The job was told (``tell``), or its processes were told to end (``end``)."""
+    """The job got notice (``tell``), or its processes are being stopped (``end``)."""
 
     victim_id: int
     move: str
@@ -47,7 +47,7 @@ class PreemptionMoved(Change):
 
 @change
 class JobSpared(Change):
-    """A job that was to end for another goes on."""
+    """A job that was to end for another one goes on."""
 
     victim_id: int
     victim: str
@@ -66,7 +66,7 @@ class JobSpared(Change):
 
 @change
 class PreemptionOver(Change):
-    """A job that was to end for another has ended for another reason."""
+    """A preemption is over because its victim does not run any more."""
 
     victim_id: int
 
@@ -78,7 +78,7 @@ class PreemptionOver(Change):
 
 @change
 class JobPreempted(Change):
-    """A job has ended for another, or because what it had borrowed was called back: what it lost."""
+    """A job ended for another one, or because a lender reclaimed resources. ``data``: what it lost."""
 
     job_id: int
     submission_id: str
@@ -94,7 +94,10 @@ class JobPreempted(Change):
 
 @change
 class JobNominated(Change):
-    """This is reserved for a waiting job, until the awaited ones have ended. Its place among nominations stays."""
+    """Resources are reserved for a waiting job. A nomination that replaces another one keeps its place.
+
+    ``pieces``: (virtual node, allocation). ``awaited``: the jobs that still have to end for it.
+    """
 
     job_id: int
     submission_id: str
@@ -106,11 +109,11 @@ class JobNominated(Change):
     """Why the job waits, if that is new."""
 
     def public_event(self) -> PublicEvent:
-        """For schedulers alone: the events are those of the jobs that end."""
+        """No public event: the jobs that end have events."""
         return PublicEvent("", "job", self.submission_id, self.parent_id, self.job_id)
 
     def apply(self, state: SchedulerState) -> None:
-        from vctl.scheduler.nominations import Nomination  # here: a command needs none of the search
+        from vctl.scheduler.nominations import Nomination  # imported here because commands do not need it
 
         state.put_nomination(
             Nomination(
@@ -122,7 +125,7 @@ class JobNominated(Change):
 
 @change
 class NominationDropped(Change):
-    """Nothing is reserved for a job any more."""
+    """The nomination of a job was dropped: nothing is reserved for it any more."""
 
     job_id: int
 

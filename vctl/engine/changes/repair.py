@@ -1,4 +1,4 @@
-"""Changes that mend the tables after a crash, after a restore, or after rows were edited by hand."""
+"""Changes that repair the tables after a crash, after a restore, or after rows were edited by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @change
 class RowSetAside(Change):
-    """A row that cannot be used was moved out of its table. Its content may hold secrets, and is not in the journal."""
+    """An unusable row was moved out of its table. Its content may be secret, so it is not in the journal."""
 
     at: int
     table: str
@@ -26,13 +26,13 @@ class RowSetAside(Change):
         return PublicEvent("row.set_aside", self.table, name, data={"problem": self.problem})
 
     def apply(self, _: SchedulerState) -> None:
-        """Tables were edited by hand: with them a new base begins. Whoever loads does not find the row any more."""
+        """Raise ValueError: the tables were edited by hand and have to be loaded anew, without this row."""
         raise ValueError(f"{self.table} {self.key} was set aside: the tables are to be read again")
 
 
 @change
 class RunStripped(Change):
-    """A process goes on without its reservation, which its virtual node does not have."""
+    """A process goes on without its allocation, for which its virtual node has no capacity."""
 
     run_id: str
 
@@ -46,7 +46,7 @@ class RunStripped(Change):
 
 @change
 class ClusterRepaired(Change):
-    """A divisible cluster has the nodes now which its job clusters had already."""
+    """A divisible cluster now has the nodes that its job clusters already had."""
 
     cluster_id: str
 

@@ -1,4 +1,4 @@
-"""Changes of runs: assigned ahead, seen, to be ended, over. Other runs start with their job or their task."""
+"""Changes of runs: assigned ahead, seen, stopping, over. The start of a job or a task adds its other runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Process:
 
 @change
 class RunAssigned(Change):
-    """A run of a version that assigned runs to no supervisor's number is carried out by this supervisor."""
+    """A supervisor is assigned to a run that a version without supervisors' numbers has stored."""
 
     run_id: str
     supervisor: int
@@ -39,7 +39,7 @@ class RunAssigned(Change):
 
 @change
 class RunSeen(Change):
-    """A process was seen to run; or (None) its run may have been started, and is not started again."""
+    """The process of a run was seen; or (None) the run may have been started, and is not started again."""
 
     run_id: str
     process: Process | None = None
@@ -55,7 +55,7 @@ class RunSeen(Change):
 
 @change
 class RunStopping(Change):
-    """A process is to be ended, for this reason; what was said first stays."""
+    """A run is to be stopped for this reason; the first reason stays."""
 
     run_id: str
     reason: str
@@ -75,7 +75,7 @@ class RunStopping(Change):
 
 @change
 class RunWarned(Change):
-    """The process of a job got the signal that warns of its end at ``ends_ns``, by the clock of the boot."""
+    """The process of a job got the signal that warns of its end at ``ends_ns`` (ns since the boot)."""
 
     run_id: str
     ends_ns: int
@@ -96,7 +96,7 @@ class RunWarned(Change):
 
 @change
 class RunEnded(Change):
-    """A process is over, and everything that it started is gone. ``process`` where it was not seen before."""
+    """A process is over, and all its descendants are gone. ``process``: set if it was not seen before."""
 
     at: int
     run_id: str
@@ -105,7 +105,7 @@ class RunEnded(Change):
     process: Process | None = None
 
     def public_event(self) -> PublicEvent:
-        """For schedulers alone: the event is its job's or its task's."""
+        """No public event: its job or its task has one."""
         return PublicEvent("", "run", self.run_id)
 
     def apply(self, state: SchedulerState) -> None:
@@ -118,14 +118,14 @@ class RunEnded(Change):
             return
         if job.run_id == run.run_id:
             state.running.put(replace(job, run_id=min(others)))
-        if run.stop_reason is not None:  # it may have ended well all the same: then the others go on
+        if run.stop_reason is not None:  # it may have succeeded all the same; then the others go on
             state.running.leave(
                 run.job_id, leaves=state.is_ending(run.job_id) or run.job_id in state.preemptions
             )
 
 
 def with_process(run: Run, process: Process | None) -> Run:
-    """A run whose process was seen."""
+    """A run after its process was seen; None: it may run, but its process was not found."""
     if process is None:
         return replace(run, state=jb.RUNNING)
     return replace(
@@ -136,19 +136,19 @@ def with_process(run: Run, process: Process | None) -> Run:
 
 @change
 class RunAssignedAhead(Change):
-    """The next run of a supervisor: it starts a waiting job in the place of ``follows``, as soon as that is over."""
+    """The next run of a supervisor: a waiting job starts in the place of ``follows`` once that is over."""
 
     run_id: str
     job_id: int
     follows: str
     supervisor: int
     revision: int
-    """That of the cluster which the job gets at its start."""
+    """The revision of the cluster that the job gets at its start."""
 
     public_event = internal("run", "run_id")
 
     def apply(self, state: SchedulerState) -> None:
-        from vctl.engine.ahead import in_place_of  # here: a command needs none of the search
+        from vctl.engine.ahead import in_place_of  # imported here because commands do not need it
 
         job, before = state.pending(self.job_id), state.ahead.runs.get(self.follows)
         if job is not None:
@@ -163,7 +163,7 @@ class RunAssignedAhead(Change):
 
 @change
 class RunTakenBack(Change):
-    """A run that was assigned ahead has not started and never will: its job waits in its queue again."""
+    """A run that was assigned ahead has not started and never will: its job is queued again."""
 
     run_id: str
     job_id: int

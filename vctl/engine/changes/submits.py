@@ -1,4 +1,4 @@
-"""Changes with which jobs come and go: submitted, one or an array of them; forgotten when they are over."""
+"""Changes that add jobs and arrays, and changes that delete them once they are over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTSIDE = "outside"
 
 @change
 class Launch:
-    """The command, as columns. It holds secrets, so it stays outside of the journal."""
+    """The command, as columns. It may contain secrets, so it is not in the journal."""
 
     entrypoint: str = ""
     argv: str = "[]"
@@ -29,7 +29,7 @@ class Launch:
 
 @change
 class Details:
-    """The columns of a job that no decision needs."""
+    """The columns of a job that no decision needs in this form."""
 
     name: str | None
     metadata: str
@@ -40,7 +40,7 @@ class Details:
 
 @change
 class JobSubmitted(Change):
-    """There is another job that waits. ``after``: condition and id of each job or array that it waits for."""
+    """A job was submitted, and waits. ``after``: (condition, id) of each job or array that it waits for."""
 
     job: PendingJob
     details: Details
@@ -57,7 +57,7 @@ class JobSubmitted(Change):
 
 @change
 class ArraySubmitted(Change):
-    """There is another array. ``template``: its first member under the id of the array; all others are alike."""
+    """An array was submitted. ``template``: its first member with the array's id; all others are like it."""
 
     template: PendingJob
     details: Details
@@ -71,18 +71,18 @@ class ArraySubmitted(Change):
 
     @property
     def count(self) -> int:
-        """How many members it has."""
+        """The number of members."""
         return len(range(*self.indices))
 
     @property
     def open(self) -> int:
-        """How many of them have a place at first."""
+        """How many members have a place at first."""
         if self.at_once is None:
             return self.count
         return 0 if self.template.held else self.at_once
 
     def members(self) -> Iterator[PendingJob]:
-        """All its jobs."""
+        """The jobs of all members."""
         one, open_ = self.template, self.open
         for n, index in enumerate(range(*self.indices)):
             yield PendingJob(
@@ -107,7 +107,7 @@ class ArraySubmitted(Change):
 
 @change
 class JobForgotten(Change):
-    """A job that was over is deleted."""
+    """A job that was over was deleted."""
 
     job_id: int
     submission_id: str
@@ -121,7 +121,7 @@ class JobForgotten(Change):
 
 @change
 class ArrayForgotten(Change):
-    """An array of which all members were over is deleted, with those that were left."""
+    """An array whose members were all over was deleted, with its remaining members."""
 
     array_id: str
     first: int
@@ -139,7 +139,7 @@ class ArrayForgotten(Change):
 
 @change
 class JobsPruned(Change):
-    """Jobs that ended long ago are deleted."""
+    """Jobs that ended long ago were deleted."""
 
     spans: Spans
 
@@ -153,19 +153,19 @@ class JobsPruned(Change):
 
 @change
 class ArraysEmptied(Change):
-    """The last members of arrays are deleted, and so these are."""
+    """Arrays were deleted because their last members were deleted."""
 
     array_ids: tuple[str, ...]
 
     def public_event(self) -> PublicEvent:
-        """For schedulers alone."""
+        """No public event: the change is for schedulers only."""
         return PublicEvent("", "array", self.array_ids[0])
 
     apply = unread
 
 
 def _forget(state: SchedulerState, spans: Spans) -> None:
-    """Keep nothing of jobs that are deleted: what was reserved for one that was stopped may be there still."""
+    """Forget the objects of deleted jobs, and the nomination that a stopped job may still have."""
     for job_id in numbers_of(spans):
         state.tasks.drop_objects(job_id)
         state.drop_nomination(job_id)

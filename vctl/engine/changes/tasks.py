@@ -1,4 +1,4 @@
-"""Changes of tasks and of the objects that they use and leave. A copy comes with the start of the task that uses it."""
+"""Changes of tasks and of the objects that they use and leave. A task's start also records its copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @change
 class TaskSubmitted(Change):
-    """There is another task: what it uses, and what it is to leave, is known from now on."""
+    """A task was submitted. It promises the objects that it declares as outputs."""
 
     at: int
     task: Task
@@ -34,7 +34,7 @@ class TaskSubmitted(Change):
 
 @change
 class TaskReady(Change):
-    """All inputs of a task are there: it waits for a place."""
+    """All inputs of a task exist: it waits for a place."""
 
     task_id: str
     job_id: int
@@ -49,7 +49,7 @@ class TaskReady(Change):
 
 @change
 class TaskAwaits(Change):
-    """Inputs of a task are not there, or not any more."""
+    """Inputs of a task do not exist yet, or not any more."""
 
     task_id: str
     job_id: int
@@ -65,7 +65,7 @@ class TaskAwaits(Change):
 
 @change
 class TaskBound(Change):
-    """A task waits for this virtual node alone, as load of it; or (None) for none in particular."""
+    """A task waits for this virtual node only, and counts as load of it; or (None) it waits for any."""
 
     task_id: str
     job_id: int
@@ -73,7 +73,7 @@ class TaskBound(Change):
     node_id: str | None = None
 
     def public_event(self) -> PublicEvent:
-        """For schedulers alone."""
+        """No public event: the change is for schedulers only."""
         return PublicEvent("", "task", self.task_id, None, self.job_id)
 
     def apply(self, state: SchedulerState) -> None:
@@ -91,7 +91,7 @@ class Copy:
 
 @change
 class TaskStarted(Change):
-    """A task runs from now on: its process is to be started, beside copies of its inputs."""
+    """A task starts: its process, and the copies of its inputs on its node."""
 
     at: int
     task_id: str
@@ -116,7 +116,7 @@ class TaskStarted(Change):
 
 @change
 class TaskRetried(Change):
-    """A try of a task has failed, and it waits for a place again."""
+    """An attempt of a task failed, and the task waits for a place again."""
 
     task_id: str
     job_id: int
@@ -132,7 +132,7 @@ class TaskRetried(Change):
 
 @change
 class TaskStopAsked(Change):
-    """A running task is to end. The first request keeps its time."""
+    """A stop of a running task was requested. The time is that of the first request."""
 
     at: int
     task_id: str
@@ -152,7 +152,7 @@ class TaskStopAsked(Change):
 
 @change
 class TaskEnded(Change):
-    """A task is over. ``move``: ``finish`` or ``fail``, or ``cancel`` for one that waited."""
+    """A task is over. ``move``: ``finish`` or ``fail``, or ``cancel`` for a task that waited."""
 
     at: int
     task_id: str
@@ -165,7 +165,7 @@ class TaskEnded(Change):
 
     @property
     def state(self) -> str:
-        """The state in which it is from now on."""
+        """The final state of the task."""
         return tk.FINISHED if self.move == "finish" else tk.FAILED
 
     def public_event(self) -> PublicEvent:
@@ -196,7 +196,7 @@ def _move(
 
 @change
 class ObjectCreated(Change):
-    """An object is there, of so many bytes: made by a task, or (None) put there by the entrypoint."""
+    """An object of ``size`` bytes exists: made by a task, or (None) put by the entrypoint."""
 
     at: int
     job_id: int
@@ -218,7 +218,7 @@ class ObjectCreated(Change):
 
 @change
 class ObjectLost(Change):
-    """The copy of an object on a node is gone, or (None) all copies. ``silent``: another copy is left."""
+    """The copy of an object on a node is lost, or (None) all copies. ``silent``: another copy is left."""
 
     job_id: int
     name: str
@@ -227,7 +227,7 @@ class ObjectLost(Change):
     silent: bool = False
 
     def public_event(self) -> PublicEvent:
-        """The public event, unless it is silent."""
+        """The public event, unless the change is silent."""
         data = {} if self.node_id is None else {"node": self.node_id}
         kind = "" if self.silent else "object.lost"
         return PublicEvent(kind, "object", self.name, self.cluster_id, self.job_id, data)
@@ -238,13 +238,13 @@ class ObjectLost(Change):
 
 @change
 class ObjectsDropped(Change):
-    """The objects of a job, so many copies, go with it, and who was to make or use them is forgotten."""
+    """The objects of a job, ``count`` copies in all, were dropped with it, and their makers are forgotten."""
 
     job_id: int
     count: int
 
     def public_event(self) -> PublicEvent:
-        """The public event, if there were any."""
+        """The public event, if there were any copies."""
         kind = "objects.dropped" if self.count else ""
         return PublicEvent(kind, "objects", str(self.job_id), None, self.job_id, {"count": self.count})
 
