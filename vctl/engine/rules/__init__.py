@@ -1,1 +1,1 @@
-"""Rules: what follows from the state at a time, as changes. They change nothing."""
+"""Rules: each returns the changes that follow from the state at a time, and leaves the state as it is."""

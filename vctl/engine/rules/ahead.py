@@ -1,4 +1,4 @@
-"""Which waiting jobs are to follow a running one in its place, and what becomes of them at its end."""
+"""Assigns waiting jobs to follow running ones in their place, and starts them when these end."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from vctl.scheduler.plan import has_place
 from vctl.scheduler.queueing import Queue
 
 _MOST_CLASSES = 8
-"""In a queue with more, nobody follows: who is next costs a look at each."""
+"""In a queue with more shapes, no run is assigned ahead: finding the next job looks at each shape."""
 _MOST_TOGETHER, _LEAST = 64, 2
-"""So many are assigned ahead at most where several run, unless that is less than two behind each."""
+"""The most runs assigned ahead in all, shared by the live runs; but ``_LEAST`` may follow each of them."""
 _EXPECTED = (
     JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
 )  # fmt: skip
-"""The changes that runs make which end and follow each other. After any other change another job may be next."""
+"""The changes of runs that end and follow each other. After any other change another job may be the next."""
 
 
 def keeps_order(change: Change) -> bool:
-    """Whether those that were to follow are still next after this change."""
+    """Whether the runs that are assigned ahead are still the next ones after this change."""
     return isinstance(change, _EXPECTED) and (not isinstance(change, JobEnded) or change.move == "end")
 
 
 def follower(state: SchedulerState, run_id: str, now: int) -> Iterator[Change]:
-    """A run is over: the one that was assigned to follow it runs in its place.
+    """Start the run that was assigned to follow a run that is over, in its place.
 
-    It may have started already, so only space that is not free after all keeps it from that.
+    It may run already, so it is taken back only if its place does not exist any more or is not free.
     """
     one = state.ahead.runs.get(state.ahead.follower.get(run_id, ""))
     if one is None:
@@ -60,14 +60,14 @@ def follower(state: SchedulerState, run_id: str, now: int) -> Iterator[Change]:
 
 
 def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterator[Change]:
-    """Let the next jobs follow those of their kind that have started lately, so many each at most."""
+    """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``most`` each."""
     started = list(state.changed.started)
     queue = _only_queue(state) if started else None
     if queue is None or is_fair(state.ledger, queue.parent_id):
         return
     last: dict[str, tuple[Run, str, PendingJob, int]] = {}
-    """Run -> it, the last one that follows it, the job of that, and how many follow."""
-    # One that has said the end of a run before the rules hear of it may have a second one already: that one leads.
+    """Run -> (that run, the last run that follows it, the job of that one, how many runs follow)."""
+    # A supervisor may have two runs here: the rules have not seen the end of the first yet. The latest leads.
     latest = {run.supervisor: run for run_id in started if (run := state.runs.get(run_id)) is not None}
     for run in latest.values():
         if _leads(state, run):
@@ -92,7 +92,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
 
 
 def _kind(job: PendingJob) -> tuple[str, str, str]:
-    """What a job and the one that takes its place have in common, so that this is the same for all limits."""
+    """What a job has in common with the job that takes its place, so that all limits count them alike."""
     return job.parent_id, job.user, job.shape
 
 
@@ -102,7 +102,7 @@ def _chain(state: SchedulerState, run_id: str) -> Iterator[tuple[str, PendingJob
 
 
 def _only_queue(state: SchedulerState) -> Queue | None:
-    """The queue of all that wait for resources; None where several do, or where something is kept for somebody."""
+    """The queue of all work that waits; None if there are several, or nominations, preemptions or leases."""
     if state.nominations or state.preemptions or state.leases:
         return None
     if any(queue.tasks for queue in state.tasks.queues.values()):
@@ -114,7 +114,7 @@ def _only_queue(state: SchedulerState) -> Queue | None:
 
 
 def _leads(state: SchedulerState, run: Run) -> bool:
-    """Whether the end of a run certainly frees all that its job has, at once, and the job is over then."""
+    """Whether the end of a run certainly ends its job, and frees at once everything that the job has."""
     job = state.running.jobs.get(run.job_id)
     if job is None or run.task_id is not None or run.stop_reason is not None or run.supervisor is None:
         return False
@@ -136,7 +136,7 @@ def _leads(state: SchedulerState, run: Run) -> bool:
 
 
 def _is_tried_again(job: PendingJob | RunningJob) -> bool:
-    """Whether a job may wait again when it fails in this attempt, or in the next one of a job that waits."""
+    """Whether a job may be tried again if this attempt fails; for a waiting job, its next attempt."""
     attempt = job.attempt + isinstance(job, PendingJob)
     return attempt - job.preemptions <= _retries(job.rules)
 
@@ -148,7 +148,10 @@ def _retries(rules: str) -> int:
 
 
 def _next(queue: Queue, now: int) -> PendingJob | None:
-    """The next job of a queue; None if it is the last one of its shape, which has to be told why it waits."""
+    """The next job of a queue; None if it cannot be assigned ahead.
+
+    The last job of a shape is never assigned ahead, because it has to be told why it waits.
+    """
     heads = [
         (sub_queue.order[0], len(sub_queue.order))
         for shape in queue.shapes.values()

@@ -1,4 +1,4 @@
-"""The changes that follow when processes start and end: for their tasks and jobs, and for the tasks these own."""
+"""The changes that follow when processes start and end: for their tasks and jobs, and for owned tasks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from vctl.engine.stimuli import ProcessOver, ProcessSeen, Stimulus
 
 LONGEST_BACKOFF_S = 24 * 3600.0
 PAUSE_NS = 10**9
-"""So long a job waits at least that had to give back what was lent to it."""
+"""The shortest wait (ns) of a job that is queued again because a lender reclaimed its resources."""
 
 
 def processes(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
-    """Processes were seen to run, and others have ended: in the order in which they did."""
+    """The changes for processes that were seen to run, and for ended ones, in the order of their ends."""
     over: list[ProcessOver] = []
     seen: dict[str, Process] = {}
     for one in stimuli:
@@ -57,7 +57,7 @@ def processes(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> I
             if (run := state.runs.get(end.run.run_id)) is not None:
                 found = end.process or seen.get(run.run_id) if run.pid is None else None
                 yield from _run_over(state, run, end, found, now)
-        for end in ends:  # in their place others have started meanwhile, and some of these may be over, too
+        for end in ends:  # runs assigned ahead start in their place; some of these may be over, too
             yield from ahead.follower(state, end.run.run_id, now)
     yield from _seen(state, later)
 
@@ -83,19 +83,19 @@ def _run_over(
         yield from _task_over(state, run, outcome, end, now)
     if (job := state.running.jobs.get(run.job_id)) is not None:
         yield from settle_job(state, job, None if run.task_id is not None else outcome, now)
-    else:  # it is over, and was waited for by what it had detached
+    else:  # the job is over, and this run was detached work of it
         yield from _leave(state, run.job_id, _own_cluster(state.ledger, run))
 
 
 def _dead_node(ledger: Ledger, run: Run) -> str:
-    """The node that took a run with it: its own, or one on which its gang had a part."""
+    """The dead node that ended a run: its own, or one with another virtual node of its cluster."""
     parts = (ledger.vnodes[vnode_id].node_id for vnode_id in ledger.members.get(run.cluster_id, ()))
     dead = (one for one in (run.node_id, *parts) if one in ledger.nodes and ledger.nodes[one].state == DEAD)
     return next(dead, run.node_id)
 
 
 def _own_cluster(ledger: Ledger, run: Run) -> str | None:
-    """The cluster that the job of a run has for itself: the one of the run, or one above it."""
+    """The own cluster of a run's job: the cluster of the run, or one above it; None if the job has none."""
     current: str | None = run.cluster_id
     while current is not None and (cluster := ledger.clusters.get(current)) is not None:
         if cluster.kind == JOB and cluster.job == str(run.job_id):
@@ -110,7 +110,7 @@ def _own_cluster(ledger: Ledger, run: Run) -> str | None:
 def _task_over(
     state: SchedulerState, run: Run, outcome: Outcome, end: ProcessOver, now: int
 ) -> Iterator[Change]:
-    """A task's try is over: finished, tried again, or failed; what it owned ends with it."""
+    """The end of a task's attempt: finished, tried again, or failed. The tasks that it owns end with it."""
     task = state.tasks.unfinished.get(run.task_id or "")
     if task is None:
         return  # its row was set aside
@@ -127,8 +127,8 @@ def _task_over(
         and (job_goes_on or task.outlives)
     ):
         yield TaskRetried(*key, outcome.message or "")
-        yield from objects.settled(state, task.job_id, task.inputs, now)  # it needs them once more
-        yield from cancel_owned(state, task.task_id, now)  # the next try starts its own
+        yield from objects.settled(state, task.job_id, task.inputs, now)  # it needs them again
+        yield from cancel_owned(state, task.task_id, now)  # the next attempt starts its own tasks
         return
     move = "finish" if outcome.status == jb.SUCCEEDED else "fail"
     reason = tk.CANCELLED if outcome.reason == jb.STOPPED_BY_USER else outcome.reason
@@ -138,7 +138,7 @@ def _task_over(
 
 
 def cancel_owned(state: SchedulerState, owner_id: str, now: int) -> Iterator[Change]:
-    """End what an owner started and did not detach: waiting tasks at once, running ones by a stop."""
+    """End the tasks that an owner started and did not detach: waiting ones at once, others by a stop."""
     ended: list[Task] = []
     for task in state.tasks.of_owner(owner_id):
         if task.state == tk.RUNNING:
@@ -155,13 +155,14 @@ def cancel_owned(state: SchedulerState, owner_id: str, now: int) -> Iterator[Cha
 
 
 def settle_job(state: SchedulerState, job: RunningJob, outcome: Outcome | None, now: int) -> Iterator[Change]:
-    """End a job whose entrypoint is over (``outcome`` says how, or the job does) and of which nothing attached lives.
+    """End a job whose entrypoint is over, once no attached process of it is left.
 
-    The cluster goes in the same transaction, unless something detached still lives in it; then it goes with that.
+    ``outcome`` says how a main process has just ended; an outcome that the job already has counts instead.
+    The job's cluster is removed in the same transaction or, if detached work lives in it, when that ends.
     """
     job_id = job.job_id
     if job.outcome is not None:
-        outcome = Outcome(*job.outcome)  # what ended it first
+        outcome = Outcome(*job.outcome)  # the first outcome counts
     if outcome is None:
         return  # the entrypoint goes on
     if outcome.status == jb.SUCCEEDED and state.members_of(job_id):
@@ -170,7 +171,7 @@ def settle_job(state: SchedulerState, job: RunningJob, outcome: Outcome | None, 
         yield from cancel_owned(state, job.submission_id, now)
     if any(state.is_attached(state.runs[run_id]) for run_id in state.runs_of_job.get(job_id, ())):
         yield JobEnding(job_id, outcome)
-        return  # told to end; the last one of them ends the job
+        return  # they are told to end, and the last one ends the job
     outcome = judged(job, outcome, state.preemption_of(job))
     if not (yield from _goes_on(state, job, outcome, now)):
         yield from _job_over(state, job, outcome, now)
@@ -179,7 +180,10 @@ def settle_job(state: SchedulerState, job: RunningJob, outcome: Outcome | None, 
 def _goes_on(
     state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
 ) -> Generator[Change, None, bool]:
-    """Whether the job waits again, or detached work has to end first because what it ran on is needed."""
+    """Queue a job again that is to be tried again or was preempted, after its detached work has ended.
+
+    Returns whether the job is queued again or still waits for the end of that work; otherwise it is over.
+    """
     is_preempted = outcome.reason == jb.PREEMPTED
     is_wanted = preemption.rule_of(state, job) == REQUEUE if is_preempted else is_tried_again(job, outcome)
     if not is_wanted and not is_preempted:
@@ -201,7 +205,7 @@ def _goes_on(
 
 
 def _end_detached(state: SchedulerState, job_id: int, now: int) -> Iterator[Change]:
-    """The attempt is void, and with it what it started, detached or not: the next one gets a new cluster."""
+    """End all tasks of a job, detached or not: its cluster goes with this attempt."""
     for task in state.tasks.of_job(job_id):
         if task.state == tk.RUNNING:
             yield from stops.stop_task(state, task, tk.OWNER_ENDED, now)
@@ -210,7 +214,7 @@ def _end_detached(state: SchedulerState, job_id: int, now: int) -> Iterator[Chan
 
 
 def _requeued(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> JobRequeued:
-    """The job waits again at its old place; its cluster is gone already."""
+    """The change that queues a job again at its old place; its cluster was removed already."""
     data: dict[str, object] = {
         "attempt": job.attempt,
         "cause": outcome.reason,
@@ -219,7 +223,7 @@ def _requeued(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
     preemptions, begin_at, reason, message = job.preemptions, None, None, None
     if outcome.reason == jb.PREEMPTED:
         preemptions += 1
-        # what a lender called back lies in the job's cluster for a moment still, and is not to be taken again
+        # reclaimed resources stay with the borrower for a moment: the job must not take them again
         begin_at = now + PAUSE_NS if state.preemption_of(job) is None else None
         reason, message = jb.PREEMPTED, f"{outcome.message}; it runs again when its resources are free"
     else:
@@ -258,7 +262,7 @@ def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
 
 
 def _leave(state: SchedulerState, job_id: int, cluster_id: str | None) -> Iterator[Change]:
-    """The cluster of a job that is over goes, unless something detached still lives in it."""
+    """Remove the cluster of a job that is over, or mark it as detached while detached work lives in it."""
     is_worked_in = bool(state.runs_of_job.get(job_id) or state.tasks.waiting_of.get(job_id))
     if cluster_id is not None:
         if is_worked_in or state.ledger.outlives_job(cluster_id):

@@ -1,4 +1,4 @@
-"""Which waiting jobs come into their queue now: begin times, ends of others that they wait for, places in arrays."""
+"""Opens the gates of waiting jobs: begin times, ends of jobs for which they wait, places in arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vctl.core.spans import spans_of
 from vctl.engine.changes import BeginTimesPassed, Change, DependencyMet, JobEnded, MembersAdmitted
 from vctl.engine.stimuli import AwaitedOver
 
-if TYPE_CHECKING:  # whoever submits a job judges its dependencies and needs no scheduler
+if TYPE_CHECKING:  # a submit judges dependencies, too, and needs no scheduler
     from vctl.engine.state import SchedulerState
     from vctl.engine.stimuli import Stimulus
 
@@ -19,7 +19,7 @@ OPEN, MET, IMPOSSIBLE = "open", "met", "impossible"
 
 
 def awaited(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
-    """Release the jobs that waited for others which have ended; end those for which it was the wrong end."""
+    """Release jobs whose awaited jobs have ended as required; end jobs whose condition is impossible now."""
     for one in [one for one in stimuli if isinstance(one, AwaitedOver)]:
         for job_id, condition in one.waiting:
             job = state.pending(job_id)
@@ -28,8 +28,8 @@ def awaited(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Ite
 
 
 def judged(condition: str, one: AwaitedOver) -> str:
-    """Whether a condition came true, can no longer, or is open."""
-    if one.good + one.bad + one.left == 0:  # deleted, so it is over; how it ended is not known any more
+    """Whether a condition is ``MET``, ``IMPOSSIBLE`` or still ``OPEN``."""
+    if one.good + one.bad + one.left == 0:  # deleted, so it is over, but its outcome is not known any more
         return MET if condition == "any" else IMPOSSIBLE
     if condition == "ok" and one.bad:
         return IMPOSSIBLE
@@ -39,7 +39,7 @@ def judged(condition: str, one: AwaitedOver) -> str:
 
 
 def followed(job: PendingJob, condition: str, name: str, now: int, *, met: bool) -> DependencyMet | JobEnded:
-    """The change for a job whose condition came true, or cannot come true any more: then the job never runs."""
+    """The change for a job whose condition is met or, if not, impossible: then the job never runs."""
     if met:
         return DependencyMet(job.job_id, job.submission_id, job.parent_id, condition, name, job.waits_for - 1)
     wish = {"ok": "to succeed", "notok": "to fail", "any": "to end"}[condition]
@@ -50,7 +50,7 @@ def followed(job: PendingJob, condition: str, name: str, now: int, *, met: bool)
 
 
 def begin_due(state: SchedulerState, now: int) -> Iterator[Change]:
-    """Take the begin time off every queued job for which it is over."""
+    """Remove the begin time of every queued job that has reached it."""
     due = sorted(
         job.job_id
         for queue in state.queues.values()
@@ -62,13 +62,13 @@ def begin_due(state: SchedulerState, now: int) -> Iterator[Change]:
 
 
 def admit_members(state: SchedulerState) -> Iterator[Change]:
-    """Give the places that are free to the first members that wait for one."""
+    """Give the free places of arrays to the first members that wait for one."""
     for array_id, members in state.array_limits.due().items():
         yield MembersAdmitted(array_id, spans_of(members))
 
 
 def begins_after(state: SchedulerState, now: int) -> list[int]:
-    """When queued jobs may start that cannot start now: begin times, and reservations that end."""
+    """The times at which queued jobs may become able to start: begin times and future reserved starts."""
     queues = state.queues.values()
     begins = [job.begin_at_ns for queue in queues for job in queue.delayed() if job.begin_at_ns is not None]
     return begins + [at for queue in queues for at in queue.reserved_after(now)]

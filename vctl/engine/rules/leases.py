@@ -1,4 +1,4 @@
-"""When leases are due, which of them are called in, and how they are given back, level by level."""
+"""Leases: which are due, which are called in, how they return level by level, and which a growth needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vctl.scheduler.replacement import below
 
 
 def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
-    """Give back what nobody has used for long enough, what is over, and what was called in."""
+    """Return the free parts of leases that were idle for long enough, have expired, or were called in."""
     memo.wanted_leases &= state.leases.keys()
     idle_s = {lease_id: (now.uptime - since) / 1e9 for lease_id, since in memo.idle_leases.items()}
     found = waits(state, idle_s, memo.wanted_leases, state.lease_terms, now.wall)
@@ -31,7 +31,10 @@ def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
 
 
 def returnable(state: SchedulerState) -> list[Lease]:
-    """Leases of which a part is idle, and those above them, which may be idle once it is given back."""
+    """All leases without nominated resources if a part of one is idle, else none.
+
+    A lease that is not idle may become so once one below it is returned.
+    """
     nominated = nominated_slots(state)
     leases = [lease for lease in state.leases.values() if lease.vnode_id not in nominated]
     return leases if any(_idle(state, lease) for lease in leases) else []
@@ -44,9 +47,9 @@ def _idle(state: SchedulerState, lease: Lease) -> Amounts:
 def waits(
     state: SchedulerState, idle_s: Mapping[int, float], wanted: Collection[int], terms: LeaseTerms, now: int
 ) -> list[tuple[Lease, float]]:
-    """Leases of which a part is idle, the newest first, and in how many seconds each is due.
+    """The leases of which a part is idle, newest first, and the seconds until each is due.
 
-    ``idle_s``: how long a lease has been idle; ``wanted``: leases that others can use, due when they are cool.
+    ``idle_s``: how long a lease has been idle. ``wanted``: leases that others can use, due once cool.
     """
     ledger, called, nominated = state.ledger, called_in(state), nominated_slots(state)
     shares: Shares | None = None
@@ -76,12 +79,12 @@ def nominated_slots(state: SchedulerState) -> set[str]:
 
 
 def give_back(state: SchedulerState, due: Sequence[Lease]) -> Iterator[Change]:
-    """Return what is free of leases; what a child returns its parent may have borrowed too: that goes up at once."""
+    """Return the free parts of leases. A parent that borrowed what a child returns passes it on at once."""
     ledger, waiting = state.ledger, list(due)
     while waiting:
         lease = waiting.pop(0)
         if state.leases.get(lease.lease_id) != lease:
-            continue  # destroyed or changed meanwhile
+            continue  # removed or changed meanwhile
         part = free_part(ledger, lease, state.leases.values())
         if not part.amounts:
             continue
@@ -95,14 +98,14 @@ def give_back(state: SchedulerState, due: Sequence[Lease]) -> Iterator[Change]:
 
 
 def called_in(state: SchedulerState) -> set[int]:
-    """Leases that their lender wants back, and what was borrowed further of them: that returns first."""
+    """The called leases and all leases of virtual nodes inside theirs, which have to return first."""
     leases = state.leases.values()
     inside = {slot for one in leases if one.state == CALLED for slot in slots_inside(state, one.vnode_id)}
     return {one.lease_id for one in leases if one.vnode_id in inside} if inside else set()
 
 
 def slots_inside(state: SchedulerState, vnode_id: str) -> set[str]:
-    """A virtual node and everything that lies in it."""
+    """A virtual node and all virtual nodes inside it."""
     there = below(state.ledger, vnode_id) if vnode_id in state.ledger.vnodes else ()
     return {vnode_id, *(vnode.vnode_id for vnode in there)}
 
@@ -111,7 +114,7 @@ def granted(
     ledger: Ledger, steps: Sequence[Grow], now: int, number: Callable[[], int], *, lease_s: float | None = None,
     job_id: int | None = None,
 ) -> Iterator[LeaseGranted]:  # fmt: skip
-    """The leases for the growth of one change; the ledger has all its steps. Asked from the top level down."""
+    """The leases for the growth of one change, whose steps are in the ledger already; top level first."""
     gained: dict[str, Amounts] = {}
     todo: list[tuple[Grow, Amounts]] = []
     for step in reversed(steps):

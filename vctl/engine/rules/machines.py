@@ -1,4 +1,4 @@
-"""Which machines a node provider is asked for, which it is to end, and what follows when it has, or has failed."""
+"""Requests machines from a node provider, lets it end unused ones, and handles its results and failures."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from vctl.engine.stimuli import MachinesReady, MachinesRefused, MachinesWanted, 
 from vctl.scheduler.provisioning import Wanted, wanted_nodes
 
 NewId = Callable[[], str]
-"""Gives an id that no request had before."""
+"""Returns an id that no request had before."""
 
 
 def is_ours(node: Node) -> bool:
-    """Whether a node provider made a node that lives."""
+    """Whether a node provider made a node, and the node is not dead."""
     return node.labels.get(MADE_BY) is not None and node.state != DEAD
 
 
@@ -68,7 +68,7 @@ def changes(
 
 
 def wanted(state: SchedulerState, now: int) -> Wanted:
-    """How many machines of each template let more of what waits start; none of a template that fails."""
+    """The numbers of machines by template that let more waiting work start; none of a template that fails."""
     templates, units = state.machine_terms.templates, state.machine_terms.units
     requests = [request for request in state.node_requests.values() if request.action == UP]
     coming: Counter[str] = Counter()
@@ -90,7 +90,7 @@ def asked(
     state: SchedulerState, counts: Mapping[str, int], templates: Collection[Template], kind: str, now: int,
     new_id: NewId,
 ) -> Iterator[Change]:  # fmt: skip
-    """Ask for machines, by template; each gets an id that no node has or is to have."""
+    """Request machines by template. Each gets an id that no node has and no other request has promised."""
     taken = {node_id for request in state.node_requests.values() for node_id in request.nodes}
     taken |= state.ledger.nodes.keys()
     for one in templates:
@@ -103,7 +103,7 @@ def asked(
 
 
 def withdrawn(state: SchedulerState, spare: Mapping[str, int]) -> Iterator[Change]:
-    """Nodes that Ray was asked for and that nothing needs any more: they have joined, or what waited has gone."""
+    """Withdraw requests to Ray that are not needed any more: nodes have joined, or waiting work has gone."""
     left = Counter(spare)
     for request in in_order(state):
         if request.kind == RAY and left[request.template] > 0:
@@ -112,7 +112,7 @@ def withdrawn(state: SchedulerState, spare: Mapping[str, int]) -> Iterator[Chang
 
 
 def _fresh(name: str, count: int, taken: Collection[str]) -> tuple[str, ...]:
-    """So many ids of nodes that nothing has or is to have."""
+    """``count`` node ids that are not in ``taken``."""
     found: list[str] = []
     number = 0
     while len(found) < count:
@@ -126,7 +126,7 @@ def _fresh(name: str, count: int, taken: Collection[str]) -> tuple[str, ...]:
 
 
 def unused(state: SchedulerState, kind: str) -> list[Node]:
-    """Machines of this kind of provider on which nothing lies, and for which nobody was nominated."""
+    """The machines of a kind of provider that hold nothing and no nomination; of Ray only the dead ones."""
     ledger = state.ledger
     nominated = {
         ledger.vnodes[vnode_id].node_id for vnode_id in nominated_slots(state) if vnode_id in ledger.vnodes
@@ -136,13 +136,13 @@ def unused(state: SchedulerState, kind: str) -> list[Node]:
         for node_id, node in ledger.nodes.items()
         if node.labels.get(MADE_BY) == kind
         and node.state != RELEASING
-        and (kind != RAY or node.state == DEAD)  # Ray ends idle ones
+        and (kind != RAY or node.state == DEAD)  # Ray itself ends idle machines
         and not (ledger.children[node_id] or node_id in ledger.homes or node_id in nominated)
     ]
 
 
 def unneeded(state: SchedulerState, memo: Memo, now: Now, new_id: NewId) -> Iterator[Change]:
-    """Take away machines of ours that have been empty for the idle time; those that died at once."""
+    """Remove machines of the provider that were unused for the idle time, and dead ones at once."""
     kind, before = state.machine_terms.kind, memo.idle_machines
     found = {node.node_id: node for node in unused(state, kind)}
     memo.idle_machines = {node_id: before.get(node_id, now.uptime) for node_id in found}
@@ -151,7 +151,7 @@ def unneeded(state: SchedulerState, memo: Memo, now: Now, new_id: NewId) -> Iter
         ends = memo.idle_machines[node_id] + int(state.machine_terms.idle_s * 1e9)
         if node_id in before and (node.state == DEAD or ends <= now.uptime):
             due.add(node_id)
-        else:  # a new one is for work that has its turn first
+        else:  # a new machine stays for a while: the work for which it was made has its turn first
             memo.due.append(ends)
     yield from released(state, due, kind, now.wall, new_id)
 
@@ -159,7 +159,7 @@ def unneeded(state: SchedulerState, memo: Memo, now: Now, new_id: NewId) -> Iter
 def released(
     state: SchedulerState, node_ids: Collection[str], kind: str, now: int, new_id: NewId
 ) -> Iterator[Change]:
-    """Let go of machines that are unused, but for those whose objects running jobs need."""
+    """Release unused machines, except living ones with objects of jobs."""
     for node in unused(state, kind):
         if node.node_id not in node_ids or (node.state != DEAD and _has_objects(state, node.node_id)):
             continue
@@ -170,7 +170,7 @@ def released(
 
 
 def ending(node_id: str, template: str, now: int, new_id: NewId) -> Iterator[Change]:
-    """An empty machine is to be ended: it takes no work, and stays a row until that is done."""
+    """End an empty machine: it takes no more work, and its row stays until the provider has ended it."""
     yield NodeMoved(now, node_id, "release", RELEASING)
     yield MachinesAsked(NodeRequest(new_id(), MADE_BY_COMMAND, DOWN, template, {}, {}, (node_id,), now))
 
@@ -183,7 +183,7 @@ def _has_objects(state: SchedulerState, node_id: str) -> bool:
 
 
 def booted(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
-    """Simulated machines are there after their boot time; nobody is asked for them."""
+    """Add simulated machines after their boot time; drop requests to Ray if another provider is set."""
     for request in in_order(state):
         if request.kind == RAY:
             if state.machine_terms.kind != RAY:
@@ -204,7 +204,7 @@ def in_order(state: SchedulerState) -> list[NodeRequest]:
 def done(
     state: SchedulerState, request: NodeRequest, node_ids: Collection[str], units: frozenset[str], now: int
 ) -> Iterator[Change]:
-    """The machines are there, or they are gone; nothing follows from a request that was given up meanwhile."""
+    """Record that a request is done: its machines exist, or are gone. Ignores a request that was given up."""
     if request.request_id not in state.node_requests:
         return
     for node_id in node_ids:
@@ -219,6 +219,6 @@ def done(
 
 
 def failed(state: SchedulerState, request: NodeRequest, message: str) -> Iterator[Change]:
-    """One more attempt failed: the request stays, under the same id."""
+    """Record that one more attempt failed: the request stays, under the same id."""
     if request.request_id in state.node_requests:
         yield MachinesFailed(replace(request, attempts=request.attempts + 1, message=message))

@@ -1,6 +1,6 @@
 """Changes of nodes: silent nodes die, dead nodes are replaced by spares, empty draining nodes are drained.
 
-Clusters that are to go and in which nothing is left go too.
+Also removes the empty clusters that are to be removed.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, sli
 
 
 def silent(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
-    """Nodes whose lease of heartbeats is over are dead."""
+    """Declare the nodes dead whose heartbeat lease has ended."""
     for one in stimuli:
         if isinstance(one, NodeSilent) and one.node_id in state.ledger.nodes.keys() - state.dead_nodes:
             yield NodeMoved(now, one.node_id, "die", DEAD, f"no heartbeat for {one.timeout_s:g} s", "vctl")
 
 
 def failed(state: SchedulerState) -> Iterator[Change]:
-    """The processes end that a dead node took with it."""
+    """Stop the runs that are lost with dead nodes."""
     for run in lost(state):
         yield from stops.stop(state, [run.run_id], jb.NODE_FAILED)
 
 
 def lost(state: SchedulerState) -> list[Run]:
-    """Processes on nodes that have died, and all members of each job of which one, or a slice of its gang, was on one.
+    """The runs on nodes that have died, and all main processes of jobs with one, or a virtual node, there.
 
-    Tasks of such a job that were elsewhere end with it as at any end of a job, or go on when they are detached.
+    Tasks of such a job on other nodes end with the job as usual, or go on if they are detached.
     """
     dead = state.dead_nodes & state.changed.nodes
     found = {run_id: run for run_id, run in state.runs.items() if run.node_id in dead} if dead else {}
@@ -66,7 +66,7 @@ def lost(state: SchedulerState) -> list[Run]:
 def upkeep(
     state: SchedulerState, memo: Memo, now: int, number: Callable[[], int], *, sweep: bool
 ) -> Iterator[Change]:
-    """The maintenance that is due now; ``sweep``: also the part that has to look at all objects."""
+    """The maintenance that is due now. ``sweep``: with the part that has to look at all objects."""
     if state.dead_nodes and (sweep or memo.replaced != state.seen):
         yield from replaced(state, now, number)
         memo.replaced = state.seen
@@ -84,7 +84,7 @@ def upkeep(
 
 
 def replaced(state: SchedulerState, now: int, number: Callable[[], int]) -> Iterator[Change]:
-    """Put spares where dead nodes are, as often as that makes more possible. ``number``: of the next lease."""
+    """Replace dead nodes by spares, again while that succeeds. ``number`` returns the next lease's id."""
     ledger = state.ledger
     done: list[Replaced] = []
     looked_at = -1
@@ -109,7 +109,7 @@ def replaced(state: SchedulerState, now: int, number: Callable[[], int]) -> Iter
 def leases_settled(
     ledger: Ledger, cluster_id: str, leases: list[Lease], own: Amounts, now: int, number: Callable[[], int]
 ) -> Iterator[Change]:
-    """Changes of the leases of a cluster with a new minimum or other virtual nodes. ``own``: its entrypoint's."""
+    """Adapt the leases of a cluster with a new minimum or other virtual nodes. ``own``: see ``_entry``."""
     cluster = ledger.clusters[cluster_id]
     assert cluster.parent_id is not None
     found = settle(ledger, cluster_id, leases, own)
@@ -133,7 +133,7 @@ def _entry(state: SchedulerState, cluster_id: str) -> Amounts:
 
 
 def _announced(ledger: Ledger, cluster_id: str, parts: list[Replaced]) -> Iterator[Change]:
-    """The events of a cluster whose nodes were replaced; the runtime is told where work runs."""
+    """The events of a cluster whose nodes were replaced, and its new nodes for the runtime."""
     cluster = ledger.clusters[cluster_id]
     pairs = [(part.before.node_id, None if part.after is None else part.after.node_id) for part in parts]
     for dead, fresh in dict.fromkeys(pairs):
@@ -148,7 +148,7 @@ def _announced(ledger: Ledger, cluster_id: str, parts: list[Replaced]) -> Iterat
 
 
 def over(state: SchedulerState) -> Iterator[Change]:
-    """Job clusters go whose job is over and in which nothing detached lives any more."""
+    """Remove job clusters whose job is over and in which no detached work is left."""
     ledger = state.ledger
     for cluster_id in [one.cluster_id for one in ledger.clusters.values() if one.kind == JOB]:
         cluster = ledger.clusters.get(cluster_id)
@@ -169,7 +169,7 @@ def _is_inhabited(state: SchedulerState, cluster_id: str) -> bool:
 
 
 def removed(state: SchedulerState) -> Iterator[Change]:
-    """Clusters that are to go and have become empty, children first."""
+    """Remove the clusters in the state REMOVING that have become empty, children first."""
     ledger = state.ledger
     for cluster_id in sorted(ledger.removing, key=lambda one: (len(ledger.below(one)), one)):
         queue = state.queues.get(cluster_id)
@@ -184,7 +184,7 @@ def removed(state: SchedulerState) -> Iterator[Change]:
 
 
 def drained(state: SchedulerState, now: int) -> Iterator[Change]:
-    """Draining nodes on which nothing is left are drained."""
+    """Move draining nodes on which nothing is left to DRAINED."""
     for node_id in sorted(state.draining_nodes):
         if not state.ledger.children[node_id] and node_id not in state.ledger.homes:
             node = state.ledger.nodes[node_id]
@@ -192,7 +192,7 @@ def drained(state: SchedulerState, now: int) -> Iterator[Change]:
 
 
 def settled(state: SchedulerState) -> Iterator[Change]:
-    """Nodes that shrank are as others once no more is held on them than there is."""
+    """Clear ``shrunk`` of nodes on which no more is held than their totals."""
     ledger = state.ledger
     for node_id in sorted(state.shrunk_nodes):
         if not is_overdrawn(ledger, node_id):

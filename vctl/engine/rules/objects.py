@@ -1,4 +1,4 @@
-"""Tasks that use objects: they become ready, wait while other tasks make the objects, or fail with them."""
+"""Tasks that use objects: they become ready, wait while other tasks make the objects, or fail with those."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXIT_OUTPUT_MISSING = 1
 
 
 class JobObjects(Protocol):
-    """The objects of a job, as the tables or a scheduler know them. What was emitted before is seen."""
+    """The objects of a job, in the tables or in a scheduler's state, after all changes emitted before."""
 
     @property
     def job_id(self) -> int:
@@ -40,10 +40,10 @@ class JobObjects(Protocol):
         """Tasks that have not started and use one of these objects, oldest first."""
 
     def there(self, names: Collection[str]) -> Collection[str]:
-        """Which of these objects there are."""
+        """The names among these whose objects exist."""
 
     def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
-        """Name -> the maker of the object, as far as it is known."""
+        """Name -> the maker of the object, where it is known."""
 
     def takes_tasks(self) -> bool:
         """Whether the job runs: some task may still make an object that nobody has promised."""
@@ -61,11 +61,11 @@ class KnownObjects:
         return self.state.tasks.users(self.job_id, names)
 
     def there(self, names: Collection[str]) -> Collection[str]:
-        """Which of these objects there are."""
+        """The names among these whose objects exist."""
         return self.state.tasks.objects.get(self.job_id, {}).keys() & set(names)
 
     def makers(self, names: Collection[str]) -> Mapping[str, Maker]:
-        """Name -> the maker of the object."""
+        """Name -> the maker of the object, where it is known."""
         known = self.state.tasks.makers.get(self.job_id, {})
         return {name: known[name] for name in names if name in known}
 
@@ -76,14 +76,14 @@ class KnownObjects:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``awaits``: which inputs of a task are missing, ``broken`` why it can never run; both empty: all are there."""
+    """``awaits`` names a task's missing inputs, ``broken`` says why it never can run; both empty: ready."""
 
     awaits: str = ""
     broken: str = ""
 
 
 def judge(objects: JobObjects, names: Collection[str]) -> Verdict:
-    """Whether the objects of these names are there, may still come, or cannot come any more."""
+    """Whether the objects of these names exist, may still be made, or cannot be made any more."""
     there = objects.there(names)
     missing = [name for name in names if name not in there]
     makers = objects.makers(missing) if missing else {}
@@ -110,10 +110,10 @@ def _why_broken(name: str, maker: Maker) -> str:
 
 
 def settle(objects: JobObjects, names: Iterable[str], now: int) -> Iterator[Change]:
-    """Something happened to the objects of these names: move the tasks that wait for them.
+    """Move the tasks that use objects of these names, after something happened to the objects.
 
-    One whose inputs are all there waits for a place; one whose input cannot come is FAILED ``InputFailed``, and with
-    it what waits for its outputs.
+    A task whose inputs all exist waits for a place. A task with an input that cannot be made is FAILED
+    ``InputFailed``, and so are the tasks that wait for its outputs.
     """
     pending = list(names)
     while pending:
@@ -134,7 +134,7 @@ def settled(state: SchedulerState, job_id: int, names: Collection[str], now: int
 def keep(
     state: SchedulerState, run: Run, outcome: Outcome, left: Left, now: int
 ) -> Generator[Change, None, Outcome]:
-    """Record the outputs of a task that ended well. One that did not leave what it declared has not ended well."""
+    """Record the outputs of a task that succeeded. Returns its outcome: FAILED if an output is missing."""
     if isinstance(left, str):
         message = f"exited with code 0 without its output in $VCTL_OBJECT_DIR: {left}"
         return outcome._replace(
@@ -151,13 +151,13 @@ def keep(
 
 
 def give_up(state: SchedulerState, job_id: int, now: int) -> Iterator[Change]:
-    """A job takes no more tasks: those that wait for what nobody makes fail."""
+    """Fail the tasks that wait for objects that nobody makes, because their job takes no more tasks."""
     waiting = (task for task in state.tasks.of_job(job_id) if task.state == tk.PENDING_ARGS)
     yield from settled(state, job_id, sorted({name for task in waiting for name in task.inputs}), now)
 
 
 def lost(state: SchedulerState, now: int) -> Iterator[Change]:
-    """Nodes are gone, and what lay on them."""
+    """Record the loss of the object copies on nodes that are dead or were removed."""
     alive = state.ledger.nodes.keys() - state.dead_nodes if state.tasks.objects else ()
     there = sorted(
         (job_id, name, node_id)
@@ -177,7 +177,7 @@ def lost(state: SchedulerState, now: int) -> Iterator[Change]:
 
 
 def left_behind(state: SchedulerState, now: int) -> Iterator[Change]:
-    """End tasks that wait for a job that is over, and drop its objects: a scheduler may have died before it did."""
+    """Finish the end of jobs during which a scheduler died: fail their waiting tasks, drop their objects."""
     for job_id in sorted(set(state.tasks.awaiting().values()) - state.running.jobs.keys()):
         yield from give_up(state, job_id, now)
     for job_id in sorted(state.tasks.with_objects - state.running.jobs.keys()):
@@ -186,14 +186,14 @@ def left_behind(state: SchedulerState, now: int) -> Iterator[Change]:
 
 
 def drop(state: SchedulerState, job_id: int) -> Iterator[Change]:
-    """The objects of a job go with it."""
+    """Drop the objects of a job that is over or is queued again."""
     if job_id in state.tasks.with_objects:
         there = state.tasks.objects.get(job_id, {})
         yield ObjectsDropped(job_id, sum(len(one.at) for one in there.values()))
 
 
 def what_follows(objects: JobObjects, task: Task, now: int) -> Change | None:
-    """The change that lets a task that has not started be what its inputs say; None where it is that already."""
+    """The change that the inputs of a task that has not started demand; None if it needs no change."""
     key = task.task_id, task.job_id, task.cluster_id
     verdict = judge(objects, task.inputs)
     if verdict.broken:

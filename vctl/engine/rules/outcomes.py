@@ -17,7 +17,7 @@ CAUSES = {
     jb.OUT_OF_MEMORY: "OutOfMemory",
     jb.NON_ZERO_EXIT: "ExitCode",
 }
-"""Reason of an end -> its name in ``--retry-on``. A stop and a time limit are never tried again."""
+"""Reason of an end -> its name in ``--retry-on``. After a stop or a time limit there is no retry."""
 _WORDS = {
     jb.STOPPED_BY_USER: "stopped by the user",
     jb.PREEMPTED: "the lender reclaimed the resources that it ran on",
@@ -68,7 +68,7 @@ def _name(number: int) -> str:
 
 
 def judged(job: RunningJob, outcome: Outcome, one: Preemption | None) -> Outcome:
-    """The outcome of a job that its user ended, with the message of the user, or that a preemption (``one``) ended."""
+    """The outcome of a job, adapted if a user stopped it with a message or it was preempted (``one``)."""
     if outcome.reason == jb.STOPPED_BY_USER and job.message is not None:
         outcome = outcome._replace(message=job.message)
     told = one is not None and one.told and outcome.reason == jb.NON_ZERO_EXIT
@@ -81,9 +81,9 @@ def judged(job: RunningJob, outcome: Outcome, one: Preemption | None) -> Outcome
 
 
 def is_tried_again(job: RunningJob, outcome: Outcome) -> bool:
-    """Whether the rules of a job want another attempt after such an end."""
+    """Whether the rules of a job demand another attempt after this outcome."""
     if outcome.status != jb.FAILED or job.stop_requested_at is not None or job.rules == "{}":
         return False
     rules = json.loads(job.rules)
-    tried = job.attempt - job.preemptions  # an attempt that was ended for others was no failure
+    tried = job.attempt - job.preemptions  # a preempted attempt is not a failure
     return tried <= rules.get("max_retries", 0) and CAUSES.get(outcome.reason or "") in rules["retry_on"]

@@ -1,4 +1,4 @@
-"""Preemption: what a plan decided and still stands, which resources stay reserved, and which jobs are spared."""
+"""Preemption: begins what a plan has decided, keeps resources reserved, and spares jobs that need not end."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.preemption import Preempt
 
 NAMED = 5
-"""So many victims are named in a message."""
+"""The most victims that a message names."""
 
 
 def still_stands(state: SchedulerState, one: Preempt) -> bool:
-    """Whether the winner still waits, its victims still run, and the resources are still there."""
+    """Whether the winner still waits, its victims still run, and the resources still exist."""
     queue = state.queues.get(one.job.parent_id)
     if queue is None or queue.jobs.get(one.job.job_id) != one.job:
         return False
@@ -45,7 +45,7 @@ def still_stands(state: SchedulerState, one: Preempt) -> bool:
 
 
 def begin(state: SchedulerState, one: Preempt, now: int) -> Iterator[Change]:
-    """Running jobs are to end for a waiting one."""
+    """Begin a preemption: running jobs are to end for a waiting one, for which resources are reserved."""
     policy = state.ledger.clusters[one.job.parent_id].queue
     ends_ns = now + policy.preemption_grace_ns
     ends_at = timestamp(ends_ns)
@@ -63,7 +63,7 @@ def begin(state: SchedulerState, one: Preempt, now: int) -> Iterator[Change]:
 
 
 def nominated(nomination: Nomination, message: str | None = None) -> JobNominated:
-    """The change that reserves this."""
+    """The change that reserves the resources of a nomination."""
     return JobNominated(
         nomination.job_id, nomination.submission_id, nomination.priority, nomination.parent_id, nomination.pieces,
         tuple(sorted(nomination.awaited)), message,
@@ -71,14 +71,14 @@ def nominated(nomination: Nomination, message: str | None = None) -> JobNominate
 
 
 def _growth_text(state: SchedulerState, nomination: Nomination) -> str:
-    """By how much the cluster grows when the job starts, if it does."""
+    """The words that say by how much the cluster grows when the job starts; empty if it does not grow."""
     growth = nomination.growth(state.ledger)
     gained = {} if growth is None else growth.gained.get(nomination.parent_id, {})
     return f"; then {cluster_text(nomination.parent_id)} grows by {amounts_text(gained)}" if gained else ""
 
 
 def review(state: SchedulerState, now: int) -> Iterator[Change]:
-    """Reserve nothing more for jobs that do not want it any more. Nobody waits for a job that was lost."""
+    """Drop nominations that no longer hold and preemptions of lost jobs; await only jobs that still end."""
     for victim_id in state.preemptions.keys() - state.running.jobs.keys():
         yield PreemptionOver(victim_id)
     for nomination in list(state.nominations.values()):
@@ -105,7 +105,7 @@ def _why_over(state: SchedulerState, nomination: Nomination, now: int) -> str | 
 
 
 def notified(state: SchedulerState, stimuli: Iterable[Stimulus]) -> Iterator[Change]:
-    """Jobs were told that they end for others. One that did not hear it, or has no signal, is ended now."""
+    """Record that victims got notice. A victim that did not hear it, or has no signal, is stopped now."""
     for one in stimuli:
         if isinstance(one, JobNotified) and state.preemptions.get(one.preemption.victim_id) == one.preemption:
             if one.heard:
@@ -115,7 +115,7 @@ def notified(state: SchedulerState, stimuli: Iterable[Stimulus]) -> Iterator[Cha
 
 
 def due(state: SchedulerState, now: int) -> Iterator[Change]:
-    """Jobs whose grace is over, and those that end anyway: nobody spares these."""
+    """Stop victims whose grace is over. Victims that a user stops count as ending, and are not spared."""
     for one in sorted(state.preemptions.values(), key=lambda one: one.victim_id):
         job = state.running.jobs.get(one.victim_id)
         if one.ending or job is None:
@@ -135,13 +135,13 @@ def _end(state: SchedulerState, one: Preemption) -> Iterator[Change]:
 
 
 def nearest(state: SchedulerState) -> list[int]:
-    """When something is due: a grace that ends, a job that will have run long enough."""
+    """The times at which something is due: a grace ends, or a job has run long enough to be preempted."""
     ends = [one.ends_ns for one in state.preemptions.values() if one.told and not one.ending]
     return ends + [queue.again_ns for queue in state.queues.values() if queue.again_ns is not None]
 
 
 def give_up(state: SchedulerState, job_id: int, why: str) -> Iterator[Change]:
-    """Reserve nothing more for a job; those that were to end for it, and were not told to end yet, go on."""
+    """Drop the nomination of a job. Victims that are not being stopped and not awaited by others go on."""
     if job_id not in state.nominations:
         return
     yield NominationDropped(job_id)
@@ -153,9 +153,9 @@ def give_up(state: SchedulerState, job_id: int, why: str) -> Iterator[Change]:
 
 
 def rule_of(state: SchedulerState, job: RunningJob) -> str:
-    """What becomes of a job that ended for another: as it was decided then, else as its cluster says now.
+    """What becomes of a preempted job: the rule of its preemption, else that of its cluster now.
 
-    A lender calls back its resources also where jobs preempt none: then the job is over.
+    A lender reclaims its resources also from clusters with preemption ``off``: then the job is over.
     """
     one = state.preemption_of(job)
     if one is not None:
@@ -165,7 +165,7 @@ def rule_of(state: SchedulerState, job: RunningJob) -> str:
 
 
 def loss(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> JobPreempted:
-    """The loss: the time of the attempt, and that time multiplied by the resources that the job held."""
+    """The change with a job's loss: the time of the attempt, and that time multiplied by what it held."""
     one = state.preemption_of(job)
     lost_s = max(0, now - (job.started_at_ns or now)) / 1e9
     data = {
@@ -179,7 +179,7 @@ def loss(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> 
 
 
 def over(state: SchedulerState, job_id: int) -> Iterator[Change]:
-    """A running job has ended, whatever for: nobody waits for it any more."""
+    """Close the preemption of a job that has ended, for whatever reason; no nomination awaits it any more."""
     if job_id in state.preemptions:
         yield PreemptionOver(job_id)
     for one in list(state.nominations.values()):

@@ -1,7 +1,7 @@
-"""Leases that lenders call in because their own work waits, and what has to end so that these are free again.
+"""Calls in leases whose lenders have waiting work, and stops the work that uses these leases.
 
-The jobs that use such a lease are told first, and have a grace; what still uses it then is ended, newest first, never
-more than the lease and never half a gang.
+Jobs that use such a lease get notice and a grace. What uses the lease after that is stopped, newest first, no
+more than the lease needs, and never a part of a gang.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vctl.scheduler.tasking import ancestors
 
 
 def begin_graces(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus], now: Now) -> None:
-    """Jobs were told: their grace begins."""
+    """Begin the grace of jobs that got notice."""
     grace_ns = int(state.lease_terms.reclaim_grace_s * 1e9)
     for one in stimuli:
         if isinstance(one, LeaseNotified) and one.lease_id in state.leases:
@@ -34,7 +34,7 @@ def begin_graces(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus],
 
 
 def revoked(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
-    """Call in what lenders with waiting work have lent; end what uses it after the grace."""
+    """Call in leases whose lenders have waiting work, and stop what uses them after its grace."""
     for gone in memo.notified.keys() - state.leases.keys():
         del memo.notified[gone]
     ends_at = now.wall + int(state.lease_terms.reclaim_grace_s * 1e9)
@@ -58,7 +58,7 @@ def _end_use(state: SchedulerState, memo: Memo, lease: Lease, now: Now) -> Itera
 
 
 def to_notify(state: SchedulerState, memo: Memo) -> Iterator[tuple[Lease, int]]:
-    """Leases that are called in, with the jobs that use them and have no notice of that."""
+    """The called leases, each with every job that uses it and got no notice of that."""
     for lease in _called(state):
         ends = memo.notified.get(lease.lease_id, {})
         for job_id in sorted({run.job_id for run in users_of(state, lease)} - ends.keys()):
@@ -71,7 +71,7 @@ def _called(state: SchedulerState) -> list[Lease]:
 
 
 def to_call(state: SchedulerState) -> list[Lease]:
-    """The newest lease of each cluster that waits for a part of its minimum that it has lent."""
+    """The newest lease from each cluster that has lent to siblings and has waiting work."""
     ledger = state.ledger
     lent: dict[str, list[Lease]] = {}
     for lease in state.leases.values():
@@ -82,7 +82,7 @@ def to_call(state: SchedulerState) -> list[Lease]:
 
 
 def waits_in(state: SchedulerState, cluster_id: str) -> bool:
-    """Whether work in a cluster or anywhere below it was looked at and has to wait."""
+    """Whether work in a cluster or anywhere below it was judged and has to wait."""
     for parent_id, queue in state.queues.items():
         blocked = any(shape.blocked is not None for shape in queue.shapes.values())
         if blocked and cluster_id in ancestors(state.ledger, parent_id):
@@ -94,15 +94,15 @@ def waits_in(state: SchedulerState, cluster_id: str) -> bool:
 
 
 def users_of(state: SchedulerState, lease: Lease) -> list[Run]:
-    """Processes that run on the virtual node of a lease, or on one that lies inside it; the newest first."""
+    """The runs on the virtual node of a lease or on one inside it, newest first."""
     inside = slots_inside(state, lease.vnode_id)
     return sorted((run for run in state.runs.values() if run.vnode_id in inside), key=_age, reverse=True)
 
 
 def to_end(state: SchedulerState, lease: Lease, now: int) -> Iterator[list[Run]]:
-    """The processes that have to end so that a lease is free, no more: a task alone, a job whole.
+    """The runs that have to end to free a lease, and no more: each time one task, or all runs of a job.
 
-    A job that has not run yet for as long as its cluster grants to every attempt is left out.
+    Leaves out the runs of a job that has not run for the ``min_runtime`` of its queue.
     """
     ledger = state.ledger
     if lease.vnode_id not in ledger.vnodes:
@@ -125,19 +125,21 @@ def to_end(state: SchedulerState, lease: Lease, now: int) -> Iterator[list[Run]]
 
 
 class _Freed:
-    """What comes free on the virtual node of a lease while tasks and whole jobs end there, one after the other."""
+    """What comes free on the virtual node of a lease while tasks and whole jobs end there one by one."""
 
     def __init__(self, state: SchedulerState, lease: Lease) -> None:
         self.state = state
         self.slots = slots_inside(state, lease.vnode_id)
-        """The virtual nodes that are still there."""
+        """The virtual nodes that still exist."""
         self.lent = lease.vnode_id
         self.parts: list[tuple[str, Allocation]] = []
-        """What has come free: (virtual node, allocation)."""
+        """The freed parts: (virtual node, allocation)."""
 
     def by(self, runs: list[Run], *, whole: bool) -> Iterator[Allocation]:
-        """What comes free with these runs. A whole job takes its virtual nodes with it, of which its entrypoint may
-        hold nothing itself."""
+        """The allocations that come free when these runs end.
+
+        The virtual nodes of a whole job come free, too, even those of which its processes hold nothing.
+        """
         before = len(self.parts)
         for vnode_id in self._own(runs[0].job_id) if whole and runs else ():
             inside = slots_inside(self.state, vnode_id)
@@ -151,7 +153,7 @@ class _Freed:
         return (part for _, part in self.parts[before:])
 
     def _own(self, job_id: int) -> list[str]:
-        """The virtual nodes inside that end with a job; none where it shares a cluster."""
+        """The virtual nodes inside the lease's that end with a job; none if it shares its cluster."""
         job = self.state.running.jobs.get(job_id)
         if job is None or job.cluster_id == job.parent_id:
             return []
@@ -159,7 +161,7 @@ class _Freed:
 
 
 def _is_free(state: SchedulerState, lease: Lease, capacity: FreeCapacity) -> bool:
-    """Whether all of a lease could be given back if this were free of its virtual node."""
+    """Whether a whole lease could be returned if its virtual node had this free capacity."""
     ledger = state.ledger
     has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lease.borrower_id))
     over = rs.subtract(has, ledger.clusters[lease.borrower_id].spec.flexible_min)
@@ -174,6 +176,9 @@ def _is_young(state: SchedulerState, run: Run, now: int) -> bool:
 
 
 def _age(run: Run) -> tuple[int, int]:
-    """The larger, the newer. A task that was not seen to start yet is newer than all that were."""
+    """A sort key: the larger, the newer. Tasks by number are newer than all main processes, these by start.
+
+    A main process that was not seen to start yet is the newest of these.
+    """
     number = 0 if run.task_id is None else int(run.task_id.rpartition("-")[2])
     return (number, run.started_at or 1 << 63)

@@ -1,4 +1,4 @@
-"""The starts of a plan: each is checked again with the same predicate, and a gang starts whole or not at all."""
+"""Starts the jobs and tasks of a plan: each is checked again first; a gang starts whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vctl.scheduler.plan import Plan, Start, TaskStart, still_fits
 
 @value(frozen=True, slots=True)
 class Supply:
-    """The names and numbers that a start needs: none was used before, and the port is free."""
+    """Functions that return names and numbers for starts. None was used before, and the port is free."""
 
     name: Callable[[], str]
     supervisor: Callable[[], int]
@@ -30,7 +30,7 @@ class Supply:
 
 
 def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Iterator[Change]:
-    """All of a plan that is still right; what is not is decided again."""
+    """The changes for the part of a plan that still holds; the rest is decided again."""
     came = 0
     for start in plan.starts:
         if _is_wanted(state, start) and state.has_place(start):
@@ -41,7 +41,7 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
             yield from _start_task(state, task, supply, now)
             came += 1
     state.end_trial()
-    for wait in plan.task_waits:  # for one virtual node alone, or for none in particular any more
+    for wait in plan.task_waits:  # the task now waits for one virtual node only, or for any again
         if (one := state.tasks.unfinished.get(wait.task_id)) is not None and one.vnode_id != wait.vnode_id:
             if state.tasks.is_queued(wait.task_id):
                 vnode = state.ledger.vnodes.get(wait.vnode_id or "")
@@ -56,7 +56,7 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
 
 
 def _is_wanted(state: SchedulerState, start: Start) -> bool:
-    """Whether a job waits as it did when the plan was made: it was not stopped or changed meanwhile."""
+    """Whether a job still waits as it did when the plan was made: it was not stopped or changed since."""
     queue = state.queues.get(start.job.parent_id)
     job = None if queue is None else queue.jobs.get(start.job.job_id)
     return job is start.job or job == start.job
@@ -87,7 +87,7 @@ def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Ite
 
 
 def _gang(vnodes: Sequence[VNode], first: Run, supply: Supply) -> tuple[Run, ...]:
-    """All members of a gang, the one that holds for all of them first: one in each virtual node."""
+    """The runs of a gang, one in each virtual node: ``first`` with its allocation, the others without any."""
     others = (
         replace(
             first, run_id=f"{first.job_id}.{first.attempt}.{rank}.{supply.name()}", rank=rank,

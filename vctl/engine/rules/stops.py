@@ -1,4 +1,4 @@
-"""Which processes are to end: somebody asked for it, their time is over, or what they belong to ends."""
+"""Stops runs: somebody asked for it, their time limit is reached, or their owner has ended."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from vctl.engine.timers import signal_of
 
 
 def asked(state: SchedulerState) -> Iterator[Change]:
-    """The processes of jobs and tasks that somebody asked to end, and of gangs of which a member ended badly."""
+    """Stop the runs of jobs and tasks that were asked to stop, and of gangs whose outcome is decided."""
     for _, run_id in sorted((state.runs[run_id].job_id, run_id) for run_id in state.to_stop):
         if (reason := state.reason_to_stop(state.runs[run_id])) is not None:
             yield RunStopping(run_id, reason)
 
 
 def limits(state: SchedulerState, uptime: int) -> Iterator[Change]:
-    """The processes of which the time is over; ``uptime`` is that of the boot, which nobody can set."""
+    """Stop the runs that have reached their time limit, by ``uptime``, a clock that nobody can set."""
     for one in state.timers.due(state, uptime):
         if one.signal is None:
             yield from stop(state, [one.run.run_id], jb.TIME_LIMIT)
 
 
 def warned(state: SchedulerState, stimuli: Iterable[Stimulus], uptime: int) -> Iterator[Change]:
-    """Record that jobs were warned."""
+    """Record that jobs got their warning signals."""
     for one in stimuli:
         if isinstance(one, JobWarned) and (run := state.runs.get(one.run_id)) is not None:
             job = state.running.jobs[run.job_id]
@@ -39,19 +39,19 @@ def warned(state: SchedulerState, stimuli: Iterable[Stimulus], uptime: int) -> I
 
 
 def stop(state: SchedulerState, run_ids: Iterable[str], reason: str) -> Iterator[Change]:
-    """These are to end, if they are not yet."""
+    """Stop runs, except those that are being stopped already."""
     for run_id in run_ids:
         if state.runs[run_id].stop_reason is None:
             yield RunStopping(run_id, reason)
 
 
 def stop_task(state: SchedulerState, task: Task, reason: str, now: int) -> Iterator[Change]:
-    """The process of a running task is to be ended, and it is not tried again."""
+    """Stop the process of a running task, which is then not tried again."""
     asked_at = task.stop_requested_at or now
     yield TaskStopAsked(asked_at, task.task_id, task.job_id, task.cluster_id, task.grace_s, reason)
     yield from stop(state, state.runs_of_task(task.task_id, task.job_id), reason)
 
 
 def end_waiting(task: Task, message: str, now: int) -> TaskEnded:
-    """A task that waits never starts, because its owner has ended."""
+    """The end of a waiting task whose owner has ended."""
     return TaskEnded(now, task.task_id, task.job_id, task.cluster_id, "cancel", tk.OWNER_ENDED, message)
