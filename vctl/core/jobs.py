@@ -178,12 +178,12 @@ class Preemption:
     ends_ns: int
     told: bool = False
     ending: bool = False
-    """Whether its processes were told to end."""
+    """Whether the processes of the victim are being stopped."""
 
 
 @value(frozen=True, slots=True)
 class Run:
-    """One process of one attempt of a job: where it is and what it holds there."""
+    """One process of one attempt of a job or a task: where it is, and what it holds there."""
 
     run_id: str
     job_id: int

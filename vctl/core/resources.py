@@ -100,7 +100,7 @@ def is_unit_request(amount: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def _core_set(cores: tuple[int, ...]) -> frozenset[int]:
-    """One shared set for equal cores."""
+    """The core ids as a set; equal tuples share one set."""
     return frozenset(cores)
 
 
@@ -167,7 +167,7 @@ class FreeCapacity:
         return free
 
     def take(self, request: Amounts) -> Allocation:
-        """Take a request that fits; returns exactly what was taken."""
+        """Take a request, which must fit; returns exactly what was taken."""
         assert self.fits(request), (request, self.free)
         allocation = self.choice(request)
         self.take_exactly(allocation)

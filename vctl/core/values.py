@@ -16,7 +16,7 @@ def compiled(name: str, source: str, scope: dict[str, Any]) -> Callable[..., Any
 
     The source must contain no text but the code of the caller and the names of fields.
     """
-    exec(source, scope)  # noqa: S102 - of names of fields
+    exec(source, scope)  # noqa: S102 - made of names of fields only
     found: Callable[..., Any] = scope[name]
     return found
 

@@ -39,7 +39,7 @@ class Tables:
     queue: QueuePolicy
     """The queue policy of the primary cluster."""
     clusters: Sequence[Cluster]
-    """Parents first."""
+    """All clusters but the primary, parents first."""
     vnodes: dict[str, list[VNode]]
     """Cluster id -> its virtual nodes."""
     runs: Sequence[Run]

@@ -31,7 +31,7 @@ GANG_ENDED = "GangEnded"
 class Changed:
     """The objects that changed since their reader looked last. A reader looks only at these, and clears them.
 
-    It may contain too much, but never too little. After a load, all but ``started`` have every object.
+    It may contain too much, but never too little. After a load it has all runs, nodes and awaited jobs.
     """
 
     runs: dict[str, None]

@@ -119,9 +119,9 @@ class ClusterRemoved(Change):
 
     cluster_id: str
     returned: tuple[int, ...] = ()
-    """Leases that end with it."""
+    """The leases that it had borrowed: they end with it."""
     lent: tuple[int, ...] = ()
-    """Leases of which it was the lender."""
+    """The leases of which it was the lender."""
     lender_id: str | None = None
     """The new lender of the leases in ``lent``."""
     silent: bool = False

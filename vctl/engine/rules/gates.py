@@ -39,7 +39,7 @@ def judged(condition: str, one: AwaitedOver) -> str:
 
 
 def followed(job: PendingJob, condition: str, name: str, now: int, *, met: bool) -> DependencyMet | JobEnded:
-    """The change for a job whose condition is met or, if not, impossible: then the job never runs."""
+    """The change for a job whose condition is met or (not ``met``) impossible: then the job never runs."""
     if met:
         return DependencyMet(job.job_id, job.submission_id, job.parent_id, condition, name, job.waits_for - 1)
     wish = {"ok": "to succeed", "notok": "to fail", "any": "to end"}[condition]

@@ -126,7 +126,7 @@ def _fresh(name: str, count: int, taken: Collection[str]) -> tuple[str, ...]:
 
 
 def unused(state: SchedulerState, kind: str) -> list[Node]:
-    """The machines of a kind of provider that hold nothing and no nomination; of Ray only the dead ones."""
+    """The unused machines of a kind of provider, without those nominated for a job; of Ray only dead ones."""
     ledger = state.ledger
     nominated = {
         ledger.vnodes[vnode_id].node_id for vnode_id in nominated_slots(state) if vnode_id in ledger.vnodes
@@ -142,7 +142,7 @@ def unused(state: SchedulerState, kind: str) -> list[Node]:
 
 
 def unneeded(state: SchedulerState, memo: Memo, now: Now, new_id: NewId) -> Iterator[Change]:
-    """Remove machines of the provider that were unused for the idle time, and dead ones at once."""
+    """Remove machines that were unused for the idle time, dead ones at the second look that finds them so."""
     kind, before = state.machine_terms.kind, memo.idle_machines
     found = {node.node_id: node for node in unused(state, kind)}
     memo.idle_machines = {node_id: before.get(node_id, now.uptime) for node_id in found}

@@ -1,4 +1,4 @@
-"""Tasks that use objects: they become ready, wait while other tasks make the objects, or fail with those."""
+"""Tasks that use objects: they become ready, wait while other tasks make the objects, or fail."""
 
 from __future__ import annotations
 
