@@ -1,18 +1,21 @@
 """A Ray cluster for one job: started before its command, kept in step with its virtual nodes, ended with it.
 
-Run as a script, `python -I -S private_ray.py NODES FOLDER plain|dashboard -- COMMAND`, as the main process of a run. It
-forks a keeper, waits until the keeper has started Ray, and becomes COMMAND, with RAY_ADDRESS in its environment. So
-signals and the exit code are those of the command itself.
+Run as a script, `python -I -S private_ray.py NODES FOLDER plain|dashboard -- COMMAND`, as the main process
+of a run. The script forks a keeper, waits until the keeper has started Ray, and replaces itself (exec) by
+COMMAND, with RAY_ADDRESS in the environment. So the main process has the signals and the exit code of
+COMMAND.
 
-    NODES     a file with the virtual nodes, as `vctl/daemon/private_rays.py` writes it; read again when it is replaced
-    FOLDER    the temporary directory of this Ray alone; its name is short, as unix sockets lie in it
+    NODES     a file with the virtual nodes, written by vctl/daemon/private_rays.py; read again when replaced
+    FOLDER    the temporary directory of this Ray alone; its path is short, because unix sockets are in it
 
-The keeper is the parent of every process of this Ray: of the head (GCS and its raylet) for the first virtual node and
-of one raylet for each other one. It starts again a raylet that ended, adds one for what a virtual node gains, and
-drains the last ones when a virtual node shrinks. When the head ends, it kills the command, which could only hang; when
-the command ends, it kills all of Ray and removes FOLDER. When the keeper is killed the supervisor ends what is left.
-The raylets of other machines have keepers there (ray_satellite.py); what they need of each other goes through the
-scheduler (on_ray/rays.py), by NODES and the file beside it.
+The keeper is the parent of every process of this Ray: of the head (the GCS and a raylet) for the first
+virtual node, and of one raylet for each other virtual node. The keeper restarts a raylet that ended, adds a
+raylet when a virtual node grows, and drains the newest raylets of a virtual node that shrinks. When the head
+ends, the keeper kills the command, which could only hang. When the command ends, the keeper kills all of Ray
+and removes FOLDER. When the keeper is killed, the supervisor ends the remaining processes.
+
+The raylets on other machines have keepers there (ray_satellite.py). The keepers exchange messages through the
+scheduler (on_ray/rays.py): they read NODES, and write the file NODES.said.
 """
 
 import json
@@ -44,13 +47,13 @@ DASHBOARD, PLAIN = "dashboard", "plain"
 HERE = "127.0.0.1"
 DRAIN_S = 10
 TRIES = 3
-"""How often a start is tried: Ray gives up after 30 s, which a busy machine may need."""
+"""How often a start is tried: `ray start` gives up after 30 s, and a busy machine may need longer."""
 _AGAIN_S = (1.0, 30.0)  # first and longest wait before a raylet that ended is started again
 _LOOK_S = 0.5
 
 
 def main(words: list[str]) -> "NoReturn":
-    """Become the command, or exit with 1, 126 or 127."""
+    """Start Ray and become the command. Exits with 1 if Ray does not start, 126 or 127 as a shell would."""
     nodes, folder, kind, _, *command = words
     if shutil.which(command[0]) is None:
         _refuse(f"cannot run {command[0]}: there is no such program", 127)
@@ -61,7 +64,7 @@ def main(words: list[str]) -> "NoReturn":
     ours, theirs = os.pipe()
     if not (child := os.fork()):
         if os.fork():
-            os._exit(0)  # so the keeper is no child of the command, which may wait for its children
+            os._exit(0)  # the keeper must be no child of the command, which may wait for all its children
         os.close(ours)
         Keeper(ray, nodes, folder, driver, theirs).keep(dashboard=kind == DASHBOARD)
     os.waitpid(child, 0)
@@ -78,7 +81,7 @@ def main(words: list[str]) -> "NoReturn":
 
 
 class Raylet:
-    """A raylet that was started: its part of a virtual node, its pid, and until when it may drain."""
+    """A raylet that was started: its part of a virtual node, its pid, and the deadline of its drain."""
 
     def __init__(self, name: str, part: "dict[str, Any]", pid: int, node_id: str) -> None:
         self.name, self.part, self.pid, self.node_id = name, part, pid, node_id
@@ -86,15 +89,15 @@ class Raylet:
 
 
 class Keeper(Parent):
-    """The process that has started this Ray, and ends it."""
+    """The parent process of a job's Ray: starts it, keeps it in step with the virtual nodes, and ends it."""
 
     def __init__(self, ray: str, nodes: str, folder: str, driver: int, answer: int) -> None:
         super().__init__(ray, folder)
         self.nodes, self.answer, self.driver = nodes, answer, driver
         self.raylets: dict[str, list[Raylet]] = {}
-        """Virtual node -> its raylets, the first one first."""
+        """Virtual node -> its raylets, in the order of their start."""
         self.head: set[int] = set()
-        """Processes without which this Ray is over."""
+        """Pids of the GCS and the head's raylet: this Ray is over when one of them ends."""
         self.count = 0
         self.pause_s, self.not_before, self.due = _AGAIN_S[0], 0.0, 0.0
         self.growth: ray_growth.Growth | None = None
@@ -102,7 +105,7 @@ class Keeper(Parent):
         self.says: dict[str, Any] = {}
 
     def keep(self, *, dashboard: bool) -> "NoReturn":
-        """From the start to the end of this Ray."""
+        """Start Ray, serve until it is over, end it, and exit."""
         code = 0
         try:
             self.prepare()
@@ -113,14 +116,14 @@ class Keeper(Parent):
         except (Failed, OSError, ValueError) as error:
             say(f"Ray did not start: {error}")
             code = 1
-        except BaseException as error:  # noqa: BLE001  # whatever it is, Ray must not be left behind
+        except BaseException as error:  # noqa: BLE001  # on any error, Ray must not be left behind
             say(f"the keeper of Ray failed: {error!r}")
             code = 1
         self.end()
         os._exit(code)
 
     def prepare(self) -> None:
-        """Become the parent of all that comes from here, deaf to what the command is told."""
+        """Prepare the keeper of the head: a session of its own, so that it gets no signals of the command."""
         os.setsid()
         self.begin()
         try:
@@ -133,7 +136,7 @@ class Keeper(Parent):
         self.env.pop("OMP_NUM_THREADS", None)
 
     def begin(self) -> None:
-        """Become the parent of all that comes from here."""
+        """Become the subreaper of all processes of Ray, watch NODES, and make FOLDER."""
         self.become_parent()
         self.watch = watch.Watch()
         self.watch.add(pathlib.Path(self.nodes).parent, watch.MOVED_TO)
@@ -142,7 +145,7 @@ class Keeper(Parent):
         self.plain = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
 
     def make_folder(self) -> None:
-        """Make the directory of this Ray."""
+        """Make FOLDER and watch it."""
         os.mkdir(self.folder, 0o700)
         self.watch.add(pathlib.Path(self.folder), watch.MOVED_TO)
 
@@ -154,7 +157,7 @@ class Keeper(Parent):
         head = [
             "--head", "--port=0", f"--ray-client-server-port={port}", "--no-monitor",
             f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-host={self.own_address or HERE}",
-            # where that port is taken, Ray goes on without its dashboard, of which it starts a part in any case
+            # Ray starts a part of its dashboard in any case; if the port is taken, Ray goes on without it
             f"--dashboard-port={0 if dashboard else taken}",
         ]  # fmt: skip
         for left in reversed(range(TRIES)):
@@ -179,7 +182,7 @@ class Keeper(Parent):
         self.told |= {
             "RAY_ADDRESS": self.address,
             "RAY_enable_autoscaler_v2": "1",
-        }  # request_resources asks the GCS
+        }  # with autoscaler v2, request_resources sends its request to the GCS
         if dashboard:
             url = self.dashboard()
             self.told["RAY_API_SERVER_ADDRESS"] = url
@@ -190,7 +193,7 @@ class Keeper(Parent):
         os.close(self.answer)
 
     def start_others(self, others: "list[dict[str, Any]]") -> None:
-        """Start the raylets that join. Raises Failed, Over."""
+        """Start a raylet for each of these virtual nodes; it joins the head. Raises Failed, Over."""
         for node in others:
             for left in reversed(range(TRIES)):
                 try:
@@ -201,7 +204,7 @@ class Keeper(Parent):
                         raise
 
     def wait_for_others(self) -> None:
-        """Wait for the raylets on other machines. Raises Failed, Over."""
+        """Wait until the raylets on other machines have joined. Raises Failed, Over."""
         while True:
             shown = self.shown()
             if shown.get("failed"):
@@ -214,20 +217,25 @@ class Keeper(Parent):
             self.watch.read()
 
     def tell(self, **news: "Any") -> None:
-        """Say what other machines need to know; on one machine nobody does."""
+        """Add to the messages for the keepers on other machines (NODES.said); nothing on a single machine."""
         says = {**self.says, **news}
         if self.own_address and says != self.says:
             ray_parent.put(f"{self.nodes}{ray_parent.SAID}", says)
             self.says = says
 
     def shown(self) -> "dict[str, Any]":
-        """What the scheduler shows of the virtual cluster now."""
+        """Read NODES: the virtual cluster as the scheduler shows it now."""
         with open(self.nodes, encoding="utf-8") as file:
             shown: dict[str, Any] = json.load(file)
         return shown
 
     def wanted(self, shown: "dict[str, Any]", leaving: "dict[str, Any]") -> "dict[str, dict[str, Any]]":
-        """The virtual nodes as raylets are to have them: as they are, less what somebody is about to take."""
+        """The virtual nodes that need raylets, by id, with the resources that their raylets may have.
+
+        A virtual node without resources is left out while its resources are leased idle or in separate
+        raylets. ``leaving``: a request to use less; its ``nodes`` has the most that each virtual node may
+        use.
+        """
         nodes = {node["id"]: node for node in shown["nodes"] if node["resources"] or not node["growth"]}
         for vnode_id, most in leaving.get("nodes", {}).items():
             less = raylets.clipped(nodes.pop(vnode_id, {"resources": {}}), most)
@@ -236,7 +244,7 @@ class Keeper(Parent):
         return nodes
 
     def leaving(self, shown: "dict[str, Any]") -> "dict[str, Any]":
-        """What was asked to be left, as long as it is to be."""
+        """The present request to leave resources (file NODES.leaving, else ``leaving`` in NODES), or {}."""
         asked: dict[str, Any] = shown.get("leaving", {})
         try:
             with open(f"{self.nodes}{ray_parent.LEAVING}", encoding="utf-8") as file:
@@ -246,7 +254,7 @@ class Keeper(Parent):
         return asked if asked and time.time() < asked["until"] else {}
 
     def joins(self) -> list[str]:
-        """The options of a raylet that is not the head's; one log monitor reads the logs of all."""
+        """The options of `ray start` for a raylet that joins; only the head has a log monitor."""
         return [f"--address={self.address}", "--include-log-monitor=false"]
 
     def start(self, node: "dict[str, Any]", part: "dict[str, Any]", options: list[str]) -> None:
@@ -259,7 +267,7 @@ class Keeper(Parent):
         self.raylets.setdefault(node["id"], []).append(Raylet(name, part, pid, node_id))
 
     def dashboard(self) -> str:
-        """Where the dashboard is, as Ray's command has said. Raises Failed."""
+        """The URL of the dashboard, from the output of `ray start`. Raises Failed."""
         with open(self.log, encoding="utf-8", errors="replace") as file:
             found = re.search(re.escape(self.own_address or HERE) + ":[0-9]+", file.read())
         if found is None:
@@ -269,7 +277,7 @@ class Keeper(Parent):
     # ---- while the command runs ----
 
     def serve(self) -> None:
-        """Keep raylets and virtual nodes in step until the command, or the head, has ended."""
+        """Keep the raylets in step with the virtual nodes until Over is raised."""
         while True:
             self.check()
             for of_node in self.raylets.values():
@@ -292,23 +300,24 @@ class Keeper(Parent):
             self.watch.read()
 
     def check(self) -> None:
-        """Without its head a Ray is over. Raises Over."""
+        """Kill the command if the head has ended. Raises Over in that case."""
         if any(pid in self.ended for pid in self.head):
             say("the head of the job's Ray has ended; the command cannot go on without it and is killed")
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
             raise Over
 
     def due_s(self) -> float:
-        """When to look again without being woken."""
+        """Seconds until the next look if nothing wakes this process before."""
         if any(one.until is not None for of_node in self.raylets.values() for one in of_node):
             return _LOOK_S
         times = [self.not_before - time.monotonic(), self.due - time.time()]
         return min((seconds for seconds in times if seconds > 0), default=START_S)
 
     def follow(self, shown: "dict[str, Any]") -> float:
-        """Start, drain and end raylets as the virtual nodes are now; until when a part of them is to be left.
+        """Start, drain and kill raylets until they match the virtual nodes.
 
-        Raises Failed, Over, FileNotFoundError.
+        Returns the Unix time at which a request to leave resources ends; 0 if there is none. Raises Failed,
+        Over, FileNotFoundError.
         """
         leaving = self.leaving(shown)
         wanted = self.wanted(shown, leaving)
@@ -336,7 +345,7 @@ class Keeper(Parent):
             self.tell(left=self.answered)
         for vnode_id, node in wanted.items():
             of_node = self.raylets.setdefault(vnode_id, [])
-            part = raylets.missing(node, [one.part for one in of_node])  # what drains is not free yet
+            part = raylets.missing(node, [one.part for one in of_node])  # draining raylets still count
             if part is not None:
                 if now < self.not_before:
                     continue
@@ -346,14 +355,14 @@ class Keeper(Parent):
         return float(leaving.get("until", 0))
 
     def grow(self, shown: "dict[str, Any]") -> None:
-        """Let the virtual cluster grow by what this Ray has to do, and shrink when that is done."""
+        """Let the virtual cluster grow with the demand of this Ray, and shrink when it is idle."""
         if "elastic" in shown and self.growth is None:
             self.growth = ray_growth.Growth(self, self.nodes, self.plain)
         if self.growth is not None:
             self.growth.turn(shown)
 
     def end(self) -> None:
-        """Kill all of this Ray, and remove its files."""
+        """Kill all processes of this Ray, and remove FOLDER."""
         super().end()
         shutil.rmtree(self.folder, ignore_errors=True)
 

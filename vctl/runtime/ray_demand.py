@@ -1,4 +1,4 @@
-"""Which raylets a Ray lacks: what of its pending demand fits no raylet, as nodes that it could have. Pure."""
+"""Computes the raylets that a Ray lacks: nodes for the pending demand that fits no present raylet. Pure."""
 
 import math
 
@@ -9,9 +9,9 @@ if MYPY:
     Amounts = dict[str, float]
     Where = dict[str, str]
     Place = tuple[Amounts, Where]
-    """What a raylet has free, and its labels."""
+    """The free resources of a raylet, and its labels."""
     Node = tuple[Amounts, Where, bool]
-    """What a node that is lacking is to have, the label selectors that it has to match, and whether less would do."""
+    """A lacking node: its resources, its label selectors, and whether a smaller node would help too."""
 
 SPREAD, PACK = "STRICT_SPREAD", "STRICT_PACK"
 _WHOLE = ("CPU", "GPU", "memory", "object_store_memory")
@@ -24,12 +24,17 @@ def lacking(
     most: "Amounts",
     scale: int,
 ) -> "list[Node]":
-    """The nodes by which a Ray has to grow, as few as possible; none for what no node can ever hold.
+    """The nodes by which a Ray has to grow; none for demand that no new node can hold.
 
-    ``free``: what each raylet has free, that of the raylets that are to come included (in place of their labels, the
-    selectors with which they were asked for). ``requests``: shape, label selectors, count. ``gangs``: strategy and
-    bundles of placement groups. ``most``: what a new node has at most; a resource that is missing there has no limit.
-    ``scale``: by how much a node is smaller than it could be.
+    Places the demand first-fit, the largest requests first: first the gangs, then the requests. A shape that
+    does not fit becomes one node for as many of its requests as fit there. The bundles of a gang that do not
+    fit become one node; for STRICT_SPREAD, one node each.
+
+    ``free``: the free resources and labels of each raylet. A raylet that has not joined yet counts too, with
+    the label selectors of its task instead of labels. ``requests``: shape, label selectors, count.
+    ``gangs``: strategy and bundles of placement groups. ``most``: the largest new node; a resource that is
+    missing there has no limit. ``scale``: a new node for requests holds only one ``scale``-th of the
+    requests that would fit.
     """
     places = [(dict(amounts), labels) for amounts, labels in free]
     found: list[Node] = []
@@ -61,7 +66,7 @@ def lacking(
 
 
 def times(shape: "Amounts", most: "Amounts") -> int:
-    """How often a request fits a node of that size."""
+    """How often a shape fits a node of the size ``most``; a shape without limits fits 2**30 times."""
     fits = [
         math.floor(most[name] / amount + 1e-9) for name, amount in shape.items() if amount and name in most
     ]
@@ -69,12 +74,12 @@ def times(shape: "Amounts", most: "Amounts") -> int:
 
 
 def whole(amounts: "Amounts") -> "Amounts":
-    """Amounts that a node of Ray can have."""
+    """Round the standard resources up, because a Ray node has whole amounts of them; drops zero amounts."""
     return {name: math.ceil(a - 1e-9) if name in _WHOLE else a for name, a in amounts.items() if a}
 
 
 def total(bundles: "Iterable[Amounts]") -> "Amounts":
-    """The sum of amounts."""
+    """The sum of bundles."""
     found: Amounts = {}
     for bundle in bundles:
         for name, amount in bundle.items():
@@ -83,12 +88,12 @@ def total(bundles: "Iterable[Amounts]") -> "Amounts":
 
 
 def less(amounts: "Amounts", part: "Amounts") -> "Amounts":
-    """What is left of amounts, never below 0."""
+    """``amounts`` minus ``part``, never below 0."""
     return {name: max(amount - part.get(name, 0), 0) for name, amount in amounts.items()}
 
 
 def matches(where: "Where", labels: "Where") -> bool:
-    """Whether labels are as the selectors want them, or are those selectors."""
+    """Whether labels match selectors. Equal ``labels`` match: they may be selectors (see ``lacking``)."""
     return where == labels or all(_is_one(text, labels.get(key)) for key, text in where.items())
 
 

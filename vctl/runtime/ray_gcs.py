@@ -1,8 +1,9 @@
-"""Asks the GCS of a Ray what Ray's autoscaler asks it: the pending demand, and to drain a node.
+"""Calls the GCS of a Ray as Ray's autoscaler does: reads the pending demand, or drains a node.
 
-Run by the Python that has Ray: ``ray_gcs.py ADDRESS watch SECONDS`` writes a line of JSON every so often, ``ray_gcs.py
-ADDRESS drain NODE REASON SECONDS TEXT`` ends with 0 when the drain was accepted. Importing ``ray`` would cost a second
-and 40 MB more than its messages, so these are imported without the package around them.
+Run by the Python that has Ray. ``ray_gcs.py ADDRESS watch SECONDS`` writes a line of JSON every SECONDS
+seconds. ``ray_gcs.py ADDRESS drain NODE REASON SECONDS TEXT`` exits with 0 if Ray accepted the drain, else
+1. Importing ``ray`` would cost a second and 40 MB more than importing its protobuf messages alone, so the
+messages are imported without ``ray/__init__.py``.
 """
 
 import importlib
@@ -18,7 +19,7 @@ if MYPY:
     from typing import Any
 
 IDLE, PREEMPTED = "1", "2"
-"""Why a node is drained: it is idle (refused if it is not), or it is taken away at a deadline."""
+"""Ray's reasons of a drain: the node is idle (refused if it is not); the node will be taken at a deadline."""
 WATCH, DRAIN = "watch", "drain"
 _DEAD, _DRAINING = 2, 4
 _TIMEOUT_S = 10.0
@@ -26,7 +27,7 @@ _NOT_IN = 2
 
 
 def main(words: list[str]) -> int:
-    """Do what the arguments say."""
+    """Carry out the arguments; the exit code."""
     address, what, *more = words
     stub, messages = _stub(address)
     token = (("authorization", f"Bearer {os.environ.get('RAY_AUTH_TOKEN', '')}"),)
@@ -49,7 +50,7 @@ def main(words: list[str]) -> int:
 
 
 class _WithoutPackage:
-    """Finds ``ray`` as a folder of modules, whose own ``__init__`` is not run."""
+    """Finds ``ray`` as a namespace package, so that ``ray/__init__.py`` is not run."""
 
     def find_spec(self, name: str, *_: object) -> "ModuleSpec | None":
         found = PathFinder.find_spec(name) if name == "ray" else None
@@ -71,7 +72,7 @@ def _read(state: "Any") -> "dict[str, Any]":
     requests = [
         [dict(one.request.resources_bundle), _selector(one.request), one.count]
         for one in state.pending_resource_requests
-        # what a placement group or one node alone has comes with no other node
+        # another node would not help with a resource of a placement group (_group_) or of one node (node:...)
         if not any("_group_" in name or ":" in name for name in one.request.resources_bundle)
     ]
     gangs = [
@@ -98,7 +99,7 @@ def _read(state: "Any") -> "dict[str, Any]":
 
 
 def _selector(request: "Any") -> dict[str, str]:
-    """The label selectors of a request, as vctl writes them."""
+    """The label selectors of a request as vctl writes them: ``a``, ``!a``, ``in(a,b)`` or ``!in(a,b)``."""
     found = {}
     for selector in request.label_selectors[:1]:
         for one in selector.label_constraints:
@@ -109,7 +110,7 @@ def _selector(request: "Any") -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # modules of vctl, which has the names of others
+    del sys.path[0]  # the directory of this file: its modules could shadow other ones
     try:
         sys.exit(main(sys.argv[1:]))
     except BrokenPipeError:

@@ -1,7 +1,8 @@
-"""The growth of a job's Ray by its own demand: one more raylet is a task, with a lease, a queue and a reason.
+"""Grows a job's Ray with its demand: each additional raylet is a task, with a lease, a queue and a reason.
 
-What the job has from the start is held by tasks too while there are such raylets; else they would be placed there.
-Stand-alone; the decisions are in ``ray_demand.py``.
+While such tasks exist, other tasks hold the resources of the raylets that the job started with. Otherwise
+the scheduler would place the raylet tasks on these resources. Stand-alone; the decisions are in
+``ray_demand.py``.
 """
 
 import json
@@ -25,16 +26,17 @@ else:
     from ray_parent import Parent, say
 
 RAYLET, HOLD = "ray-raylet", "ray-hold"
-"""The names of the tasks: a raylet; what keeps others off the resources of the raylets that came with the job."""
+"""Names of tasks: a raylet; a hold on the resources of the raylets that the job started with."""
 LOOK_S = 1.0
 WAIT_S = 2.0
-"""After that long a raylet that finds no place is asked for with half as much."""
+"""After this long, a raylet task that has not started is cancelled, and one half as large is submitted."""
 AGAIN_S = 30.0
+"""How long to wait after a failure of ``vctl task`` or of ray_gcs.py before the next try."""
 _JOIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_join.py")
 
 
 class Asked:
-    """A raylet that was asked for: what it is to have, and whether less would do too."""
+    """A raylet task: its resources and label selectors; ``more``: whether a smaller raylet would help too."""
 
     def __init__(self, amounts: "ray_demand.Amounts", where: "ray_demand.Where", *, more: bool) -> None:
         self.amounts, self.where, self.more = amounts, where, more
@@ -43,26 +45,30 @@ class Asked:
 
 
 class Growth:
-    """Asks for raylets and lets them go."""
+    """Submits raylet tasks when Ray lacks resources, and drains their raylets when they are idle."""
 
     def __init__(self, parent: Parent, nodes: str, env: dict[str, str]) -> None:
         self.parent, self.nodes, self.env = parent, nodes, env
         self.asked: dict[str, Asked] = {}
+        """Task id -> the raylet."""
         self.holds: list[str] = []
+        """Ids of the tasks that hold the resources of the first raylets."""
         self.leaving: set[str] = set()
-        """Nodes of Ray that were idle and drain."""
+        """Ray nodes that were idle and drain."""
         self.scale = 1
+        """See ``ray_demand.lacking``; doubled when a raylet task finds no place."""
         self.lacked = False
+        """Whether the last look found a lack; raylets are requested at the second such look in a row."""
         self.not_before = 0.0
         self.watch: subprocess.Popen[bytes] | None = None
-        """Writes what Ray has to do."""
+        """ray_gcs.py, which writes the demand of Ray."""
         self.line = b""
         self.again_s = AGAIN_S
         self.inputs: list[int] = []
-        """Where that is read."""
+        """The descriptor from which the demand is read; empty while ray_gcs.py does not run."""
 
     def turn(self, shown: "dict[str, Any]") -> None:
-        """Read what Ray has to do, and act on the newest."""
+        """Read the demand of Ray, and act on the newest line; starts ray_gcs.py if it does not run."""
         if self.watch is None:
             if time.monotonic() >= self.not_before:
                 self._watch()
@@ -101,7 +107,7 @@ class Growth:
         self.inputs.append(self.output)
 
     def look(self, seen: "dict[str, Any]", shown: "dict[str, Any]") -> None:
-        """Ask for what is lacking, and let go of what is idle. ``seen``: a line of ray_gcs.py; ``shown``: NODES."""
+        """Submit lacking raylets, and drain idle ones. ``seen``: a line of ray_gcs.py; ``shown``: NODES."""
         elastic = shown.get("elastic")
         self._note({} if elastic is None else elastic["raylets"])
         joined = {
@@ -130,7 +136,7 @@ class Growth:
             self.holds.clear()
 
     def _note(self, tasks: "dict[str, bool]") -> None:
-        """Which tasks run by now, and which have ended."""
+        """Update the raylet tasks. ``tasks``: task id -> whether it runs; a task that vanished has ended."""
         for task, one in list(self.asked.items()):
             if one.known and task not in tasks:
                 del self.asked[task]
@@ -139,7 +145,7 @@ class Growth:
     def _lacking(
         self, seen: "dict[str, Any]", shown: "dict[str, Any]", tasks: list[str], joined: "dict[str, Any]"
     ) -> "list[ray_demand.Node]":
-        """What is lacking beside the raylets of these tasks."""
+        """The nodes that Ray lacks in addition to its nodes and to the raylets of these tasks."""
         elastic, nodes = shown["elastic"], seen["nodes"].values()
         asked = {task: self.asked[task] for task in tasks}
         coming = [(one.amounts, one.where) for task, one in asked.items() if task not in joined]
@@ -175,7 +181,7 @@ class Growth:
             self.asked[task] = Asked(amounts, where, more=more)
 
     def _let_go(self, seen: "dict[str, Any]", joined: "dict[str, Any]", idle_s: float) -> None:
-        """Drain one idle raylet, the newest first; Ray refuses it if it is not idle after all."""
+        """Drain the newest idle raylet that is not needed; Ray refuses if the raylet is busy again."""
         asked = _asked(seen)
         self.leaving &= seen["nodes"].keys()
         newest_first = sorted(joined, key=lambda task: -self.asked[task].since)
@@ -197,7 +203,7 @@ class Growth:
     def _run(
         self, name: str, amounts: "ray_demand.Amounts", options: list[str], command: list[str]
     ) -> str | None:
-        """Start a task of the job; its id."""
+        """Submit a task of the job; its id, or None if that failed."""
         rest = {key: amount for key, amount in amounts.items() if key not in ("CPU", "GPU")}
         return self._vctl(
             "run", "--no-wait", "-o", "name", "--name", name, "--num-cpus", f"{amounts.get('CPU', 0):g}",
@@ -205,7 +211,7 @@ class Growth:
         )  # fmt: skip
 
     def _vctl(self, *words: str) -> str | None:
-        """What ``vctl task`` has printed; None when it has failed, which is said."""
+        """Run ``vctl task``; its output, or None if it failed, which is written to the log."""
         path = f"{self.parent.folder}/task.log"
         with open(path, "w+", encoding="utf-8", errors="replace") as file:
             code = self.parent.finish([sys.executable, "-I", "-m", "vctl", "task", *words], self.env, file)
@@ -219,10 +225,10 @@ class Growth:
 
 
 def _all(shown: "dict[str, Any]") -> "list[dict[str, Any]]":
-    """All virtual nodes, those on other machines too."""
+    """All virtual nodes, including those on other machines."""
     return [*shown["nodes"], *shown.get("others", ())]
 
 
 def _asked(seen: "dict[str, Any]") -> "list[tuple[ray_demand.Amounts, ray_demand.Where, int]]":
-    """What the program wants to have in all (``ray.autoscaler.sdk.request_resources``)."""
+    """The total that the program has requested (``ray.autoscaler.sdk.request_resources``)."""
     return [(shape, {}, count) for shape, count in seen["asked"]]

@@ -1,10 +1,13 @@
-"""A raylet as a task of its job: it joins the job's Ray with what the task has, and is drained before the task ends.
+"""A raylet as a task of its job: joins the job's Ray with the task's resources, drains before the task ends.
 
-Run as a script, ``python -I -S ray_join.py NODES FOLDER``, by the keeper's request (``ray_growth.py``). The resources
-are those of the task, the labels those of its virtual node. The notice of a lease that is called in (VCTL_LEASE_FILE)
-drains the raylet, if the task would have to end for it. SIGTERM reaches the raylet too. FOLDER is that of the Ray, says
-how to join, and goes when the Ray is over. Where there are several machines, NODES says how to join and has the notice,
-and FOLDER is made and removed here.
+Run as a script, ``python -I -S ray_join.py NODES FOLDER``, as a task that the keeper submits
+(``ray_growth.py``). The raylet has the resources of the task and the labels of its virtual node. When a
+lease is called in (VCTL_LEASE_FILE) and the task has to end for it, the script drains the raylet. SIGTERM
+reaches the raylet too.
+
+On one machine, FOLDER is the directory of the Ray: ``join.json`` in it says how to join, and it is removed
+when the Ray is over. On several machines, NODES says how to join and contains the notice of the lease, and
+this script makes and removes FOLDER.
 """
 
 import contextlib
@@ -31,7 +34,7 @@ else:
 
 TASK_LABEL = "vctl.io/task-id"
 NOTICE_S = 10.0
-"""How long a virtual node may be missing in NODES: the scheduler shows it with the start of the task."""
+"""How long to wait for the virtual node in NODES: the scheduler writes NODES when the task starts."""
 _LOOK_S = 0.5
 
 
@@ -51,7 +54,7 @@ class Guest(Parent):
             self.env.pop(name, None)
 
     def serve(self) -> None:
-        """Start the raylet, wait until it is to go or has gone, and let it finish its work."""
+        """Start the raylet and wait for its end; drain it when the lease of the task is called in."""
         self.become_parent()
         options = [f"--address={self.address}", f"--include-log-monitor={str(self.alone).lower()}"]
         if self.alone:
@@ -79,7 +82,7 @@ class Guest(Parent):
             self.changes.read()
 
     def how_to_join(self, folder: str) -> "tuple[dict[str, Any], str]":
-        """How a raylet joins this Ray, and the address of this machine where others are in it. Raises Failed."""
+        """How a raylet joins this Ray, and this machine's address (empty on one machine). Raises Failed."""
         if not self.alone:
             with open(f"{folder}/{ray_parent.JOIN}", encoding="utf-8") as file:
                 return json.load(file), ""
@@ -94,13 +97,13 @@ class Guest(Parent):
             time.sleep(0.05)
 
     def end(self) -> None:
-        """Kill the raylet, and remove its files."""
+        """Kill the raylet, and remove FOLDER if this process made it."""
         super().end()
         if self.alone:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def is_to_go(self) -> float | None:
-        """In how many seconds the task will be ended, if it was told so now."""
+        """Seconds until the task will be ended, if there is a new notice that names it; else None."""
         told, self.signals = signal.SIGURG in self.signals, set()
         if told or self.alone:
             with contextlib.suppress(OSError, ValueError, KeyError):
@@ -128,7 +131,7 @@ class Guest(Parent):
 
 
 def main(words: list[str]) -> "NoReturn":
-    """Be the parent of a raylet until it has gone."""
+    """Be the parent of a raylet until it has ended."""
     guest, code = None, 0
     try:
         guest = Guest(*words)

@@ -1,4 +1,4 @@
-"""A process above processes of Ray: runs Ray's command, sees what ends, and ends all of it. Stand-alone."""
+"""The parent of processes of Ray: runs Ray's command, notes which processes end, kills all. Stand-alone."""
 
 import ctypes
 import json
@@ -21,13 +21,13 @@ else:
 START_S = 120.0
 GCS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_gcs.py")
 TEMPORARY = "r"
-"""Ray's own directory in that of a Ray, which it opens to all users."""
+"""The subdirectory for Ray's own files: Ray opens it to all users, so its parent has to keep others out."""
 FOLDERS = "/tmp/vctl-ray-"
-"""What the paths of the directories of Rays begin with; the last ones are made by the keepers."""
+"""The prefix of the directories of Rays, which keepers make."""
 SAID, LEAVING, LEFT = ".said", ".leaving", ".left"
-"""Beside NODES: what a keeper says, what virtual nodes are to have soon, the answer that raylets have left the rest."""
+"""Suffixes of files beside NODES: messages of a keeper; a request to use less; the answer to the request."""
 JOIN = "join.json"
-"""In the directory of a Ray, while it runs: how a raylet joins it."""
+"""The file in the directory of a running Ray that says how a raylet joins it."""
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGNALS = (
     signal.SIGTERM,
@@ -50,7 +50,7 @@ class Over(Exception):
 
 
 class Parent:
-    """A child subreaper, so that everything which `ray start` leaves in the background is below it."""
+    """A child subreaper: every background process that `ray start` leaves becomes its child."""
 
     def __init__(self, ray: str, folder: str) -> None:
         self.ray, self.folder = ray, folder
@@ -58,14 +58,14 @@ class Parent:
         self.address = ""
         self.env: dict[str, str] = {}
         self.ended: dict[int, int] = {}
-        """Processes that have ended, and their exit codes."""
+        """Pids of processes that have ended, with their exit codes (negative: killed by a signal)."""
         self.signals: set[int] = set()
-        """Signals that have come."""
+        """Numbers of the signals that have come."""
         self.ends: int | None = None
         """A descriptor that is readable when Ray is to end."""
 
     def become_parent(self) -> None:
-        """Adopt what is left behind below; signals only wake it."""
+        """Become a child subreaper; signals then only wake this process."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for signo in (*_SIGNALS, signal.SIGCHLD):
@@ -102,7 +102,7 @@ class Parent:
             os.sched_setaffinity(0, mine)
 
     def finish(self, words: list[str], env: dict[str, str], output: "Any") -> int:
-        """Run a command to its end; its exit code. Raises Over, Failed."""
+        """Run a command to its end, at most ``START_S`` seconds; its exit code. Raises Over, Failed."""
         process = subprocess.Popen(
             words, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
@@ -116,7 +116,7 @@ class Parent:
         return process.returncode
 
     def drain(self, node_id: str, reason: str, seconds: float, text: str) -> bool:
-        """Let a raylet take no more work, finish what it has, and go; whether Ray accepts that."""
+        """Ask Ray to drain a node: no new work, an end when its work is done. True if Ray accepts."""
         words = [
             raylets.python_of(self.ray),
             GCS,
@@ -131,7 +131,7 @@ class Parent:
             return not self.finish(words, self.env, log)
 
     def pids(self, suffix: bytes) -> list[int]:
-        """Processes below, by the end of their program's name."""
+        """Pids of the descendants whose program has this suffix."""
         return [
             pid
             for pid in processes.descendants(os.getpid())
@@ -139,12 +139,15 @@ class Parent:
         ]
 
     def last_lines(self) -> str:
-        """The end of what Ray's command has written."""
+        """The last lines of the output of Ray's command."""
         with open(self.log, encoding="utf-8", errors="replace") as file:
             return "".join(file.readlines()[-_LAST_LINES:]).rstrip()
 
     def pause(self, most_s: float, others: "Sequence[int]") -> None:
-        """Wait until a process has ended, a signal has come or another descriptor is readable. Raises Over."""
+        """Wait for the end of a child, a signal, input on ``others``, or the end of the time.
+
+        Raises Over when ``ends`` is readable.
+        """
         ends = [] if self.ends is None else [self.ends]
         ready, _, _ = select.select([self.wake, *ends, *others], [], [], max(0.0, min(most_s, START_S)))
         if self.ends in ready:
@@ -154,7 +157,7 @@ class Parent:
         self.reap()
 
     def reap(self) -> bool:
-        """Note which processes have ended; False when there is none left."""
+        """Collect the children that have ended; False if no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -165,19 +168,19 @@ class Parent:
             self.ended[pid] = os.waitstatus_to_exitcode(status)
 
     def end(self) -> None:
-        """Kill all that is below."""
+        """Kill all descendants, and collect them."""
         while self.reap():
             processes.kill_all(lambda: processes.descendants(os.getpid()))
             time.sleep(0.01)
 
 
 def put(path: str, document: "Any") -> None:
-    """Write a document at once; it is nobody else's to read."""
+    """Write a document as JSON, atomically and readable only for its owner."""
     write(path, json.dumps(document))
 
 
 def write(path: str, text: str) -> None:
-    """Write a file at once; it is nobody else's to read."""
+    """Write a file, atomically and readable only for its owner."""
     with open(f"{path}.new", "w", encoding="utf-8", opener=_private) as file:
         file.write(text)
     os.rename(f"{path}.new", path)
@@ -188,5 +191,5 @@ def _private(path: str, flags: int) -> int:
 
 
 def say(text: str) -> None:
-    """Write a line into the log of the job."""
+    """Write a line to standard error, which is the log of the job."""
     os.write(2, f"vctl: {text}\n".encode(errors="replace"))

@@ -1,8 +1,8 @@
-"""The keeper of the raylets of one more machine: of a job's Ray whose head is elsewhere.
+"""The keeper of a job's raylets on one machine, if the head of the job's Ray is on another machine.
 
-Run as a script, `python -I -S ray_satellite.py NODES FOLDER -- COMMAND`, by the agent of a node (on_ray/rays.py). NODES
-says how to join; COMMAND, that of the job, says which Ray is used. It ends when it is told so by SIGTERM, or has no
-virtual node any more.
+Run as a script, `python -I -S ray_satellite.py NODES FOLDER -- COMMAND`, by the agent of a node
+(on_ray/rays.py). NODES says how to join. COMMAND, the command of the job, determines which installation of
+Ray is used. The satellite ends on SIGTERM, or when it has no virtual node any more.
 """
 
 import os
@@ -24,7 +24,7 @@ else:
 
 
 def main(words: list[str]) -> "NoReturn":
-    """Be the parent of raylets until they are to go."""
+    """Be the parent of raylets until they have to end."""
     nodes, folder, _, *command = words
     ray = raylets.program(command, os.environ.get("PATH", os.defpath))
     if ray is None:
@@ -36,10 +36,10 @@ def main(words: list[str]) -> "NoReturn":
 
 
 class Satellite(Keeper):
-    """The process that has started the raylets of one more machine, and ends them."""
+    """The process that starts and ends the raylets of a job on one more machine."""
 
     def prepare(self) -> None:
-        """Become the parent of all that comes from here. SIGTERM ends it."""
+        """Become the subreaper, and read from NODES how to join."""
         self.begin()
         join = self.shown()["join"]
         self.address = join["address"]
@@ -47,28 +47,28 @@ class Satellite(Keeper):
         self.env.pop("OMP_NUM_THREADS", None)
 
     def start_all(self, *, dashboard: bool) -> None:  # noqa: ARG002
-        """Start all raylets."""
+        """Start a raylet for each virtual node of this machine."""
         self.start_others([*self.wanted(self.shown(), {}).values()])
 
     def joins(self) -> list[str]:
-        """One log monitor reads the logs of the machine."""
+        """The options of `ray start`: the first raylet gets the log monitor of the machine."""
         first = not any(self.raylets.values())
         return [f"--address={self.address}", f"--include-log-monitor={str(first).lower()}"]
 
     def start(self, node: "dict[str, Any]", part: "dict[str, Any]", options: list[str]) -> None:
-        """Start a raylet, and say so. Raises Failed, Over."""
+        """Start a raylet, and tell the first keeper which virtual nodes are up. Raises Failed, Over."""
         super().start(node, part, options)
         self.tell(up=sorted(vnode_id for vnode_id, of_node in self.raylets.items() if of_node))
 
     def check(self) -> None:
-        """It is over when it is told so, or has nothing to do any more. Raises Over."""
+        """Raises Over after SIGTERM, and when there are neither raylets nor virtual nodes that need one."""
         if signal.SIGTERM in self.signals or not (
             any(self.raylets.values()) or self.wanted(self.shown(), {})
         ):
             raise Over
 
     def grow(self, shown: "dict[str, Any]") -> None:
-        """The keeper of the head sees to that."""
+        """Do nothing: the keeper of the head lets the virtual cluster grow."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What Ray's command is told of virtual nodes, and where that command is. Stand-alone, like processes.py."""
+"""Finds Ray's command, and makes its arguments from virtual nodes. Stand-alone, like processes.py."""
 
 import json
 import os
@@ -11,9 +11,9 @@ if MYPY:
     from typing import Any
 
 PACKAGE = "ray[default]"
-"""To be installed by this name: in the index another project has the name vctl."""
+"""What error messages tell users to install, not an extra of vctl: on PyPI, vctl is another project."""
 OBJECT_STORE_BYTES = 256 << 20
-"""Of a virtual node that has no object_store_memory."""
+"""The object store of a virtual node that has no object_store_memory."""
 LEAST_OBJECT_STORE_BYTES = 75 << 20
 _STANDARD = ("CPU", "GPU", "memory", "object_store_memory")
 SETTINGS = {
@@ -21,7 +21,7 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
-    # the node of a raylet that was killed is dead for the head after 5 s, that of a slow one after a minute
+    # the head declares a node dead about 5 s after its raylet was killed, and a minute after a raylet hangs
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "5",
@@ -41,7 +41,7 @@ def program(command: "list[str] | tuple[str, ...]", path: str, cwd: str | None =
 
 
 def python_of(ray: str) -> str:
-    """The Python that has Ray, by its command."""
+    """The Python that has Ray: the interpreter in the first line of Ray's command, else one beside it."""
     with open(ray, "rb") as file:
         first = file.readline().decode(errors="replace").strip()
     named = first[2:].strip()
@@ -54,7 +54,7 @@ def _beside(ray: str) -> str:
 
 
 def arguments(node: "dict[str, Any]", name: str) -> list[str]:
-    """What ``ray start`` is told of a virtual node, or of a part of one."""
+    """The arguments of ``ray start`` for a virtual node, or for a part of one."""
     amounts = node["resources"]
     store = amounts.get("object_store_memory", OBJECT_STORE_BYTES)
     others = {key: amount for key, amount in amounts.items() if key not in _STANDARD and amount}
@@ -72,7 +72,10 @@ def arguments(node: "dict[str, Any]", name: str) -> list[str]:
 
 
 def missing(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> "dict[str, Any] | None":
-    """The part of a virtual node that no raylet has yet; None when there is none. CPUs and GPUs are whole."""
+    """The part of a virtual node that no raylet has yet, or None. Standard resources are whole numbers.
+
+    A virtual node without resources gets one raylet too.
+    """
     taken = {gpu for part in parts for gpu in part["gpus"]}
     rest = {}
     for key, amount in node["resources"].items():
@@ -86,13 +89,13 @@ def missing(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> "dict[str,
 
 
 def clipped(node: "dict[str, Any]", most: "dict[str, float]") -> "dict[str, Any]":
-    """A virtual node of which no more may be used than that."""
+    """The virtual node with its resources limited to ``most``; zero amounts are dropped."""
     left = {key: min(amount, most.get(key, 0)) for key, amount in node["resources"].items()}
     return {**node, "resources": {key: amount for key, amount in left.items() if amount}}
 
 
 def exceeds(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> bool:
-    """Whether raylets have more than their virtual node."""
+    """Whether these raylets together have more of a resource than their virtual node."""
     keys = {key for part in parts for key in part["resources"]}
     return any(
         sum(part["resources"].get(key, 0) for part in parts) > node["resources"].get(key, 0) for key in keys
@@ -100,7 +103,7 @@ def exceeds(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> bool:
 
 
 def held_port() -> tuple[socket.socket, int]:
-    """A port that nobody else is given while the socket is open; Ray's client server shares it (SO_REUSEPORT)."""
+    """A port reserved while the socket is open; Ray's client server can share it (SO_REUSEPORT)."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     held.bind(("", 0))
