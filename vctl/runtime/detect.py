@@ -1,4 +1,4 @@
-"""Detects this machine as a node: CPUs and memory this process may use, GPUs, and a name for its type."""
+"""Detects this machine as a node: CPUs and memory that this process may use, GPUs, and its type's name."""
 
 import os
 import socket
@@ -32,7 +32,7 @@ class Machine:
 
 
 def read_text(path: str) -> str | None:
-    """A file's text, or None when there is none that we may read."""
+    """The text of a file, or None if it cannot be read."""
     try:
         return Path(path).read_text()
     except OSError:
@@ -45,7 +45,7 @@ def detect(
     read: Read = read_text,
     open_nvml: Callable[[], nvml.Nvml | None] = nvml.load,
 ) -> Machine:
-    """Look at the machine. What cannot be found out is left out and said in `notes`; nothing raises."""
+    """Detect the machine. Problems with GPUs become `notes`."""
     cpu_ids = tuple(sorted(os.sched_getaffinity(0)))
     cpus = min([len(cpu_ids) * SCALE, *_cpu_quotas(read)])
     memory_bytes = min([_memory_total(read), *_memory_limits(read)])
@@ -68,7 +68,7 @@ def detect(
 
 
 def template_id(cpus: int, memory_bytes: int, gpus: int) -> str:
-    """Name a type of machine: `8c16g`, `8c16g2gpu`; memory rounded to GiB, as the kernel keeps some of it."""
+    """The name of a machine type: `8c16g`, `8c16g2gpu`; memory is rounded, as the kernel keeps some of it."""
     whole = f"{max(1, cpus // SCALE)}c{max(1, round(memory_bytes / _GIB))}g"
     return f"{whole}{gpus}gpu" if gpus else whole
 
@@ -108,10 +108,10 @@ def _memory_limits(read: Read) -> Iterator[int]:
 
 
 def _cgroup_dirs(read: Read, controller: str) -> Iterator[str]:
-    """Directories of this process's cgroup and all above it, innermost first; '' means version 2.
+    """Directories of this process's cgroup and of all above it, innermost first. Controller '': version 2.
 
-    In a container the path is that of the host while the mount shows only our part of it, so the mount itself
-    is always looked at, too.
+    The last one is the mount itself. In a container the path of the cgroup may be the host's, while the mount
+    shows only the container's part, so the other directories may not exist.
     """
     for line in (read("/proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""The near side of ``relay``: a socket below the state directory at which the main process of a job knocks."""
+"""The client's side of ``relay``: a socket in the state directory to which a job's main process connects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = "attach"
 
 
 class Door:
-    """One socket for one job; nobody else can reach its directory. It ends with the process that made it."""
+    """The listening socket for one job, in a directory that other users cannot enter. A context manager."""
 
     def __init__(self, home: Path) -> None:
         folder = home / FOLDER
@@ -38,7 +38,7 @@ class Door:
         self.path.unlink(missing_ok=True)
 
     def hand_over_stdin(self) -> None:
-        """Give the standard input to the job as soon as it starts, while this process goes on."""
+        """Send the standard input (its descriptor) to the job as soon as the job connects, in a thread."""
 
         def wait() -> None:
             with contextlib.suppress(OSError):  # closed: the job is over
@@ -49,7 +49,7 @@ class Door:
         threading.Thread(target=wait, daemon=True).start()
 
     def opened(self, within_s: float) -> socket.socket | None:
-        """The line to the job once it has started."""
+        """The connection to the job; None if the job has not connected in time."""
         if not select.select([self.listening], [], [], within_s)[0]:
             return None
         return self.listening.accept()[0]

@@ -1,7 +1,4 @@
-"""The scheduler's end of the launcher: start it, have it hand numbers to supervisors, notice its death.
-
-One `ForkServer` is one launcher process.
-"""
+"""The scheduler's end of the launcher: starts it, sends numbers for supervisors, notices its death."""
 
 import os
 import select
@@ -17,12 +14,12 @@ from vctl.runtime.supervisor import NUMBER_BYTES
 _SCRIPT = str(Path(__file__).with_name("launcher.py"))
 _SEND_TIMEOUT_S = 2.0
 _CLOSE_TIMEOUT_MS = 1000
-# The launcher and the supervisors live long: they get nothing of the scheduler's environment but this.
+# The only variables of the scheduler that the launcher and the supervisors get, because they may outlive it.
 _KEPT = ("LD_LIBRARY_PATH", "PATH", "TZ")
 
 
 class ForkServer:
-    """A running launcher. Nothing waits for it: what is sent before it is ready is read when it is."""
+    """One launcher process. Numbers may be sent before it is ready; it reads them later."""
 
     def __init__(self, home: Path) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -34,7 +31,6 @@ class ForkServer:
             (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
         ]
         env = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        # The directory at the end is for whoever reads the list of processes.
         argv = [sys.executable, "-I", "-S", _SCRIPT, os.fspath(home)]
         try:
             self.pid = os.posix_spawn(sys.executable, argv, env, file_actions=files, setsid=True)
@@ -47,15 +43,18 @@ class ForkServer:
         self._handle = os.pidfd_open(self.pid)
 
     def is_dead(self) -> bool:
-        """Say whether the launcher has gone, without waiting."""
+        """Whether the launcher has ended."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         return bool(poll.poll(0))
 
     def hand(self, number: int, place: int, line: socket.socket) -> bool:
-        """Hand a number to the supervisor in a place; False when the launcher is dead or stuck and must be replaced."""
+        """Send a number and its line for the supervisor in a place.
+
+        False if the launcher is dead or stuck, and has to be replaced.
+        """
         try:
-            # A dead launcher must not end us: the process may have given SIGPIPE its default action.
+            # The program around may have set SIGPIPE to its default action: a dead launcher must not end it.
             socket.send_fds(
                 self._channel,
                 [number.to_bytes(NUMBER_BYTES, "little") + place.to_bytes(NUMBER_BYTES, "little")],
@@ -68,12 +67,12 @@ class ForkServer:
         return True
 
     def abandon(self) -> None:
-        """Make sure a launcher that failed us is gone."""
+        """Kill a launcher that failed."""
         processes.send_signal(self.pid, self._started, signal.SIGKILL)
         self.close()
 
     def close(self) -> None:
-        """End the launcher by ending its channel, and collect it; its supervisors go on."""
+        """End the launcher by closing its channel, and collect it; its supervisors continue."""
         self._channel.close()
         try:
             poll = select.poll()

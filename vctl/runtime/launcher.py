@@ -1,12 +1,14 @@
 """The fork server: a small process that forks supervisors, and hands numbers to them.
 
-Run as a script, `python -I -S launcher.py`, with the channel to the scheduler as its standard input. Each message is a
-number, the place where it is to be carried out and, as a file descriptor, the line of the number to the scheduler. In
-each place is one supervisor, forked when the first number comes that is for it. It gets its requests on the lines: a
-fork of Python costs more than all that a supervisor does for a short job, so the launcher has no part in those.
+Run as a script, `python -I -S launcher.py HOME`, with the channel to the scheduler as its standard input.
+Each message is a number, its place (the index of a supervisor) and, as a file descriptor, the line (a
+socket) of the number to the scheduler. There is one supervisor for each place; the launcher forks it when
+the first number for the place comes. The supervisor gets its requests on the lines, so the launcher takes no
+part in starting jobs: a fork of Python costs more than all other work of a supervisor for a short job.
 
-When the channel ends the launcher ends; supervisors end when they have nothing to do and their lines end. Killing the
-launcher loses nothing: the scheduler sees the lines that were on their way close, and sends them to the next one.
+The launcher ends when the channel ends. A supervisor ends when it has nothing to do and its lines have ended.
+Killing the launcher loses nothing: the lines in transit close, and the scheduler sends new ones to the next
+launcher.
 """
 
 import _ctypes
@@ -31,13 +33,14 @@ else:
     import supervisor
 
 CHANNEL = 0
-_UPWARDS = 3  # the channel of a supervisor to its launcher
+_UPWARDS = 3  # the descriptor of the channel between a supervisor and its launcher
 MESSAGE_BYTES = 2 * supervisor.NUMBER_BYTES
 _MOST_FILES = 1 << 20
-# What ctypes is made of, without its 3 ms of import.
+# The C extension of ctypes, because importing ctypes takes 3 ms.
 _PRCTL = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "prctl")
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
-# Waited for (supervisor) or not handled at all: a stray kill or a closed terminal must not end supervision.
+# The supervisor reads the first two from a signalfd. The others only stay blocked: a stray kill or a closed
+# terminal must not end supervision.
 _BLOCKED = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -48,8 +51,8 @@ def main() -> None:
     os.chdir("/")
     signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     for signo in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *_IGNORED_BY_PYTHON}:
-        signal.signal(signo, signal.SIG_DFL)  # what a job's process gets, whatever the scheduler ignored
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our supervisors
+        signal.signal(signo, signal.SIG_DFL)  # the scheduler may ignore some
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the supervisors
     home, boot = os.fsencode(sys.argv[1]), processes.boot_id().encode()
     _prctl(_PR_SET_NAME, b"vctl-launcher")
     gc.freeze()
@@ -71,11 +74,11 @@ def main() -> None:
                     places.pop(place, None)
                     if not any(_hand(one, number, line) for one in places.values()):
                         sys.stderr.write(f"cannot fork: {error.strerror}\n")
-            os.close(line)  # where nobody got it the scheduler hears that it has ended
+            os.close(line)  # if no supervisor got the line, this ends it, which the scheduler sees
 
 
 def _hand(to: _socket.socket, number: bytes, line: int) -> bool:
-    """Give a number to a supervisor; False when that has ended, or does not read what it gets."""
+    """Give a number to a supervisor; False if the supervisor has ended, or does not read its channel."""
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, line.to_bytes(supervisor.FD_BYTES, sys.byteorder))]
     try:
         to.sendmsg([number], rights, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
@@ -85,7 +88,7 @@ def _hand(to: _socket.socket, number: bytes, line: int) -> bool:
 
 
 def fork(home: bytes, boot: bytes) -> _socket.socket:
-    """Fork a supervisor; the channel on which it gets numbers. Raises OSError when the kernel refuses."""
+    """Fork a supervisor; returns the channel for its numbers. Raises OSError if the kernel refuses."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:
         if os.fork() == 0:
@@ -99,20 +102,20 @@ def fork(home: bytes, boot: bytes) -> _socket.socket:
 
 
 def _live(home: bytes, boot: bytes, channel: int) -> "NoReturn":
-    """The life of a supervisor."""
+    """Be a supervisor until it has nothing to do, then exit."""
     status = 70
     try:
         settle(channel)
         supervisor.Supervisor(home, boot, _UPWARDS).serve()
         status = 0
-    except BaseException:  # noqa: BLE001 - nothing may leave the child but by _exit
+    except BaseException:  # noqa: BLE001 - the child may only end by _exit
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(status)
 
 
 def settle(channel: int) -> None:
-    """In a new supervisor: a session of its own, nothing inherited but the standard files and its channel."""
+    """Prepare a new supervisor: a session of its own, with only the standard files and its channel open."""
     os.setsid()
     step_back()
     _prctl(_PR_SET_NAME, supervisor.NAME)
@@ -120,26 +123,26 @@ def settle(channel: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if channel != _UPWARDS:
         os.dup2(channel, _UPWARDS, inheritable=False)
-    # The job's standard input, inherited as it is; it also takes the launcher's channel away from us.
+    # /dev/null becomes the standard input of jobs; this also closes the channel of the launcher.
     os.dup2(os.open("/dev/null", os.O_RDWR), CHANNEL)
     os.closerange(_UPWARDS + 1, _MOST_FILES)
 
 
 def step_back() -> None:
-    """Let the scheduler go first where both want a CPU: what it does gives all supervisors their next runs.
+    """Give the scheduler priority for CPU time over this supervisor, by the autogroup of the session.
 
-    Else it falls behind where many short jobs run, until no supervisor has a run and CPUs stand still. The weight is
-    that of the session, and jobs have sessions of their own, so it is not theirs.
+    With many short jobs the scheduler would otherwise fall behind, until supervisors have no runs and CPUs
+    are idle. Jobs have sessions of their own, so they keep the normal weight.
     """
     try:
         with open("/proc/self/autogroup", "wb", buffering=0) as file:
             file.write(b"5")
     except OSError:
-        return  # a kernel without, or somebody did this a moment ago
+        return  # a kernel without autogroups, or one that refuses a second change so soon
 
 
 def close_inherited() -> None:
-    """Keep nothing but the three standard files: a lock held here would outlive the scheduler."""
+    """Close all files but the three standard ones: a lock held here would outlive the scheduler."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             try:

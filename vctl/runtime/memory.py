@@ -1,7 +1,7 @@
-"""The memory that processes use, as /proc tells it: their own pages, and what they share with each other counts once.
+"""Measures the memory that processes use, from /proc. Memory that they share with each other counts once.
 
-What the kernel can drop when it is short of memory, pages of files above all, does not count, as in a cgroup it would
-be dropped before anything is ended. Stand-alone, like processes.py. Imports only built-in modules.
+Pages of files do not count: the kernel can drop them when it is short of memory, and in a cgroup it would do
+so before it kills a process. Stand-alone, like processes.py. Imports only built-in modules.
 """
 
 import os
@@ -14,10 +14,11 @@ _SHARED_OUT = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
 
 
 def used_bytes(pids: list[int], enough: int) -> int:
-    """What the processes use together; where a first sum is not above ``enough``, that sum.
+    """The memory that the processes use together, in bytes; an upper bound if that is at most ``enough``.
 
-    The first sum counts a page once for each process that has it. The exact one takes the kernel a walk through all
-    pages. A process that is gone uses nothing; of one that may not be looked at the first sum counts.
+    The upper bound counts a shared page once for each process. If it is above ``enough``, the exact numbers
+    are read, for which the kernel walks through all pages. A process that is gone counts 0. For a process
+    that may not be examined, the upper bound counts.
     """
     sums = {pid: _sum(b"/proc/%d/status" % pid, _OWN) or 0 for pid in pids}
     if sum(sums.values()) <= enough:
@@ -30,7 +31,7 @@ def used_bytes(pids: list[int], enough: int) -> int:
 
 
 def _sum(path: bytes, names: tuple[bytes, ...]) -> int | None:
-    """The sum of some lines ``Name:  N kB`` of a file; None when it has none of them, or cannot be read."""
+    """The sum, in bytes, of some lines ``Name:  N kB`` of a file; None if there are none, or no file."""
     try:
         fd = os.open(path, _READ)
         try:
@@ -44,7 +45,7 @@ def _sum(path: bytes, names: tuple[bytes, ...]) -> int | None:
 
 
 def shown(size: int) -> str:
-    """Bytes as a person reads them."""
+    """A number of bytes for people: ``1.5 GiB``."""
     number = float(size)
     for unit in ("bytes", "KiB", "MiB"):
         if number < _KIB:

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, by NVIDIA's management library. Trouble is a note, never an exception."""
+"""Finds the GPUs of this machine with NVIDIA's management library (NVML). Errors become notes."""
 
 import ctypes
 import re
@@ -28,7 +28,7 @@ class Gpu:
 
 
 class NvmlError(Exception):
-    """A call into the library that did not succeed."""
+    """A call of the library failed."""
 
 
 class _Memory(ctypes.Structure):
@@ -48,7 +48,7 @@ class _Pci(ctypes.Structure):
 
 
 class Nvml:
-    """The library, through ctypes."""
+    """The library, called through ctypes."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -83,7 +83,7 @@ class Nvml:
 
 
 def load() -> Nvml | None:
-    """Open the library; None when the machine has none."""
+    """Open the library; None if it is not installed."""
     try:
         return Nvml(ctypes.CDLL(_LIBRARY))
     except OSError:
@@ -91,9 +91,9 @@ def load() -> Nvml | None:
 
 
 def gpus(visible: str | None, open_nvml: Callable[[], Nvml | None] = load) -> tuple[tuple[Gpu, ...], str]:
-    """The GPUs this process may give out, and a note (empty when all is well).
+    """The GPUs that this process may assign to jobs, and a note about a problem (empty if there is none).
 
-    `visible` is the CUDA_VISIBLE_DEVICES this process was started with: None for all of them.
+    `visible` is the CUDA_VISIBLE_DEVICES of this process; None means all GPUs.
     """
     try:
         nvml = open_nvml()
@@ -109,7 +109,10 @@ def gpus(visible: str | None, open_nvml: Callable[[], Nvml | None] = load) -> tu
 
 
 def _visible(found: list[Gpu], visible: str) -> tuple[tuple[Gpu, ...], str]:
-    """As CUDA reads it: indices or beginnings of UUIDs; the first that names no device ends the list."""
+    """The GPUs that CUDA_VISIBLE_DEVICES names by index or by a prefix of the UUID.
+
+    As with CUDA, the first word that names no single device, or one named before, ends the list.
+    """
     chosen: list[Gpu] = []
     for word in (part.strip() for part in visible.split(",")):
         matching = [

@@ -1,11 +1,11 @@
-"""Runs of supervisors of the version before, which had a directory each: read, and removed when they are over.
+"""Reads and removes the records of an earlier version of vctl, which had a directory for each run.
 
-    runs/<run>/lock     held (flock) while the supervisor lives; says "<pid> <start time>" of it
-    exits/<run>.start   the process runs
-    exits/<run>.exit    nothing of the run is left
+    runs/<run>/lock     locked (flock) while the supervisor lives; contains its "<pid> <start time>"
+    exits/<run>.start   exists once the process runs
+    exits/<run>.exit    exists once no process of the run is left
 
-A job can write here too: what is not as a supervisor writes it is Damaged. A disk that cannot be read raises
-RuntimeUnavailable.
+A job can write here too, so a file that is not as a supervisor writes it raises Damaged. A disk that cannot
+be read raises RuntimeUnavailable.
 """
 
 import contextlib
@@ -37,15 +37,16 @@ _EXIT = {
 
 
 class OldRecords:
-    """The files of all runs below one state directory that have a directory of their own."""
+    """The files of all runs of the earlier version in one state directory."""
 
     def __init__(self, home: Path) -> None:
         self.runs, self.exits = home / "runs", home / "exits"
 
     def claim(self, run_id: str) -> bool:
-        """Keep every supervisor of the version before from starting a run; False when one has taken it.
+        """Take a run, so that no supervisor of the earlier version starts it; False if one has taken it.
 
-        As those did it: who renames a directory that is not empty into place has the run.
+        Uses the protocol of that version: a process takes a run by renaming a non-empty directory to its
+        place.
         """
         staged, place = self.runs / f".{run_id}.{os.getpid()}", self.runs / run_id
         try:
@@ -53,7 +54,7 @@ class OldRecords:
             (staged / "moved").touch(mode=0o600)
             os.rename(staged, place)
         except FileNotFoundError:
-            return True  # there is no such place any more, nor anybody who looks there
+            return True  # without the directory ``runs``, no supervisor of the earlier version is left
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise _unavailable(error) from error
@@ -64,7 +65,7 @@ class OldRecords:
         return True
 
     def started(self, run_id: str) -> bool:
-        """Say whether a supervisor has taken up the run, ever."""
+        """Whether a supervisor of the earlier version has ever taken the run."""
         try:
             os.stat(self.runs / run_id)
         except FileNotFoundError:
@@ -74,7 +75,7 @@ class OldRecords:
         return not (self.runs / run_id / "moved").exists()
 
     def run_ids(self) -> list[str]:
-        """Every run a supervisor has taken up and nobody has forgotten."""
+        """Ids of all runs that were taken or claimed, and not removed since."""
         try:
             return sorted(name for name in os.listdir(self.runs) if not name.startswith("."))
         except FileNotFoundError:
@@ -83,7 +84,7 @@ class OldRecords:
             raise _unavailable(error) from error
 
     def start_record(self, run_id: str) -> StartRecord | None:
-        """Read that and how a run's process was started; None when it was not (yet). Raises Damaged."""
+        """Read how a run's process was started; None if it was not started. Raises Damaged."""
         path = self.exits / f"{run_id}.start"
         if (fields := _fields(path)) is None:
             return None
@@ -91,7 +92,7 @@ class OldRecords:
         return StartRecord(boot_id=_word(path, fields, "boot_id"), **numbers)
 
     def exit_record(self, run_id: str) -> ExitRecord | None:
-        """Read how a run ended; None when it has not. Raises Damaged."""
+        """Read how a run ended; None if it has not ended. Raises Damaged."""
         path = self.exits / f"{run_id}.exit"
         if (fields := _fields(path)) is None:
             return None
@@ -105,7 +106,7 @@ class OldRecords:
         )
 
     def set_aside(self, damaged: "Damaged") -> None:
-        """Give a file that is no record another name, so that it is looked at once and the right one has its place."""
+        """Rename a damaged file, so that it is reported only once and a good record can take its place."""
         try:
             os.rename(damaged.path, self.exits / f".aside-{os.urandom(6).hex()}")
         except FileNotFoundError:
@@ -114,7 +115,7 @@ class OldRecords:
             raise _unavailable(error) from error
 
     def read(self, read: Callable[[str], _Record | None], run_id: str, problems: list[str]) -> _Record | None:
-        """Read a record; one that is none is set aside, and a problem."""
+        """Read a record. A damaged one is set aside and added to ``problems``; the result is None then."""
         try:
             return read(run_id)
         except Damaged as damaged:
@@ -123,18 +124,21 @@ class OldRecords:
             return None
 
     def supervisor(self, run_id: str, *, held: bool) -> tuple[int, int] | None:
-        """Pid and start time of the run's supervisor, dead or alive: as the kernel says, else as the file says."""
+        """Pid and start time of the run's supervisor, dead or alive; None if they are unknown.
+
+        From the kernel's lock table if the lock is ``held``, else from the lock file.
+        """
         if held and (holder := processes.holder_of_lock(self.lock_path(run_id))):
             return holder, processes.start_time(holder) or 0
         try:
             words = (_text(self.runs / run_id / "lock") or "").split()
             pid, started = map(int, words)
         except (Damaged, ValueError):
-            return None  # somebody wrote into it
+            return None  # a job wrote into it
         return (pid, started) if 0 < pid < _MOST_PID and 0 <= started < _MOST else None
 
     def remove(self, run_id: str) -> None:
-        """Remove all files of a run but its log; the directory last, as it keeps the run from starting."""
+        """Remove all files of a run but its log; the directory last, because it prevents a second start."""
         run = self.runs / run_id
         files = (self.exits / f"{run_id}.start", self.exits / f"{run_id}.exit")
         try:
@@ -149,11 +153,11 @@ class OldRecords:
                 raise RuntimeUnavailable(f"cannot remove {run}") from None
 
     def lock_path(self, run_id: str) -> str:
-        """The file that a supervisor holds locked."""
+        """The path of the file that a supervisor keeps locked."""
         return f"{self.runs}/{run_id}/lock"
 
     def lock_is_held(self, run_id: str) -> bool:
-        """Whether a supervisor stands over the run."""
+        """Whether the supervisor of the run is alive."""
         try:
             lock = os.open(self.runs / run_id / "lock", _READ)
         except (FileNotFoundError, NotADirectoryError):
@@ -161,7 +165,7 @@ class OldRecords:
         except OSError as error:
             raise _unavailable(error) from error
         try:
-            # Shared: two observers at once must not take each other for the supervisor.
+            # A shared lock, so that two observers do not take each other for the supervisor.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -173,7 +177,7 @@ class OldRecords:
 
 
 class Damaged(Exception):
-    """A file that has the name of a record and is none."""
+    """A file with the name of a record that is no record."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path.parent.name}/{path.name} {problem}")
@@ -181,7 +185,7 @@ class Damaged(Exception):
 
 
 def _fields(path: Path) -> Mapping[str, str] | None:
-    """Read name=value lines."""
+    """Read the name=value lines of a file; None if there is no file. Raises Damaged."""
     if (text := _text(path)) is None:
         return None
     if not text.endswith("\n"):
@@ -204,7 +208,7 @@ def _number(path: Path, fields: Mapping[str, str], name: str, least: int, most: 
 
 
 def _text(path: Path) -> str | None:
-    """A file of ours, whole; None when it is not there. Anything else in its place is Damaged."""
+    """The text of a regular file; None if there is none. Raises Damaged for anything else in its place."""
     try:
         fd = os.open(path, _READ)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,7 @@
-"""The mark of a state directory: a file in ``records/`` that says whose records lie there, and that they are no copies.
+"""The mark of a state directory: a file in ``records/`` that says which tables the records there belong to.
 
-A copy of the directory has another inode; records that are copies say nothing of processes here.
+The mark contains its own inode number, which a copy of the directory does not have: copied records say
+nothing about processes on this machine.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The content of the mark; ``copied``: it was written elsewhere."""
+    """The content of the mark; ``copied``: the file is a copy."""
 
     name: str
     copied: bool
 
 
 def read(home: Path, folder: str = RECORDS) -> Place | None:
-    """The mark of a state directory; None when there is none that can be read."""
+    """The mark of a state directory; None if there is none, or if it cannot be read."""
     try:
         fd = os.open(home / folder / MARK, _READ)
     except OSError:
@@ -41,25 +42,25 @@ def read(home: Path, folder: str = RECORDS) -> Place | None:
 
 
 def write(home: Path, name: str) -> None:
-    """Mark the records as those of the tables that know this name."""
+    """Mark the records as those of the tables that have this name."""
     staged = home / RECORDS / f"{MARK}.new"
     fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.write(fd, f"{name} {os.fstat(fd).st_ino}\n".encode())
-        os.fsync(fd)  # the tables that know the name are synced, too
+        os.fsync(fd)  # the tables that have the name are synced, too
     finally:
         os.close(fd)
     os.rename(staged, home / RECORDS / MARK)
 
 
 def asides(home: Path) -> list[Path]:
-    """Files and folders that stood in the way of a record or a log, and records of a copied directory."""
+    """Paths that were moved aside: what blocked a record or a log, and the records of a copied directory."""
     found = (*home.glob("exits/.aside-*"), *home.glob("logs/.*.aside-*"), *home.glob("copied-*"))
     return sorted(found)
 
 
 def set_aside(home: Path) -> Path:
-    """Move records that were copied out of the way and begin with none; where they are now."""
+    """Move copied records into a new directory, and start without records; returns that directory."""
     aside = home / f"copied-{time.time_ns()}"
     aside.mkdir(mode=0o700)
     for name in _MOVED:

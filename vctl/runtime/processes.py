@@ -1,8 +1,7 @@
-"""Reads processes from /proc, and signals exactly the right one.
+"""Reads processes from /proc, and sends signals safely.
 
-Shared by the scheduler and, stand-alone, by the launcher: it imports nothing but built-in modules, because
-the launcher pays for every import before the first job can start. Knows nothing of jobs, runs or files of
-vctl.
+Shared by the scheduler and, stand-alone, by the launcher. It imports only built-in modules, because every
+import delays the first job of a new launcher. Knows nothing of jobs, runs or files of vctl.
 """
 
 import os
@@ -17,7 +16,7 @@ else:
     import _signal as signal
 
 TAG = 10
-"""RLIMIT_LOCKS: a limit that no kernel since 2.4.25 enforces, and every process has from the one that forked it."""
+"""RLIMIT_LOCKS: a limit that no kernel since 2.4.25 enforces, and that every process inherits."""
 _TAG_NAME = b"Max file locks"
 _READ = os.O_RDONLY | os.O_CLOEXEC
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -44,7 +43,7 @@ def boot_id() -> str:
 
 
 def process(pid: int) -> Process | None:
-    """Look at one process; None when there is none. A zombie is still one."""
+    """One process, possibly a zombie; None if there is none."""
     try:
         return Process(pid, _read(f"/proc/{pid}/stat"))
     except (FileNotFoundError, ProcessLookupError):
@@ -52,12 +51,15 @@ def process(pid: int) -> Process | None:
 
 
 def ticks_now() -> int:
-    """Now as /proc says when a process started: what starts between two equal ones has started then."""
+    """The present time in the unit of start times in /proc: clock ticks since boot.
+
+    A process that starts between two calls with equal results has this start time.
+    """
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // _TICK_NS
 
 
 def start_time(pid: int) -> int | None:
-    """Say when a process started, in clock ticks since boot; None when there is none."""
+    """When a process started, in clock ticks since boot; None if there is no such process."""
     try:
         stat = _read(b"/proc/%d/stat" % pid, 1024)
     except (FileNotFoundError, ProcessLookupError):
@@ -66,19 +68,19 @@ def start_time(pid: int) -> int | None:
 
 
 def alive(pid: int, started: int, boot: str) -> bool:
-    """Say whether exactly this process still runs: same pid, same start, same boot, and not a zombie."""
+    """Whether exactly this process still runs: same pid, same start, same boot, and not a zombie."""
     seen = process(pid)
     return seen is not None and seen.started == started and seen.state not in "ZX" and boot == boot_id()
 
 
 def all_processes() -> list[Process]:
-    """Every process /proc shows now, zombies left out."""
+    """All processes that /proc shows now, without zombies."""
     seen = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return [one for one in seen if one is not None and one.state not in "ZX"]
 
 
 def name(pid: int) -> bytes:
-    """The name a process has in ps, at most 15 bytes; empty when there is none."""
+    """The name of a process in ps, at most 15 bytes; empty if there is no such process."""
     try:
         return _read(f"/proc/{pid}/comm").rstrip(b"\n")
     except (FileNotFoundError, ProcessLookupError):
@@ -86,7 +88,7 @@ def name(pid: int) -> bytes:
 
 
 def command(pid: int) -> list[bytes]:
-    """The arguments a process was started with; empty when there is none, or it is a zombie."""
+    """The arguments of a process; empty if there is no such process, or if it is a zombie."""
     try:
         return _read(f"/proc/{pid}/cmdline").split(b"\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):
@@ -94,7 +96,7 @@ def command(pid: int) -> list[bytes]:
 
 
 def tag(pid: int) -> int:
-    """The soft limit TAG of a process, also of a zombie that nobody has collected; 0 when it has none, or is gone."""
+    """The soft limit TAG of a process, which may be a zombie; 0 if it has no such limit, or is gone."""
     try:
         text = _read(b"/proc/%d/limits" % pid)
     except (FileNotFoundError, ProcessLookupError):
@@ -107,16 +109,16 @@ def tag(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Pids of the children of a process, zombies too where the kernel lists them."""
+    """Pids of the children of a process; with zombies if the kernel has the file ``children``."""
     if os.path.exists(f"/proc/{pid}/task/{pid}/children"):
         return _children(pid)
     return _children_by_parent()(pid)
 
 
 def descendants(root: int, spare: "Callable[[int], bool] | None" = None) -> list[int]:
-    """Pids below a process, parents before their children, without those spared and what is below them.
+    """Pids of the descendants of a process, parents before their children, without spared ones and theirs.
 
-    Those that fork or end while it looks may be missed: look again.
+    Processes that fork or end during the call may be missing: call it again.
     """
     children: Callable[[int], list[int]] = _children
     if not os.path.exists(f"/proc/{root}/task/{root}/children"):
@@ -131,23 +133,23 @@ def descendants(root: int, spare: "Callable[[int], bool] | None" = None) -> list
 
 
 def trees(roots: list[int], spare: "Callable[[int], bool]") -> list[int]:
-    """These processes and all below them, without those below that are spared."""
+    """These processes and their descendants, without spared descendants and what is below these."""
     return [pid for root in roots for pid in (root, *descendants(root, spare))]
 
 
 def _children(pid: int) -> list[int]:
-    """Children of every thread of a process: the kernel lists a child under the thread that forked it."""
+    """Children of all threads of a process: the kernel lists a child under the thread that forked it."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
     except (FileNotFoundError, ProcessLookupError):
-        return found  # it, or one of its threads, ended meanwhile
+        return found  # the process, or one of its threads, ended meanwhile
     return found
 
 
 def _children_by_parent() -> "Callable[[int], list[int]]":
-    """Like ``_children``, from parent pids, for kernels without the children file; reads all of /proc."""
+    """Like ``_children``, for kernels without the file ``children``: reads the parents of all processes."""
     below: dict[int, list[int]] = {}
     for one in all_processes():
         below.setdefault(one.parent, []).append(one.pid)
@@ -155,18 +157,19 @@ def _children_by_parent() -> "Callable[[int], list[int]]":
 
 
 def send(pid: int, signo: int) -> None:
-    """Signal a process that was just looked up: a pid is not given out again that soon."""
+    """Send a signal to a process that was just looked up: the kernel does not reuse its pid that soon."""
     try:
         os.kill(pid, signo)
     except (ProcessLookupError, PermissionError):
-        return  # ended meanwhile, or a set-uid program: then its end is waited for
+        return  # it ended meanwhile, or is a set-uid program, which the caller waits for
 
 
 def kill_all(look: "Callable[[], list[int]]") -> None:
-    """SIGKILL every process that a look finds.
+    """SIGKILL every process that ``look`` finds.
 
-    First all of them are suspended, until a look finds nothing new: a tree that is killed piece by piece can
-    replace each piece, and a fork bomb does. A group is suspended whole, and atomically against fork.
+    First sends SIGSTOP to all of them, until ``look`` finds no new one: a tree that is killed one process at
+    a time can replace each of them, as a fork bomb does. The kernel stops a process group atomically, also
+    against a fork in it.
     """
     frozen: set[int] = set()
     while fresh := set(look()) - frozen:
@@ -181,13 +184,13 @@ def kill_all(look: "Callable[[], list[int]]") -> None:
 
 
 def send_signal(pid: int, started: int, signo: int) -> bool:
-    """Signal exactly this process, never one that got its pid later; False when it is gone."""
+    """Send a signal to exactly this process, never to a later one with its pid; False if it is gone."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
     try:
-        # The handle pins the process; only then is comparing the start time proof that it is the right one.
+        # The open handle pins the pid, so the start time is that of the process that gets the signal.
         if start_time(pid) != started:
             return False
         signal.pidfd_send_signal(handle, signo)
@@ -199,13 +202,13 @@ def send_signal(pid: int, started: int, signo: int) -> bool:
 
 
 def marked(mark: bytes, *more: bytes) -> "dict[bytes, list[Process]]":
-    """Processes that have a variable, by its value, as far as they have all of ``more`` (``name=value``), too."""
+    """Processes with the variable ``mark`` and all of ``more`` (``name=value``), by the value of ``mark``."""
     found: dict[bytes, list[Process]] = {}
     for one in all_processes():
         try:
             variables = _read(f"/proc/{one.pid}/environ").split(b"\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # ended meanwhile, or another user's: it cannot be ours to end
+            continue  # ended meanwhile, or of another user: then it is none of our runs
         if all(part in variables for part in more):
             for variable in variables:
                 if variable.startswith(mark + b"="):
@@ -214,7 +217,7 @@ def marked(mark: bytes, *more: bytes) -> "dict[bytes, list[Process]]":
 
 
 def tagged(wanted: int, spare: "Callable[[int], bool]") -> list[Process]:
-    """The processes that have a tag, without those spared and what is below them."""
+    """The processes with this tag, without spared ones and their descendants."""
     found = [one for one in all_processes() if tag(one.pid) == wanted]
     spared = {one.pid for one in found if spare(one.pid)}
     spared |= {pid for root in spared for pid in descendants(root)}
@@ -222,7 +225,7 @@ def tagged(wanted: int, spare: "Callable[[int], bool]") -> list[Process]:
 
 
 def holder_of_lock(path: str) -> int | None:
-    """Pid of the process that took the flock of a file, from the kernel's table; None when nobody has."""
+    """Pid of the process that holds the flock of a file, from /proc/locks; None if there is none."""
     try:
         inode = os.stat(path, follow_symlinks=False).st_ino
     except OSError:
@@ -236,7 +239,10 @@ def holder_of_lock(path: str) -> int | None:
 
 
 def has_open(pid: int, path: str) -> bool:
-    """Whether a process has a file open, be it removed meanwhile; with a slash at the end, any file below that path."""
+    """Whether a process has a file open, even a removed one; ``path`` with a slash at its end: any below.
+
+    False for a process whose files this process may not see.
+    """
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -252,7 +258,7 @@ def has_open(pid: int, path: str) -> bool:
 
 
 def _read(path: str | bytes, chunk_bytes: int = 65536) -> bytes:
-    # By system calls: a file of /proc is read in one or two of them, and this runs per process.
+    # os.read instead of open: this runs once per process, and one or two system calls read a file of /proc.
     fd = os.open(path, _READ)
     try:
         text = b""

@@ -1,4 +1,4 @@
-"""Starting one process exactly as asked, or saying why not as a shell and the operating system would.
+"""Starts one process exactly as requested; an error has a shell's exit code and the system's reason.
 
 Stand-alone, like processes.py: runs in a supervisor, a fork of the launcher. Knows nothing of runs and
 records.
@@ -24,12 +24,13 @@ Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...
 
 _MOST_NICE = 19
 _DEFAULT_PATH = os.fsencode(os.defpath)
-# Python ignores two of them, and the C library would ask for what it does with each of the others.
+# Python ignores SIGPIPE and SIGXFSZ. The others are listed because posix_spawn of glibc makes a system call
+# to query the action of each signal that is not.
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 class Shared:
-    """The variables that runs of a command share: the next run has those of the last one, mostly."""
+    """Unpacks the variables that runs of a command share, and keeps the last ones."""
 
     __slots__ = ("packed", "variables")
 
@@ -37,7 +38,7 @@ class Shared:
         self.packed, self.variables = b"", dict[bytes, bytes]()
 
     def with_own(self, packed: bytes, own: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """All variables of a run: its own over those that it shares, which are marshalled."""
+        """All variables of a run: its own variables over the shared ones. ``packed``: these, marshalled."""
         if packed != self.packed:
             self.packed, self.variables = packed, marshal.loads(packed)
         return {**self.variables, **own}
@@ -53,14 +54,15 @@ class SpawnError(Exception):
         reason = os.strerror(self.errno) if isinstance(error, OSError) else str(error)
         super().__init__(f"{problem} {os.fsdecode(path)}: {reason}")
         self.exit_code = exit_code
-        self.passes = passes  # it says nothing of the job: the disk is full, for example
+        self.passes = passes  # a later try may succeed: the disk is full, for example
 
 
 def spawn(plan: Plan, home: bytes) -> int:
-    """Start the process in a session of its own by vfork and exec; its pid, or SpawnError.
+    """Start the process in a session of its own by vfork and exec; its pid. Raises SpawnError.
 
-    The caller is prepared as the process shall be, and keeps the CPUs; its standard input is handed on as it is. What
-    only its owner may take back, the niceness, the process gets as soon as it is there.
+    The process inherits the limits and the standard input of the caller. The CPUs are set in the caller, who
+    has to restore its own. The niceness is set in the new process after its start, because the caller could
+    not lower its own again.
     """
     argv, env, cwd, log_path, cpu_ids, niceness = plan
     if not argv or not argv[0]:
@@ -90,7 +92,7 @@ def spawn(plan: Plan, home: bytes) -> int:
         try:
             os.setpriority(os.PRIO_PGRP, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + niceness, _MOST_NICE))
         except PermissionError:
-            return pid  # a set-uid program is its owner's
+            return pid  # a set-uid program belongs to another user
     return pid
 
 
@@ -98,7 +100,7 @@ def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], log: int) -> int:
     path = _find(argv[0], env)
     to_log = [(os.POSIX_SPAWN_DUP2, log, 1), (os.POSIX_SPAWN_DUP2, log, 2)]
     try:
-        # Without the resets the process would ignore and block what we do, and be deaf to SIGTERM.
+        # Without the resets, the process would inherit ignored and blocked signals, SIGTERM among them.
         return os.posix_spawn(
             path, argv, env, file_actions=to_log, setsid=True, setsigmask=(), setsigdef=_RESET
         )
@@ -110,9 +112,9 @@ def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], log: int) -> int:
 
 
 def make_folder(folder: bytes, home: bytes) -> bool:
-    """Make a directory of the state directory again that somebody removed; False when there is none to make.
+    """Make a removed subdirectory of the state directory again; whether it exists now.
 
-    Never the state directory itself: when that is gone, nobody wants to know any more.
+    False if ``folder`` is not directly in the state directory, or if the state directory itself is gone.
     """
     if os.path.dirname(folder) != home:
         return False
@@ -135,12 +137,15 @@ def _open_log(path: bytes, home: bytes) -> int:
 
 
 def log_path(plan: Plan) -> bytes:
-    """Where a process writes its output."""
+    """The path of the file for the output of a process."""
     return plan[3]
 
 
 def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
-    """Look a command up on the job's own PATH; a name with a slash is taken as it is."""
+    """The path of a command on the job's own PATH; a name with a slash is returned unchanged.
+
+    If no directory has an executable file of this name, the first other file of this name, else the name.
+    """
     if b"/" in name or not name:
         return name
     places = env.get(b"PATH", _DEFAULT_PATH).split(b":")

@@ -1,7 +1,8 @@
-"""One run under supervision, from its request to the record of its end; supervisor.py goes on with it.
+"""Supervises one run, from its request to the record of its end; supervisor.py drives it.
 
-A run is written as a generator: it yields for how many seconds it waits at most, and is continued when they are over,
-when a process of it has ended, or when somebody asks for a stop. It knows nothing of other runs of its supervisor.
+A run is a generator. It yields the longest time to wait, in seconds, and is continued after that time, when
+one of its processes has ended, or when a stop is requested. It knows nothing of the other runs of its
+supervisor.
 
 Stand-alone, like processes.py. Imports only built-in modules.
 """
@@ -31,22 +32,25 @@ else:
 
 NEVER = float("inf")
 RETRY_S = 1.0
-_AT_ONCE_S = 0.001  # the start of a run that is over by then is written with its end
-_SHORT_S, _SHORT_NEXT_S = 0.005, 0.03  # of a run that is over by then the scheduler hears once
+_AT_ONCE_S = 0.001  # if a run ends within this time, its start is written together with its end
+# If a run ends within this further time, the scheduler gets one message of start and end. The second time is
+# for a run that follows another one at once.
+_SHORT_S, _SHORT_NEXT_S = 0.005, 0.03
 _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
 _MOST_STOP_BYTES = 200
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
 _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
-_LOOK_S, _FAR_LOOK_S = 0.1, 0.5  # between looks at the memory of a run; the second where half of it is free
+_LOOK_S, _FAR_LOOK_S = 0.1, 0.5  # between looks at the memory of a run; the second if it uses at most half
 
-# run, grace in ms, bytes that the log may have, bytes of memory that it may use (0: any number), what to start, the run
-# that it follows at once, and below the variables of the plan those that runs of a command share, marshalled
+# run, grace in ms, largest log in bytes (0: any), largest memory in bytes (0: any), plan, the run that it
+# follows at once (empty: none), and the marshalled variables that the runs of a command share, which those of
+# the plan override
 Request = tuple[bytes, int, int, int, spawning.Plan, bytes, bytes]
 
 
 class Supervision:
-    """One run. `main` is 0 until its process is started; `status` is the wait status of that once it has ended."""
+    """One run. `main`: pid of the main process, 0 before its start; `status`: its wait status when ended."""
 
     __slots__ = (
         "asked", "deadline", "follows", "grace_s", "is_told", "kill_pause_s", "log", "log_bytes", "main", "max_rss_kib",
@@ -62,19 +66,19 @@ class Supervision:
         self.grace_s = grace_ms / 1000
         self.main = 0
         self.status: int | None = None
-        self.is_told = False  # that somebody may ask for a stop
+        self.is_told = False  # that there may be a request to stop
         self.deadline: float | None = None  # when asking ends and killing starts
         self.asked: int | None = None  # the signal that last asked the tree to end
         self.stopped = False
-        self.why: str | None = None  # it was killed, other than on request
+        self.why: str | None = None  # why the supervisor killed the run without a request
         self.memory_at = 0.0  # when its memory is looked at again
         self.log: logfile.Bounded | None = None
-        self.unwritten = b""  # the line of a start that is not in the file
+        self.unwritten = b""  # the line of the start while it is not in the record file
         self.kill_pause_s = _KILL_PAUSE_S[0]
-        self.max_rss_kib, self.user_s, self.system_s = 0, 0.0, 0.0  # of all that was collected
+        self.max_rss_kib, self.user_s, self.system_s = 0, 0.0, 0.0  # of all collected processes
 
     def carry_out(self) -> "Generator[float, None, bool]":
-        """Take the run to the record of its end; False when somebody has taken it before."""
+        """Carry the run out until its end is recorded; False if it was taken before."""
         if not (yield from self._retried(self._take)):
             return False
         self.heed_stop()
@@ -99,7 +103,10 @@ class Supervision:
         return True
 
     def _take(self) -> bool:
-        """Take the run: from now on nobody else starts it. False when somebody did. Raises OSError on a full disk."""
+        """Record the run as taken, so that nobody else starts it; False if it was taken before.
+
+        Raises OSError if the disk is full.
+        """
         whole = lines.line(lines.TAKEN, self.name, self.number.above.taken)
         if not self.number.file.take(self.name, whole):
             return False
@@ -118,7 +125,10 @@ class Supervision:
         self.unwritten = lines.line(lines.STARTED, self.name, b"%d %d %d" % (self.main, started, started_at))
 
     def wait(self) -> "Iterator[float]":
-        """Until the main process and all that came from it have ended. The start is written here, or at the end."""
+        """Wait until the main process and its descendants have ended; carry out stops and limits.
+
+        Also writes the start of the run, unless it ends at once.
+        """
         above = self.number.above
         yield from self._first_wait()
         while self.status is None or above.orphans(self):
@@ -145,17 +155,17 @@ class Supervision:
             yield timeout_s
 
     def _first_wait(self) -> "Iterator[float]":
-        """A run that is over soon is written and told whole."""
+        """Delay the record of the start and its message: a run that ends soon has one for start and end."""
         yield _AT_ONCE_S
         if self.status is None and not self.is_told:
             self.record_start()
-            if self.log is None:  # else that is looked after from now on
+            if self.log is None:  # a bounded log needs ``wait`` from now on
                 yield _SHORT_NEXT_S if self.follows else _SHORT_S
         if self.status is None:
             self.number.say()
 
     def ended(self, pid: int, status: int, usage: "resource.struct_rusage") -> None:
-        """A process of the run was collected."""
+        """Note that a process of the run was collected."""
         self.max_rss_kib = max(self.max_rss_kib, usage.ru_maxrss)
         self.user_s += usage.ru_utime
         self.system_s += usage.ru_stime
@@ -164,7 +174,7 @@ class Supervision:
         self.kill_pause_s = _KILL_PAUSE_S[0]
 
     def below(self) -> list[int]:
-        """All that came from the job, except a scheduler that a command in it started, and the runs of that."""
+        """Pids of all processes of the run, except a scheduler that a command in it started, and its runs."""
         above = self.number.above
         roots = above.orphans(self)
         if self.main and self.status is None:
@@ -172,7 +182,7 @@ class Supervision:
         return processes.trees(roots, above.spares)
 
     def heed_stop(self) -> None:
-        """Follow the stop file, if there is one: ask the tree to end, or shorten the grace it has left."""
+        """Carry out the stop file, if there is one: signal the tree, and set or shorten its deadline."""
         self.is_told = False
         if not os.access(self.stop_path, os.F_OK):
             return
@@ -183,7 +193,7 @@ class Supervision:
                 until_ns, signo = map(int, file.read(_MOST_STOP_BYTES).split())
             os.unlink(taken)
         except (OSError, ValueError):
-            return  # nobody asks, or it is none of our scheduler's: it asks again
+            return  # there is no request, or the scheduler did not write it: the scheduler asks again
         if not 0 < signo <= signal.SIGRTMAX:
             return
         self.stopped = self.stopped or self.status is None
@@ -191,21 +201,21 @@ class Supervision:
             self.ask(signo, until_ns / 1e9)
 
     def ask(self, signo: int, until: float) -> None:
-        """Send the tree a signal, once, and have it killed at that time, unless that is due earlier."""
+        """Send the tree a signal, unless it was the last one, and kill it at ``until`` or before."""
         self.deadline = until if self.deadline is None else min(self.deadline, until)
         if signo == self.asked:
             return
         self.asked = signo
         told: set[int] = set()
         for _ in range(2):  # a second look finds what was forked during the first
-            for pid in self.below():  # a shell ends before it can see that its command did
+            for pid in self.below():  # parents first: a shell ends before it sees its command end
                 if pid not in told:
                     told.add(pid)
                     processes.send(pid, signo)
-                    processes.send(pid, signal.SIGCONT)  # a suspended process sleeps through any other signal
+                    processes.send(pid, signal.SIGCONT)  # a stopped process does not act on the signal
 
     def look_at_memory(self, now: float) -> None:
-        """Have the tree killed at once when it uses more memory than it has."""
+        """Have the tree killed at once if it uses more memory than ``memory_bytes``."""
         used = memory.used_bytes(self.below(), self.memory_bytes)
         if used > self.memory_bytes:
             has = memory.shown(self.memory_bytes)
@@ -214,23 +224,24 @@ class Supervision:
         self.memory_at = now + (_LOOK_S if 2 * used > self.memory_bytes else _FAR_LOOK_S)
 
     def kill(self) -> float:
-        """SIGKILL everything below us; return how long to wait before looking again.
+        """SIGKILL all processes of the run; return how many seconds to wait before the next look.
 
-        A relay that labels lines still has lines to write that the command wrote before it was killed.
+        A relay that labels lines is spared for ``_DRAIN_S``, to write the lines that the command wrote
+        before.
         """
         drains = 0
         if self.plan[0][3:5] == _LABEL and time.monotonic() < (self.deadline or 0) + _DRAIN_S:
             drains = self.main
         processes.kill_all(lambda: [pid for pid in self.below() if pid != drains])
         if drains:
-            processes.send(drains, signal.SIGCONT)  # it was suspended with its group
+            processes.send(drains, signal.SIGCONT)  # it was stopped with its process group
         pause_s = self.kill_pause_s
-        # They may be in the kernel, or not ours to kill.
+        # Processes may outlive SIGKILL: they wait in the kernel, or belong to another user.
         self.kill_pause_s = min(2 * pause_s, _KILL_PAUSE_S[1])
         return pause_s
 
     def record_start(self) -> None:
-        """Write that the process runs; while the disk is full the job goes on and we try again."""
+        """Write the start into the record file; if the disk is full, the job goes on and ``wait`` retries."""
         try:
             self.number.write(self.unwritten)
         except OSError as error:
@@ -242,7 +253,7 @@ class Supervision:
     def _end(
         self, code: int, signo: int = 0, *, launch_errno: int = 0, why: str | None = None
     ) -> "Iterator[float]":
-        """Write how the run ended, however long the disk stays full, and tell the scheduler."""
+        """Write how the run ended, waiting while the disk is full, and tell the scheduler."""
         rest = b"%d %d %d %d %d %d %d %d %b" % (
             code, signo, launch_errno, self.stopped, time.time_ns(), self.max_rss_kib,
             int(self.user_s * 1_000_000), int(self.system_s * 1_000_000), lines.message(why) if why else b"",
@@ -253,7 +264,7 @@ class Supervision:
 
     @staticmethod
     def _retried(do: "Callable[[], bool | None]") -> "Generator[float, None, bool | None]":
-        """Do something as soon as the disk is not full."""
+        """Call ``do`` every ``RETRY_S`` seconds until it does not fail for want of a resource; its result."""
         while True:
             try:
                 return do()
@@ -264,7 +275,7 @@ class Supervision:
 
 
 def is_disk_trouble(error: BaseException) -> bool:
-    """Whether a file could not be written for want of disk space: that passes."""
+    """Whether an error may pass: a full disk, an I/O error, or no memory or open files left."""
     return isinstance(error, OSError) and error.errno in _DISK_TROUBLE
 
 

@@ -1,25 +1,29 @@
-"""The process that stands over runs: it starts each, waits, clears up, records how it ended (supervision.py).
+"""The supervisor process: starts runs, waits, cleans up, and records how each run ended (supervision.py).
 
-It runs stand-alone in a fork of the launcher (see launcher.py) and outlives both launcher and scheduler. It has numbers
-that are never used again, carries out the runs of each one after the other, and those of different numbers at the same
-time. What it does it says in the file of the number (see lines.py), below the state directory:
+It runs stand-alone in a fork of the launcher (see launcher.py) and outlives both launcher and scheduler. It
+has one or more numbers, which are never reused. It carries out the runs of one number one after the other,
+and the runs of different numbers at the same time. It writes what it does into the record file of the number
+(see lines.py). Its files in the state directory:
 
-    records/<number>    made by the scheduler, removed by the scheduler; locked by the supervisor while it has the
-                        number. A process that finds no such file, or finds it locked, starts nothing
-    ahead/<run>         an offer to take a run at once after the one that its request names. The supervisor removes it
-                        before; one that finds none, or whose last run was another one or was told to stop, declines
-    stops/<run>         a request to stop, "<monotonic ns at which to kill> <signal>"; may precede the run; the
-                        supervisor takes it away, which is its answer
+    records/<number>    made and removed by the scheduler; locked by the supervisor while it has the number.
+                        A supervisor that finds no such file, or still finds it locked after a second,
+                        starts nothing
+    ahead/<run>         an offer to start a run immediately after the run that its request names. The
+                        supervisor removes the offer first. It declines if there is no offer, or if the last
+                        run of the number was another one or was stopped
+    stops/<run>         a request to stop, "<monotonic ns at which to kill> <signal>"; may come before the
+                        run; the supervisor removes the file as its answer
 
-Requests come on the line of the number. A run that the file says was taken is not started, so a request may be sent
-again at any time, also to another process that has the number after this one. A run that was taken, has no end, and
-whose file is not locked is lost: its supervisor was killed. Its processes go on until the scheduler clears them: a
-parent-death signal would reach only the main one of them. Records are not synced: they outlive every process, and after
-a power cut the boot says that the run is lost.
+Requests come on the line (the socket) of the number. A run that is recorded as taken is not started again,
+so a request may be sent again at any time, also to the next process that has the number. A run that was
+taken, has no end, and whose record file is not locked is lost: its supervisor was killed. Its processes
+continue until the scheduler kills them: a parent-death signal would reach only the main process. Records are
+not synced to disk: they outlive every process, and after a power cut the boot id shows that the run is lost.
 
-Whose process a daemon is, after its parents have ended, says its *tag*: the soft limit RLIMIT_LOCKS, which no kernel
-since 2.4.25 looks at. It is the number of its run, and fork, exec, setsid and an empty environment leave it as it is. A
-process below whose tag is that of no running number has changed it: no run is over before such a process is gone.
+A daemon whose parents have ended is assigned to its run by its *tag*: the soft limit RLIMIT_LOCKS, which no
+kernel since 2.4.25 enforces. The tag is the number that carries out the run; fork, exec, setsid and an empty
+environment keep it. A descendant whose tag is no present number has changed its tag: then no run is over
+before that process has ended.
 """
 
 import _ctypes
@@ -48,16 +52,16 @@ else:
     import _signal as signal  # see processes.py
 
 NAME = b"vctl-supervisor"  # as ps shows it
-# Before the directory: how a scheduler that belongs to nobody ends.
+# The last words of a background scheduler's command line, before its state directory.
 BACKGROUND_WORDS = [b"--background", b"--home"]
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read the stop files of its runs
 PREFIX_BYTES = 4
 NUMBER_BYTES = 8
 FD_BYTES = 4
-_LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # for the process that had the number before to end
+_LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # to wait for the end of the process that had the number before
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _CHUNK_BYTES = 1 << 14
-_SIGNAL_BYTES, _MOST_SIGNALS = 128, 64  # of what the descriptor for signals tells of one, and so many kinds
+_SIGNAL_BYTES, _MOST_SIGNALS = 128, 64  # the size of signalfd_siginfo, and how many are read at once
 _SIGNALFD = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "signalfd")
 _SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _SET_BYTES = 128
@@ -73,14 +77,17 @@ class Number:
         self.line: _socket.socket | None = None
         self.file: lines.Writer
         self.run: supervision.Supervision | None = None
-        self.unsaid = b""  # what the scheduler has not been told of the run
+        self.unsaid = b""  # lines that were not sent to the scheduler yet
         self.received = b""
         self.waits = False  # for a request
-        self.due = 0.0  # when to go on at the latest, on the monotonic clock
+        self.due = 0.0  # when ``steps`` goes on at the latest, on the monotonic clock
         self.steps = self.live()
 
     def live(self) -> "Generator[float, None, None]":
-        """Lock the file, as soon as who had the number before has ended, and serve; not when there is no such file."""
+        """Lock the record file and serve; end if there is no file, or if it stays locked.
+
+        Waits for the end of the process that had the number before. Yields as ``supervision`` does.
+        """
         for _ in range(_MOST_LOCK_PAUSES):
             try:
                 self.file = lines.Writer(b"%b/records/%d" % (self.above.home, self.number))
@@ -96,8 +103,8 @@ class Number:
                 return
 
     def serve(self) -> "Generator[float, None, None]":
-        """Carry out what comes until the scheduler has nothing more."""
-        last = b""  # the run that was carried out last and that nobody told to stop
+        """Carry out requests until the line has ended and no request is left."""
+        last = b""  # the run that was carried out last; empty if it was stopped
         while True:
             if not (request := self.next_request()):
                 if self.line is None:
@@ -116,7 +123,7 @@ class Number:
             self.run = None
 
     def next_request(self) -> bytes:
-        """The next request that has come whole."""
+        """Remove and return the next complete request; empty if there is none."""
         received = self.received
         if len(received) >= PREFIX_BYTES:
             end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
@@ -126,7 +133,7 @@ class Number:
         return b""
 
     def hear(self) -> bool:
-        """Take in what came on the line; False when it has ended: the scheduler is gone or needs us no more."""
+        """Read from the line; False if it has ended: the scheduler is gone or needs the number no more."""
         assert self.line is not None
         try:
             chunk = self.line.recv(_CHUNK_BYTES, _socket.MSG_DONTWAIT)
@@ -138,7 +145,10 @@ class Number:
         return bool(chunk)
 
     def accept(self, run: bytes) -> bool:
-        """Whether a run may start that was assigned ahead: it was not taken back, and cannot be from now on."""
+        """Take the offer of a run that was assigned ahead. True if it may start: it was not taken back.
+
+        From now on, nobody can take the run back.
+        """
         try:
             os.unlink(self.above.home + b"/ahead/" + run)
         except OSError:
@@ -146,17 +156,20 @@ class Number:
         return True
 
     def decline(self, run: bytes) -> None:
-        """Tell the scheduler that a run is not taken; one that is gone takes all back."""
+        """Tell the scheduler that a run is not taken; if it is gone, the next one takes back all."""
         self.unsaid += lines.line(lines.DECLINED, run, b"")
         self.say()
 
     def write(self, whole: bytes) -> None:
-        """Write one or more whole lines. Raises OSError."""
+        """Write one or more complete lines into the record file, and queue them for the scheduler.
+
+        Raises OSError.
+        """
         self.file.write(whole)
         self.unsaid += whole
 
     def say(self) -> None:
-        """Tell the scheduler what it has not been told; one that is gone will read the file."""
+        """Send the queued lines to the scheduler; if it is gone, the next one reads the file."""
         if self.unsaid and self.line is not None:
             try:
                 self.line.sendall(self.unsaid)
@@ -166,10 +179,10 @@ class Number:
 
 
 class Supervisor:
-    """The process: its numbers, the runs below it, and all that it waits for."""
+    """The process: its numbers, its runs, and its event loop."""
 
     def __init__(self, home: bytes, boot: bytes, channel: int) -> None:
-        """``channel``: on which the launcher sends numbers, each with its line."""
+        """``channel``: the descriptor on which the launcher sends numbers, each with its line."""
         self.home = home
         pid = os.getpid()
         self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
@@ -177,11 +190,11 @@ class Supervisor:
         self.numbers: dict[int, Number] = {}
         self.by_line: dict[int, Number] = {}
         self.running: dict[int, supervision.Supervision] = {}
-        """Main process -> its run."""
+        """Pid of a main process -> its run."""
         self._tags: dict[int, int] = {}
-        """Of children that are no main process; one that changes it later is found when its run is about to end."""
+        """Pid -> tag, as first seen, of children that are no main process."""
         self._due: list[tuple[float, int]] = []
-        """A heap of times and numbers; one that is no longer that of its number is passed over."""
+        """A heap of (monotonic time, number); outdated if the time is not ``due`` of the number."""
         self._cpus = os.sched_getaffinity(0)
         self._most_tag = resource.getrlimit(processes.TAG)[1]
         self._signals = _signal_descriptor(signal.SIGCHLD, STOP_SIGNAL)
@@ -195,11 +208,11 @@ class Supervisor:
             self._poll.register(descriptor, select.EPOLLIN)
 
     def serve(self) -> None:
-        """Carry out what comes until there is no number left."""
+        """Serve until there is no number left."""
         self._add_numbers()
         while self.numbers:
             ready = self._poll.poll(self._wait_s())
-            now = time.monotonic()  # what is due at once from here on has its turn after another look
+            now = time.monotonic()  # what becomes due from here on waits for the next poll
             for descriptor, _ in ready:
                 if descriptor == self._signals:
                     self._heed_signals()
@@ -213,10 +226,10 @@ class Supervisor:
                     self.step(found)
 
     def step(self, number: Number) -> None:
-        """Go on with what a number has to do, as far as that goes now."""
+        """Continue the steps of a number until they have to wait; drop the number if they are over."""
         try:
             wait_s = next(number.steps, None)
-        except Exception:  # noqa: BLE001 - of one number: the runs of the others go on, and this one is lost
+        except Exception:  # noqa: BLE001 - an error of one number: its run is lost, those of the others go on
             sys.excepthook(*sys.exc_info())
             wait_s = None
         if wait_s is None:
@@ -240,7 +253,7 @@ class Supervisor:
             self.add(int.from_bytes(message, "little"), int.from_bytes(data[:FD_BYTES], sys.byteorder))
 
     def add(self, name: int, line: int) -> None:
-        """Have a number with a line; of one that it has already that is the line from now on."""
+        """Add a number with its line. The line of a number that exists already is replaced."""
         if (number := self.numbers.get(name)) is not None:
             self._hang_up(number)
             number.received = b""
@@ -274,7 +287,7 @@ class Supervisor:
     # ---- processes ----
 
     def spawn(self, run: "supervision.Supervision") -> int:
-        """Start the main process of a run with its tag and on its CPUs; its pid, or SpawnError."""
+        """Start the main process of a run with its tag and on its CPUs; its pid. Raises SpawnError."""
         if self._most_tag == resource.RLIM_INFINITY:
             resource.setrlimit(processes.TAG, (run.number.number, self._most_tag))
         try:
@@ -296,7 +309,7 @@ class Supervisor:
         self._reap()
 
     def _reap(self) -> None:
-        """Collect what has ended, and go on with the runs whose processes that were."""
+        """Collect the children that have ended, and continue the runs that they belong to."""
         changed: dict[Number, None] = {}
         while True:
             try:
@@ -305,7 +318,7 @@ class Supervisor:
                 break
             if seen is None:
                 break
-            run = self.running.get(seen.si_pid) or self._run_of(seen.si_pid)  # while it still has a tag
+            run = self.running.get(seen.si_pid) or self._run_of(seen.si_pid)  # a zombie still has its tag
             pid, status, usage = os.wait4(seen.si_pid, 0)
             self._tags.pop(pid, None)
             if run is not None:
@@ -313,7 +326,7 @@ class Supervisor:
                 changed[run.number] = None
                 if run.main == pid:
                     del self.running[pid]
-            else:  # of nobody: all that are about to end may have waited for it
+            else:  # it belonged to no run: every run whose main process has ended may have waited for it
                 changed |= {
                     one: None for one in self.numbers.values() if one.run and one.run.status is not None
                 }
@@ -327,7 +340,7 @@ class Supervisor:
         return None if number is None else number.run
 
     def orphans(self, run: "supervision.Supervision") -> list[int]:
-        """The processes of a run that became our children when their parents ended, and those of nobody."""
+        """Pids of children whose parents ended and that belong to this run, or to no run."""
         return [
             pid
             for pid in self._children()
@@ -342,12 +355,12 @@ class Supervisor:
         return processes.children(os.getpid())
 
     def spares(self, pid: int) -> bool:
-        """Whether a process belongs to a scheduler of this state directory that a command in a run has started."""
+        """Whether a process is a scheduler or supervisor of this state directory that a run has started."""
         return serves_all(pid, self.home)
 
 
 def _signal_descriptor(*numbers: int) -> int:
-    """A descriptor that is readable when one of these signals has come, which are blocked."""
+    """A signalfd of these signals, which are blocked."""
     mask = sum(1 << number - 1 for number in numbers).to_bytes(8, sys.byteorder).ljust(_SET_BYTES, b"\0")
     descriptor: int = _ctypes.call_function(_SIGNALFD, (-1, mask, _SFD_FLAGS))
     if descriptor < 0:
@@ -356,7 +369,7 @@ def _signal_descriptor(*numbers: int) -> int:
 
 
 def serves_all(pid: int, home: bytes) -> bool:
-    """Say whether this is a scheduler or supervisor of the same state directory, whoever started it."""
+    """Whether a process is a supervisor or background scheduler of this state directory."""
     words = processes.command(pid)
     if processes.name(pid) == NAME and words[-1:] == [home]:
         return True

@@ -1,15 +1,16 @@
-"""The Rays of jobs on several nodes: beside the keeper of the command there is one on each other node of the job.
+"""The Rays of jobs on several nodes: each node of the job has a keeper of the raylets there.
 
-A keeper is `vctl/runtime/private_ray.py`, started by the agent of its node. It is shown the virtual nodes on its node
-and says what others need; all of it goes through the scheduler:
+The first keeper is `vctl/runtime/private_ray.py`, on the node of the command; the others are satellites,
+`vctl/runtime/ray_satellite.py`. The agents of the nodes start them. The scheduler sends each keeper the
+virtual nodes of its node, and passes on the messages between keepers:
 
-    the first keeper   starts the head; says {"join": how raylets join}; lets the command go on when the virtual nodes
-                       of the other nodes are "here"
-    the others         satellites, runs that no table knows: they start when the first one has said how to join, say
-                       {"up": [virtual nodes]}, are started again when they end, and end with the command
-    raylets of tasks   are shown how to join
+    the first keeper   starts the head, sends {"join": how raylets join}, and lets the command start when the
+                       virtual nodes of all other nodes are in "here"
+    the satellites     are runs that are not in the tables. They start after the first keeper's "join", and
+                       send {"up": [virtual nodes]}; one that ends is restarted; they end with the command
+    raylets of tasks   get how to join
 
-The command is over when no satellite is left, so nothing of a job stays behind its end.
+The command counts as over only when no satellite is left, so that no process of a job outlives its end.
 """
 
 from __future__ import annotations
@@ -37,27 +38,28 @@ class Rays:
     def __init__(self, runtime: RayRuntime) -> None:
         self.runtime = runtime
         self.shown: dict[str, Mapping[str, Any]] = {}
-        """Run of a command -> all virtual nodes of its job."""
+        """Run of a command -> the document about its job: all virtual nodes, and requests (see NODES)."""
         self.pauses: dict[str, float] = {}
+        """Run of a command -> seconds to wait before its ended satellites are restarted."""
         self.due: dict[str, float] = {}
-        """Run of a command -> when satellites that ended are started again, and after which pause."""
+        """Run of a command -> the monotonic time of that restart."""
 
     def load(self) -> None:
-        """Forget satellites whose command is forgotten: their agents end what nobody names."""
+        """Forget the satellites of forgotten commands; agents end runs that the scheduler does not name."""
         runs = self.runtime.runs
         for run_id in [one for one, run in runs.items() if run.main and run.main not in runs]:
             del runs[run_id]
             self.runtime.kept.forget(run_id)
 
     def words(self, request: LaunchRequest) -> dict[str, Any]:
-        """What is kept of a run of a Ray."""
+        """The fields of a Run that are stored for a run of a Ray."""
         if request.ray != JOINS:
             return {"kind": request.ray, "words": wire.packed_request(request)}
         assert request.reservation is not None
         return {"kind": JOINS, "words": (request.reservation.own,)}
 
     def begin(self, run_id: str, run: Run, shown: Mapping[str, Any]) -> set[str]:
-        """A run of a Ray is to be launched: what it is shown first; its virtual nodes."""
+        """Set the first document for a run of a Ray before its launch; the ids of its virtual nodes."""
         if run.kind == JOINS:
             main = next(
                 (one for one in self.shown if self.runtime.runs[one].reservation == run.reservation), ""
@@ -69,7 +71,7 @@ class Rays:
         return _own(shown, run.node_id)
 
     def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
-        """The virtual nodes of a job as they are now."""
+        """Take over the present document about a job, adjust its reservation, and inform the keepers."""
         run = self.runtime.runs.get(run_id)
         if run is not None and run.kind:
             self.shown[run_id] = shown
@@ -78,11 +80,11 @@ class Rays:
             self.spread(run_id)
 
     def satellites(self, main: str) -> list[str]:
-        """The runs of a job's other keepers."""
+        """The runs of the satellites of a command."""
         return [run_id for run_id, run in self.runtime.runs.items() if run.main == main]
 
     def go_on(self, main: str) -> bool:
-        """Whether satellites are left of a command that is over; they end."""
+        """Stop the satellites of a command that is over; whether any are left."""
         left = [one for one in self.satellites(main) if not self._is_over(one)]
         for run_id in left:
             if self.runtime.runs[run_id].stop is None:
@@ -90,26 +92,26 @@ class Rays:
         return bool(left)
 
     def forget(self, main: str) -> None:
-        """A command is over."""
+        """Forget a command that is over, and its satellites."""
         for run_id in self.satellites(main):
             self.runtime.forget(run_id)
         for known in (self.shown, self.pauses, self.due):
             known.pop(main, None)
 
     def heard(self, run_id: str) -> None:
-        """There is news of a run of a Ray."""
+        """Act on news of a run of a Ray."""
         main = self.runtime.runs[run_id].main or run_id
         if main in self.shown:
             self.spread(main)
 
     def tend(self) -> None:
-        """Start satellites again whose pause is over."""
+        """Restart the satellites whose pause is over."""
         now = time.monotonic()
         for main in [one for one, at in self.due.items() if at <= now]:
             self.spread(main)
 
     def spread(self, main: str) -> None:
-        """Have a keeper on each node of a job, and show each what it needs to know."""
+        """Start a keeper on each node of a job that has none, and send each its document."""
         runs = self.runtime.runs
         run = runs[main]
         if self._is_over(main):
@@ -132,7 +134,7 @@ class Rays:
             for one in set(at.values()) - set(ended):
                 self._send(one, runs[one], json.dumps(self._part(main, runs[one])))
                 if self.runtime.look(one).state is RunState.NEVER_STARTED:
-                    self._launch(main, one)  # the scheduler before could not any more
+                    self._launch(main, one)  # the previous scheduler ended before it could
             for one, joining in runs.items():
                 if joining.kind == JOINS and joining.reservation == run.reservation:
                     self._send(one, joining, self._joining(main, joining))
@@ -148,7 +150,7 @@ class Rays:
         return True
 
     def _start(self, main: str, run: Run, node_id: str) -> None:
-        """Start a satellite."""
+        """Start a satellite on a node."""
         run.count += 1
         self.runtime.kept.keep(main, run)
         run_id = f"{main}.ray{run.count}"
@@ -166,7 +168,7 @@ class Rays:
         self.runtime.begin_launch(run_id, packed, _own(self.shown[main], node_id))
 
     def _part(self, main: str, run: Run) -> dict[str, Any]:
-        """What one keeper is shown."""
+        """The document for one keeper."""
         runs, shown = self.runtime.runs, self.shown[main]
         nodes = [one for one in shown["nodes"] if one["node"] == run.node_id]
         part: dict[str, Any] = {"nodes": nodes, "address": self._address(run.node_id)}
@@ -181,7 +183,7 @@ class Rays:
         return {**part, "others": others, "here": sorted(here), **more}
 
     def _joining(self, main: str, run: Run) -> str:
-        """What the parent of a raylet that is a task is shown."""
+        """The document for the parent of a raylet that is a task (ray_join.py)."""
         nodes = [one for one in self.shown[main]["nodes"] if one["id"] in (run.words or ())]
         join = _read(self.runtime.runs[main].said).get("join")
         more = {"notice": self.shown[main]["notice"]} if "notice" in self.shown[main] else {}
@@ -201,7 +203,7 @@ class Rays:
         return seen.state in OVER or (seen.state is RunState.NEVER_STARTED and run.stop is not None)
 
     def given_up(self, main: str) -> str:
-        """Which request to leave a part of the virtual nodes all keepers of a Ray have carried out."""
+        """The id of the present request to use less, if all keepers of a Ray have done so; else empty."""
         runs = self.runtime.runs
         asked = self.shown.get(main, {}).get("leaving", {}).get("id", "")
         keepers = [main, *(one for one in self.satellites(main) if not self._is_over(one))]
@@ -214,7 +216,7 @@ def _own(shown: Mapping[str, Any], node_id: str) -> set[str]:
 
 
 def gpus_of(shown: str) -> list[tuple[str, str]]:
-    """The virtual nodes and their planned GPUs in what a keeper is shown."""
+    """(virtual node, planned GPU) pairs in the document for a keeper."""
     return [(one["id"], gpu) for one in _read(shown).get("nodes", ()) for gpu in one["gpus"]]
 
 
