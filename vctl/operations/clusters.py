@@ -1,4 +1,4 @@
-"""Virtual clusters: the verbs of ``vctl vc``, one by one and as a tree in a file."""
+"""The verbs of ``vctl vc``, for single virtual clusters and for a tree of them in a file."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -234,7 +234,7 @@ def export(
 
 
 def export_inside(backend: Backend, cluster_id: str) -> dict[str, object]:
-    """The tree file of the clusters inside a cluster; the cluster of a job has none with names."""
+    """The tree file of the clusters inside a cluster; empty for the cluster of a job: no names there."""
     if JOB_MARK in cluster_id:
         return spec.tree_file.tree_document([])
     return export(backend, cluster_id)

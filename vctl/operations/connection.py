@@ -228,23 +228,23 @@ def _query(values: Mapping[str, object]) -> str:
 
 
 _LISTED = {"jobs": "job list -a", "tasks": "task list -a", "nodes": "node list"}
-"""The first part of a path, and the command that shows the ids which its second part may be."""
+"""The first part of a path -> the command that lists the ids for its second part."""
 
 
 def at(*parts: str) -> str:
-    """A path of quoted parts, as an id of a user may contain any character."""
+    """A path of quoted parts, because ids may contain any character. Raises NotFound for an impossible id."""
     if not all(parts) or (parts[0] in _LISTED and "/" in parts[1 % len(parts)]):
-        # no object has such an id, and a server would take it for another path
+        # no object has such an id, and a server would read it as another path
         if (listed := _LISTED.get(parts[0])) is None:
             raise NotFound("an id is empty", fix="write the id")
         kind, ref = parts[0][:-1], parts[1]
         raise NotFound(f"there is no {kind} {ref!r}", fix=f"see `vctl {listed}`", details={kind: ref})
-    # a part of dots alone would mean a directory
+    # a part of dots alone would be read as this or the parent directory
     return "".join("/" + (quote(part, safe="") if part.strip(".") else "%2E" * len(part)) for part in parts)
 
 
 def connect(config: Config) -> Connection:
-    """The server that the settings name, with its token."""
+    """The connection to the server in the settings, with its token; opened by the first request."""
     token = config.env.get("VCTL_TOKEN") or None
     file = config.get("token_file")
     if token is None and file:
@@ -304,7 +304,7 @@ class Waiter:
         return Output(self.store, kind, name)
 
     def rest(self, kind: str, name: str, most_s: float) -> None:
-        """Wait until the object is over, at most ``most_s`` seconds."""
+        """Wait until the object is over, at most ``most_s`` seconds, and at least 50 ms of these."""
         if kind not in _ONE:
             self.store.get(at(kind, name, "wait"), patient=True, timeout_s=max(0.0, most_s))
             return

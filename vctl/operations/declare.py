@@ -1,8 +1,8 @@
 """Declarations of verbs, and the two backends that carry verbs out: a state directory, or a server.
 
-A verb is one function; each parameter carries its option, help text and limits. The command line, the HTTP routes, the
-calls of a remote client and the Python API read this declaration. The body of the function imports its implementation,
-so a declaration costs nothing until it is called.
+A verb is one function; each parameter carries its option, help text and limits. The command line, the HTTP
+routes, the calls of a remote client and the Python API read this declaration. The implementation is imported
+only when the function runs, so a declaration is cheap.
 """
 
 import os
@@ -68,7 +68,10 @@ class Backend(Protocol):
         """Carry out one verb."""
 
     def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
-        """The output of one of ``jobs`` or ``tasks`` as it is now: after so many bytes, or its last lines."""
+        """The present output of a job or task: from byte ``offset`` on, or its last ``tail`` lines.
+
+        ``kind``: ``jobs`` or ``tasks``.
+        """
 
 
 class Operation(Generic[P, R]):
@@ -82,20 +85,20 @@ class Operation(Generic[P, R]):
         """The words of its command."""
         self.method, _, self.path = route.removesuffix("?").partition(" ")
         self.in_query = self.method in ("GET", "DELETE") or route.endswith("?")
-        """How a server is asked: the first parameters fill the braces of the path, the others are query or body."""
+        """Whether parameters are sent in the query, else in the body; the first ones fill the path's {}."""
         self.items = items
-        """The kind of the envelope around a list; empty where the answer is one document."""
+        """The kind of the envelope around a list; empty if the reply is one document."""
         self.service = service
-        """The shared objects that it changes, which a job may not; empty where ``ops`` checks the rights."""
+        """The shared objects that the verb changes, for the check of rights; empty if ``ops`` checks them."""
         self.help, _, rest = (run.__doc__ or "").strip().partition("\n")
         self.details = " ".join(rest.split())
 
     def __call__(self, backend: Backend, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Carry it out."""
+        """Carry the verb out on a backend."""
         return backend.call(self, *args, **kwargs)
 
     def at(self, here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Carry it out on a state directory. A failure that comes from a row that cannot be read names the row."""
+        """Carry the verb out on a state directory. An error that a row in the tables causes names the row."""
         try:
             return here.store.settled(lambda: self._carry_out(here, *args, **kwargs))
         except VctlError:
@@ -113,7 +116,7 @@ class Operation(Generic[P, R]):
 
     @cached_property
     def params(self) -> list[Param]:
-        """Its parameters."""
+        """The parameters of the verb, without shared groups of options (``Together``)."""
         return [param for param in params_of(self.run).values() if isinstance(param, Param)]
 
     def _by_name(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
@@ -141,7 +144,7 @@ class Operation(Generic[P, R]):
 
     @property
     def is_paged(self) -> bool:
-        """Whether it replies with items and their number without a limit."""
+        """Whether the reply is a pair: the items, and their number without the limit."""
         return str(self.run.__annotations__["return"]).startswith("tuple")
 
     def document(self, reply: Any) -> Any:
@@ -223,7 +226,7 @@ class Local:
             return operation.at(Here(store, self.config), *args, **kwargs)
 
     def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
-        """From the file."""
+        """The output, read from the log file."""
         with self._opened() as store:
             path = (ops.jobs.log_path if kind == "jobs" else ops.tasks.log_path)(store, ref)
         return ops.logs.read_log(path, offset=offset, tail=tail)
@@ -236,7 +239,7 @@ class Remote:
         self._connected = connected
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Let the server carry out one verb. What it would refuse is refused here, in the words of ``Local``."""
+        """Let the server carry out one verb; values that it would refuse are refused here, as in `Local`."""
         operation.check(args, kwargs)
         given = operation.given(args, kwargs)
         path = operations.connection.at(
@@ -247,6 +250,6 @@ class Remote:
             return operation.reply(server.ask(operation.method, path, rest, in_query=operation.in_query))
 
     def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
-        """From the server."""
+        """The output, read from the server."""
         with self._connected() as server:
             yield from server.stream(operations.connection.at(kind, ref, "logs"), offset=offset, tail=tail)

@@ -1,4 +1,4 @@
-"""Jobs: the verbs of ``vctl job``, and why one waits."""
+"""The verbs of ``vctl job``, and ``vctl why``."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ Seconds = Annotated[float | None, Opt(least=0, most=1e10, help="Time limit in se
 # ---- what is started ----
 
 OURS = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE", "VCTL_HOME")
-"""The variables with which a client reaches the server; a job does not get them."""
+"""Variables by which a client reaches the server; it does not send them, so no job gets them."""
 NONE: Mapping[str, str] = {}
 NODE_FAILED = ("NodeFailed",)
 
@@ -357,7 +357,7 @@ def edit(
 def edited(
     priority: int | None, name: str | None, time_limit: float | str | None, path: str
 ) -> dict[str, Any]:
-    """The changes of an edit. None leaves a field as it is; the time limit is a duration, or ``none`` for no limit."""
+    """The changes of an edit. None leaves a field unchanged; ``none`` as time limit means no limit."""
     given = {"priority": priority, "name": name}
     changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
     if time_limit in NO_LIMIT:

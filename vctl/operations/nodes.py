@@ -1,4 +1,4 @@
-"""Physical nodes: the verbs of ``vctl node``."""
+"""The verbs of ``vctl node``, for physical nodes."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any

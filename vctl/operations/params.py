@@ -1,4 +1,4 @@
-"""Parameters of declared verbs: their options, the types and ranges of their values, and the check of these."""
+"""Parameters of declared verbs: options, types and ranges of their values, and the check of a value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vctl.operations.declare import Operation
 
 PARAMETERS = "vctl_parameters"
-"""The attribute that names the function with the parameters of a verb, where these are shared."""
+"""The attribute of a verb's function that holds the function with its parameters, if it shares them."""
 _TYPES: Mapping[object, tuple[Any, Any, str, str]] = {
     str: (str, (), "a string", "put it in quotes"),
     int: (int, bool, "a whole number", "write a number such as 1"),
@@ -31,7 +31,7 @@ _TYPES: Mapping[object, tuple[Any, Any, str, str]] = {
     Mapping[str, str]: (Mapping, (), "an object", 'write it as {"NAME": "value"}'),
     type(None): (type(None), (), "null", "leave it out"),
 }
-"""The types that are checked: the classes of their values, classes that these are not, the words and the fix."""
+"""Each checked type: the classes of its values, classes to exclude, and the problem and fix of an error."""
 
 
 class Opt:
@@ -113,7 +113,7 @@ class Param:
         self.is_argument = isinstance(self.info, Arg)
         kind = annotation.__origin__
         self.kinds: tuple[Any, ...] = get_args(kind) if get_origin(kind) is UnionType else (kind,)
-        """The types of its values."""
+        """The types that its value may have."""
         kind = next(one for one in self.kinds if one is not type(None))
         self.many = get_origin(kind) in (list, Sequence) and not self.info.reads
         self.is_text = kind is str
@@ -123,7 +123,10 @@ class Param:
 
     @property
     def absent(self) -> Any:
-        """The value where a command line does not have the parameter; None where a text is read or collected first."""
+        """The value for a command line without the parameter.
+
+        None for an option whose text a reader converts, and for an option that may be repeated.
+        """
         return None if self.info.reads or (self.many and not self.is_argument) else self.default
 
     @property
@@ -135,7 +138,7 @@ class Param:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """What errors call it: its name, and without ``_s`` the duration that it is."""
+        """The names for it in errors: its name, and for a duration also the name without ``_s``."""
         return self.name, self.name.removesuffix("_s")
 
     @property
@@ -144,7 +147,7 @@ class Param:
         return max(self.info.names, key=len) if self.info.names else self.metavar
 
     def check(self, value: Any) -> None:
-        """Refuse a value of another type or out of range; documents and amounts pass, as their readers check them."""
+        """Refuse a value of a wrong type or out of range; readers of documents and amounts check theirs."""
         if value is None and self.required and type(None) not in self.kinds:
             raise spec.fields.refuse(param(self.name), "a value is needed, not null", "give one")
         is_amount = float in self.kinds and str in self.kinds
@@ -195,7 +198,7 @@ def _refuse(value: object, kind: object, path: str) -> BadSpec:
 
 
 NOT_GIVEN: Any = type("NotGiven", (), {"__repr__": lambda _: "NOT_GIVEN"})()
-"""The default of a parameter that may be None and that is left as it is without a value."""
+"""The default of a parameter that may be None: without a value, the field is not changed."""
 
 
 @runtime_checkable
@@ -207,7 +210,7 @@ class Written(Protocol):
 
 
 def document_of(given: object) -> object:
-    """The JSON form of a document; other values stay as they are, and are refused where they are read."""
+    """The JSON form of a document; other values are returned unchanged, and their reader refuses them."""
     return given.as_dict() if given is not None and isinstance(given, Written) else given
 
 

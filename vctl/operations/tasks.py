@@ -1,4 +1,4 @@
-"""Tasks and the objects that they hand to each other: the verbs of ``vctl task`` and ``vctl list objects``."""
+"""The verbs of ``vctl task`` and ``vctl list objects``, for tasks and the objects that they exchange."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -182,5 +182,5 @@ def put(
 
 
 def inside(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that identify the process of a job that puts an object."""
+    """The variables that identify the calling process within its job, for ``put``."""
     return {name: environment[name] for name in _INSIDE if name in environment}
