@@ -1,4 +1,4 @@
-"""The border: text and JSON to exact values. A module is imported when it is first used: ``spec.source.read_file``."""
+"""Reads text and JSON from outside into exact values. Modules are imported when first used: ``spec.ids``."""
 
 from vctl import modules_of
 

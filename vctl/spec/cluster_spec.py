@@ -1,4 +1,4 @@
-"""Reads the cluster spec, a document of the user, into a ``ClusterSpec``; a refusal names the exact field."""
+"""Reads a cluster spec, a document of the user, into a ``ClusterSpec``; each error names its field."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vctl.spec.quantities import KNOWN, format_amount, parse_resources, resource
 from vctl.spec.selectors import parse_labels, parse_selector
 
 MAX_NODES = 10_000
-"""Fixed nodes and whole nodes of one spec together."""
+"""The most fixed nodes and whole nodes of one spec together."""
 
 MAX_REPLICAS = 2**31 - 1
 
@@ -41,7 +41,7 @@ SPEC_FIELDS, GROUP_FIELDS, NODE_FIELDS = (
     (RESOURCES, LABELS, SELECTOR),
 )
 
-# earlier drafts of the proposal and the words of neighbouring systems
+# field names of earlier drafts of the proposal and of similar systems -> the present name, for fixes
 _OLDER = {
     "flex_resource_min": MIN,
     "flex_resource_max": MAX,
@@ -82,8 +82,9 @@ def parse_cluster_spec(
 ) -> ClusterSpec:
     """Read the spec of a cluster; None and ``{}`` mean minimum 0 and maximum infinite.
 
-    ``logical``: for a logical cluster, where replica sets cannot be combined with resources. ``cluster_id`` appears in
-    the messages about replica sets, as in ant-ray's API. ``path`` is the position of the spec in a larger document.
+    ``camel_case``: camelCase names are accepted too. ``logical``: for a logical cluster, where replica sets
+    cannot be combined with resources. ``cluster_id`` appears in the messages about replica sets, as in
+    ant-ray's API. ``path`` is the position of the spec in a larger document.
     """
     if document is None:
         return ClusterSpec()
@@ -258,7 +259,7 @@ def _check_length(items: list[object], path: str) -> None:
 
 
 def _check_number(groups: tuple[Group, ...], counts: Mapping[str, int], path: str, *, logical: bool) -> None:
-    """Limit the nodes of a gang. Replica sets of a logical cluster are not limited: too many are a shortage."""
+    """Limit the nodes of a gang. Replica sets of a logical cluster have no limit; too many are a shortage."""
     number = sum(len(group.nodes) for group in groups) + (0 if logical else sum(counts.values()))
     if number > MAX_NODES:
         raise refuse(
@@ -269,9 +270,9 @@ def _check_number(groups: tuple[Group, ...], counts: Mapping[str, int], path: st
 
 
 def spec_to_document(spec: ClusterSpec) -> dict[str, object]:
-    """The canonical JSON form, which ``parse_cluster_spec`` reads back as an equal spec.
+    """The canonical JSON form of a spec, which ``parse_cluster_spec`` reads back as an equal spec.
 
-    A cluster with a flexible part has a flexible minimum, which may be ``{}``; an infinite maximum is left out.
+    A spec with a flexible part always has a minimum, which may be ``{}``; an infinite maximum is left out.
     """
     document: dict[str, object] = {}
     if spec.flexible:

@@ -1,4 +1,4 @@
-"""The documented JSON forms as types. The values are plain dicts."""
+"""The documented JSON forms as types. The values are plain dicts. OpenAPI shows some of these docstrings."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ObjectForm(TypedDict):
 
 
 class ClusterIdentity(TypedDict):
-    """What a virtual cluster is, and what was asked for it."""
+    """The identity of a virtual cluster, and its requested resources."""
 
     cluster_id: str
     parent_id: str | None

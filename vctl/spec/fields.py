@@ -1,6 +1,6 @@
-"""Reading untyped documents: each refusal names the field, the problem and the fix.
+"""Reads the fields of untyped documents; each error names the field, the problem and the fix.
 
-Documents are JSON, YAML, TOML or Python objects, read one field at a time. This module knows nothing of specs or jobs.
+Documents are JSON, YAML, TOML or Python objects. This module knows nothing of specs or jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def refuse(path: str, problem: str, fix: str = "") -> BadSpec:
 
 
 def child(path: str, key: str) -> str:
-    """The path of a key inside an object: ``a.b``, or ``a["x.y/z"]`` when the key is not a plain word or long."""
+    """The path of a key inside an object: ``a.b``, or ``a["x.y/z"]`` if the key is long or no plain word."""
     if len(key) > 3 * _SHOWN or not re.match(_PLAIN_KEY, key):
         return f"{path}[{show(key)}]"
     return f"{path}.{key}" if path else key

@@ -12,11 +12,11 @@ from vctl.errors import BadSpec
 from vctl.spec.fields import refuse, show
 
 JOB_MARK = "##"
-"""Stands between the parent id and the submission id in the id of a job cluster."""
+"""The mark between the parent id and the submission id in the id of a job cluster."""
 
 SUBMISSION_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
 LAST = "last"
-"""In place of a job id: the job submitted last."""
+"""The word that stands for the id of the job submitted last."""
 
 _RULE = "1 to 63 of A-Z a-z 0-9 . _ -, starting with a letter or digit"
 
@@ -64,7 +64,7 @@ def _is_part(part: str) -> bool:
 
 
 def check_submission_id(submission_id: str, path: str = "--submission-id") -> str:
-    """A submission id chosen by the user."""
+    """Check a submission id that the user has chosen."""
     if submission_id == LAST:
         raise refuse(path, f"{LAST} stands for the job submitted last", "choose another id")
     if JOB_MARK in submission_id:

@@ -1,6 +1,6 @@
 """The request of one ``job submit`` from the command line, HTTP or Python.
 
-Every ``JobRequest`` is well formed; whether the job can run is checked elsewhere.
+A ``JobRequest`` checks its form when it is made; other modules check whether the job can run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
 class JobRay:
     """The Ray of a job. ``own``: the kind of its private Ray cluster, ``plain`` or ``dashboard``; empty for none.
 
-    A job from Ray's job API has its ``runtime_env`` as sent, and the directory ``files`` of its unpacked archives.
+    For a job from Ray's job API: ``runtime_env`` is as the client sent it, and ``files`` is the directory of
+    its unpacked archives.
     """
 
     own: str = ""
@@ -53,7 +54,7 @@ class JobRay:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> JobRay:
-        """Read it from the stored options."""
+        """Read a JobRay from the stored options of a job."""
         return cls(options.get("private_ray", ""), **options.get("ray", {}))
 
 
@@ -67,9 +68,9 @@ class JobRequest:
 
     ``max_retries`` counts tries after the first, for the causes in ``retry_on``; the wait before the n-th
     retry is ``backoff_s * 2**(n-1)``. ``begin_at`` is in seconds since the epoch. With ``clean_env`` the job
-    gets only ``env``. ``job_scope`` is the rights of the job: ``own`` (its cluster and its own jobs) or ``all``.
-    ``label`` puts the rank before each line of output. ``attach`` is ``stdin``, ``terminal`` or ``hold``, and the
-    socket of the submitting program.
+    does not get the submitter's environment, only ``env``. ``job_scope`` is what the job may change: ``own``
+    (its cluster and its own jobs) or ``all``. ``label`` puts the rank before each line of output. ``attach``
+    is a pair: ``stdin``, ``terminal`` or ``hold``, and the path of the submitting program's socket.
     """
 
     argv: tuple[str, ...]
@@ -145,7 +146,7 @@ class JobRequest:
 
 
 def entry_amounts(request: JobRequest) -> Amounts:
-    """The resources of the entrypoint itself: as requested, else none for a job with a gang and one CPU without one."""
+    """The resources of the entrypoint itself: as requested, else none if the job has a gang, else one CPU."""
     if request.entry is not None:
         return request.entry
     return {} if request.spec is not None and request.spec.has_gang else DEFAULT_ENTRY
@@ -160,9 +161,9 @@ def shortcut_spec(
     units: Iterable[str] = DEFAULT_UNITS,
     beside_spec: bool = False,
 ) -> ClusterSpec | None:
-    """``num_cpus``, ``num_gpus``, ``memory``, ``nodes``: one group of equal fixed nodes; None without all of them.
+    """The spec for these options: one group of equal fixed nodes; None if none of the options is given.
 
-    ``beside_spec`` says that ``virtual_cluster`` was given too, which is refused.
+    ``beside_spec``: ``virtual_cluster`` was given too, which cannot be combined with these options.
     """
     given = [n for n, v in zip(_SHORTCUTS, (num_cpus, num_gpus, memory, nodes), strict=True) if v is not None]
     if not given:
@@ -205,9 +206,9 @@ def entry_request(
     units: Iterable[str] = DEFAULT_UNITS,
     prefix: str = "entrypoint_",
 ) -> Amounts | None:
-    """The request of the entrypoint; None (the default) without any option, ``{}`` when all amounts are 0.
+    """The resources requested for the entrypoint; None if no option is given, ``{}`` if all amounts are 0.
 
-    ``resources_json`` is a text for ``read_document``, or an already read mapping.
+    ``resources_json`` is a text for ``read_document``, or a mapping.
     """
     if all(value is None for value in (num_cpus, num_gpus, memory, resources_json)):
         return None

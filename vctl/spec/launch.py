@@ -12,7 +12,7 @@ from vctl.spec.text import check_kernel_text
 MAX_RETRIES = 1000
 LONGEST_NAME = 256
 COMMAND = '["python", "train.py"]'
-"""A command in the hint of an error, where the command line has its own spelling (``COMMAND_LINE``)."""
+"""The example of a command in the fix of an error; the command line shows ``COMMAND_LINE`` instead."""
 COMMAND_LINE = "-- python train.py"
 
 
@@ -39,7 +39,7 @@ def check_name(name: str) -> None:
 
 
 def check_environment(env: Mapping[str, str]) -> None:
-    """Check an environment. Unlike ``--env`` it may have unusual names, as it may be captured from a process."""
+    """Check an environment. It may come from a process, so it may have names that ``--env`` refuses."""
     for key, value in env.items():
         if not key or "=" in check_kernel_text(key, param("env")):
             raise refuse(param("env"), f"{show(key)} is not a variable name", "write NAME=value")

@@ -27,7 +27,7 @@ _ARRAY = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?\Z"
 
 @value(frozen=True, slots=True)
 class WarningSignal:
-    """A signal to send ``before_s`` seconds before the time limit; ``name`` without SIG."""
+    """A signal to send ``before_s`` seconds before the time limit and preemption; ``name`` without SIG."""
 
     name: str
     number: int
@@ -81,7 +81,7 @@ def check_env_value(name: str, value: str, path: str) -> str:
 
 
 def parse_env_file(text: str, path: str) -> dict[str, str]:
-    """The simple part of dotenv: ``K=V`` lines, ``export``, comments, quotes. Nothing is expanded."""
+    """Read the simple part of dotenv: ``K=V`` lines, ``export``, comments, quotes. Nothing is expanded."""
     result: dict[str, str] = {}
     for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         line, here = raw.strip(), f"{path}:{number}"
@@ -113,7 +113,7 @@ def _unquoted(value: str, path: str) -> str:
 
 
 def read_env_file(name: str) -> dict[str, str]:
-    """Read the file of ``--env-file``."""
+    """Read the file that ``--env-file`` names."""
     path = "--env-file"
     try:
         with open(name, encoding="utf-8") as file:
@@ -143,7 +143,7 @@ def parse_label_pairs(items: Iterable[str]) -> dict[str, str]:
 
 
 def parse_warning_signal(text: str, path: str = "--signal") -> WarningSignal:
-    """``USR1@60``: a signal and how long before the time limit; without ``@`` it is a minute."""
+    """Read ``USR1@60``: a signal, by name or number, and the time before the limit (default: 1 minute)."""
     import signal
 
     name, at, before = text.partition("@")
@@ -193,7 +193,7 @@ def parse_array(text: str, path: str = "--array") -> ArrayRange:
 
 
 def parse_since(text: str, now: float, path: str = "--since") -> float:
-    """The begin of a period in epoch seconds: ``1h`` or ``1h ago``, or a moment: the last ``16:00``, or ISO 8601."""
+    """The begin of a period in epoch seconds: ``1h (ago)``, the last ``16:00``, ISO 8601, or ``now``."""
     fix = "write 1h, 16:00, or 2030-01-31T08:00"
     word = text.strip().removesuffix(" ago")
     if word == "now":
@@ -206,9 +206,9 @@ def parse_since(text: str, now: float, path: str = "--since") -> float:
 
 
 def parse_begin(text: str, now: float, path: str = "--begin") -> float:
-    """The earliest start of a job in epoch seconds: ``now+1h`` or ``1h``, or a moment: the next ``16:00``, or ISO 8601.
+    """The earliest start of a job in epoch seconds: ``now+1h``, ``1h``, the next ``16:00``, or ISO 8601.
 
-    A moment is in local time unless it names a zone.
+    Times are local unless they name a time zone.
     """
     fix = "write now+1h, 16:00, or 2030-01-31T08:00"
     word = text.strip()
@@ -223,7 +223,7 @@ def parse_begin(text: str, now: float, path: str = "--begin") -> float:
 
 
 def _is_time_of_day(word: str) -> bool:
-    """Whether it is meant as ``16:00`` or ``16:00:00``, as in at and sbatch; ``1-12:00:00`` is a duration."""
+    """Whether the word is a time such as ``16:00``, as for at and sbatch; ``1-12:00:00`` is a duration."""
     return ":" in word and word[:1].isdigit() and "-" not in word
 
 

@@ -1,4 +1,4 @@
-"""The ``provider`` setting: the machines that a node provider can make, and the commands that start and end them."""
+"""Reads the ``provider`` setting: the machines that a node provider can make, and its commands for them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _EXAMPLE = f'{{"2c": {_TEMPLATE}}}'
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpec:
-    """A node provider: ``boot_s`` until a simulated node joins, ``idle_s`` until an unused node is released,
-    ``timeout_s`` until a command of the provider is killed."""
+    """A node provider.
+
+    ``boot_s``: time until a simulated node joins. ``idle_s``: time until an unused node is released.
+    ``timeout_s``: time until a command of the provider is killed. ``up``, ``down``: the commands.
+    """
 
     kind: str = NONE
     templates: tuple[Template, ...] = ()
@@ -34,7 +37,7 @@ class ProviderSpec:
     units: frozenset[str] = DEFAULT_UNITS
 
     def kinds(self) -> list[dict[str, Any]]:
-        """The nodes that it can make at most, as stored for the check whether a job can ever run."""
+        """The templates and the most nodes of each, as stored for the check whether a job can ever run."""
         return [
             {"name": t.name, "resources": dict(t.resources), "labels": dict(t.labels), "most": t.most,
              "units": sorted(t.units)}

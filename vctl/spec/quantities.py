@@ -1,6 +1,7 @@
-"""Amounts, sizes and durations: text and numbers of users become exact integers, or are refused.
+"""Reads amounts, sizes and durations of users into exact integers, and formats amounts for output.
 
-No amount is rounded silently, and no float is compared. Also formats amounts for output.
+Nothing is rounded, except a size with a unit, which is rounded up to whole bytes, and a fractional duration,
+which becomes a float.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SIZES = frozenset({MEMORY, OBJECT_STORE_MEMORY})
 
 MAX_NAMES = 256
 MOST_NUMBERED = 1 << 16
-"""CPUs and devices of one node: each has a number, so a mistyped amount would fill the memory."""
+"""The most CPUs, or devices of a kind, of one node: each has a number, so a typo could exhaust the memory."""
 LONGEST_S = 100 * 366 * 86400
 """A hundred years; a longer time is a mistake and would overflow dates."""
 
@@ -110,14 +111,14 @@ def _decimal(value: object, path: str) -> Decimal:
 
 
 def _exact(text: str) -> Decimal:
-    """A number as it is written. The import takes longer than a command that reads none."""
+    """The exact number in a text. ``decimal`` is imported here: commands without numbers start faster."""
     from decimal import Decimal
 
     return Decimal(text)
 
 
 def _scaled(number: Decimal, places: int) -> int | None:
-    """``number * 10**places`` as an int, None when not whole. Integer arithmetic: a context would round."""
+    """``number * 10**places`` as an int; None if it is not whole. A decimal context would round it."""
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits))
@@ -167,7 +168,7 @@ def parse_memory(value: object, path: str) -> int:
 
 
 def parse_duration(value: object, path: str, *, positive: bool = False) -> float:
-    """Read seconds: ``90``, ``90s``, ``1h30m``, ``HH:MM:SS``, ``1-12:00:00``; whole ones come back as int."""
+    """Read a duration: ``90``, ``90s``, ``1h30m``, ``HH:MM:SS``, ``1-12:00:00``; whole seconds are an int."""
     seconds = _duration(value, path)
     if not seconds.is_finite() or (seconds.is_signed() and seconds):
         raise refuse(path, f"{show(value)} is not a duration", "write 0 or more, such as 90s")
@@ -199,7 +200,7 @@ def _duration(value: object, path: str) -> Decimal:
 def parse_resources(
     value: object, path: str, units: Iterable[str] = DEFAULT_UNITS, *, totals: bool = False
 ) -> dict[str, int]:
-    """Read a resource map. ``totals``: for the resources of a node, which are whole devices, no shares."""
+    """Read a resource map. ``totals``: these are the resources of a node, which has whole devices."""
     document = as_mapping(value, path, "resources", '{"CPU": 1}')
     if len(document) > MAX_NAMES:
         raise refuse(path, f"{len(document)} resources, at most {MAX_NAMES} are accepted", "ask for fewer")

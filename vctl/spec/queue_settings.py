@@ -1,4 +1,4 @@
-"""The queue settings of a cluster in their documented form: a map with words, numbers and seconds."""
+"""Reads and writes the queue settings of a cluster: a map with words, numbers and seconds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ READERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "min_runtime_s": ("min_runtime_ns", _pause),
     "preemption_grace_s": ("preemption_grace_ns", _pause),
 }
-"""Documented name -> (field, how it is read)."""
+"""Documented name -> (field of ``QueuePolicy``, reader of its value)."""
 _DEFAULTS = {field.name: field.default for field in fields(QueuePolicy)}
 
 

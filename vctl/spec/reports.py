@@ -1,4 +1,4 @@
-"""The JSON forms of reports as types: why a job waits, status, plans of clusters, diagnoses. Plain dicts, too."""
+"""The JSON forms of reports as types (plain dicts): why a job waits, status, plans of clusters, diagnoses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Holder(TypedDict, total=False):
 
 
 class NodeObstacle(TypedDict):
-    """The needed and the free resources of a node; ``vnode_id`` where a task waits for a virtual node."""
+    """The needed and the free resources of a node. ``vnode_id``: the virtual node, if a task waits."""
 
     node_id: str
     vnode_id: NotRequired[str]

@@ -13,7 +13,7 @@ _CALL = r"(!?)(in|exists)\(([^()]*)\)\Z"
 
 
 def parse_labels(value: object, path: str) -> dict[str, str]:
-    """Labels for a node: Kubernetes rules, and none of the labels that the system sets."""
+    """Read the labels of a node, by the rules of Kubernetes; labels that the system sets are refused."""
     document = as_mapping(value, path, "labels", '{"name": "value"}')
     _check_number(len(document), path)
     labels: dict[str, str] = {}
@@ -30,7 +30,10 @@ def parse_labels(value: object, path: str) -> dict[str, str]:
 
 
 def parse_selector(value: object, path: str) -> Selector:
-    """A label selector in the six forms, or a list that means ``in(...)``; equal selectors come out equal."""
+    """Read a label selector; each value has one of the six ``_FORMS``, or is a list that means ``in(...)``.
+
+    Selectors with the same meaning become equal tuples.
+    """
     document = as_mapping(value, path, "a label selector", '{"name": "value"}')
     _check_number(len(document), path)
     conditions = []

@@ -15,8 +15,8 @@ LONGEST = 256
 def shape_key(spec: ClusterSpec, entry: Amounts) -> str:
     """A canonical string of gang, limits and entrypoint request; readable when short.
 
-    Amounts of 0, the order of names and the labels of the new nodes are left out: they do not change the placement. The
-    order of groups and nodes is kept, as ranks follow it.
+    The key does not depend on amounts of 0, the order of names and the labels of the new nodes, because
+    these do not change the placement. It depends on the order of groups and nodes, because ranks follow it.
     """
     parts = []
     if spec.flexible:
@@ -37,7 +37,7 @@ def shape_key(spec: ClusterSpec, entry: Amounts) -> str:
 
 
 def _runs(nodes: Iterable[str]) -> Iterable[str]:
-    """Equal neighbours as one text with their number, so that many equal nodes make a short key."""
+    """Run-length encoding, so that many equal nodes make a short key."""
     for node, same in groupby(nodes):
         yield f"{sum(1 for _ in same)}*{node}"
 
@@ -52,5 +52,5 @@ def _amounts(amounts: Amounts) -> str:
 
 
 def _pairs(pairs: Iterable[tuple[str, int]]) -> str:
-    # names may hold any printable character: repr keeps different maps different
+    # names may contain any printable character: with repr, different maps have different texts
     return "{" + ",".join(f"{name!r}:{count}" for name, count in pairs) + "}"

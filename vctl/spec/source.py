@@ -1,7 +1,7 @@
-"""Where a document comes from: inline JSON, ``@file``, or ``-`` for standard input.
+"""Reads a document: inline JSON, ``@file``, or ``-`` for standard input.
 
-Numbers stay exact (``Decimal``). Duplicate keys and NaN, which JSON parsers accept, are refused. This module does not
-know the meaning of a document.
+Numbers stay exact (``Decimal``). Duplicate keys and NaN, which JSON parsers accept, are refused. This module
+does not know the meaning of a document.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from vctl.spec.text import check_document
 
 MAX_BYTES = 16 * 2**20
 MAX_YAML = 2**20
-"""Characters: YAML takes fifty times as long to read as JSON."""
+"""The most characters of YAML, which takes fifty times as long to parse as JSON."""
 MAX_DEPTH = 100
 YAML = (".yaml", ".yml")
 MAX_ITEMS = 1_000_000
-"""YAML aliases can make a small file a huge document; beyond this it is refused."""
+"""The most values of a document: with aliases, a small YAML file can be a huge document."""
 
 
 def read_document(ref: str, what: str, path: str, amounts: str = "{}") -> object:
     """Read the JSON (or YAML) that an option names; every failure is a BadSpec that starts with ``path``.
 
-    Standard input may be either. ``what`` names the expected document, such as "a cluster spec". Decimals in the result
-    are ``Decimal``. ``amounts`` is the document of a map of amounts, ``{}``, for who writes only ``CPU=4``.
+    Standard input may be JSON or YAML. ``what`` names the expected document, such as "a cluster spec".
+    Decimals in the result are ``Decimal``. ``amounts`` is a template for the fix of an error: for a text
+    such as ``CPU=4``, the fix shows ``amounts`` with ``{}`` replaced by these amounts as JSON.
     """
     if ref == "-":
         text = _read(sys.stdin.buffer, "standard input", path)
@@ -76,7 +77,11 @@ def _read(file: BinaryIO, name: str, path: str) -> str:
 
 
 def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: str = "") -> object:
-    """Parse a text as one document of plain values, with exact numbers and no duplicate keys."""
+    """Parse a text as one document of plain values, with exact numbers and no duplicate keys.
+
+    ``inline``: the ``amounts`` of ``read_document`` if the text is an argument of the command line, else
+    empty.
+    """
     if not text.strip():
         raise refuse(
             path, f"{what} is expected, but it is empty", "write {} for the defaults, or leave the option out"
@@ -102,7 +107,7 @@ def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: s
 
 
 class _Refused(BadSpec):
-    """A refusal inside a parser; the caller adds the path."""
+    """An error inside a parser, without the path, which the caller adds."""
 
 
 def _load_json(text: str) -> object:
@@ -119,7 +124,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def one_of_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object of these pairs, for ``json.loads``; a key that is there twice is refused."""
+    """The object of these pairs, for ``json.loads``; refuses duplicate keys."""
     result = dict(pairs)
     if len(result) != len(pairs):
         seen: set[str] = set()
@@ -167,7 +172,7 @@ def _load_yaml(text: str, path: str) -> object:
         ) from None
 
     class Loader(yaml.SafeLoader):
-        """Safe loading with the two rules of the JSON side: exact numbers, no duplicate keys."""
+        """A safe loader with the rules of the JSON reader: exact numbers, no duplicate keys."""
 
     def number(loader: Any, node: Any) -> Decimal:
         text = str(loader.construct_scalar(node)).replace("_", "").lower()
@@ -184,7 +189,7 @@ def _load_yaml(text: str, path: str) -> object:
             if key_node.value in own:
                 raise _duplicate(key_node.value)
             own.add(key_node.value)
-        loader.flatten_mapping(node)  # "<<": merged keys come first, keys of this map replace them
+        loader.flatten_mapping(node)  # merge key "<<": keys of this map replace merged keys
         return {
             loader.construct_object(k, deep=True): loader.construct_object(v, deep=True)
             for k, v in node.value
@@ -202,7 +207,7 @@ def _load_yaml(text: str, path: str) -> object:
 
 
 def _check_extent(document: object, path: str) -> None:
-    """Refuse documents too deep or (through YAML aliases) too large to walk."""
+    """Refuse documents that are too deep or, through YAML aliases, too large."""
     stack, items = [(document, 0)], 0
     while stack:
         value, depth = stack.pop()

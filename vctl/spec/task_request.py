@@ -1,6 +1,6 @@
 """The request of one ``task run`` from the command line, HTTP or Python.
 
-Every ``TaskRequest`` is well formed; whether its job runs and has free resources is checked elsewhere.
+A ``TaskRequest`` checks its form when it is made; other modules check its job and free resources.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from vctl.spec.text import check_line
 DEFAULT_REQUEST: Amounts = {CPU: SCALE}
 SOFT = "soft"
 JOB_VARIABLES = ("VCTL_SUBMISSION_ID", "VCTL_JOB_ID")
-"""The variables that name the job of a process; the first one that is set counts."""
+"""The variables that identify the job of a process; the first one that is set is used."""
 OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 MOST_OBJECTS = 256
-"""Inputs, or outputs, of one task."""
+"""The most inputs, and the most outputs, of one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def check_objects(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
 
 
 def check_object_name(name: str, path: str) -> str:
-    """The name of an object: one component of a path, with nothing that any shell or tool takes for something else."""
+    """Check the name of an object: one path component, without characters that are special in shells."""
     if not OBJECT_NAME.match(name):
         raise refuse(
             path,
@@ -99,7 +99,10 @@ def check_object_name(name: str, path: str) -> str:
 
 
 def job_of(request: TaskRequest, environment: Mapping[str, str]) -> tuple[str, str]:
-    """The job a task belongs to, and what names it: as given, else the one whose environment this is."""
+    """The job of a task, and the parameter or variable that names it. Raises BadSpec if nothing does.
+
+    The requested job, else the job of the process with this environment.
+    """
     if request.job is not None:
         return request.job, param("job")
     for name in JOB_VARIABLES:
@@ -112,7 +115,7 @@ def job_of(request: TaskRequest, environment: Mapping[str, str]) -> tuple[str, s
 
 
 def check_strategy(strategy: str) -> str:
-    """One of the strategies, the one that names a node with a node."""
+    """Check a strategy; ``NODE`` needs the id of a node, and the others take none."""
     word, colon, rest = check_line(strategy, param("strategy")).partition(":")
     if strategy == NODE or (word == NODE and not pinned_to(strategy)[0]):
         raise refuse(param("strategy"), "NODE needs the id of a node", "write NODE:<id>, or NODE:<id>:soft")
@@ -130,7 +133,7 @@ def check_strategy(strategy: str) -> str:
 
 
 def pinned_to(strategy: str) -> tuple[str, bool]:
-    """The id in ``NODE:<id>[:soft]``, and whether another node will do when that one has too little free."""
+    """The node id in ``NODE:<id>[:soft]``, and whether another node may be used if that node is full."""
     wanted = strategy.removeprefix(f"{NODE}:")
     return wanted.removesuffix(f":{SOFT}"), wanted.endswith(f":{SOFT}")
 
@@ -143,9 +146,9 @@ def task_amounts(
     *,
     units: Iterable[str] = DEFAULT_UNITS,
 ) -> Amounts:
-    """``num_cpus``, ``num_gpus``, ``memory`` and ``resources``: one CPU unless CPUs are named, 0 of them included.
+    """The resources of a task: one CPU unless a number of CPUs, which may be 0, is given.
 
-    ``resources_json`` is a text for ``read_document``, or a mapping that was read already.
+    ``resources_json`` is a text for ``read_document``, or a mapping.
     """
     if isinstance(resources_json, str):
         resources_json = read_document(resources_json, "a map of resources", param("resources"))

@@ -1,7 +1,7 @@
-"""Text from outside: words are valid Unicode; what goes to the kernel (arguments, paths, variables) is any bytes.
+"""Checks text from outside: valid Unicode, or any bytes for the kernel (arguments, paths, variables).
 
-Python keeps a byte that is not UTF-8 as a surrogate from U+DC80 to U+DCFF. Such text can be neither stored nor sent
-as text, so it is refused here, for every way in, with the field that has it.
+Python keeps a byte that is not UTF-8 as a surrogate from U+DC80 to U+DCFF. Such text can be neither stored
+nor sent as text, so it is refused here for all interfaces, with the name of its field.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KERNEL_FIELDS = frozenset({"entrypoint", "env", "environment", "cwd"})
 """Fields of requests whose text goes to the kernel."""
 MOST, LEAST = 2**63 - 1, -(2**63)
-"""Numbers that can be stored."""
+"""The bounds of numbers that can be stored: SQLite's integers have 64 bits."""
 
 
 def is_words(text: str) -> bool:
@@ -33,14 +33,14 @@ def is_words(text: str) -> bool:
 
 
 def check_words(text: str, path: str) -> str:
-    """Text for people: valid Unicode."""
+    """Check text for people: valid Unicode without NUL."""
     if not is_words(text):
         raise refuse(path, f"{show(text)} is not valid UTF-8 text", "write it in UTF-8, without NUL bytes")
     return text
 
 
 def check_line(text: str, path: str) -> str:
-    """Text for people on one line: no control characters."""
+    """Check a line of text for people: only printable characters."""
     check_words(text, path)
     if not text.isprintable():
         raise refuse(
@@ -50,7 +50,7 @@ def check_line(text: str, path: str) -> str:
 
 
 def check_kernel_text(text: str, path: str) -> str:
-    """Text that the kernel takes: any bytes but NUL."""
+    """Check text for the kernel: any bytes but NUL."""
     try:
         if not text.isascii():
             text.encode("utf-8", "surrogateescape")
@@ -62,7 +62,7 @@ def check_kernel_text(text: str, path: str) -> str:
 
 
 def check_document(value: object, path: str = "", kernel: Collection[str] = ()) -> None:
-    """All texts of a document, its keys too. Below the fields of ``kernel`` text may be any bytes."""
+    """Check all texts and keys of a document. In the top-level fields ``kernel``, any bytes are valid."""
     stack = [(value, path, False)]
     while stack:
         value, here, to_kernel = stack.pop()
@@ -80,18 +80,18 @@ def check_document(value: object, path: str = "", kernel: Collection[str] = ()) 
 
 
 def check_number(value: float | Decimal, path: str) -> None:
-    """A number that can be stored."""
-    if not LEAST <= value <= MOST:  # also what is no number
+    """Check that a number can be stored."""
+    if not LEAST <= value <= MOST:  # NaN fails, too
         raise refuse(path, f"{show(value)} is out of range", "write a smaller number")
 
 
 def stored_path(path: str) -> str | bytes:
-    """A path as a column value: text, or its bytes where they are no text."""
+    """A path as a column value: text, or bytes if it is not valid text."""
     return path if is_words(path) else os.fsencode(path)
 
 
 def shown(text: str) -> str:
-    """Text that may have any bytes as valid Unicode: a byte that is not UTF-8 reads ``\\xff``."""
+    """Any text as valid Unicode: a byte that is not UTF-8 is shown as ``\\xff``."""
     if text.isascii():
         return text
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,8 +1,9 @@
-"""Workloads as JSON lines: one job a line, in any order, with the words that a submit has.
+"""Reads workloads from JSON lines: one job per line, in any order.
 
-``at`` (when it arrives: seconds, or a time stamp) and ``run`` (how long it would run) are needed; ``nodes`` pieces (1)
-of ``resources`` each ({"CPU": 1}) under ``policy`` (PACK), ``limit`` (none), ``priority`` (0), ``user``, ``cluster``
-(the primary) and ``name`` are not.
+Required fields: ``at`` (the submit time: seconds, or an ISO 8601 timestamp) and ``run`` (the run time, a
+duration). Optional fields, with defaults: ``nodes`` (1), the ``resources`` of each node ({"CPU": 1}),
+``policy`` (PACK), ``limit`` (the time limit; none), ``priority`` (0), ``user`` (empty), ``cluster`` (the
+primary) and ``name`` (``job-`` and the line number).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MOST_PRIORITY = 2**31 - 1
 
 
 def read_jsonl(lines: Iterable[str], name: str, *, units: frozenset[str] = DEFAULT_UNITS) -> Workload:
-    """Read jobs; the error of a bad line names the file, the line, the field and the fix."""
+    """Read jobs; the error about a bad line names the file, the line, the field and the fix."""
     arrivals = [
         _arrival(_parsed(line, f"{name}:{number}"), f"{name}:{number}", number, units)
         for number, line in enumerate(lines, 1)

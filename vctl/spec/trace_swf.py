@@ -1,7 +1,7 @@
-"""Workloads in the Standard Workload Format, version 2: eighteen numbers a line, comments behind ``;``.
+"""Reads workloads in the Standard Workload Format, version 2: 18 numbers per line, comment lines with ``;``.
 
-S. J. Chapin et al., "Benchmarks and standards for the evaluation of parallel job schedulers", JSSPP 1999; the archive
-at https://www.cs.huji.ac.il/labs/parallel/workload has logs and models in it. -1 stands for "not known".
+S. J. Chapin et al., "Benchmarks and standards for the evaluation of parallel job schedulers", JSSPP 1999. The
+archive at https://www.cs.huji.ac.il/labs/parallel/workload has logs in this format. -1 means unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIELDS = (
 )  # fmt: skip
 SUBMIT, RUN, ALLOCATED, REQUESTED, LIMIT, STATUS, USER = 1, 3, 4, 7, 8, 10, 11
 PARTIAL = (2, 3, 4)
-"""Status of lines that are only a part of a job; another line has all of it."""
+"""Status values of lines that describe a part of a job; another line describes the whole job."""
 MOST = 2**53
 
 
@@ -33,17 +33,17 @@ class _Machine:
 
     @property
     def per_node(self) -> int:
-        """Processors of a node; where the log names no nodes each processor is one."""
+        """Processors per node; 1 if the header lacks the number of nodes or of processors."""
         if self.nodes is None or self.processors is None:
             return 1
         return max(1, self.processors // self.nodes)
 
 
 def read_swf(lines: Iterable[str], name: str, *, per_node: int | None = None) -> Workload:
-    """Read a log. A job of more processors than a node has takes whole nodes and the rest of one more.
+    """Read a log. A job with more processors than a node gets full nodes, and a part of one for the rest.
 
-    ``per_node`` is how many processors a node has, else the header says it. Jobs that never ran are left out and
-    counted in the notes.
+    ``per_node``: processors per node; None means as in the header. Left out and counted in the notes are
+    jobs that never ran, jobs without a size, and lines that describe a part of a job.
     """
     machine = _Machine()
     records: list[list[float]] = []
@@ -98,7 +98,7 @@ def _record(text: str, where: str) -> list[float]:
             raise refuse(
                 f"{where}: {field}", f"{show(word)} is not a number", "write a number, or -1"
             ) from None
-        if not -MOST < value < MOST:  # NaN is not, either
+        if not -MOST < value < MOST:  # NaN fails, too
             raise refuse(
                 f"{where}: {field}", f"{show(word)} is out of range", "write a smaller number, or -1"
             )

@@ -1,6 +1,6 @@
-"""Tree files, which describe a wanted tree of logical clusters: ``clusters:``, each with ``children:``.
+"""Reads and writes tree files, which describe logical clusters: ``clusters:``, each with ``children:``.
 
-A file is read into a flat list, parents first, each with its path in the file; ``tree_document`` writes a file.
+A file is read into a flat list of clusters, parents first, each with its path in the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EXAMPLE = '{"clusters": [{"id": "team-a", "replica_sets": {"8c16g": 2}}]}'
 
 @value(frozen=True, slots=True)
 class TreeCluster:
-    """One cluster of the file; omitted fields have their defaults, whatever the present cluster has."""
+    """One cluster of the file; an omitted field has its default, not the value of the present cluster."""
 
     cluster_id: str
     parent_id: str
@@ -94,7 +94,10 @@ class _Reader:
 def parse_tree(
     document: object, *, units: Iterable[str] = DEFAULT_UNITS, camel_case: bool = False
 ) -> list[TreeCluster]:
-    """The clusters of a tree file, parents first, in the order of the file. ``camel_case``: specs may have it."""
+    """Read a tree file: its clusters, parents first, in the order of the file.
+
+    ``camel_case``: specs may have camelCase names.
+    """
     given = _known(as_mapping(document, "", "a tree file", _EXAMPLE), "", (CLUSTERS,))
     if CLUSTERS not in given:
         raise refuse(CLUSTERS, "a tree file needs it", f"write {_EXAMPLE}, or `clusters: []` for none")
@@ -171,7 +174,7 @@ def cluster_document(cluster: TreeCluster) -> dict[str, object]:
 
 
 def tree_document(clusters: Iterable[TreeCluster]) -> dict[str, object]:
-    """The tree file of clusters, which are given parents first; ``parse_tree`` reads it back."""
+    """The tree file of clusters, given with parents before their children; ``parse_tree`` reads it back."""
     top: list[object] = []
     known: dict[str, dict[str, object]] = {}
     for cluster in clusters:
