@@ -1,8 +1,8 @@
-"""Executables of the user that answer a question, such as a node provider's: started, looked at, never waited for.
+"""Runs executables of the user that answer a question, such as those of a node provider, without blocking.
 
-The question is a file on standard input; the answer is read from a pipe as far as it is there, up to a limit. The
-time limit ends the whole process group. What a command leaves in the background may hold its standard output open;
-that blocks nobody.
+The question is a file on standard input; the answer is read from a pipe, as far as it is available and up to
+a size limit. A time limit kills the whole process group. A background process of the command may keep its
+standard output open, which does not block the caller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Called:
 
 
 class Call:
-    """One call of an executable. Raises OSError where it cannot be started."""
+    """One call of an executable. Raises OSError if it cannot be started."""
 
     def __init__(
         self, words: Sequence[str], question: bytes, *, mark: str, timeout_s: float, env: Mapping[str, str]
@@ -59,7 +59,7 @@ class Call:
 
     def poll(self) -> Called | None:
         """Read the available output; the result once the command has ended or hit a limit, else None."""
-        code = self._process.poll()  # first: what it wrote before its end is in the pipe then
+        code = self._process.poll()  # before reading: after the end, all output is in the pipe
         self._read()
         if len(self._answer) > MOST_ANSWER:
             return self._fail(f"its answer is longer than {MOST_ANSWER} bytes")
@@ -74,7 +74,7 @@ class Call:
 
     def kill(self) -> None:
         """Kill the process group of the command, and collect the command."""
-        if self._process.returncode is None:  # not collected yet: the number is still its own
+        if self._process.returncode is None:  # not collected yet, so the pid is still the command's
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -106,9 +106,9 @@ class Call:
 
 
 def end_left_behind(mark: str) -> bool:
-    """End a call that outlived the scheduler that made it; True when there was one.
+    """Kill a call that outlived its scheduler; True if there was one.
 
-    Only while its first process lives: what a finished command left in the background is left alone.
+    Only while its first process lives: background processes of a finished command are left alone.
     """
     found = [
         one for one in processes.marked(CALL_MARK.encode()).get(mark.encode(), ()) if one.pid == one.session

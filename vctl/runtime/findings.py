@@ -22,7 +22,7 @@ _SCAN_S = 0.02
 
 @dataclass(slots=True)
 class Found:
-    """The records of a run. `held`: a process has its lock; `proved`: its supervisor said that it is over."""
+    """The records of a run. `held`: a process has its file locked; `proved`: its end came on the line."""
 
     supervisor: tuple[int, int] | None = None
     start: StartRecord | None = None
@@ -30,7 +30,7 @@ class Found:
     held: bool = False
     problem: str = ""
     proved: bool = False
-    open_below: str = ""  # a file that the supervisor has open lies, or lay, under this path
+    open_below: str = ""  # its supervisor has this file, or a file below it, open
 
 
 class Findings:
@@ -43,14 +43,14 @@ class Findings:
         self.old = old if old.runs.is_dir() else None
         self.supervisors = Supervisors(self.records, boot, self._watch_file)
         self.poll = self.supervisors.poll
-        self.of: dict[str, RecordFile] = {}  # where runs are recorded
+        self.of: dict[str, RecordFile] = {}  # run -> its record file
         self.lock = threading.RLock()
         self._watch: Watch | None = None
         self._watched: dict[Path, RecordFile] = {}
         self._scanned = float("-inf")
 
     def watch(self) -> None:
-        """Begin to watch files."""
+        """Start watching files."""
         if self._watch is None:
             self._watch = Watch()
             self.poll.register(self._watch.fileno(), select.EPOLLIN)
@@ -58,7 +58,7 @@ class Findings:
             self._watch.add(self.old.exits, MOVED_TO)
 
     def close(self) -> None:
-        """Let go of all descriptors but the one that is waited on."""
+        """Close all descriptors except ``poll``, which the caller waits on."""
         self.supervisors.close()
         if self._watch is not None:
             self.poll.unregister(self._watch.fileno())
@@ -67,7 +67,7 @@ class Findings:
         self._watched.clear()
 
     def hear(self) -> None:
-        """Take in what supervisors said, and what changed in watched files."""
+        """Read the messages of supervisors, and the changes in watched files."""
         ready = self.poll.poll(0)
         if not ready:
             return
@@ -88,13 +88,13 @@ class Findings:
             try:
                 self._watch.add(path, MODIFY)
             except OSError:
-                return  # gone, or there are too many watches: the sweep looks
+                return  # the file is gone, or there are too many watches: ``_scan`` reads it
             self._watched[path] = file
 
     def find(self, run_id: str, *, unsaid: bool = False) -> Found | None:
-        """All that is known of a run; None when nobody has taken it.
+        """The records of a run; None if no supervisor has taken it.
 
-        ``unsaid``: also what its supervisor has written and not said yet.
+        ``unsaid``: read the file too, for lines that the supervisor has written and not sent yet.
         """
         file = self.of.get(run_id)
         if unsaid and file is not None:
@@ -114,7 +114,7 @@ class Findings:
         held = self.old.lock_is_held(run_id)
         start = self.old.read(self.old.start_record, run_id, problems)
         if not held and ended is None and not problems:
-            # It may have been written between the first look and the lock.
+            # It may have been written between the first look and the test of the lock.
             ended = self.old.read(self.old.exit_record, run_id, problems)
         supervisor = self.old.supervisor(run_id, held=held)
         if supervisor is None and start is not None:
@@ -123,7 +123,7 @@ class Findings:
         return Found(supervisor, start, ended, held, "; ".join(problems), open_below=place)
 
     def _lookup(self, run_id: str, file: RecordFile | None) -> tuple[RecordFile | None, Entry | None]:
-        """The file that tells of a run and what it tells, with what is new in it."""
+        """The record file of a run and the run's entry, after reading what is new."""
         if file is None:
             self._scan()
             file = self.of.get(run_id)
@@ -144,7 +144,7 @@ class Findings:
         elif last and (holder := file.holder()) is not None:
             held = holder == entry.supervisor[0] or holder <= 0
         if not held:
-            file.read()  # it may have been written between the first look and the lock
+            file.read()  # the end may have been written between the first look and the test of the lock
         return Found(
             entry.supervisor,
             entry.start,
@@ -155,11 +155,11 @@ class Findings:
         )
 
     def _scan(self) -> None:
-        """Look for record files that are not known, and learn whose they are; not too often."""
+        """Find unknown record files and read files without a line; at most every ``_SCAN_S`` seconds."""
         if time.monotonic() - self._scanned < _SCAN_S:
             return
         for file in self.records.scan():
-            if file.holder() is not None:  # of a supervisor to which somebody else has the line, if anybody
+            if file.holder() is not None:  # of a supervisor with a line to another process, or with none
                 self._watch_file(file)
         for number, file in self.records.files.items():
             seat = self.supervisors.seats.get(number)
@@ -171,7 +171,7 @@ class Findings:
         self._scanned = time.monotonic()
 
     def others(self, run_id: str) -> tuple[set[int], set[int]]:
-        """The main processes of all other runs that are not over, and the numbers of which this run has none."""
+        """Pids of the main processes of all other runs that are not over, and all numbers but this run's."""
         entries = [
             one for file in self.records.files.values() for one in file.runs.items() if one[0] != run_id
         ]
@@ -180,7 +180,7 @@ class Findings:
         return mains, {number for number in self.records.files if own is None or number != own.number}
 
     def known_runs(self) -> list[str]:
-        """Runs that may have processes: those without an end, and of those with one the last of each locked file."""
+        """Runs that may have processes: those without an end, and the last run of each locked file."""
         with self.lock:
             self._scanned = float("-inf")
             self._scan()
@@ -195,7 +195,7 @@ class Findings:
         return sorted(found)
 
     def drop_ended(self) -> None:
-        """Forget how runs have ended: the tables are not those for which they did."""
+        """Forget the ends of runs, because the tables are not those that the runs belong to."""
         with self.lock:
             self.records.scan()
             for file in self.records.files.values():
@@ -204,7 +204,7 @@ class Findings:
         self.settle({})
 
     def settle(self, live: Mapping[str, int | None]) -> None:
-        """Remove what is kept for no live run: files that nobody writes, requests that nobody reads."""
+        """Remove record files and stop requests that belong to no live run. ``live``: run -> its number."""
         with self.lock:
             runs_of: dict[int, set[str]] = {}
             for run_id, assigned in live.items():
@@ -215,7 +215,7 @@ class Findings:
                 given = set() if seat is None else {seat.run, *(one for one, _ in seat.queue)}
                 file.awaited = runs_of.get(number, set()) - given - file.runs.keys()
                 for run_id in [one for one, entry in file.runs.items() if one not in live and entry.exit]:
-                    if run_id not in given:  # else its process has not said that it is over
+                    if run_id not in given:  # else its process has not reported the end yet
                         file.forget(run_id)
                         self.of.pop(run_id, None)
             self.supervisors.settle(runs_of.keys())

@@ -27,22 +27,22 @@ else:
 
 HEADER, TAKEN, STARTED, ENDED, DECLINED = b"H", b"T", b"S", b"E", b"D"
 _MOST_MESSAGE = 2000
-_LEAST_SPACE, _SPACE = 8192, 32768  # for several runs: the end of one that was taken always fits
-NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # opening what is no file of ours
+_LEAST_SPACE, _SPACE = 8192, 32768  # bytes to reserve for several runs: the end of a taken run always fits
+NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # from opening anything but a record file
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _CHUNK_BYTES = 4096
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
-"""ext2, ramfs: no space is kept there. glibc would write zeros, but not to a file that is appended to."""
+"""Errors of ext2 and ramfs, which cannot reserve space. (glibc writes zeros instead, not with O_APPEND.)"""
 
 
 def line(kind: bytes, run: bytes, rest: bytes) -> bytes:
-    """A whole line."""
+    """A line with its checksum and newline."""
     body = b"%b %b %b" % (kind, run, rest)
     return b"%b %08x\n" % (body, zlib.crc32(body))
 
 
 def parsed(whole: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Kind, run and the rest of a line without its newline; None when it is none."""
+    """Kind, run and the rest of a line without its newline; None if it is no such line."""
     body, _, check = whole.rpartition(b" ")
     try:
         if len(check) != 8 or int(check, 16) != zlib.crc32(body):
@@ -65,14 +65,15 @@ class Busy(Exception):
 class Writer:
     """The record file of this process, held locked while the process lives.
 
-    The lock belongs to the process, not to the open file: what it starts does not have it, and the kernel names the
-    holder to whoever asks. The process must not open the file a second time.
+    The lock belongs to the process, not to the open file: child processes do not have it, and the kernel
+    tells other processes the pid of the holder. The process must not open the file a second time: closing it
+    drops the lock.
     """
 
     __slots__ = ("capacity", "fd", "runs", "torn")
 
     def __init__(self, path: bytes) -> None:
-        """Lock the file and learn what was taken in it. Raises Busy, FileNotFoundError."""
+        """Lock the file and read which runs were taken. Raises Busy, FileNotFoundError."""
         self.fd = os.open(path, _APPEND)
         self.capacity = 0
         try:
@@ -90,10 +91,10 @@ class Writer:
                 self.runs[one[1]] = None
 
     def take(self, run: bytes, whole: bytes) -> bool:
-        """Write that a run is taken; False when it was taken before. Raises OSError when the disk is full."""
+        """Write that a run is taken; False if it was taken before. Raises OSError if the disk is full."""
         if run in self.runs:
             return False
-        if self.capacity < _LEAST_SPACE:  # for all that is written until the end of the run
+        if self.capacity < _LEAST_SPACE:  # reserve space for all lines until the end of the run
             try:
                 logfile.allocate(self.fd, os.lseek(self.fd, 0, os.SEEK_END), _SPACE)
             except OSError as error:
@@ -105,7 +106,7 @@ class Writer:
         return True
 
     def write(self, whole: bytes) -> None:
-        """Append a line. Raises OSError when it was not written whole."""
+        """Append lines. Raises OSError if they were not written completely."""
         data = b"\n" + whole if self.torn else whole
         written = os.write(self.fd, data)
         self.capacity -= written
@@ -114,5 +115,5 @@ class Writer:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        """Give the file up."""
+        """Close the file, which also unlocks it."""
         os.close(self.fd)

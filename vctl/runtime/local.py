@@ -1,9 +1,9 @@
-"""Runs processes on this machine: `LocalRuntime`, the Runtime of section 16's local runtime.
+"""Runs processes on this machine: `LocalRuntime`, the local runtime of section 16 of the specification.
 
-Processes are started by supervisors (supervisor.py) that a fork server forks (launcher.py) and that outlive
-this process. Runs are known only from what supervisors send and have written (records.py), so any number of
-schedulers, one after the other or at once, see the same. Decides nothing: time limits and retries are the
-scheduler's.
+Supervisors (supervisor.py) start the processes. A fork server (launcher.py) forks the supervisors, and they
+outlive this process. Runs are known only from what supervisors send and have written (records.py), so any
+number of schedulers, one after the other or at once, see the same. The runtime decides nothing: the scheduler
+decides about time limits and retries.
 """
 
 import marshal
@@ -35,7 +35,7 @@ RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
 
 _CLEAR_TIMEOUT_S = 2.0
 _CLEAR_PAUSE_S = 0.01
-_PATIENCE_S = 10.0  # with a supervisor that is not suspended: the machine is overloaded
+_PATIENCE_S = 10.0  # time that a running supervisor gets for a stop: the machine may be overloaded
 _LOOK_S = 0.25
 _RESUME_S = 5.0
 _MARKS_S = 0.2
@@ -43,11 +43,11 @@ _SCAN_S = 0.02
 
 
 class _Stop(NamedTuple):
-    """A stop that is asked for; times on the monotonic clock."""
+    """A requested stop; times are on the monotonic clock."""
 
     asked_s: float
     until_ns: int
-    """When the run is killed."""
+    """The time at which the run is killed."""
     signo: int
 
 
@@ -55,9 +55,9 @@ class LocalRuntime(Runtime):
     """Launches, observes and stops runs below one state directory. Safe to use from several threads."""
 
     def __init__(self, home: Path, *, told: Path | None = None) -> None:
-        """Create what is missing of the directories; no process is started before `prepare` or `launch`.
+        """Make missing directories. The first process starts with `prepare` or `launch`.
 
-        Processes are told of the directory ``told``, where that is another one.
+        ``told``: the state directory that processes get in VCTL_HOME; None means ``home``.
         """
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
@@ -65,14 +65,14 @@ class LocalRuntime(Runtime):
         self._records, self._old = self._findings.records, self._findings.old
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
-        self._running: dict[str, tuple[int, int]] = {}  # supervisors of running processes as first seen
+        self._running: dict[str, tuple[int, int]] = {}  # supervisors of running runs as first seen
         self._next_resume = 0.0
         self._marks: tuple[float, dict[bytes, list[processes.Process]]] = (-1.0, {})
         self._lock = self._findings.lock
 
     @property
     def logs(self) -> Path:
-        """Where the logs of runs are kept."""
+        """The directory of the logs of runs."""
         return self._records.logs
 
     def prepare(self) -> None:
@@ -82,7 +82,7 @@ class LocalRuntime(Runtime):
             self._findings.watch()
 
     def restore(self) -> None:
-        """Make directories again that somebody removed."""
+        """Make removed directories again."""
         with self._lock:
             if self._records.restore():
                 self._supervisors.leave_idle()
@@ -95,7 +95,7 @@ class LocalRuntime(Runtime):
             return self._supervisors.assign()
 
     def launch(self, request: LaunchRequest) -> None:
-        """Start a run and return at once; how it went shows in its records."""
+        """Start a run and return at once; its records show the result."""
         check_run_id(request.run_id)
         packed = marshal.dumps(_packed(request, self._told))
         with self._lock:
@@ -133,13 +133,13 @@ class LocalRuntime(Runtime):
                     self._supervisors.free(seat)
 
     def adopt(self, run_id: str) -> bool:
-        """Take over a run of the version before, which assigned none to a number; False when it was started."""
+        """Take over a run of an earlier version, which assigned no numbers; False if it was started."""
         return self._old is None or self._old.claim(run_id)
 
     # ---- hearing ----
 
     def fileno(self) -> int:
-        """A descriptor that is readable when a supervisor said something."""
+        """A descriptor that is readable when a supervisor has sent a message, or a watched file changed."""
         return self._findings.poll.fileno()
 
     def changes(self) -> set[str]:
@@ -152,17 +152,18 @@ class LocalRuntime(Runtime):
         return news | {run_id for run_id in list(self._stopping) if self._insist(run_id)}
 
     def due_s(self) -> float:
-        """When to ask for changes at the latest."""
+        """Seconds until ``changes`` has to be called at the latest."""
         with self._lock:
             return self._supervisors.due_s(_LOOK_S if self._stopping else _RESUME_S)
 
     # ---- looking ----
 
     def observe(self, run_id: str) -> Seen:
-        """Look at a run.
+        """The state of a run.
 
-        An end counts when its supervisor has said so on its line, or has nothing of the run left below it, or when the
-        supervisor is gone and no process of the run is found: anybody could have written the record.
+        A record of an end alone is no proof, because jobs can write the file. A run is over if its
+        supervisor said so on its line, if no process of the run is left below it, or if it is gone and no
+        process of the run is found.
         """
         with self._lock:
             found = self._findings.find(run_id)
@@ -183,18 +184,18 @@ class LocalRuntime(Runtime):
                 self._running.setdefault(run_id, supervisor)
                 return going
             return Seen(RunState.EXITED, start, ended)
-        if found.held:  # by somebody who cannot be named
+        if found.held:  # by an unknown process
             return going
         if ended is not None and (alive or not self._left(run_id, start)):
             return Seen(RunState.EXITED, start, ended)
         return Seen(RunState.LOST, start, problem=found.problem)
 
     def _stands_over(self, pid: int, found: Found) -> bool:
-        """Whether a supervisor has the record of this run open, whatever became of the file."""
+        """Whether a supervisor has the record of this run open, even if the file was removed."""
         return bool(found.open_below) and processes.has_open(pid, found.open_below)
 
     def _below(self, supervisor: int, run_id: str) -> list[int]:
-        """The processes of a run below its supervisor, without schedulers that it started, and what these launched."""
+        """Pids of the run's processes below its supervisor, without schedulers in it and their runs."""
         with self._lock:
             mains, numbers = self._findings.others(run_id)
         roots = [
@@ -208,7 +209,7 @@ class LocalRuntime(Runtime):
         return serves_all(pid, os.fsencode(self._records.home))
 
     def _left(self, run_id: str, start: StartRecord | None) -> bool:
-        """Whether a process of a run whose supervisor is gone is still there; one look at all serves many runs."""
+        """Whether a run without supervisor has a process; one look at all processes serves many runs."""
         name = os.fsencode(run_id)
         if time.monotonic() - self._marks[0] > _MARKS_S:
             self._marks = time.monotonic(), self._marked()
@@ -224,7 +225,7 @@ class LocalRuntime(Runtime):
     # ---- ending ----
 
     def stop(self, run_id: str, *, grace_s: float, signo: int = 15) -> None:
-        """End a run and all that came from it; asked again, only a shorter grace counts."""
+        """End a run and all its processes; a second request can only shorten the grace."""
         check_run_id(run_id)
         if self.observe(run_id).state is RunState.EXITED:
             return
@@ -235,10 +236,10 @@ class LocalRuntime(Runtime):
         self._stopping[run_id] = _Stop(before.asked_s, min(before.until_ns, asked.until_ns), signo)
         if supervisor := self._supervisor_of(run_id, unsaid=True):
             processes.send_signal(*supervisor, STOP_SIGNAL)
-            processes.send_signal(*supervisor, signal.SIGCONT)  # its job may have suspended it
+            processes.send_signal(*supervisor, signal.SIGCONT)  # its job may have stopped it
 
     def _supervisor_of(self, run_id: str, *, unsaid: bool = False) -> tuple[int, int] | None:
-        """Pid and start time of who stands over a run."""
+        """Pid and start time of the supervisor of a run."""
         if known := self._running.get(run_id):
             return known
         with self._lock:
@@ -246,24 +247,24 @@ class LocalRuntime(Runtime):
         return None if found is None else found.supervisor
 
     def _insist(self, run_id: str) -> bool:
-        """Carry a stop out for a supervisor that does not answer. Whether the run is to be looked at again."""
+        """Carry out a stop for a supervisor that does not answer. True if the run is over."""
         stop = self._stopping[run_id]
         asked_s = time.monotonic() - stop.asked_s
         if asked_s < ANSWER_S:
             return False
         pending, seen = self._records.pending_stop(run_id), self.observe(run_id)
         if seen.state not in (RunState.RUNNING, RunState.STARTING):
-            if seen.state is not RunState.NEVER_STARTED:  # else whoever takes the run up reads the request
+            if seen.state is not RunState.NEVER_STARTED:  # else its supervisor will read the request
                 del self._stopping[run_id]
             return seen.state in (RunState.EXITED, RunState.LOST)
         supervisor = self._supervisor_of(run_id)
         if supervisor is None or processes.start_time(supervisor[0]) != supervisor[1]:
-            return False  # below such a process is what others have started
+            return False  # the pid is another process's now
         is_suspended = getattr(processes.process(supervisor[0]), "state", "X") in "Tt"
         if pending is None:
             if not is_suspended:
                 return False
-            pending = stop.until_ns, stop.signo  # it was suspended after it had taken the request
+            pending = stop.until_ns, stop.signo  # it was stopped after it had taken the request
         if is_suspended or asked_s > _PATIENCE_S:
             until_ns, signo = pending
             if time.monotonic_ns() < until_ns:
@@ -277,7 +278,7 @@ class LocalRuntime(Runtime):
         return False
 
     def _resume_suspended(self) -> None:
-        """Nobody suspends a supervisor for long: it would not notice the end of its run."""
+        """Resume stopped supervisors every few seconds: they would not notice the ends of their runs."""
         if (now := time.monotonic()) < self._next_resume:
             return
         self._next_resume = now + _RESUME_S
@@ -287,7 +288,7 @@ class LocalRuntime(Runtime):
                 processes.send_signal(pid, started, signal.SIGCONT)
 
     def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
-        """Send a signal to the main process, or to all of the run's processes; False when nobody got it."""
+        """Send a signal to the main process, or to all of the run's processes; False if none got it."""
         seen = self.observe(run_id)
         if seen.state is not RunState.RUNNING or seen.start is None:
             return False
@@ -295,15 +296,16 @@ class LocalRuntime(Runtime):
             return processes.send_signal(seen.start.pid, seen.start.pid_started, signo)
         below = list(map(processes.process, self._below(seen.start.supervisor, run_id)))
         if self.observe(run_id).state is not RunState.RUNNING:
-            return False  # its supervisor may stand over another run by now
+            return False  # its supervisor may carry out another run by now
         told = [processes.send_signal(one.pid, one.started, signo) for one in below if one is not None]
         return any(told)
 
     def clear_lost(self, run_id: str) -> tuple[int, ...]:
-        """Kill what a run left behind that is LOST, or whose files are; return the pids still there after two seconds.
+        """Kill the processes of a run that is LOST or without records; the pids left after two seconds.
 
-        Found are its main process, the session of that, what descends from them, and every process that carries the
-        run's mark, or its tag. A process that shed all five cannot be told from others; only a supervisor can hold it.
+        Finds its main process, the session of that, their descendants, and every process with the run's mark
+        (a variable) or tag. A process that none of these five identifies is not found; only a supervisor can
+        find it.
         """
         seen = self.observe(run_id)
         if seen.state not in (RunState.LOST, RunState.NEVER_STARTED):
@@ -316,7 +318,7 @@ class LocalRuntime(Runtime):
         return tuple(left)
 
     def forget(self, run_id: str) -> None:
-        """Remove what is kept of a run that is over or was never started; its log stays."""
+        """Remove all records of a run that is over or was never started; its log stays."""
         with self._lock:
             file = self._of.get(run_id)
             entry = None if file is None else file.runs.get(run_id)
@@ -341,27 +343,27 @@ class LocalRuntime(Runtime):
         return self._findings.known_runs()
 
     def settle(self, live: Mapping[str, int | None]) -> None:
-        """Remove what is kept for no live run: files that nobody writes, stops of what is gone."""
+        """Remove records and stop requests that belong to no live run. ``live``: run -> its number."""
         self._findings.settle(live)
         for run_id in [one for one in self._stopping if one not in live]:
             if self.observe(run_id).state is RunState.NEVER_STARTED:
                 del self._stopping[run_id]
 
     def drop_ended(self) -> None:
-        """Forget how runs have ended: the tables are not those for which they did."""
+        """Forget the ends of runs, because the tables are not those that the runs belong to."""
         self._findings.drop_ended()
 
     def close(self) -> None:
-        """End the launcher once it has read what was sent; runs go on."""
+        """End the launcher once it has read what was sent; runs continue."""
         with self._lock:
             self._findings.close()
 
     def _leftovers(self, run_id: str, start: StartRecord | None) -> dict[int, int]:
-        """Pid -> start time of what a run without supervisor still has on this machine, in this boot."""
+        """The processes of a run without supervisor on this machine, in this boot: pid -> start time."""
         found = {one.pid: one.started for one in self._marked().get(os.fsencode(run_id), ())}
         if start is not None and start.boot_id == processes.boot_id():
             for one in processes.all_processes():
-                # A session keeps its pid from being reused: it is ours unless another process has that pid.
+                # A session keeps its pid from reuse: it is the run's unless another process has that pid.
                 if one.session == start.pid and processes.start_time(start.pid) in (None, start.pid_started):
                     found[one.pid] = one.started
         if (file := self._of.get(run_id)) is not None and file.last == run_id:
@@ -381,7 +383,7 @@ _ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
 def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
-    """The request as bytes: the launcher's locale, and so its encoding, may not be ours."""
+    """The request as bytes, because the launcher's locale, and so its encoding, may be another one."""
     code, errors = _ENCODING
     env = {name.encode(code, errors): text.encode(code, errors) for name, text in request.own.items()}
     run_id = request.run_id.encode(code, errors)

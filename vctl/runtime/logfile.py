@@ -1,7 +1,7 @@
-"""The log file of a run: opened so that no link is followed, and kept below a size while the run writes it.
+"""Opens the log file of a run without following links, and keeps it below a size while the run writes it.
 
-Stand-alone, like processes.py: runs in a supervisor. A log that has grown too large loses its beginning: the kernel
-frees the blocks (a hole), the rest keeps its offsets, and writers and readers do not notice.
+Stand-alone, like processes.py: runs in a supervisor. A log that has grown too large loses its beginning: the
+kernel frees the blocks (a hole), the rest keeps its offsets, and writers and readers do not notice.
 """
 
 import _ctypes
@@ -13,7 +13,7 @@ _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _BLOCK = 4096
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
-_FASTEST = 400_000_000  # bytes a second: how fast a log is expected to grow at most
+_FASTEST = 400_000_000  # the fastest expected growth of a log, in bytes per second
 _LOOKS_S = (0.001, 0.25)
 _FALLOCATE = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "fallocate64")
 
@@ -23,11 +23,11 @@ class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001 - c
 
 
 def open_for_writing(path: bytes) -> int:
-    """Open a log to append to it. What is no plain file, or has a second name, is moved aside first."""
+    """Open a log to append to it. Moves aside anything that is no plain file, or has a second link."""
     try:
         return os.open(path, _NEW, 0o600)
     except FileExistsError:
-        pass  # of an earlier attempt, or whatever somebody put there
+        pass  # the log of an earlier attempt, or anything that a job put there
     for _ in range(3):
         try:
             fd = os.open(path, _WRITE, 0o600)
@@ -49,8 +49,8 @@ def open_for_writing(path: bytes) -> int:
 
 
 def allocate(fd: int, start: int, count: int) -> None:
-    """Reserve space beyond the end of a file, whose size stays as it is. Raises OSError."""
-    # Built-in ctypes hands no errno out: the call is repeated by a function that has one when it fails.
+    """Reserve space beyond the end of a file without changing its size. Raises OSError."""
+    # _ctypes gives no errno, so a failed call is repeated by os.posix_fallocate, which raises it.
     if _ctypes.call_function(_FALLOCATE, (fd, _KEEP_SIZE, _Long(start), _Long(count))) != 0:
         try:
             os.posix_fallocate(fd, start, count)
@@ -59,17 +59,17 @@ def allocate(fd: int, start: int, count: int) -> None:
 
 
 class Bounded:
-    """A log that keeps about as many bytes as it may have, the latest ones."""
+    """A log that keeps about the latest ``most_bytes`` bytes."""
 
     def __init__(self, path: bytes, most_bytes: int) -> None:
         self.most_bytes = max(most_bytes, 16 * _BLOCK)
         try:
             self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
-            self.fd = -1  # moved away by the job: nothing grows here
+            self.fd = -1  # the job has moved the log away, so there is nothing to limit
 
     def trim(self) -> float:
-        """Give the oldest bytes back if there are too many; after how many seconds to look again."""
+        """Free the oldest bytes if there are too many; returns the seconds until the next look."""
         if self.fd < 0:
             return _LOOKS_S[1]
         info = os.fstat(self.fd)
@@ -86,10 +86,10 @@ class Bounded:
             return
         args = (self.fd, _PUNCH_HOLE | _KEEP_SIZE, _Long(0), _Long(end))
         if _ctypes.call_function(_FALLOCATE, args) != 0:
-            os.ftruncate(self.fd, 0)  # a filesystem without holes: all of it goes
+            os.ftruncate(self.fd, 0)  # a filesystem without holes: the whole log is lost
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

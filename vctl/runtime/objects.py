@@ -1,10 +1,12 @@
-"""The files of objects: a directory for each attempt of a job on each node, in which an object is a file or a tree.
+"""The files of objects: each attempt of a job has a directory on each node, with a file or tree per object.
 
-``objects/<job>.<attempt>.<node>/<name>`` below the state directory, with mode 0700; one level, because every job pays
-for making and removing it. One whose job is over keeps its name until another job gets it, if it is empty, as a name is
-changed faster than a directory is made; else it is removed.
-Nothing here follows a symbolic link: directories are opened one by one, and what is measured, brought or removed is
-looked at itself. Whatever a job made of its directory, the worst that comes of it is Unusable.
+An object is at ``objects/<job>.<attempt>.<node>/<name>`` in the state directory; the directory has mode
+0700, and only one level, because every job needs one. When a job is over, its directory is kept for another
+job if it is empty, because renaming is faster than making a directory; else it is removed.
+
+Nothing here follows a symbolic link: directories are opened one by one, and links are not followed to
+measure, bring or remove an object. Whatever a job did to its directory, the worst result is the error
+Unusable.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ _MOST_SPARES = 256
 
 
 class _Known:
-    """Directories of jobs that are not over, and of jobs that are: those that may be empty, the last one at the end,
-    and those that are not.
+    """Directories of jobs that are not over (``made``), and of jobs that are over: those that may be empty
+    (``spares``, the latest at the end) and the others (``left``).
     """
 
     __slots__ = ("left", "made", "spares")
@@ -40,17 +42,17 @@ class _Known:
 
 
 _known: dict[str, _Known] = {}
-"""By the directory above them."""
+"""State directory's ``objects`` -> the directories in it."""
 _STAGED, _BROUGHT = ".incoming-", ".brought-"
-"""No object has a name that begins with a dot."""
+"""Prefixes of names that are no objects: the name of an object begins with a letter or digit."""
 _WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 Unusable = trees.Unusable
 MAX_SIZE = 1 << 60
-"""Bytes: files with holes may claim more than the tables can add up."""
+"""The largest object in bytes: sizes of sparse files could overflow the sums in the tables."""
 
 
 def place_of(home: Path, job_id: int, attempt: int, node_id: str) -> Path:
-    """Where the objects of one attempt of a job lie on a node: ``VCTL_OBJECT_DIR``."""
+    """The directory of the objects of one attempt of a job on a node: ``VCTL_OBJECT_DIR``."""
     return Path(folder_of(str(home), job_id, attempt, node_id))
 
 
@@ -60,7 +62,7 @@ def folder_of(home: str, job_id: int, attempt: int, node_id: str) -> str:
 
 
 def make(folder: str | Path) -> None:
-    """Make the directory of a job on a node; what stands in its way is removed."""
+    """Make the directory of a job on a node; a file in its place is removed."""
     folder = os.fspath(folder)
     above = os.path.dirname(folder)
     known = _known_below(above)
@@ -77,7 +79,7 @@ def make(folder: str | Path) -> None:
                 os.rename(spare, folder)
             except FileNotFoundError:
                 continue
-            except OSError:  # something stands in its way
+            except OSError:  # something else has the name
                 known.spares[spare] = None
                 break
             return
@@ -93,7 +95,7 @@ def _known_below(above: str) -> _Known:
         found = _known[above] = _Known()
         with contextlib.suppress(OSError):
             for name in os.listdir(above):
-                if name.startswith(".spare-"):  # the version before gave them another name
+                if name.startswith(".spare-"):  # the name of spares in an earlier version
                     found.spares[f"{above}/{name}"] = None
                 else:
                     found.made.add(f"{above}/{name}")
@@ -101,7 +103,7 @@ def _known_below(above: str) -> _Known:
 
 
 def _is_as_made(folder: str) -> bool:
-    """Whether a directory is as one just made: nearly always a job has left nothing."""
+    """Whether a directory is like a new one: empty, with mode 0700. Most jobs leave it so."""
     try:
         mode = os.lstat(folder).st_mode
         return stat.S_ISDIR(mode) and stat.S_IMODE(mode) == 0o700 and not os.listdir(folder)
@@ -117,12 +119,12 @@ def _make_one(folder: str | Path) -> None:
         if not stat.S_ISDIR(mode):
             os.unlink(folder)
             os.mkdir(folder, 0o700)
-        elif stat.S_IMODE(mode) != 0o700:  # whoever shut it finds it open again
+        elif stat.S_IMODE(mode) != 0o700:  # a job has changed the mode
             os.chmod(folder, 0o700)
 
 
 def size_of(place: Path, name: str) -> int:
-    """Bytes of an object: of the file, or of all files in the directory. Raises Unusable when it is not there."""
+    """The size of an object in bytes: of the file, or of all files in the tree. Raises Unusable."""
     with _opened(place, name) as here, _reading(name):
         info = _look(here, name)
         size = info.st_size if stat.S_ISREG(info.st_mode) else 0
@@ -135,7 +137,7 @@ def size_of(place: Path, name: str) -> int:
 
 
 def seal(place: Path, name: str) -> None:
-    """An object does not change: its files lose the permission to write, as copies share them. Raises Unusable."""
+    """Make the files of an object read-only, because its copies are hard links. Raises Unusable."""
     with _opened(place, name) as here, _reading(name):
         if stat.S_ISREG(_look(here, name).st_mode):
             _make_read_only(here, name)
@@ -146,7 +148,7 @@ def seal(place: Path, name: str) -> None:
 
 
 def is_there(place: Path, name: str) -> bool:
-    """Whether an object lies there."""
+    """Whether there is an object of this name."""
     try:
         with _opened(place, name) as here:
             _look(here, name)
@@ -156,9 +158,10 @@ def is_there(place: Path, name: str) -> bool:
 
 
 def bring(source: Path, place: Path, name: str) -> None:
-    """Make an object visible on another node of this machine, whole or not at all: links, or copies where none can be.
+    """Make an object visible on another node of this machine, all or nothing, by hard links or copies.
 
-    Raises Unusable when it is not there any more. What was brought once is left alone: others may read it.
+    Raises Unusable if the object is gone. An object that was brought before is not changed: others may read
+    it.
     """
     staged, mark = place / f"{_STAGED}{name}", place / f"{_BROUGHT}{name}"
     if os.path.lexists(mark) and is_there(place, name):
@@ -182,27 +185,27 @@ def bring(source: Path, place: Path, name: str) -> None:
 
 
 def clear(place: Path, name: str) -> None:
-    """Remove what an earlier try left under a name."""
+    """Remove the object that an earlier attempt left under a name."""
     for entry in (name, f"{_BROUGHT}{name}"):
         trees.remove(place / entry)
 
 
 def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
-    """Remove the objects of an attempt of a job on a node; what is gone is gone."""
+    """Remove the objects of an attempt of a job on a node, if there are any."""
     folder = folder_of(str(home), job_id, attempt, node_id)
     _known_below(f"{home}/{ROOT}").made.discard(folder)
     trees.remove(Path(folder))
 
 
 def let_go(home: Path, job_id: int, attempt: int, node_id: str) -> None:
-    """Nobody needs a directory: the next job that needs one gets it, or it is removed at leisure."""
+    """Make a directory a spare: the next job that needs one gets it, or ``tidy`` removes it."""
     known, folder = _known_below(f"{home}/{ROOT}"), folder_of(str(home), job_id, attempt, node_id)
     known.made.discard(folder)
     known.spares[folder] = None
 
 
 def tidy(home: Path) -> None:
-    """Remove what jobs have left that are over, and empty directories of which there are many."""
+    """Remove the objects of jobs that are over, and the empty directories above ``_MOST_SPARES``."""
     known = _known_below(f"{home}/{ROOT}")
     known.left.update(folder for folder in known.spares if not _is_as_made(folder))
     known.left.update(list(known.spares)[: -_MOST_SPARES or None])
@@ -222,13 +225,13 @@ def folders(home: Path) -> Iterator[tuple[int, int, str]]:
 
 
 def is_empty(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
-    """Whether there is nothing in a directory; one that a scheduler keeps for another job is such."""
+    """Whether the directory is empty, with its mode unchanged; also true for a spare."""
     return _is_as_made(folder_of(str(home), job_id, attempt, node_id))
 
 
 @contextlib.contextmanager
 def _opened(place: Path, name: str) -> Iterator[int]:
-    """The directory of a job on a node, opened from the one above it."""
+    """Open the directory of a job on a node, by way of its parent, without following links."""
     fd = -1
     try:
         try:
@@ -246,7 +249,7 @@ def _opened(place: Path, name: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """A tree of which a part cannot be read, or goes meanwhile, is Unusable."""
+    """Raise Unusable for a tree of which a part cannot be read, or is removed meanwhile."""
     try:
         yield
     except OSError as error:
@@ -267,7 +270,7 @@ def _look(folder: int, name: str) -> os.stat_result:
 
 
 def _make_read_only(folder: int, name: str) -> None:
-    """Only a file of our own: one that has other names, too, belongs to somebody else as well."""
+    """Make a file read-only, unless it has further hard links, which may be somebody else's."""
     with contextlib.suppress(OSError):
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
@@ -286,14 +289,14 @@ def _link_tree(here: int, name: str, target: Path) -> None:
 
 
 def _link(folder: int, name: str, target: Path) -> None:
-    """One entry of a tree: a link to the same file, the same symbolic link; what is special is left out."""
+    """Copy one entry of a tree: a file as a hard link or copy, a symbolic link as such; special files not."""
     mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
         os.symlink(os.readlink(name, dir_fd=folder), target)
     elif stat.S_ISREG(mode):
         try:
             os.link(name, target, src_dir_fd=folder, follow_symlinks=False)
-        except OSError:  # the filesystem has no links, or no more of this file
+        except OSError:  # the filesystem has no hard links, or the file has too many
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             with open(fd, "rb") as source, open(target, "xb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)

@@ -16,23 +16,23 @@ from vctl.errors import Unreachable
 from vctl.runtime.environment import NOTHING_SHARED, Shared
 
 MAX_RUN_ID_BYTES = 200
-"""A file name has 255, and a suffix is added."""
+"""A file name has at most 255 bytes, and a suffix is added to the id."""
 
 
 WantedNode = tuple[Amounts, Mapping[str, str]]
-"""The least resources of a node that is wanted, and its labels."""
+"""The least resources of a wanted node, and its labels."""
 
 
 class RuntimeUnavailable(Unreachable):
-    """The runtime could not look or act. It never means that nothing is there."""
+    """The runtime could not look or act. It never means that there are no runs."""
 
 
 @value(frozen=True, slots=True)
 class Reservation:
-    """The parts of the virtual cluster of a run that must be kept for it where others start work, too.
+    """The parts of a run's virtual cluster to reserve on a cluster that others use, too.
 
-    `name` is never used for another job or attempt. Each of the `parts` is a virtual node, its node and its amounts;
-    `own` is the virtual node of the run.
+    `name` is never used for another job or attempt. Each of the `parts` is a virtual node, its node and its
+    amounts; `own` is the virtual node of the run.
     """
 
     name: str
@@ -45,7 +45,7 @@ class LaunchRequest:
     """One process to start: never through a shell, with exactly the environment `env` (and VCTL_RUN_ID, VCTL_HOME).
 
     `env` consists of the run's `own` variables over those that all runs of its command share.
-    `supervisor` is the number that `Runtime.assign` gave and that the tables keep: nobody else starts the run.
+    `supervisor` is the number from `Runtime.assign`, which is in the tables: no other number starts the run.
     `grace_s` is the time between SIGTERM and SIGKILL for processes left behind when the main process ends by
     itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept. A tree of processes that
     uses more memory than `memory_bytes` (0: any) is killed. `node_id` and `reservation` are for a runtime of several
@@ -90,10 +90,10 @@ class StartRecord:
 
 @value(frozen=True, slots=True)
 class ExitRecord(Exit):
-    """How a run ended, and what it used.
+    """How a run ended, and the resources that it used.
 
-    `max_rss_kib` is that of the largest process and never below the supervisor's own few MiB; CPU times are those of
-    all of them.
+    `max_rss_kib` is that of the largest process, and never below the supervisor's own few MiB. CPU times are
+    sums over all processes.
     """
 
     max_rss_kib: int
@@ -104,11 +104,11 @@ class ExitRecord(Exit):
 class RunState(StrEnum):
     """The states in which a run can be observed."""
 
-    NEVER_STARTED = "never-started"  # no supervisor has taken it up (yet); launching it (again) is safe
-    STARTING = "starting"  # supervised, its process not started yet
+    NEVER_STARTED = "never-started"  # no supervisor has taken it (yet); launching it (again) is safe
+    STARTING = "starting"  # a supervisor has taken it, and has not started its process yet
     RUNNING = "running"
     EXITED = "exited"
-    LOST = "lost"  # its supervisor was killed, or the machine restarted: how it ended is not known
+    LOST = "lost"  # its supervisor was killed, or the machine restarted: its end is unknown
 
 
 @value(frozen=True, slots=True)
@@ -127,98 +127,99 @@ class Seen:
 class Runtime(Protocol):
     """A way to run processes. Every call may be repeated; none waits for a process.
 
-    A run is assigned in the transaction that decides it, launched after the commit, and observed until it is over and
-    that is in the tables; then it is forgotten. Whatever dies in between, the next scheduler goes on from the tables.
+    A run is assigned in the transaction that decides it, launched after the commit, and observed until it is
+    over and its end is in the tables; then it is forgotten. If the scheduler dies at any point, the next one
+    continues from the tables.
     """
 
     boot: str
-    """Names the time within which what was started here lives: a run of another one is lost."""
+    """The id of the machine's boot: a run of another boot is lost."""
 
     def prepare(self) -> None:
-        """Make ready for the first launch, without waiting for it."""
+        """Prepare for the first launch, without waiting."""
 
     def fileno(self) -> int:
         """A descriptor that is readable when something has changed."""
 
     def changes(self) -> set[str]:
-        """Runs that have started or ended since the last call; also looks after whatever does not answer."""
+        """Runs that have started or ended since the last call; also acts on processes that do not answer."""
 
     def due_s(self) -> float:
-        """When to ask for changes at the latest."""
+        """Seconds until ``changes`` has to be called at the latest."""
 
     def assign(self) -> int:
         """The number of the supervisor for one more run."""
 
     def launch(self, request: LaunchRequest) -> None:
-        """Start a run. Asked twice for the same run and number, in any way and from anywhere, it runs once."""
+        """Start a run. It runs once, however often and from wherever it is launched with its number."""
 
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
-        """Start a run in the moment in which another one of the same number is over, if its offer stands then.
+        """Start a run as soon as another one of the same number is over, if its offer was not withdrawn.
 
-        False when nobody has got the request: always, where nothing is assigned ahead.
+        False if no supervisor got the request; always False for a runtime that assigns nothing ahead.
         """
         return False
 
     def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
-        """The virtual nodes of a job that has a Ray, and what is to be kept for it, as they are now.
+        """Pass on the present virtual nodes of a job with a Ray of its own, and their reservation.
 
-        On one machine the keeper of that Ray reads them itself, and answers itself that it has left some.
+        On one machine the keeper of that Ray reads them itself, and answers requests to use less itself.
         """
         return
 
     def given_up(self, run_id: str) -> str:
-        """The last request to leave virtual nodes that the Ray of a job has carried out; empty: none."""
+        """The id of the last request to use less that the Ray of a job has carried out; empty if none."""
         return ""
 
     def was_declined(self, run_id: str) -> bool:
-        """Whether a run that was to follow another one was not taken, and will not be."""
+        """Whether a run that was to follow another one was not taken, and never will be."""
         return False
 
     def let_next_go(self, run_id: str) -> None:
-        """A run was taken back that was to follow another one, and it was declined."""
+        """Drop a run that was to follow another one and was taken back or declined."""
         return
 
     def observe(self, run_id: str) -> Seen:
-        """Look at a run."""
+        """The present state of a run."""
 
     def stop(self, run_id: str, *, grace_s: float, signo: int = 15) -> None:
-        """Signal the whole tree, kill what is left after the grace. Before the start: it never starts."""
+        """Signal the whole tree, and kill the rest after the grace. A run that has not started never will."""
 
     def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
-        """Send a signal to the main process or to all of them; False when there is none to get it."""
+        """Send a signal to the main process, or to all of them; False if there is none."""
 
     def adopt(self, run_id: str) -> bool:
-        """Take over a run that was assigned to no number, by a version that had none; False when it was started."""
+        """Take over a run of an earlier version, which assigned no numbers; False if it was started."""
         return True
 
     def known_runs(self) -> list[str]:
-        """Runs that may have processes, whether the tables know them or not."""
+        """Runs that may have processes, whether or not the tables have them."""
 
     def clear_lost(self, run_id: str) -> tuple[int, ...]:
-        """Kill what a LOST run left behind; return the pids still there, empty when nothing is left."""
+        """Kill the remaining processes of a LOST run; returns the pids that are still there."""
 
     def forget(self, run_id: str) -> None:
-        """Remove what is kept of a run that is over, its log excepted."""
+        """Remove all records of a run that is over, except its log."""
 
     def drop_ended(self) -> None:
-        """Forget how runs have ended: the tables are not those for which they did."""
+        """Forget the ends of runs, because the tables are not those that the runs belong to."""
 
     def settle(self, live: Mapping[str, int | None]) -> None:
-        """Remove what is kept for no live run; the live ones, with their numbers."""
+        """Remove records that belong to no live run. ``live``: run -> its number."""
 
     def restore(self) -> None:
-        """Make again what somebody removed."""
+        """Make removed directories again."""
 
     def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
-        """These nodes, and no others, are wanted in addition, where the machine is a cluster that can grow."""
+        """Ask a cluster that can grow for these nodes in addition; they replace those wanted before."""
         return
 
     def close(self) -> None:
-        """Let go of the runtime; runs go on."""
+        """Close the runtime; runs continue."""
 
 
 def runtime_of(home: Path, ray: str | None = None) -> Runtime:
-    """The runtime of a state directory: the one place that chooses it. ``ray``: address of a Ray cluster."""
+    """Choose the runtime of a state directory. ``ray``: the address of a Ray cluster."""
     if ray:
         from vctl.runtime.on_ray.runtime import RayRuntime
 
@@ -232,7 +233,7 @@ _NOT_PLAIN = frozenset("/\0\n ")
 
 
 def check_run_id(run_id: str) -> None:
-    """Refuse an id that cannot be a file name and a word; ids are the scheduler's, so this is a broken invariant."""
+    """Assert that an id can be a file name and a word of a line; the scheduler makes ids."""
     plain = _NOT_PLAIN.isdisjoint(run_id) and not run_id.startswith(".")
     assert plain, f"not a run id: {run_id!r}"
     assert 0 < len(os.fsencode(run_id)) <= MAX_RUN_ID_BYTES, f"not a run id: {run_id!r}"

@@ -31,7 +31,7 @@ _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # FS_IOC_
 
 
 class Entry:
-    """The entry of a run in a record file. `heard`: the end came on the line of its supervisor, which is proof."""
+    """The entry of a run in a record file. `heard`: the end came on the supervisor's line, which is proof."""
 
     __slots__ = ("boot", "exit", "heard", "start", "supervisor")
 
@@ -50,22 +50,22 @@ class RecordFile:
         self.runs: dict[str, Entry] = {}
         self.last = ""  # the run that was taken last
         self.declined: set[str] = set()  # runs that were assigned ahead and not taken
-        self.awaited: set[str] = set()  # runs of this number whose request is with nobody that we hear
-        self.heard = ""  # the run of which the line of today said last that it was taken
-        self.over: set[str] = set()  # forgotten runs of which the line may still tell
-        self.problem = ""  # what was found that is no line
-        self.boot = ""  # within which it was made; empty: it is gone, or not as it was made
+        self.awaited: set[str] = set()  # live runs of this number that no supervisor with a line has
+        self.heard = ""  # the run that the present line last reported as taken
+        self.over: set[str] = set()  # forgotten runs whose end the line may still report
+        self.problem = ""  # the last problem of the file, such as a line that is no record
+        self.boot = ""  # the boot in which it was made; empty: the file is gone, or its first line is bad
         self._offset, self._rest = 0, b""
 
     def read(self) -> set[str]:
-        """Read what is new in the file; the runs that it tells of. A file that is gone or none tells nothing."""
+        """Read the new lines of the file; the runs in them. Empty if the file is gone or no plain file."""
         with _opened(self.path) as fd:
             if fd < 0:
                 self.problem, self.boot = self.problem or f"{FOLDER}/{self.number} is gone or no file", ""
                 return set()
             size = os.fstat(fd).st_size
             if size < self._offset:
-                self._offset, self._rest = 0, b""  # somebody cut it
+                self._offset, self._rest = 0, b""  # it was truncated
             data = os.pread(fd, min(size - self._offset, _MOST_BYTES), self._offset)
         if self._offset == 0:
             first, newline, _ = data.partition(b"\n")
@@ -77,13 +77,13 @@ class RecordFile:
         return told
 
     def feed(self, data: bytes, *, heard: bool = False) -> tuple[set[str], bytes]:
-        """Take in lines; the runs they tell of, and what is left of the last one."""
+        """Take in lines; the runs with news in them, and the incomplete rest. ``heard``: from the line."""
         told: set[str] = set()
         *whole, rest = data.split(b"\n")
         mark = b"%b %b " % (lines.TAKEN, os.fsencode(self.heard))
         old = not heard and any(
             one.startswith(mark) for one in whole
-        )  # the line has told of what precedes it
+        )  # the line has reported what precedes it
         for one in whole:
             old = old and not one.startswith(mark)
             if one and (run_id := self._take_in(one, heard=heard, old=old)) is None:
@@ -93,7 +93,7 @@ class RecordFile:
         return told, rest
 
     def forget(self, run_id: str) -> None:
-        """Keep nothing of a run that is over."""
+        """Forget a run that is over."""
         entry = self.runs.pop(run_id, None)
         if entry is not None and not entry.heard:
             self.over.add(run_id)
@@ -113,13 +113,13 @@ class RecordFile:
         if run_id in self.over and heard and kind == lines.ENDED:
             self.over.discard(run_id)
             return ""
-        known = not heard and (old or run_id == self.heard)  # the line has told of it, and it was forgotten
+        known = not heard and (old or run_id == self.heard)  # the line has reported it, and it was forgotten
         if entry.heard if entry is not None else known or run_id in self.over:
-            return ""  # what else is in the file of it is late, or not from its supervisor
+            return ""  # more about it in the file is late, or not from its supervisor
         try:
             if kind == lines.HEADER:
                 return ""
-            if entry is None:  # without T somebody removed a line
+            if entry is None:  # if this is no T line, that one was removed
                 pid, started, boot = rest.split(b" ") if kind == lines.TAKEN else (b"0", b"0", b"")
                 supervisor = _number(pid, kind == lines.TAKEN, _MOST_PID), _number(started)
                 entry = self.runs[run_id] = Entry(supervisor, boot.decode())
@@ -151,8 +151,9 @@ class RecordFile:
 def make_apart(folder: Path) -> None:
     """Make a directory for many files, on ext4 in another part of the disk than its parent.
 
-    Without a journal ext4 passes over the inodes that were freed in the last minutes one by one, for every new file.
-    Where many files were removed, in the directory before this one for example, that costs more than a process.
+    For every new file, ext4 without a journal checks the inodes freed in the last minutes one by one. If
+    many files were removed nearby, such as in an earlier directory of this name, that takes longer than
+    starting a process.
     """
     staged = folder.with_name(f".{folder.name}-{os.urandom(6).hex()}")  # the name decides where it goes
     parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -166,7 +167,7 @@ def make_apart(folder: Path) -> None:
     try:
         staged.rename(folder)
     except OSError:
-        staged.rmdir()  # somebody else made it meanwhile, and it is in use
+        staged.rmdir()  # another process made the directory meanwhile, and it is in use
 
 
 class Records:
@@ -187,7 +188,7 @@ class Records:
         self.restore()
 
     def restore(self) -> bool:
-        """Make again what is missing in the state directory; whether the record files were."""
+        """Make missing directories again; whether the directory of the record files was missing."""
         missing = not self.folder.is_dir()
         for place in (self.folder, self.stops, self.logs):
             try:
@@ -201,7 +202,7 @@ class Records:
         return missing
 
     def add(self, boot: str) -> RecordFile:
-        """Make a file with a number that was never used."""
+        """Make a record file with a new random number."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         for left in reversed(range(3)):
             number = int.from_bytes(os.urandom(_NUMBER_BYTES), "little") + 1
@@ -221,7 +222,7 @@ class Records:
         return found
 
     def file(self, number: int) -> RecordFile | None:
-        """The file of a number; None when there is none."""
+        """The file of a number; None if there is none."""
         if number not in self.files:
             if not os.path.lexists(f"{self._path}{number}"):
                 return None
@@ -230,7 +231,7 @@ class Records:
         return self.files[number]
 
     def scan(self) -> list[RecordFile]:
-        """Look for files that are not known yet, and read all anew that are not."""
+        """Find and read the files that are not known yet, and return them."""
         try:
             names = os.listdir(self.folder)
         except FileNotFoundError:
@@ -241,7 +242,7 @@ class Records:
         return [found for number in numbers if number not in self.files and (found := self.file(number))]
 
     def remove(self, number: int) -> None:
-        """Remove a file; the caller knows that nobody writes it any more and all ends in it are in the tables."""
+        """Remove a file that has no writer any more; the tables must have all ends in it."""
         self.files.pop(number, None)
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
             os.unlink(f"{self._path}{number}")
@@ -275,21 +276,21 @@ class Records:
         return until_ns, signo
 
     def stop_requests(self) -> list[str]:
-        """The runs that are asked to stop."""
+        """Ids of the runs with a stop request."""
         try:
             return [name for name in os.listdir(self.stops) if not name.startswith(".")]
         except OSError:
             return []
 
     def drop_stop(self, run_id: str) -> None:
-        """Take a request back that nobody needs any more."""
+        """Remove a stop request that is not needed any more."""
         with contextlib.suppress(OSError):
             os.unlink(self.stops / run_id)
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
-    """A plain file, opened to be read; -1 when there is none."""
+    """Open a plain file for reading; -1 if there is none."""
     try:
         fd = os.open(path, _READ)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -308,7 +309,7 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _boot(first: bytes, number: int) -> str:
-    """The boot in the first line of a file; empty when that is not the one with which it was made."""
+    """The boot in the first line of a file; empty if that line is not a header with this number."""
     found = lines.parsed(first)
     return found[2].decode() if found is not None and found[:2] == (lines.HEADER, b"%d" % number) else ""
 

@@ -1,15 +1,16 @@
-"""Stands between a supervisor and the command of a job, where that needs a terminal, an input, or marked lines.
+"""Runs between a supervisor and a command that needs a terminal, a standard input, or labelled lines.
 
 Run as a script, `python -I -S relay.py MODE SOCKET -- COMMAND`, as the main process of a run:
 
     label     every line of the command's output gets the rank of the process in front: "3: line"
-    stdin     the command gets the standard input of the submitting command, which hands it over SOCKET
-    hold      no command: waits until the program that submitted the job lets go, or is gone
-    terminal  the command gets a terminal of its own; what is typed and shown travels over SOCKET
+    stdin     the command gets the standard input of the submitting program, as a descriptor over SOCKET
+    hold      no command: waits until the program that submitted the job sends an exit code, or has ended
+    terminal  the command gets a terminal of its own; its input and output are exchanged over SOCKET
 
-SOCKET is a unix socket of the command that submitted the job, below the state directory. When that command is
-killed, the input of `stdin` stays open, and `terminal` hangs up: the command gets SIGHUP and the job ends. When this
-process is killed the supervisor clears up what is left, and the other side sees its socket close.
+SOCKET is a unix socket in the state directory, of the program that submitted the job. When that program is
+killed, the input of `stdin` stays open, and `terminal` hangs up: the command gets SIGHUP and the job ends.
+When this process is killed, the supervisor ends the remaining processes, and the other side sees its socket
+close.
 """
 
 import errno
@@ -19,7 +20,7 @@ import signal
 import socket
 import sys
 
-# on SOCKET, towards the terminal: a kind, the length of what follows in 4 bytes, and that
+# messages on SOCKET to the command's terminal: a kind, the length of the content in 4 bytes, the content
 DATA, SIZE = b"d", b"s"
 HEAD_BYTES = 5
 HUNG_UP = 128 + signal.SIGHUP
@@ -27,13 +28,13 @@ _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 16
 _HANG_UP_S = 1.0
 _TOLD = ("VCTL_", "VIRTUAL_CLUSTER_ID", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-_UNTOLD = ("VCTL_RUN_ID", "VCTL_HOME")  # the first marks the processes of a run, which the program is not
+_UNTOLD = ("VCTL_RUN_ID", "VCTL_HOME")  # VCTL_RUN_ID marks the processes of a run; the program is none
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _HANDLED = (signal.SIGTERM, *_FORWARDED)
 
 
 def main(words: list[str]) -> None:
-    """Never returns."""
+    """Carry out a mode; never returns."""
     mode, path, _, *command = words
     if mode == "label":
         label(os.environ.get("RANK", "0"), command)
@@ -46,19 +47,22 @@ def main(words: list[str]) -> None:
 
 
 def frame(kind: bytes, content: bytes) -> bytes:
-    """One message towards the terminal."""
+    """One message to the terminal of the command."""
     return kind + len(content).to_bytes(HEAD_BYTES - 1, "little") + content
 
 
 def address(path: str) -> tuple[int, str]:
-    """A directory to keep open, and a name of the socket in it that is short enough whatever the path."""
+    """A short name for a socket with a path of any length, and a descriptor to keep open while it is used.
+
+    The path of a unix socket is limited to 107 bytes.
+    """
     folder, name = os.path.split(path)
     held = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     return held, f"/proc/self/fd/{held}/{name}"
 
 
 def connect(path: str) -> socket.socket:
-    """Connect to the command that submitted the job."""
+    """Connect to the program that submitted the job."""
     line = socket.socket(socket.AF_UNIX)
     try:
         held, name = address(path)
@@ -70,13 +74,13 @@ def connect(path: str) -> socket.socket:
 
 
 def fail(message: str, code: int) -> None:
-    """Say why and end."""
+    """Write a message to standard error and exit with the code."""
     os.write(2, f"vctl: {message}\n".encode(errors="surrogateescape"))
     os._exit(code)
 
 
 def execute(command: list[str]) -> None:
-    """Become the command."""
+    """Become the command (exec)."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -86,7 +90,7 @@ def execute(command: list[str]) -> None:
 
 
 def take_stdin(line: socket.socket, command: list[str]) -> None:
-    """Become the command with the standard input that is handed over."""
+    """Become the command, with the standard input that comes over the line."""
     _, handed, _, _ = socket.recv_fds(line, 1, 1)
     if not handed:
         fail("the command that submitted this job has ended, and with it the input of the job", HUNG_UP)
@@ -97,7 +101,7 @@ def take_stdin(line: socket.socket, command: list[str]) -> None:
 
 
 def hold(line: socket.socket) -> None:
-    """Tell the program what a process of this job sees, then wait for the code with which it lets go."""
+    """Send the program the variables of a process of this job, then wait for the exit code that it sends."""
     import json
     import struct
 
@@ -110,14 +114,14 @@ def hold(line: socket.socket) -> None:
         program = os.pidfd_open(struct.unpack("3i", peer)[0])
     except ProcessLookupError:
         os._exit(HUNG_UP)
-    # forks of the program have the line too: it is not closed when the program alone is killed
+    # forks of the program have the line too, so killing the program alone does not close it
     ready = select.select([line.fileno(), program], [], [])[0]
     word = line.recv(3) if line.fileno() in ready else b""
     os._exit(int(word) if word else HUNG_UP)
 
 
 def end_as(status: int) -> None:
-    """End as the command ended: with its code, or by its signal."""
+    """End as the command ended: with its exit code, or by its signal."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
@@ -129,7 +133,7 @@ def end_as(status: int) -> None:
 def label(rank: str, command: list[str]) -> None:
     """Run the command with its rank in front of every line that it writes."""
     reading, writing = os.pipe()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until we know what to do with them
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until the handlers are set
     child = os.fork()
     if child == 0:
         os.dup2(writing, 1)
@@ -138,7 +142,7 @@ def label(rank: str, command: list[str]) -> None:
         execute(command)
     os.close(writing)
     os.set_blocking(reading, False)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a stop is told to all processes of the run
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # for a stop, all processes of the run get it
     for number in _FORWARDED:
         signal.signal(number, lambda number, _: os.kill(child, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
@@ -148,7 +152,7 @@ def label(rank: str, command: list[str]) -> None:
     poll.register(ended, select.POLLIN)
     mark, rest = f"{rank}: ".encode(), b""
     while True:
-        over = any(fd == ended for fd, _ in poll.poll())  # looked at first: then the pipe has the last of it
+        over = any(fd == ended for fd, _ in poll.poll())  # checked first: then the pipe has all of its output
         rest, closed = _marked(reading, mark, rest)
         if over:
             break
@@ -161,7 +165,7 @@ def label(rank: str, command: list[str]) -> None:
 
 
 def _marked(reading: int, mark: bytes, rest: bytes) -> tuple[bytes, bool]:
-    """Pass whole lines on, marked; what is left of the last one, and whether nothing more can come."""
+    """Write complete lines with the mark in front; the incomplete rest, and whether the pipe has ended."""
     while True:
         try:
             chunk = os.read(reading, _CHUNK)
@@ -190,18 +194,18 @@ class Terminal:
         line.settimeout(0)
         self.received, self.typed, self.shown = bytearray(), bytearray(), bytearray()
         self.hung_up = False
-        for number in (signal.SIGTERM, signal.SIGHUP):  # a stop; shells do not heed SIGTERM
+        for number in (signal.SIGTERM, signal.SIGHUP):  # a stop; interactive shells ignore SIGTERM
             signal.signal(number, lambda *_: self.hang_up())
 
     def hang_up(self) -> None:
-        """Nobody sits there any more, or the job is to end: tell all that has the terminal."""
+        """Send SIGHUP to the processes of the terminal: the user's side is gone, or the job is to end."""
         if not self.hung_up:
             self.hung_up = True
             _kill(-self.child, signal.SIGHUP)
             _kill(-self.child, signal.SIGCONT)
 
     def serve(self) -> None:
-        """Until the command has ended; ends as it did."""
+        """Serve until the command has ended, then end as it did."""
         ended = os.pidfd_open(self.child)
         while not self.hung_up:
             poll = select.poll()
@@ -220,7 +224,7 @@ class Terminal:
         self.finish(ended)
 
     def exchange(self) -> None:
-        """Type what was typed, and take what is shown."""
+        """Pass the user's input to the command's terminal, and read the terminal's output."""
         try:
             if self.typed:
                 del self.typed[: os.write(self.master, self.typed)]
@@ -229,12 +233,12 @@ class Terminal:
         except BlockingIOError:
             return
         except OSError as error:
-            if error.errno != errno.EIO:  # nobody has the terminal open: the command is about to end
+            if error.errno != errno.EIO:  # no process has the terminal open: the command is about to end
                 raise
             select.select([], [], [], 0.01)
 
     def hear(self) -> bool:
-        """What the other side typed; False when it is gone."""
+        """Read the messages of the user's side; False if it is gone."""
         try:
             chunk = self.line.recv(_CHUNK)
         except BlockingIOError:
@@ -255,14 +259,14 @@ class Terminal:
         return bool(chunk)
 
     def resize(self, size: bytes) -> None:
-        """Give the terminal the size of the other one; the kernel tells the command."""
+        """Give the terminal the size of the user's terminal; the kernel sends the command SIGWINCH."""
         import fcntl
         import termios
 
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
 
     def send(self) -> None:
-        """Show what there is to show."""
+        """Send the output to the user's side, as far as the socket takes it."""
         try:
             if self.shown:
                 del self.shown[: self.line.send(self.shown)]
@@ -272,9 +276,9 @@ class Terminal:
             self.hang_up()
 
     def finish(self, ended: int) -> None:
-        """Show the rest, and end as the command ended."""
+        """Send the rest of the output, and end as the command ended."""
         if not select.select([ended], [], [], _HANG_UP_S if self.hung_up else None)[0]:
-            os._exit(HUNG_UP)  # the supervisor clears up
+            os._exit(HUNG_UP)  # the supervisor ends the command
         self.line.settimeout(_HANG_UP_S)
         try:
             while True:
@@ -284,7 +288,7 @@ class Terminal:
                 if not self.shown:
                     break
         except OSError:
-            pass  # nothing more is there, or nobody to show it to
+            pass  # no more output, or the user's side is gone
         self.line.close()
         end_as(os.waitpid(self.child, 0)[1])
 

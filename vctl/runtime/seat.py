@@ -8,11 +8,11 @@ from collections import deque
 from vctl.runtime.records import RecordFile
 
 ANSWER_S = 2.0
-"""A process that has not taken a request within this time is suspended, or as good as dead."""
+"""A process that has not taken a request within this time is stopped, or overloaded."""
 
 
 class Seat:
-    """One number: its file, the process that has it now as far as we have a line to it, and its run."""
+    """One number: its file, the line to its process if there is one, and its runs."""
 
     __slots__ = (
         "answer_s", "due", "file", "line", "outbox", "pid", "place", "queue", "request", "rest", "resumed", "run",
@@ -25,13 +25,13 @@ class Seat:
         self.outbox = b""
         self.rest = b""
         self.pid = 0
-        self.place: int | None = None  # of the supervisor that has it
-        self.run = ""  # given to it and not known to be over
-        self.request = b""  # until it is known to be taken
-        self.queue: deque[tuple[str, bytes]] = deque()  # runs that its process gets after that
-        self.since = 0.0
-        self.resumed = False  # since it was given its request: somebody may have suspended it
-        self.waits = False  # until its line takes more
+        self.place: int | None = None  # the index of the supervisor that has the number
+        self.run = ""  # the run that it was given and that is not known to be over
+        self.request = b""  # the request of that run, until it is known to be taken
+        self.queue: deque[tuple[str, bytes]] = deque()  # the runs after that, with their requests
+        self.since = 0.0  # when it was given the request
+        self.resumed = False  # whether its process got SIGCONT since then
+        self.waits = False  # for its line to take more
         self.due: float | None = None  # when to fork another process
         self.answer_s = ANSWER_S
         self.tries = 0

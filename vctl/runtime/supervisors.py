@@ -1,8 +1,8 @@
 """The supervisors of a scheduler, by their numbers: which are free, their requests, and their messages.
 
-A number is a record file. A run that was assigned to a number is started by whichever process has that file locked, and
-only if the file does not say that it was taken; so a request can be given to one process after another without ever
-starting twice. A process that does not take a request is replaced here, never by giving the run another number.
+A number is a record file. The process that has the file locked starts the runs of the number, each only if
+the file does not record it as taken. So several processes, one after the other, can get the same request, and
+the run starts only once. A process that does not take a request is replaced; the run keeps its number.
 """
 
 import collections
@@ -24,19 +24,19 @@ from vctl.runtime.seat import ANSWER_S, Seat
 from vctl.runtime.supervisor import PREFIX_BYTES
 
 MOST_RUNS = 1000
-"""Of one number: then its file is removed as soon as nobody needs it."""
+"""The most runs of one number; after them the number gets no more, and its file is removed when unused."""
 RESUME_S = 0.05
-"""Who has not taken a request by then may be suspended: it is resumed."""
+"""A process that has not taken a request after this time may be stopped, and gets SIGCONT."""
 _LONGEST_ANSWER_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 30.0  # between processes of a number that take no request
 MOST_TRIES = 10
-"""So many processes of a number may end without having taken their request: that takes 20 seconds."""
+"""The most processes of a number that may end without taking their request; all of them take 20 seconds."""
 GONE = "its records are gone"
-"""Nobody knows whether such a run was started."""
+"""The problem of a run of which nobody knows whether it was started."""
 MOST_SUPERVISORS = 16
-"""More are needed for no pace of starts that a scheduler can keep, and each takes a MiB or two."""
-_REST_S = 5.0  # supervisors that nobody needed for so long may go; a fork costs as much as several short jobs
-_SPARE_FILES = 256  # of those that a process may have open: for all else that the scheduler does
+"""A scheduler cannot start runs fast enough to need more, and each takes a MiB or two."""
+_REST_S = 5.0  # idle supervisors unused for this long are ended; a fork costs as much as several short jobs
+_SPARE_FILES = 256  # open files that are reserved for the rest of the scheduler
 _FILES_OF_NUMBER = 4  # its line, its records, its log, and one that is passed on or read
 _CHUNK_BYTES = 1 << 16
 
@@ -45,7 +45,7 @@ class Supervisors:
     """All supervisors of one scheduler."""
 
     def __init__(self, records: Records, boot: str, watch: Callable[[RecordFile], None]) -> None:
-        """``watch`` is told of files that nobody reports on by a line."""
+        """``watch`` is called with each record file whose supervisor has no line to this process."""
         self.records, self.boot = records, boot
         self.watch = watch
         self.server: ForkServer | None = None
@@ -53,13 +53,13 @@ class Supervisors:
         self.seats: dict[int, Seat] = {}
         self.by_fd: dict[int, Seat] = {}
         self.untaken: dict[int, Seat] = {}
-        self.idle: list[Seat] = []  # the one that was busy last at the end: its pages are warm
+        self.idle: list[Seat] = []  # the last one was busy most recently: its pages are warm
         self.left: set[int] = set()  # numbers that get no more runs
-        self.news: set[str] = set()  # runs of which something was heard
+        self.news: set[str] = set()  # runs with news
         self.refused: dict[str, str] = {}  # runs that nobody will start -> why
         self.places = min(len(os.sched_getaffinity(0)), MOST_SUPERVISORS)
         self.load: collections.Counter[int] = collections.Counter()  # place -> how many numbers it has
-        self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # for good; more only while they are needed
+        self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # more of them are ended after a while
         self.least_idle = 0
         self.next_look: float | None = None
         most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -69,7 +69,7 @@ class Supervisors:
     # ---- giving ----
 
     def assign(self) -> int:
-        """A number for a run: of one that has nothing to do, else a new one."""
+        """A number for a run: one that is idle, else a new one."""
         if self.idle:
             seat = self.idle.pop()
             self.least_idle = min(self.least_idle, len(self.idle))
@@ -78,7 +78,7 @@ class Supervisors:
         return seat.file.number
 
     def give(self, number: int, run_id: str, request: bytes) -> bool:
-        """Have the holder of a number start a run; False when the file cannot tell whether it was started."""
+        """Let the process of a number start a run; False if nobody can know whether the run was started."""
         if (seat := self.seats.get(number)) is None:
             if (file := self.records.file(number)) is None:
                 return self._refuse(run_id)
@@ -94,7 +94,7 @@ class Supervisors:
         if any(run_id == one for one, _ in seat.queue):
             return True
         if seat.run and seat.run != run_id:
-            # One that was to follow this run, which was declined: soon that is declined, too.
+            # The present run was to follow this one, which was declined: it will be declined soon, too.
             seat.queue.append((run_id, request))
             if seat.line is not None:
                 self._send(seat, request)
@@ -115,7 +115,7 @@ class Supervisors:
         return False
 
     def give_next(self, number: int, run_id: str, request: bytes) -> bool:
-        """Have a run follow those that the process of a number has; False when it does not get it."""
+        """Queue a run behind those of the process of a number; False if the process does not get it."""
         seat = self.seats.get(number)
         if seat is None or seat.line is None or not seat.run or seat.outbox:
             return False
@@ -150,10 +150,10 @@ class Supervisors:
         self._send(seat, seat.request, *(request for _, request in seat.queue))
 
     def _place(self, seat: Seat) -> int:
-        """The supervisor that has the fewest numbers; at most one for each CPU, as more of them gain nothing.
+        """The supervisor that has the fewest numbers, of about one for each CPU, at most MOST_SUPERVISORS.
 
-        There are more where each would have too many files open. Where nobody may have a tag each number has a
-        supervisor of its own: else its daemons would be nobody's.
+        There are more if each would have too many files open. If tags cannot be set, each number has a
+        supervisor of its own, because a supervisor could not tell which run a daemon belongs to.
         """
         self._displace(seat)
         if resource.getrlimit(processes.TAG)[1] != resource.RLIM_INFINITY:
@@ -180,16 +180,16 @@ class Supervisors:
         except BlockingIOError:
             pass
         except (BrokenPipeError, ConnectionResetError):
-            return  # it was killed: listening to it tells
+            return  # it was killed, which reading from the line shows
         if seat.waits != bool(seat.outbox):
             seat.waits = bool(seat.outbox)
             self.poll.modify(seat.line, select.EPOLLIN | (select.EPOLLOUT if seat.waits else 0))
         if not seat.outbox and len(self.by_fd) > self.most_lines:
-            self._hang_up(seat)  # it carries this one out and ends; its file tells
+            self._hang_up(seat)  # it carries out this run and ends; its file shows how
             self.watch(seat.file)
 
     def live_server(self) -> ForkServer:
-        """The launcher; started anew when it is dead."""
+        """The launcher, replaced if it is dead."""
         if self.server is None or self.server.is_dead():
             return self._replace_server()
         return self.server
@@ -204,7 +204,7 @@ class Supervisors:
     # ---- hearing ----
 
     def hear(self, ready: list[tuple[int, int]]) -> None:
-        """Take in what supervisors said."""
+        """Read the messages of supervisors. ``ready``: descriptors and events of ``poll``."""
         for fd, events in ready:
             if (seat := self.by_fd.get(fd)) is None:
                 continue
@@ -230,7 +230,7 @@ class Supervisors:
         self.look(seat)
 
     def look(self, seat: Seat) -> None:
-        """Follow what is known of the run that a number was given, and of those that follow it."""
+        """Update a number from what is known of its run, and of the runs queued behind it."""
         while seat.run:
             entry = seat.file.runs.get(seat.run)
             if entry is None and seat.run not in seat.file.declined:
@@ -248,7 +248,7 @@ class Supervisors:
             if seat.queue:
                 self._next(seat)
             elif declined:
-                return  # the number is that of the run, until that is launched again or taken back
+                return  # the run keeps the number until it is launched again or taken back
             else:
                 self.free(seat)
 
@@ -258,7 +258,7 @@ class Supervisors:
         self.untaken[seat.file.number] = seat
 
     def drop(self, seat: Seat, run_id: str) -> None:
-        """A run of a number is over or declined, and its process may not say so."""
+        """Remove a run that is over or declined from its number, whose process may not report that."""
         if seat.run != run_id:
             seat.queue = deque(one for one in seat.queue if one[0] != run_id)
         elif not seat.queue:
@@ -270,7 +270,7 @@ class Supervisors:
             self.look(seat)
 
     def free(self, seat: Seat) -> None:
-        """A number has no run, and none waits to be launched by it or to be taken back."""
+        """Make a number idle, unless a run has it, or waits to be launched by it or taken back."""
         if seat.run or seat.file.declined or seat.file.awaited or seat in self.idle:
             return
         if seat.runs < MOST_RUNS and seat.line is not None:
@@ -279,12 +279,12 @@ class Supervisors:
             self.leave(seat)
 
     def _gone(self, seat: Seat) -> None:
-        """The process of a number has ended, or was never forked: another one gets a request that it did not take."""
+        """Handle the end of a number's process, or a failed fork; the next one gets a request not taken."""
         if not seat.run:
             self.leave(seat)
             return
         seat.file.read()
-        for run_id, _ in seat.queue:  # nobody has their requests any more
+        for run_id, _ in seat.queue:  # their requests are lost
             seat.file.declined.add(run_id)
             self.news.add(run_id)
         seat.queue.clear()
@@ -292,7 +292,7 @@ class Supervisors:
         self.watch(seat.file)  # another process may have taken it
         self.look(seat)
         if seat.request and seat.file.boot != self.boot:
-            self._refuse(seat.run)  # its file is gone: no process of its number starts it
+            self._refuse(seat.run)  # its record file is gone, so no process starts it
             self.leave(seat)
         elif seat.request and seat.tries >= MOST_TRIES and seat.file.holder() is None:
             self._refuse(seat.run, f"{seat.tries} supervisors ended before they took it: see launcher.log")
@@ -340,12 +340,12 @@ class Supervisors:
         self._trim(now)
 
     def _insist(self, seat: Seat) -> None:
-        """Nobody has taken a request: it was taken unheard, or its process, or the launcher, is suspended or slow."""
+        """Read the file of a request that seems not taken; if it is not, resume or replace its process."""
         seat.file.read()
         self.look(seat)
         if not seat.request:
             self.news.add(seat.run)
-            self.watch(seat.file)  # by a process of which we may hear nothing
+            self.watch(seat.file)  # it was taken by a process that may have no line to us
             return
         seat.since, seat.answer_s = time.monotonic(), min(2 * seat.answer_s, _LONGEST_ANSWER_S)
         if (holder := seat.file.holder()) is None:
@@ -353,7 +353,7 @@ class Supervisors:
             self._replace_server()
             self._fork(seat)
         else:
-            processes.send(holder, signal.SIGCONT)  # it has other runs: whoever suspends it does so to all
+            processes.send(holder, signal.SIGCONT)  # it may be stopped, and has the runs of other numbers too
 
     def _trim(self, now: float) -> None:
         """End idle supervisors that were not needed lately."""
@@ -361,24 +361,24 @@ class Supervisors:
             self.next_look = None
         elif self.next_look is None or now >= self.next_look:
             if self.next_look is not None:
-                for seat in self.idle[: max(0, self.least_idle - self.most_idle)]:  # those idle for longest
+                for seat in self.idle[: max(0, self.least_idle - self.most_idle)]:  # those idle the longest
                     self.leave(seat)
             self.next_look, self.least_idle = now + _REST_S, len(self.idle)
 
     def settle(self, assigned: Collection[int]) -> None:
-        """Free the numbers that no run has. One that is free may have been given in a commit that seemed to fail."""
+        """Make numbers without a run idle. An idle one may be assigned, by a commit that seemed to fail."""
         self.idle = [seat for seat in self.idle if seat.file.number not in assigned]
         for number, seat in list(self.seats.items()):
             if not seat.run and number not in assigned and seat not in self.idle:
                 self.idle.append(seat)
 
     def leave_idle(self) -> None:
-        """Leave the idle numbers, whose files are gone."""
+        """Give no more runs to the idle numbers: their files are gone."""
         for seat in list(self.idle):
             self.leave(seat)
 
     def due_s(self, rest_s: float) -> float:
-        """When to tend next: at once where something was heard that nobody has asked for: no line tells of it again."""
+        """Seconds until the next ``tend``, at most ``rest_s``; 0 if there is news that was not fetched."""
         due = [0.0 if self.news else rest_s]
         now = time.monotonic()
         for seat in self.untaken.values():
@@ -389,7 +389,7 @@ class Supervisors:
         return min(due)
 
     def close(self) -> None:
-        """Hang up on all supervisors; those that have a run carry it out and end."""
+        """Close the lines to all supervisors; those that have a run carry it out and end."""
         for seat in list(self.by_fd.values()):
             self._hang_up(seat)
         if self.server is not None:

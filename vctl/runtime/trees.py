@@ -1,4 +1,4 @@
-"""Trees that a job has left: read and removed without following a link, at any depth and with any mode."""
+"""Reads and removes trees that a job has left: follows no link, and removes any depth and any mode."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from vctl.errors import VctlError
 
 OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a directory is opened: itself, never what a link points to."""
+"""The flags to open a directory without following a link."""
 MAX_DEPTH = 100
-"""Directories within each other that are read; each is held open while those in it are looked at."""
+"""The most nested directories that are read: each stays open while those in it are read."""
 
 
 class Unusable(VctlError):
@@ -23,9 +23,9 @@ class Unusable(VctlError):
 
 
 def walk(above: int, name: str, within: str = ".", depth: int = 1) -> Iterator[tuple[str, int, list[str]]]:
-    """Each directory of a tree, from the top down: its path from there, itself, opened, and what in it is none.
+    """Each directory of a tree, from the top down: relative path, descriptor, names of its non-directories.
 
-    Raises Unusable when they lie too deep, OSError when one cannot be read or goes meanwhile.
+    Raises Unusable if the tree is too deep, OSError if a directory cannot be read or is removed meanwhile.
     """
     if depth > MAX_DEPTH:
         raise Unusable(f"more than {MAX_DEPTH} directories lie within each other; pack them into one file")
@@ -61,8 +61,10 @@ def remove(path: Path) -> None:
 
 
 def _remove_tree(top: Path) -> None:
-    """Directories are moved to the top before they are emptied: a job may have nested them deeper than
-    there are frames, open files or bytes in a path. Raises OSError.
+    """Remove a tree without recursion. Raises OSError.
+
+    Directories are moved to the top before they are emptied, because a job may have nested them deeper than
+    the limits of frames, open files and bytes in a path.
     """
     above = os.open(top.parent, OPEN)
     try:
@@ -88,7 +90,7 @@ def _remove_tree(top: Path) -> None:
 
 
 def _empty(folder: int, top: int, prefix: str) -> list[str]:
-    """Remove what lies in a directory, but move directories to the top; their names there."""
+    """Remove all entries of a directory, but move its directories to the top; their names there."""
     folders, others = _entries(folder)
     for one in others:
         with contextlib.suppress(OSError):
@@ -98,18 +100,18 @@ def _empty(folder: int, top: int, prefix: str) -> list[str]:
     moved = []
     for number, one in enumerate(folders):
         with contextlib.suppress(OSError):
-            os.close(_enter(folder, one))  # only who may write to a directory may move it
+            os.close(_enter(folder, one))  # moving a directory needs write permission in it
             os.rename(one, f"{prefix}{number}", src_dir_fd=folder, dst_dir_fd=top)
             moved.append(f"{prefix}{number}")
     return moved
 
 
 def _enter(above: int, name: str) -> int:
-    """Open a directory that is to be emptied, also one that somebody made read-only. Raises OSError."""
+    """Open a directory to empty it, and make it writable if necessary. Raises OSError."""
     seen = os.open(name, os.O_PATH | OPEN, dir_fd=above)
     try:
         if stat.S_IMODE(os.fstat(seen).st_mode) & stat.S_IRWXU != stat.S_IRWXU:
-            os.chmod(f"/proc/self/fd/{seen}", stat.S_IRWXU)  # this one, whatever has its name by now
+            os.chmod(f"/proc/self/fd/{seen}", stat.S_IRWXU)  # this one, even if it has another name now
         return os.open(".", OPEN, dir_fd=seen)
     finally:
         os.close(seen)

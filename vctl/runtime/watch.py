@@ -1,6 +1,6 @@
-"""Waking up when files change: inotify through ctypes. Knows nothing of what the files mean.
+"""Reports changes of files: inotify through ctypes. Knows nothing of the content of the files.
 
-A watch reports that something happened, not what is true now: the caller that it wakes reads the files.
+A watch reports that something happened, not the present state: the caller that it wakes reads the files.
 """
 
 import ctypes
@@ -18,16 +18,16 @@ DELETE_SELF, MOVE_SELF, OVERFLOW, IGNORED = 0x400, 0x800, 0x4000, 0x8000
 _HEADER = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _BUFFER_BYTES = 1 << 16
 _EVERY_NS = 100_000_000
-"""How often a watch without inotify wakes."""
+"""How often a watch without inotify wakes, in nanoseconds."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened at a watched path; `name` is the entry when the path is a directory, else empty.
+    """A change at a watched path; `name` is the entry if the path is a directory, else empty.
 
-    With OVERFLOW in the mask changes were dropped and `path` is None: look at everything that is watched.
+    With OVERFLOW in the mask, changes were dropped and `path` is None: check all watched files.
     """
 
     path: Path | None
@@ -39,7 +39,7 @@ class Watch:
     """An inotify instance. Never blocks: `fileno` is readable when there is something to read."""
 
     def __init__(self) -> None:
-        """Open it. Where the user has no instance left (128 are usual), it says ten times a second to look."""
+        """Open inotify; if the user has no instance left (of often 128), a timer reports OVERFLOW instead."""
         self._paths: dict[int, Path] = {}
         self._is_timer = False
         try:
@@ -50,7 +50,7 @@ class Watch:
             self._fd, self._is_timer = _timer(), True
 
     def add(self, path: Path, mask: int) -> None:
-        """Watch a file or directory; again replaces the mask. Raises OSError when it is not there."""
+        """Watch a file or directory; a second call replaces the mask. Raises OSError if it is not there."""
         if self._is_timer:
             path.stat()
             return
@@ -58,7 +58,7 @@ class Watch:
         self._paths[watch] = path
 
     def remove(self, path: Path) -> None:
-        """Stop watching a path; one that is gone, and so no longer watched, is fine."""
+        """Stop watching a path; does nothing if the path is not watched, for example because it is gone."""
         for watch in [number for number, known in self._paths.items() if known == path]:
             _libc.inotify_rm_watch(self._fd, watch)
             del self._paths[watch]
@@ -68,7 +68,7 @@ class Watch:
         return self._fd
 
     def read(self) -> list[Change]:
-        """Everything that happened since the last read, oldest first; empty when nothing did."""
+        """All changes since the last read, oldest first."""
         changes: list[Change] = []
         if self._is_timer:
             return [Change(None, "", OVERFLOW)] if self._read_some() else changes
@@ -93,7 +93,7 @@ class Watch:
             return b""
 
     def close(self) -> None:
-        """End all watches. Closing twice is fine."""
+        """End all watches; may be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
@@ -115,7 +115,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def _timer() -> int:
-    """A descriptor that becomes readable again and again."""
+    """A descriptor that becomes readable every ``_EVERY_NS``."""
     timer = _checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC), "timerfd")
     _checked(_libc.timerfd_settime(timer, 0, struct.pack("4l", 0, _EVERY_NS, 0, _EVERY_NS), None), "timerfd")
     return timer

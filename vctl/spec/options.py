@@ -27,7 +27,7 @@ _ARRAY = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?(?:%([0-9]{1,9}))?\Z"
 
 @value(frozen=True, slots=True)
 class WarningSignal:
-    """A signal to send ``before_s`` seconds before the time limit and preemption; ``name`` without SIG."""
+    """A signal to send ``before_s`` seconds before the time limit, or at a notice; ``name`` without SIG."""
 
     name: str
     number: int
