@@ -1,4 +1,4 @@
-"""What runs on a node of a Ray cluster for one state directory: an actor over a local runtime of that node.
+"""The agent of a state directory on a node of a Ray cluster: an actor over a local runtime of that node.
 
 The local runtime does what it does on one machine: supervisors start processes in sessions of their own,
 record how they end, and outlive the process that asked for them. So the agent may be killed at any time, and
@@ -6,9 +6,9 @@ the next one continues from the files of the node. Each state directory has a fo
 of a raylet:
 
     records/ stops/ logs/     as in a state directory; the log of a run is logs/<run>
-    rays/                     what keepers of Rays are shown, and say (keepers.py)
-    claims/<run>              the number of the supervisor to which a run was given: it is given to no other one
-    guard                     locked by the guard (guard.py), which ends what runs here when the raylet ends
+    rays/                     the files of the keepers of Rays (keepers.py)
+    claims/<run>              the number of the supervisor that got the run; the run is never given to another
+    guard                     locked by the guard (guard.py), which ends all runs here when the raylet ends
 
 The agent answers requests and keeps no state outside the files. A scheduler gets news of its runs by `poll`,
 to which it says what it knows already; so the agent repeats an answer that was lost.
@@ -35,7 +35,7 @@ from vctl.runtime.protocol import RunState, Seen
 from vctl.runtime.watch import MODIFY, MOVED_TO, Watch
 
 Known = Mapping[str, tuple[Packed | None, int, str]]
-"""Run -> what was seen of it last, how much of its log is there, and what it has said."""
+"""Run -> its last observed state, the bytes of its log that were received, and its keeper's last message."""
 IDLE_S = 120.0
 """An agent without runs ends when no request has come for this long, in seconds."""
 _LOOK_S = 5.0
@@ -43,7 +43,7 @@ _ANSWER_S = 1.0
 
 
 def folder_of(state: str, node_id: str) -> Path:
-    """Where the files of a node lie for one state directory; made for its owner alone."""
+    """Make the folder of a state directory on this node, with access only for its owner."""
     whole = Path(tempfile.gettempdir()) / f"vctl-on-ray-{os.getuid()}"
     whole.mkdir(mode=0o700, exist_ok=True)
     found = whole.lstat()
@@ -86,7 +86,10 @@ class Agent:
     # ---- starting and ending ----
 
     def launch(self, packed: Packed, kind: str, shown: str) -> None:
-        """Start a run, unless it was given to a supervisor before and may have started. ``kind``: of a keeper."""
+        """Start a run; one that was launched before keeps its supervisor, so it runs once.
+
+        ``kind``: the kind of keeper, for a run of a Ray; ``shown``: the keeper's document.
+        """
         run_id = packed[0]
         with self.lock:
             number = self._claim(run_id)
@@ -98,7 +101,7 @@ class Agent:
         self._kick()
 
     def _claim(self, run_id: str) -> int:
-        """The supervisor to which a run is given, once and for all."""
+        """The number of the supervisor of a run, assigned at the first call and never changed."""
         claim = self.claims / run_id
         try:
             return int(claim.read_text())
@@ -110,24 +113,27 @@ class Agent:
             return number
 
     def show(self, run_id: str, shown: str) -> None:
-        """Show the keeper of a Ray what its virtual nodes are now."""
+        """Give the keeper of a Ray its present document."""
         with self.lock:
             if (self.claims / run_id).exists():
                 self.keepers.show(run_id, shown)
 
     def stop(self, run_id: str, grace_s: float, signo: int) -> None:
-        """End a run; one that has not started never will: it is claimed, else the request would be tidied away."""
+        """End a run; one that has not started never will.
+
+        The run is claimed first, because ``_tidy`` would remove the stop request of an unknown run.
+        """
         with self.lock:
             self._claim(run_id)
         self.local.stop(run_id, grace_s=grace_s, signo=signo)
         self._kick()
 
     def signal_run(self, run_id: str, signo: int, tree: bool) -> None:
-        """Send a signal to the main process of a run or to all."""
+        """Send a signal to the main process of a run, or to all of its processes."""
         self.local.signal_run(run_id, signo, tree=tree)
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """Remove what is kept of runs that are over and recorded."""
+        """Remove all files of runs that are over and recorded."""
         with self.lock:
             for run_id in run_ids:
                 self._forget(run_id)
@@ -142,7 +148,7 @@ class Agent:
             path.unlink(missing_ok=True)
 
     def settle(self, live: Iterable[str]) -> None:
-        """These runs are all there is to do here: what else there is ends, or is forgotten."""
+        """Stop or forget all runs here except ``live``."""
         wanted = set(live)
         with self.lock:
             for run_id in self._claimed() - wanted:
@@ -162,15 +168,16 @@ class Agent:
     def _claimed(self) -> set[str]:
         try:
             return {name for name in os.listdir(self.claims) if not name.startswith(".")}
-        except FileNotFoundError:  # somebody has removed the folder
+        except FileNotFoundError:  # the folder was removed
             return set()
 
     # ---- telling ----
 
     def poll(self, known: Known, most_s: float) -> dict[str, tuple[Packed, int, bytes, str]]:
-        """What is new beside what is known: what is seen of a run, a part of its log with its place, what it says.
+        """News of the ``known`` runs: run -> state, offset and bytes of a part of its log, keeper's message.
 
-        Waits until there is anything. An end is told once there is no more of the log.
+        Waits at most ``most_s`` seconds for news. The end of a run is reported after the last part of its
+        log.
         """
         with self.lock:
             self.turn += 1
@@ -199,7 +206,7 @@ class Agent:
     def _news(
         self, run_id: str, told: Packed | None, offset: int, heard: str
     ) -> tuple[Packed, int, bytes, str] | None:
-        seen = self._seen(run_id)  # first, so that an end comes after all that was written
+        seen = self._seen(run_id)  # before the log is read: after an end nothing more is written
         said = self.keepers.said(run_id)
         start, chunk = _read(self.local.logs / run_id, offset)
         if chunk and seen.state is RunState.EXITED:
@@ -211,12 +218,12 @@ class Agent:
         seen = self.local.observe(run_id)
         if seen.state is RunState.LOST and run_id not in self.lost:
             if self.local.clear_lost(run_id):
-                return Seen(RunState.RUNNING, seen.start)  # until nothing is left of it
+                return Seen(RunState.RUNNING, seen.start)  # until no process of it is left
             self.lost.add(run_id)
         return seen
 
     def _kick(self) -> None:
-        """Have the poll end that does not know of a run yet."""
+        """End the present poll, which does not know of a new run."""
         with self.lock:
             self.turn += 1
         self._wake()
@@ -228,7 +235,7 @@ class Agent:
     # ---- the end ----
 
     def leave(self) -> bool:
-        """End, if there is nothing to do or to tell; the caller may end the actor then, which else ends soon."""
+        """End the agent if it has no runs; whether it ends. It exits soon; the caller may kill it."""
         with self.lock:
             if self.has_left.is_set() or self._claimed():
                 return self.has_left.is_set()
@@ -242,13 +249,13 @@ class Agent:
         while not self.has_left.wait(_LOOK_S):
             if time.monotonic() - self.asked_at > IDLE_S:
                 self.leave()
-        # who asked gets the answer; if it ends then, Ray may never get its request to kill the actor
+        # the caller gets its answer first, and may end before Ray gets its request to kill the actor
         time.sleep(_ANSWER_S)
         os._exit(0)
 
 
 def _read(path: Path, offset: int) -> tuple[int, bytes]:
-    """A part of a log from a place on; what the kernel was told to give back is passed over."""
+    """A part of a log from an offset on, and its offset; holes in the file are skipped."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -263,7 +270,7 @@ def _read(path: Path, offset: int) -> tuple[int, bytes]:
 
 
 def _be_as(raylet: int) -> None:
-    """Be as the raylet is: jobs would inherit what Ray has made of its worker."""
+    """Take the niceness and OOM score of the raylet: jobs would inherit those that Ray gives its workers."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, raylet))
     with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ class Autoscaler:
         self.is_asking = False
 
     async def want(self, bundles: list[Packed]) -> None:
-        """Have it make a cluster in which these bundles have a place, with busy nodes counted as idle."""
+        """Ask for a cluster that can hold these bundles if all its nodes were idle."""
         self.wanted = bundles
         if self.is_asking:
             return

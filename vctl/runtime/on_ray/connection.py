@@ -1,4 +1,4 @@
-"""A scheduler's end of its link to Ray (link.py): start it, exchange messages, replace it when it ends."""
+"""A scheduler's end of its link to Ray (link.py): starts it, exchanges messages, replaces it when it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vctl.runtime.on_ray.wire import Packed
 
 LOG = "ray.log"
 CONNECT_S = 60.0
-"""How long it may take until Ray has answered."""
+"""How long a link may take to connect to Ray."""
 LISTEN_S = 3.0
 """How long `nobody_at` tries to connect to the address of Ray."""
 _AGAIN_S = (1.0, 15.0)
@@ -58,7 +58,7 @@ class Connection:
         self.pause_s, self.not_before, self.started_at = _AGAIN_S[0], 0.0, 0.0
 
     def tend(self) -> None:
-        """Start a link when there is none, not too often; give one up that Ray does not answer."""
+        """Start a link if there is none, with pauses in between; end a link that Ray does not answer."""
         if self.channel is None and time.monotonic() >= self.not_before:
             self.start()
         elif (
@@ -104,11 +104,11 @@ class Connection:
         self.pause_s = min(2 * self.pause_s, _AGAIN_S[1])
 
     def answered(self) -> None:
-        """Ray has answered."""
+        """Note that Ray has answered the link."""
         self.connected, self.pause_s = True, _AGAIN_S[0]
 
     def hear(self) -> Iterator[Packed]:
-        """What the link says; a link that has ended is dropped."""
+        """The messages of the link; a link that has ended is dropped."""
         while self.channel is not None:
             try:
                 data = self.channel.recv(_CHUNK_BYTES)
@@ -125,7 +125,7 @@ class Connection:
         self._flush()
 
     def send(self, message: Packed) -> None:
-        """Say something to a link that Ray has answered; to another one all is said again."""
+        """Send a message to a connected link. Without one it is dropped: a new link gets everything again."""
         if self.connected:
             self.outbox.append(wire.framed(message))
             self._flush()
@@ -135,14 +135,14 @@ class Connection:
             try:
                 sent = self.channel.send(self.outbox[0])
             except OSError:
-                return  # it is full, or its end is heard at the next reading
+                return  # the socket is full, or the next read shows its end
             if sent < len(self.outbox[0]):
                 self.outbox[0] = self.outbox[0][sent:]
             else:
                 self.outbox.popleft()
 
     def due_s(self, most_s: float) -> float:
-        """When to look again at the latest."""
+        """Seconds until the next look at the latest, at most ``most_s``."""
         if self.channel is None:
             return max(0.0, self.not_before - time.monotonic())
         return _FLUSH_S if self.outbox else most_s

@@ -1,4 +1,4 @@
-"""The nodes that a scheduler wants of Ray's autoscaler: composed here, asked for by the link (autoscaler.py)."""
+"""Computes the nodes to request from Ray's autoscaler; the link sends the request (autoscaler.py)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from vctl.runtime.protocol import WantedNode
 
 
 def constraint(wanted: Iterable[WantedNode], nodes: Iterable[RayNode]) -> list[Packed]:
-    """What Ray's autoscaler is asked for, as bundles with the labels of their nodes.
+    """The request to Ray's autoscaler, as bundles with the labels of their nodes.
 
-    It compares that with all nodes as if they were idle. So each node that it could take for one that is wanted is
-    asked for, too.
+    The autoscaler compares the request with all nodes as if they were idle. So the request also contains each
+    present node that it could count as a wanted one.
     """
     kinds = [(amounts, dict(labels)) for amounts, labels in wanted]
     asked = [(bundle(amounts), labels) for amounts, labels in kinds]
@@ -37,7 +37,7 @@ class Growth:
     def __init__(self, folder: Path, tell: Callable[..., None]) -> None:
         self.file, self.tell = folder / "wants", tell
         self.wanted: Sequence[WantedNode] | None = None
-        """None while nobody has said that."""
+        """The wanted nodes; None before the first ``want_nodes``."""
         self.asked: list[Packed] | None = None
 
     def begin(self) -> None:
@@ -55,6 +55,6 @@ class Growth:
             self.tell("want", asked)
 
     def heed(self, bundles: Sequence[Packed]) -> None:
-        """Ray was asked for these."""
+        """Note that Ray was asked for these bundles; removes the file if there are none."""
         if not bundles and not self.asked:
             self.file.unlink(missing_ok=True)

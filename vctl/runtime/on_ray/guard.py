@@ -1,4 +1,4 @@
-"""Ends what runs on a node of a Ray cluster when its raylet ends: for Ray and vctl the node is dead from then on.
+"""Ends all runs on a node of a Ray cluster when its raylet ends: from then on, Ray and vctl count it as dead.
 
 Run as a script, `python -m vctl.runtime.on_ray.guard FOLDER PID START HOME`, by an agent. It is
 detached and sleeps until the raylet has ended. Then it kills each run of the folder with all its descendants,
@@ -44,7 +44,7 @@ def start(folder: Path, raylet: int, started: int, home: str) -> None:
 
 
 def end(folder: Path) -> None:
-    """End the guard of a folder: nothing runs there any more. One that is just starting notices by itself."""
+    """End the guard of a folder without runs. A guard that is just starting notices that by itself."""
     with contextlib.suppress(FileNotFoundError, ValueError), open(folder / _LOCK) as lock:
         os.unlink(folder / _LOCK)
         pid, started = map(int, lock.read().split())

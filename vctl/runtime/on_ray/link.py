@@ -1,8 +1,8 @@
-"""The driver of a scheduler in a Ray cluster: a process of its own, the only one that imports Ray.
+"""A scheduler's driver in a Ray cluster: a separate process, the only one of the scheduler that imports Ray.
 
-Run as `python -m vctl.runtime.on_ray.link ADDRESS STATE HOME`, with its channel to the scheduler as standard input.
-When Ray's control service is gone, Ray may hang, or end the process in which it is: the scheduler starts another link.
-A link knows nothing that is not in Ray, on the nodes, or told by the scheduler at the beginning.
+Run as `python -m vctl.runtime.on_ray.link ADDRESS STATE HOME`, with its channel to the scheduler as standard
+input. When Ray's control service is gone, Ray may hang or end its process; the scheduler then starts another
+link. A link has no state of its own: it is in Ray, on the nodes, or in the scheduler's first message.
 
     from the scheduler  begin RUNS NAMES · launch REQUEST NODE GROUPS PLACES KIND SHOWN
                         show RUN NODE GROUPS PLACES SHOWN · stop RUN NODE GRACE SIGNAL
@@ -41,19 +41,19 @@ _AGAIN_S = (0.1, 5.0)
 _THREADS = 8
 _MOST_SAID = 300
 _NOT_STARTED = "creation task"
-"""In Ray's message when an actor could not be made: its code is not there, or has failed."""
+"""A part of Ray's message if an actor could not be created, because its code is missing or failed."""
 
 
 class Gone(Exception):
-    """A node is dead: what is to be done there is not."""
+    """A node is dead, so requests to it are dropped."""
 
 
 Known = tuple[Packed | None, int, str]
-"""What was seen of a run, how much of its log is there, and what it has said."""
+"""The last observed state of a run, the received bytes of its log, and its keeper's last message."""
 
 
 class Node:
-    """What the link has on one node: the actor, and what the scheduler knows of its runs."""
+    """One node: its agent, and what the scheduler knows of its runs."""
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
@@ -78,7 +78,7 @@ class Link:
         self.reservations = Reservations(state, self.say)
         self.tasks: set[asyncio.Task[None]] = set()
         self.ending: set[asyncio.Task[None]] = set()
-        """Those of the tasks after which something is gone."""
+        """Tasks that ``leave`` waits for: they forget runs, release reservations or ask the autoscaler."""
         self.said: set[str] = set()
         self.autoscaler = Autoscaler(self.tell, self.say)
         self.agent = ray.remote(Agent)
@@ -88,7 +88,7 @@ class Link:
         self.channel.sendall(wire.framed(message))
 
     def say(self, text: str) -> None:
-        """Have the scheduler say something, once."""
+        """Send the scheduler a text to log; each text only once."""
         if text not in self.said:
             self.said.add(text)
             self.tell("say", text)
@@ -124,7 +124,7 @@ class Link:
             await asyncio.sleep(NODES_S)
 
     def node(self, node_id: str) -> Node:
-        """A node, whether it lives or not."""
+        """A node, alive or dead."""
         return self.nodes.setdefault(node_id, Node(node_id))
 
     async def actor(self, node: Node) -> Any:
@@ -140,7 +140,7 @@ class Link:
         return node.actor
 
     def _make(self, node_id: str) -> Any:
-        """Options of Ray: an actor that takes nothing, belongs to nobody, and stays where it is."""
+        """Get or create the agent: an actor without resources, detached, on exactly this node."""
         options = {
             "name": wire.agent_name(self.state, node_id), "namespace": NAMESPACE, "lifetime": "detached",
             "get_if_exists": True, "num_cpus": 0, "max_restarts": 0, "max_concurrency": _THREADS,
@@ -149,7 +149,10 @@ class Link:
         return self.agent.options(**options).remote(self.state, node_id, self.home)
 
     async def ask(self, node_id: str, asking: Callable[[Any], Any], run_id: str = "") -> Any:
-        """Ask the agent of a node until it answers. None when the node dies before; failures are told of the run."""
+        """Ask the agent of a node until it answers; None if the node dies before, or the request fails.
+
+        A failure is reported to the scheduler, as the end of the run if one is named.
+        """
         node, pause_s = self.node(node_id), _AGAIN_S[0]
         while True:
             try:
@@ -175,7 +178,7 @@ class Link:
     # ---- runs ----
 
     def follow(self, node_id: str, run_id: str, known: Known) -> None:
-        """Tell the scheduler what becomes of a run."""
+        """Report news of a run to the scheduler from now on."""
         node = self.node(node_id)
         node.known.setdefault(run_id, known)
         if node.follower is None or node.follower.done():
@@ -186,7 +189,7 @@ class Link:
             found = await self.ask(node.node_id, lambda actor: actor.poll.remote(dict(node.known), _POLL_S))
             if found is None:
                 if self.alive is not None and node.node_id not in self.alive:
-                    node.known.clear()  # a dead node tells nothing
+                    node.known.clear()  # a dead node sends nothing
                 await asyncio.sleep(_AGAIN_S[1] / 5)
                 continue
             for run_id, (seen, start, chunk, said) in found.items():
@@ -197,7 +200,10 @@ class Link:
     async def launch(
         self, request: Packed, node_id: str, groups: list[Packed], places: Places, kind: str, shown: str
     ) -> None:
-        """Have a run started when what it needs is reserved, or at once when it is to be stopped: it never starts."""
+        """Let a run start when its resources are reserved.
+
+        A stop ends the wait. It is sent to the agent before the launch, so that the run does not start.
+        """
         run_id = request[0]
         stopped = self.waiting[run_id] = asyncio.Event()
         reserving = asyncio.ensure_future(self.reservations.wait_for(groups))
@@ -213,21 +219,21 @@ class Link:
             reserving.cancel()
             self.waiting.pop(run_id, None)
         if (asked := self.stops.get(run_id)) is not None:
-            await asked  # so the agent knows of it first
+            await asked  # so that the agent gets the stop first
         await self.ask(node_id, lambda actor: actor.launch.remote(request, kind, shown), run_id)
 
     async def show(self, run_id: str, node_id: str, groups: list[Packed], places: Places, shown: str) -> None:
-        """Show a run of a Ray its virtual nodes when they are reserved."""
+        """Send the agent the document of a run of a Ray when its virtual nodes are reserved."""
         if (launch := self.launches.get(run_id)) is not None:
-            await asyncio.wait({launch})  # it goes on when this is cancelled
+            await asyncio.wait({launch})  # a cancelled wait does not cancel the launch
         chosen = wire.chosen_of(places, await self.reservations.wait_for(groups))
         shown = wire.with_devices(shown, chosen)
         await self.ask(node_id, lambda actor: actor.show.remote(run_id, shown))
 
-    # ---- what the scheduler says ----
+    # ---- messages of the scheduler ----
 
     async def begin(self, runs: Mapping[str, tuple[str, Packed | None, int, str]], names: list[str]) -> None:
-        """What is there of an earlier scheduler and is no longer wanted goes; the rest is followed."""
+        """Follow these runs; end all other runs and reservations, which an earlier scheduler left."""
         of_node: dict[str, list[str]] = {}
         for run_id, (node_id, seen, offset, said) in runs.items():
             of_node.setdefault(node_id, []).append(run_id)
@@ -245,7 +251,7 @@ class Link:
         await self.ask(node_id, lambda actor: actor.settle.remote(live))
 
     async def leave(self) -> None:
-        """End the agents that have nothing to do, once all is forgotten that they were to forget."""
+        """End the agents without runs, after all requests to forget runs were carried out."""
         if self.ending:
             await asyncio.wait(self.ending)
         actors = {one["name"] for one in await asyncio.to_thread(list_named_actors, True)}  # noqa: FBT003
@@ -257,7 +263,7 @@ class Link:
         self.tell("left")
 
     async def heed(self, kind: str, words: Packed) -> None:
-        """Do what the scheduler says; what lasts is done beside."""
+        """Carry out a message of the scheduler; longer work is done in background tasks."""
         if kind == "begin":
             await self.begin(*words)
         elif kind == "want":
@@ -321,11 +327,11 @@ def _receive(channel: socket.socket, loop: asyncio.AbstractEventLoop, inbox: asy
         received += data
         for message in wire.unframed(received):
             loop.call_soon_threadsafe(inbox.put_nowait, message)
-    os._exit(0)  # whatever Ray is doing
+    os._exit(0)  # even if Ray hangs
 
 
 def main(words: list[str]) -> None:
-    """Serve; a failure to connect is told."""
+    """Connect to Ray and serve; a failure to connect is reported to the scheduler."""
     channel = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     address, state, home = words

@@ -1,7 +1,7 @@
-"""Logs of runs on other machines, taken over into the state directory: each byte once, whatever is killed.
+"""Copies logs of runs on other machines into the state directory: each byte once, even after a crash.
 
-One process writes, all runs of it. Before bytes are written, a note says which part of the log of the run they are and
-where they go; after a crash the next process asks for that part again and writes it to the same place.
+One process writes the logs of all runs. Before it writes a part of a log, it notes which part that is and
+where it goes. After a crash the next process requests that part again, and writes it to the same place.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _MOST_FILES = 64
 
 
 class Copies:
-    """How far the log of each run was taken over."""
+    """Copies the logs of runs, and knows how much of each log was copied."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.notes: dict[str, tuple[int, int, int]] = {}
-        """Run -> the place of the last part in its own log, in ours, and its length."""
+        """Run -> the last part: its offset in the run's log, its offset in the copy, and its length."""
         self.ends: dict[str, int] = {}
         self.unsure: set[str] = set()
-        """Runs whose last part may not have been written."""
+        """Runs whose last part may not be completely written."""
         self.files: dict[str, int] = {}
 
     def load(self, logs: Mapping[str, str]) -> None:
-        """Go on after a crash or an end."""
+        """Read the notes of an earlier process. ``logs``: run -> the path of its copy."""
         for run_id, log in logs.items():
             with contextlib.suppress(OSError, ValueError):
                 there, here, count = map(int, (self.folder / run_id).read_text().split())
@@ -38,18 +38,18 @@ class Copies:
                 self.ends[log] = max(self.ends.get(log, 0), here + count)
 
     def taken(self, run_id: str) -> int:
-        """Up to which place of its log a run's bytes are here for certain."""
+        """The number of bytes of a run's log that were certainly copied."""
         there, _, count = self.notes.get(run_id, (0, 0, 0))
         return there if run_id in self.unsure else there + count
 
     def write(self, run_id: str, log: str, there: int, chunk: bytes, most_bytes: int) -> None:
-        """Take over a part of a log. Raises OSError; then that part is to be asked for again."""
+        """Copy a part of a log. Raises OSError; then the caller has to request that part again."""
         before, here, count = self.notes.get(run_id, (0, 0, 0))
         if run_id in self.unsure and there == before and len(chunk) >= count:
             _write(self._file(log), chunk[:count], here)
             self.unsure.discard(run_id)
         if there < before + count:
-            chunk, there = chunk[before + count - there :], before + count  # it was told twice
+            chunk, there = chunk[before + count - there :], before + count  # this part was sent twice
         if not chunk:
             return
         file = self._file(log)
@@ -85,7 +85,7 @@ class Copies:
         return file
 
     def forget(self, run_id: str) -> None:
-        """Drop what is kept of a run that is over."""
+        """Remove the note of a run that is over."""
         self.notes.pop(run_id, None)
         self.unsure.discard(run_id)
         (self.folder / run_id).unlink(missing_ok=True)

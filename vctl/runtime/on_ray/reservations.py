@@ -30,7 +30,7 @@ class Reservations:
         self.granted: dict[str, asyncio.Future[Any]] = {}
 
     async def wait_for(self, groups: list[Packed]) -> dict[str, list[str]]:
-        """Wait until all is reserved that a run needs; the GPUs of its virtual nodes, always in the same order."""
+        """Wait until all resources of a run are reserved; virtual node -> its GPUs, in a fixed order."""
         chosen: dict[str, list[str]] = {}
         for name, bundles, own in groups:
             group = await self.reserve(name, bundles)
@@ -69,13 +69,13 @@ class Reservations:
             remove_placement_group(get_placement_group(name))
 
     async def release(self, name: str) -> None:
-        """Give a reservation back."""
+        """Release a reservation."""
         if (granted := self.granted.pop(name, None)) is not None:
             await asyncio.wait({granted})
         await asyncio.to_thread(self.remove, name)
 
     def stale(self, names: set[str]) -> list[str]:
-        """Those that none of the names names."""
+        """The names of this state directory's placement groups that are not in ``names``."""
         prefix = wire.reservation_name(self.state, "")
         return [
             one["name"]

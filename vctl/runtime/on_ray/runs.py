@@ -1,4 +1,4 @@
-"""What a scheduler keeps of the runs that it has sent to nodes of Ray: a file for each, below ``ray/runs``."""
+"""A scheduler's files of the runs that it has sent to nodes of Ray, one for each run, in ``ray/runs``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Run:
             log_max_bytes,
         )
         self.groups = groups
-        """Placement group -> what it reserves: one for what a job began with, others for what was added."""
+        """Placement group -> its parts: one group for the start of a job, and more for its growth."""
         self.kind, self.main, self.count, self.words = kind, main, count, words
         """For a run of a job's Ray (rays.py): the kind of keeper, the run of the job's command, how many
         keepers were started on other nodes, and the words they are started with."""
@@ -61,7 +61,7 @@ class Kept:
             one.mkdir(mode=0o700, exist_ok=True)
 
     def keep(self, run_id: str, run: Run) -> None:
-        """Write a run down. Raises RuntimeUnavailable."""
+        """Write the file of a run. Raises RuntimeUnavailable."""
         words: list[Any] = [run.node_id, run.reservation, run.log, run.log_max_bytes, run.groups]
         if run.kind or run.devices:
             words += [run.kind, run.main, run.count, run.words, run.devices]
@@ -73,7 +73,7 @@ class Kept:
             raise RuntimeUnavailable(f"cannot use {staged}: {error.strerror}") from error
 
     def load(self) -> dict[str, Run]:
-        """The runs that were written down."""
+        """Read the files of all runs; damaged files are skipped."""
         found: dict[str, Run] = {}
         for name in os.listdir(self.folder / "runs"):
             if not name.startswith("."):
@@ -86,12 +86,12 @@ class Kept:
         (self.folder / "runs" / run_id).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Forget all runs."""
+        """Remove the files of all runs."""
         for path in (self.folder / "runs").iterdir():
             path.unlink()
 
     def identity(self) -> tuple[str, bool]:
-        """The name of the state directory in Ray, and whether what lies here was copied from another one."""
+        """The name of the state directory in Ray, and whether the directory is a copy of another one."""
         self.make()
         path, copied = self.folder / "id", False
         with contextlib.suppress(FileNotFoundError, ValueError):

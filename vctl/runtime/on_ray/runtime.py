@@ -1,16 +1,16 @@
-"""Runs processes on the nodes of a Ray cluster: `RayRuntime`, the Runtime of section 16's Ray runtime.
+"""Runs processes on the nodes of a Ray cluster: `RayRuntime`, the Ray runtime of section 16.
 
-Below the state directory:
+In the state directory:
 
     ray/id             the name of this state directory in Ray; a copy of the directory gets another one
-    ray/runs/<run>     where a run was sent: node, reservation and log (runs.py). It is written before Ray is asked
-    ray/logs/<run>     how much of its log was taken over: "PLACE-THERE PLACE-HERE BYTES", written before
-    ray/wants          it is there while Ray's autoscaler may have been asked for nodes
-    ray.log            what the link and Ray have to say
+    ray/runs/<run>     node, reservation and log of a run (runs.py); written before Ray is asked
+    ray/logs/<run>     the last part copied from its log, "PLACE-THERE PLACE-HERE BYTES"; written before
+    ray/wants          exists while Ray's autoscaler may have been asked for nodes
+    ray.log            the output of the link and of Ray
 
-What is known of runs comes from the agents (agent.py) through the link (link.py); while Ray cannot be reached, runs
-stay as they were seen last. A run of a node that Ray reports dead is lost as soon as it is asked to stop: the
-scheduler does that when it has recorded the death of the node.
+Agents (agent.py) report on runs through the link (link.py); while Ray cannot be reached, runs keep their
+last observed state. A run on a node that Ray reports dead is lost as soon as it is asked to stop, which the
+scheduler does after it has recorded the death of the node.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RayRuntime(Runtime):
     # ---- the link ----
 
     def connect(self) -> None:
-        """Wait for Ray. Raises Unreachable, or VctlError where it is not installed."""
+        """Wait for Ray. Raises Unreachable, or VctlError if Ray is not installed."""
         if find_spec("ray") is None:
             raise VctlError("--ray needs Ray, which is not installed", fix=f"pip install '{PACKAGE}'")
         link, until = self.link, time.monotonic() + CONNECT_S
@@ -139,10 +139,10 @@ class RayRuntime(Runtime):
             self.copies.write(run_id, run.log, start, chunk, run.log_max_bytes)
         except OSError as error:
             self.say(f"{run.log} cannot be written: {error.strerror}")
-            self.link.drop()  # the next one asks for that part again
+            self.link.drop()  # the next link asks for that part again
             return
         if seen[0] == RunState.NEVER_STARTED and run.request is not None:
-            return  # it is on its way
+            return  # its request is on its way
         if seen[0] != RunState.NEVER_STARTED:
             run.request = None
         if seen != run.seen or said != run.said:
@@ -165,7 +165,7 @@ class RayRuntime(Runtime):
             self.link.send(message)
 
     def _begin(self) -> None:
-        """Tell a new link all that there is: what it does not name is not wanted on the nodes."""
+        """Send a new link all runs and reservations; it ends all others on the nodes."""
         runs = {
             run_id: (run.node_id, run.seen, self.copies.taken(run_id), run.said)
             for run_id, run in self.runs.items()
@@ -183,7 +183,7 @@ class RayRuntime(Runtime):
                 self._send_stop(run_id, run)
 
     def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
-        """Have Ray's autoscaler make nodes, and take back what it was asked for before."""
+        """Ask Ray's autoscaler for these nodes; this replaces earlier requests."""
         if wanted != self.growth.wanted:
             self.growth.wanted = wanted
             self._ask_for_nodes()
@@ -195,15 +195,15 @@ class RayRuntime(Runtime):
     # ---- the protocol ----
 
     def prepare(self) -> None:
-        """Make ready for the first launch, without waiting for it."""
+        """Start the link to Ray, without waiting."""
         self.link.tend()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when the link said something."""
+        """A descriptor that is readable when there is a message of the link."""
         return self.link.poll.fileno()
 
     def changes(self) -> set[str]:
-        """Runs of which there is news; also looks after the link."""
+        """Runs with news; also restarts the link and satellites."""
         self.link.tend()
         self._hear()
         self.rays.tend()
@@ -211,15 +211,15 @@ class RayRuntime(Runtime):
         return news
 
     def due_s(self) -> float:
-        """When to ask for changes at the latest."""
+        """Seconds until ``changes`` has to be called at the latest."""
         return self.link.due_s(_LONG_S)
 
     def assign(self) -> int:
-        """Every run has an agent by its node, which numbers supervisors itself."""
+        """Always 1: the agent of a run's node assigns the number of its supervisor."""
         return 1
 
     def launch(self, request: LaunchRequest) -> None:
-        """Have a run started on its node when its reservation is there."""
+        """Let a run start on its node when its resources are reserved."""
         check_run_id(request.run_id)
         reserved = request.reservation
         run = self.runs.get(request.run_id)
@@ -243,14 +243,14 @@ class RayRuntime(Runtime):
         self.begin_launch(request.run_id, wire.packed_request(request), own)
 
     def reserve(self, name: str, reserved: Reservation) -> dict[str, list[Part]]:
-        """The placement groups of a reservation, with one more for what is missing."""
+        """The placement groups of a reservation; adds one for resources that none of them has yet."""
         groups = self.reserved.setdefault(name, {})
         if missing := wire.missing(reserved.parts, (part for parts in groups.values() for part in parts)):
             groups[f"{name}.{len(groups)}"] = missing
         return dict(groups)
 
     def begin_launch(self, run_id: str, packed: Packed, own: set[str]) -> None:
-        """Send the request of a run, and again to the next link, until its agent knows of it."""
+        """Send the request of a run; each later link gets it again until the agent knows the run."""
         run = self.runs[run_id]
         asked = [wire.group_of(name, parts, own) for name, parts in run.groups.items()]
         planned = [(one, gpu) for one in own for gpu in wire.planned_in(packed[2])]
@@ -259,7 +259,7 @@ class RayRuntime(Runtime):
         self._send(*run.request, run.shown)
 
     def send_shown(self, run_id: str, run: Run) -> None:
-        """Send what a run of a Ray is shown, for when what it is shown is reserved."""
+        """Send the document of a run of a Ray, which it gets when the virtual nodes in it are reserved."""
         own = {one["id"] for one in json.loads(run.shown).get("nodes", ())}
         groups = self.reserved.get(run.reservation, run.groups)
         asked = [wire.group_of(name, parts, own) for name, parts in groups.items()]
@@ -268,7 +268,7 @@ class RayRuntime(Runtime):
         self._send("show", run_id, run.node_id, [one for one in asked if one[2]], run.devices, run.shown)
 
     def _place_devices(self, run_id: str, run: Run, planned: list[tuple[str, str]]) -> None:
-        """Choose which of the reserved GPUs are a run's own: not those of others that run."""
+        """Choose the run's own GPUs among the reserved ones, without those of other present runs."""
         others = (
             one.devices
             for other, one in self.runs.items()
@@ -280,22 +280,22 @@ class RayRuntime(Runtime):
             self.kept.keep(run_id, run)
 
     def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
-        """Show each keeper of a job's Ray its part of the virtual nodes."""
+        """Send each keeper of a job's Ray its part of the virtual nodes."""
         self.rays.show(run_id, shown, reservation)
 
     def given_up(self, run_id: str) -> str:
-        """The last request to leave virtual nodes that all keepers of a job's Ray have carried out."""
+        """The id of the present request to use less, if all keepers of a job's Ray have carried it out."""
         return self.rays.given_up(run_id)
 
     def observe(self, run_id: str) -> Seen:
-        """Look at a run, as it was seen last. A command is over when nothing of its Ray is left on other nodes."""
+        """The last observed state of a run. A command with a Ray is over only after its satellites."""
         seen, run = self.look(run_id), self.runs.get(run_id)
         if run is not None and run.kind and seen.state in OVER and self.rays.go_on(run_id):
             return Seen(RunState.RUNNING, seen.start)
         return seen
 
     def look(self, run_id: str) -> Seen:
-        """One run alone."""
+        """The last observed state of one run, regardless of satellites."""
         run = self.runs.get(run_id)
         if run is None:
             return Seen(RunState.NEVER_STARTED)
@@ -305,7 +305,7 @@ class RayRuntime(Runtime):
         if seen.exit is not None and seen.exit.stopped and run.stop is None:
             return Seen(
                 RunState.RUNNING, seen.start
-            )  # by the guard: its node is dead, which the scheduler has to know
+            )  # the guard has stopped it: the scheduler has to learn first that the node is dead
         if seen.state is not RunState.EXITED and run.stop is not None and self._is_dead(run):
             return Seen(RunState.LOST, seen.start, problem="Ray reports the death of its node")
         return seen
@@ -317,7 +317,7 @@ class RayRuntime(Runtime):
         return node is None or bool(node.death)
 
     def stop(self, run_id: str, *, grace_s: float, signo: int = signal.SIGTERM) -> None:
-        """Signal the whole tree, kill what is left after the grace. Before the start: it never starts."""
+        """Signal the whole tree, and kill the rest after the grace. A run that has not started never will."""
         if (run := self.runs.get(run_id)) is None:
             return
         until = time.monotonic() + grace_s
@@ -332,7 +332,7 @@ class RayRuntime(Runtime):
         self._send("stop", run_id, run.node_id, max(0.0, until - time.monotonic()), int(signo))
 
     def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
-        """Send a signal; False when nothing runs that could get it, or Ray cannot be reached."""
+        """Send a signal; False if the run has no process, or if Ray cannot be reached."""
         run = self.runs.get(run_id)
         if run is None or self.observe(run_id).state is not RunState.RUNNING or not self.link.connected:
             return False
@@ -344,11 +344,11 @@ class RayRuntime(Runtime):
         return sorted(run_id for run_id, run in self.runs.items() if not run.main)
 
     def clear_lost(self, run_id: str) -> tuple[int, ...]:  # noqa: ARG002
-        """Its agent, or the guard of its node, has killed what a lost run left behind."""
+        """Always empty: the agent or the guard of the node has killed all processes of a lost run."""
         return ()
 
     def forget(self, run_id: str) -> None:
-        """Remove what is kept of a run that is over; the last one of a job gives its reservation back."""
+        """Forget a run that is over; after the last run of a reservation, the reservation is released."""
         run = self.runs.get(run_id)
         if run is None:
             return
@@ -364,13 +364,13 @@ class RayRuntime(Runtime):
             self._send("release", sorted(self.reserved.pop(run.reservation, run.groups)))
 
     def drop_ended(self) -> None:
-        """Forget how runs have ended: the tables are not those for which they did."""
+        """Forget all runs, because the tables are not those that the runs belong to."""
         self.kept.clear()
         self.runs.clear()
         self.reserved.clear()
 
     def settle(self, live: Mapping[str, int | None]) -> None:
-        """Remove what is kept for no live run; with the first call Ray gets to know what is wanted."""
+        """Forget the runs that are over and not in ``live``; the first call also begins to use the link."""
         for run_id in [one for one in self.known_runs() if one not in live]:
             if self.observe(run_id).state in (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED):
                 self.forget(run_id)
@@ -379,12 +379,12 @@ class RayRuntime(Runtime):
             self._begin()
 
     def restore(self) -> None:
-        """Make directories again that somebody removed."""
+        """Make removed directories again."""
         Records(self.home).restore()
         self.kept.make()
 
     def close(self) -> None:
-        """Let go of the runtime; runs go on, and agents that have none end."""
+        """Close the runtime; runs continue, and agents without runs end."""
         if self.link.connected and self.begun:
             self.want_nodes([])
             self._send("leave")

@@ -32,7 +32,7 @@ Packed = tuple[Any, ...]
 
 @value(frozen=True, slots=True)
 class RayNode:
-    """A node as Ray tells of it: id, address, amounts, labels; `death` is empty while it lives."""
+    """A node as Ray reports it. `death`: the reason of its death, empty while it is alive."""
 
     node_id: str
     address: str
@@ -58,7 +58,7 @@ def agent_name(state: str, node_id: str) -> str:
 
 
 def node_of(found: Mapping[str, Any]) -> RayNode:
-    """One entry of ``ray.nodes()``. The object store is Ray's own, and so are names that Ray makes up."""
+    """Read an entry of ``ray.nodes()``, without the object store and the resources that Ray itself adds."""
     amounts = {
         name: round(amount * SCALE)
         for name, amount in found["Resources"].items()
@@ -70,7 +70,7 @@ def node_of(found: Mapping[str, Any]) -> RayNode:
 
 
 def bundle(amounts: Amounts) -> dict[str, float]:
-    """What a placement group is asked for one virtual node: floats of a resolution that Ray shares."""
+    """The bundle of a placement group for one virtual node; Ray's amounts have the same resolution."""
     return {
         name: float(amount // SCALE) if name in _WHOLE else amount / SCALE
         for name, amount in sorted(amounts.items())
@@ -79,11 +79,11 @@ def bundle(amounts: Amounts) -> dict[str, float]:
 
 
 Part = tuple[str, str, Amounts]
-"""A virtual node, its node, and what is reserved for it."""
+"""A virtual node, its node, and the amounts to reserve for it."""
 
 
 def missing(wanted: Iterable[Part], reserved: Iterable[Part]) -> list[Part]:
-    """What is to be reserved beside what is: a virtual node that grew, or that was moved from a dead node."""
+    """The parts that are still to reserve, for virtual nodes that grew or were moved from a dead node."""
     has: dict[tuple[str, str], Amounts] = {}
     for vnode_id, node_id, amounts in reserved:
         has[vnode_id, node_id] = rs.add(has.get((vnode_id, node_id), {}), amounts)
@@ -96,20 +96,20 @@ def missing(wanted: Iterable[Part], reserved: Iterable[Part]) -> list[Part]:
 
 
 def group_of(name: str, parts: Iterable[Part], own: Collection[str]) -> Packed:
-    """A placement group: its name, the node and the bundle of each part, and which virtual nodes are the run's own."""
+    """A placement group: name, (node, bundle) of each part, (index, virtual node) of each part in ``own``."""
     listed = list(parts)
     asked = [(node_id, bundle(amounts)) for _, node_id, amounts in listed]
     return (name, asked, [(index, part[0]) for index, part in enumerate(listed) if part[0] in own])
 
 
 Places = Mapping[str, tuple[str, int]]
-"""A GPU that was planned, by its number -> its virtual node, and its place among those that Ray has reserved for it."""
+"""Number of a planned GPU -> its virtual node, and an index into the GPUs that Ray has reserved for that."""
 Chosen = Mapping[str, str]
-"""A GPU that was planned -> the one that Ray has reserved."""
+"""Number of a planned GPU -> id of the GPU that Ray has reserved for it."""
 
 
 def places_of(planned: Iterable[tuple[str, str]], others: Iterable[Places]) -> dict[str, tuple[str, int]]:
-    """A place for each virtual node and planned GPU: that which it has with others, else one that nobody has."""
+    """A place for each planned GPU of a virtual node: as in ``others``, else the first free index."""
     taken = {(vnode_id, gpu): place for one in others for gpu, (vnode_id, place) in one.items()}
     found = {}
     for vnode_id, gpu in planned:
@@ -121,7 +121,7 @@ def places_of(planned: Iterable[tuple[str, str]], others: Iterable[Places]) -> d
 
 
 def chosen_of(places: Places, ids: Mapping[str, list[str]]) -> dict[str, str]:
-    """The GPUs at these places. ``ids``: those that Ray has reserved for each virtual node."""
+    """The GPUs at these places. ``ids``: virtual node -> ids of the GPUs that Ray has reserved for it."""
     return {
         gpu: ids[vnode_id][place]
         for gpu, (vnode_id, place) in places.items()
@@ -135,13 +135,13 @@ def planned_in(env: Mapping[str, str]) -> list[str]:
 
 
 def devices(env: Mapping[str, str], chosen: Chosen) -> dict[str, str]:
-    """The environment of a run with the GPUs that Ray has reserved, in place of those that were planned."""
+    """The environment of a run, with the planned GPUs replaced by those that Ray has reserved."""
     own = [chosen[one] for one in planned_in(env) if one in chosen]
     return {**env, VISIBLE: ",".join(own)} if own else dict(env)
 
 
 def with_devices(shown: str, chosen: Chosen) -> str:
-    """What the keeper of a Ray is shown (on_ray/rays.py), with the GPUs that the Ray around it has reserved."""
+    """The document for a keeper (rays.py), with the planned GPUs replaced by those that Ray has reserved."""
     if not (shown and chosen):
         return shown
     document = json.loads(shown)
@@ -154,7 +154,7 @@ def with_devices(shown: str, chosen: Chosen) -> str:
 
 
 def framed(message: Packed) -> bytes:
-    """A message with its length before it."""
+    """A marshalled message after its length."""
     data = marshal.dumps(message)
     return len(data).to_bytes(PREFIX_BYTES, "little") + data
 
