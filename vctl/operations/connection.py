@@ -75,7 +75,7 @@ class Connection:
         return self._answer(method, path, values if in_query else {}, None if in_query else values)
 
     def get(self, path: str, *, patient: bool = False, **query: object) -> Any:
-        """Send a GET request. ``patient``: while the server restarts, try again for ``PATIENCE_S`` seconds."""
+        """Send a GET request. ``patient``: if the server is unreachable, retry for ``PATIENCE_S`` seconds."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
             try:

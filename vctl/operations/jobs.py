@@ -40,7 +40,7 @@ Name = Annotated[str | None, Opt("--name", longest=100_000, help="Display name."
 NO_LIMIT = ("none", "unlimited")
 Seconds = Annotated[float | None, Opt(least=0, most=1e10, help="Time limit in seconds; null: no limit.")]
 
-# ---- what is started ----
+# ---- submitting ----
 
 OURS = ("VCTL_ADDRESS", "VCTL_TOKEN", "VCTL_TOKEN_FILE", "VCTL_HOME")
 """Variables by which a client reaches the server; it does not send them, so no job gets them."""
@@ -272,7 +272,7 @@ def dry_run(here: Here, asked: "tuple[JobRequest, Mapping[str, str]]") -> "DryRu
     return ops.why.dry_run(here.store, asked[0], environment=asked[1])
 
 
-# ---- what was submitted ----
+# ---- submitted jobs ----
 
 
 @operation("job list", "GET /jobs", items="JobList")

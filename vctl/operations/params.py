@@ -37,13 +37,15 @@ _TYPES: Mapping[object, tuple[Any, Any, str, str]] = {
 class Opt:
     """One parameter: ``cluster: Annotated[str | None, Opt("-c", "--cluster", help="…")] = None``.
 
-    ``off`` names the opposite of a flag, ``bare`` is the value of an option without a value, and ``complete``
-    names the words that the shell offers: jobs, clusters, nodes, after, states, causes, file or dir. ``reads`` names
-    the reader that turns the text of the command line into the value (``READERS`` in ``vctl/cli/declare.py``).
+    ``off`` names the opposite of a flag, ``bare`` is the value of an option without a value, and
+    ``complete`` names the completions of the shell: jobs, clusters, nodes, after, states, causes, file or
+    dir. ``reads`` names the reader that turns the text of the command line into the value (``READERS`` in
+    ``vctl/cli/declare.py``).
 
-    A server knows the parameter as ``wire`` and refuses numbers below ``least``, above ``most``, not above ``above``,
-    and texts and lists with more than ``longest`` parts. ``kernel``: the value is any bytes (a path, an argument, a
-    variable), not only Unicode text. ``sent`` converts a value to the value that a remote client sends.
+    ``wire`` is the name of the parameter for a server. A server refuses numbers below ``least``, above
+    ``most`` or not above ``above``, and texts and lists longer than ``longest``. ``kernel``: the value may
+    be any bytes (a path, an argument, a variable), not only Unicode text. ``sent`` converts a value to the
+    one that a remote client sends.
     """
 
     def __init__(

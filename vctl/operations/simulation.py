@@ -1,4 +1,4 @@
-"""``vctl simulate``: recorded jobs are simulated by the backend, a trace or a model by the calling process."""
+"""``vctl simulate``: the backend simulates recorded jobs; the caller simulates a trace or a model."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any

@@ -45,10 +45,10 @@ def settle_in() -> None:
             with contextlib.suppress(OSError):  # the one that listed the directory
                 os.close(int(name))
     os.chdir("/")
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell has what it starts behind itself ignore it
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell lets its background processes ignore SIGQUIT
 
 
 def use_cpus(cpu_ids: Iterable[int]) -> None:
-    """Run on these CPUs: a job that started us may have had fewer of the node's."""
-    with contextlib.suppress(OSError):  # the machine may have lost some
+    """Use all these CPUs of the node: a job that started this process may have had fewer."""
+    with contextlib.suppress(OSError):  # the machine may have lost some of them
         os.sched_setaffinity(0, cpu_ids)

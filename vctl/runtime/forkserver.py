@@ -61,7 +61,7 @@ class ForkServer:
                 [line.fileno()],
                 socket.MSG_NOSIGNAL,
             )
-            signal.pidfd_send_signal(self._handle, signal.SIGCONT)  # somebody may have suspended it
+            signal.pidfd_send_signal(self._handle, signal.SIGCONT)  # it may have been stopped
         except (ProcessLookupError, BrokenPipeError, ConnectionResetError, TimeoutError):
             return False
         return True

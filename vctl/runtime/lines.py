@@ -1,11 +1,11 @@
-"""The lines of a record file, ``records/<number>``: what one supervisor says of the runs that it carries out.
+"""The lines of a record file, ``records/<number>``, about the runs that one supervisor carries out.
 
-    H <number> <boot>                                the scheduler has made the file
-    T <run> <supervisor> <its start> <boot>          it takes the run: from now on nobody else starts it
-    S <run> <pid> <its start> <epoch ns>             the main process runs
+    H <number> <boot>                             the scheduler has made the file
+    T <run> <supervisor> <its start> <boot>       the supervisor takes the run: no other process starts it
+    S <run> <pid> <its start> <epoch ns>          the main process runs
     E <run> <code> <signal> <errno> <stopped> <epoch ns> <max rss KiB> <user us> <system us> <message>
 
-    D <run>                                          it does not take the run ahead; only on the line to the scheduler
+    D <run>                                       it declines a run assigned ahead; is sent, but not written
 
 A line ends in a checksum and a newline, and counts only if both are there. A supervisor that writes after a
 line that was cut short begins with a newline. The same lines travel to the scheduler on the supervisor's line

@@ -229,7 +229,7 @@ class LocalRuntime(Runtime):
         check_run_id(run_id)
         if self.observe(run_id).state is RunState.EXITED:
             return
-        # First the request, then the look for a supervisor: one that takes the run in between reads the request.
+        # The request comes before the look for a supervisor: one that takes the run in between reads it.
         self._records.request_stop(run_id, grace_s, signo)
         asked = _Stop(time.monotonic(), time.monotonic_ns() + int(grace_s * 1e9), signo)
         before = self._stopping.get(run_id, asked)

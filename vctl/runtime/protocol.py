@@ -42,14 +42,14 @@ class Reservation:
 
 @value(frozen=True, slots=True)
 class LaunchRequest:
-    """One process to start: never through a shell, with exactly the environment `env` (and VCTL_RUN_ID, VCTL_HOME).
+    """One process to start, without a shell, with exactly the environment `env`, VCTL_RUN_ID and VCTL_HOME.
 
-    `env` consists of the run's `own` variables over those that all runs of its command share.
-    `supervisor` is the number from `Runtime.assign`, which is in the tables: no other number starts the run.
-    `grace_s` is the time between SIGTERM and SIGKILL for processes left behind when the main process ends by
-    itself. Of a log that exceeds `log_max_bytes` (0: never) only the latest bytes are kept. A tree of processes that
-    uses more memory than `memory_bytes` (0: any) is killed. `node_id` and `reservation` are for a runtime of several
-    machines that others use, too; so are `ray`, the part of the run in a Ray of its job (vctl/runtime/private_ray.py),
+    `env` consists of the run's `own` variables over those that all runs of its command share. `supervisor`
+    is the number from `Runtime.assign`, which is in the tables: no other number starts the run. `grace_s` is
+    the time between SIGTERM and SIGKILL for processes left behind when the main process ends by itself. A
+    log keeps its latest `log_max_bytes` bytes (0: all). A tree of processes that uses more memory than
+    `memory_bytes` (0: any) is killed. The rest is for a runtime on several machines that others use, too:
+    `node_id`, `reservation`, `ray`, the part of the run in a Ray of its job (vctl/runtime/private_ray.py),
     and `shown`, the virtual nodes of that Ray.
     """
 

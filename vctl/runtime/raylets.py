@@ -11,7 +11,7 @@ if MYPY:
     from typing import Any
 
 PACKAGE = "ray[default]"
-"""What error messages tell users to install, not an extra of vctl: on PyPI, vctl is another project."""
+"""The package in error messages about a missing Ray; no extra of vctl: on PyPI, vctl is another project."""
 OBJECT_STORE_BYTES = 256 << 20
 """The object store of a virtual node that has no object_store_memory."""
 LEAST_OBJECT_STORE_BYTES = 75 << 20

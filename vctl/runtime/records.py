@@ -155,7 +155,7 @@ def make_apart(folder: Path) -> None:
     many files were removed nearby, such as in an earlier directory of this name, that takes longer than
     starting a process.
     """
-    staged = folder.with_name(f".{folder.name}-{os.urandom(6).hex()}")  # the name decides where it goes
+    staged = folder.with_name(f".{folder.name}-{os.urandom(6).hex()}")  # ext4 chooses the place by the name
     parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # another kind of filesystem, or the directory of another user

@@ -39,7 +39,7 @@ def check_new_cluster_id(cluster_id: str, *, action: str = "created or updated")
 
 
 def resolve_cluster_id(cluster_id: str, path: str = "") -> str:
-    """The full id of a cluster of any kind; aliases are resolved and the form is checked, not the existence."""
+    """The full id of a cluster of any kind. Resolves aliases; checks the form, not the existence."""
     if cluster_id in (PRIMARY, PRIMARY_ALIAS):
         return PRIMARY
     if not cluster_id:

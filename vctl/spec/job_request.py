@@ -34,7 +34,7 @@ CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
 
 @value(frozen=True, slots=True)
 class JobRay:
-    """The Ray of a job. ``own``: the kind of its private Ray cluster, ``plain`` or ``dashboard``; empty for none.
+    """The Ray of a job. ``own``: ``plain`` or ``dashboard`` for a private Ray cluster; empty for none.
 
     For a job from Ray's job API: ``runtime_env`` is as the client sent it, and ``files`` is the directory of
     its unpacked archives.

@@ -47,7 +47,7 @@ def read_document(ref: str, what: str, path: str, amounts: str = "{}") -> object
 
 
 def read_file(name: str, what: str, path: str, *, stdin: BinaryIO | None = None) -> object:
-    """Read one document from a file, or from standard input (``-``): YAML, or JSON if it begins with ``{``."""
+    """Read a document from a file or from standard input (``-``): JSON if it begins with ``{``, else YAML."""
     if name == "-":
         text, where = _read(stdin or sys.stdin.buffer, "standard input", path), f"{path} (standard input)"
     else:

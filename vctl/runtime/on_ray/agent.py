@@ -1,9 +1,9 @@
 """The agent of a state directory on a node of a Ray cluster: an actor over a local runtime of that node.
 
-The local runtime does what it does on one machine: supervisors start processes in sessions of their own,
-record how they end, and outlive the process that asked for them. So the agent may be killed at any time, and
-the next one continues from the files of the node. Each state directory has a folder on the node for each life
-of a raylet:
+The local runtime works as on one machine: supervisors start processes in sessions of their own, record how
+they end, and outlive the process that asked for them. So the agent may be killed at any time, and the next
+one continues from the files of the node. Each state directory has a folder on the node for each life of a
+raylet:
 
     records/ stops/ logs/     as in a state directory; the log of a run is logs/<run>
     rays/                     the files of the keepers of Rays (keepers.py)
@@ -11,7 +11,7 @@ of a raylet:
     guard                     locked by the guard (guard.py), which ends all runs here when the raylet ends
 
 The agent answers requests and keeps no state outside the files. A scheduler gets news of its runs by `poll`,
-to which it says what it knows already; so the agent repeats an answer that was lost.
+a request that contains what the scheduler knows already; so the agent repeats an answer that was lost.
 """
 
 from __future__ import annotations

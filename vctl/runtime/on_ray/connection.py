@@ -27,7 +27,10 @@ _CHUNK_BYTES = 1 << 18
 
 
 def nobody_at(address: str) -> str:
-    """Why nobody listens at HOST:PORT within LISTEN_S; empty if somebody does, or Ray itself finds the address."""
+    """The problem if nothing listens at HOST:PORT within LISTEN_S, else empty.
+
+    Empty too for an address that only Ray can resolve, such as ``auto``.
+    """
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or "/" in host:
         return ""
