@@ -151,7 +151,7 @@ class RemovedCluster(ClusterForm):
 
 
 class ClusterUse(TypedDict):
-    """The resources of a cluster: the total, the part of the clusters below it, and the part used by jobs."""
+    """The resources of a cluster: the total, the part of the clusters below it, and the part that jobs use."""
 
     total: Amounts
     reserved: Amounts

@@ -18,7 +18,7 @@ class Holder(TypedDict, total=False):
 
 
 class NodeObstacle(TypedDict):
-    """The needed and the free resources of a node. ``vnode_id``: the virtual node, if a task waits."""
+    """The needed and the free resources of a node; ``vnode_id`` where a task waits for a virtual node."""
 
     node_id: str
     vnode_id: NotRequired[str]
