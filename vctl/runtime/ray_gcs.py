@@ -1,9 +1,9 @@
 """Calls the GCS of a Ray as Ray's autoscaler does: reads the pending demand, or drains a node.
 
 Run by the Python that has Ray. ``ray_gcs.py ADDRESS watch SECONDS`` writes a line of JSON every SECONDS
-seconds. ``ray_gcs.py ADDRESS drain NODE REASON SECONDS TEXT`` exits with 0 if Ray accepted the drain, else
-1. Importing ``ray`` would cost a second and 40 MB more than importing its protobuf messages alone, so the
-messages are imported without ``ray/__init__.py``.
+seconds. ``ray_gcs.py ADDRESS drain NODE REASON SECONDS TEXT`` exits with 0 if Ray accepts the drain, and with
+1 otherwise. Importing ``ray`` would cost a second and 40 MB more than importing its protobuf messages alone,
+so the messages are imported without ``ray/__init__.py``.
 """
 
 import importlib
