@@ -41,8 +41,10 @@ def test_a_job_from_submit_to_delete(client: vctl.Client, tmp_path: Path) -> Non
         working_dir=tmp_path,
         metadata={"team": "a"},
         time_limit="1m",
+        hold=True,  # until its state has been read: a server starts a scheduler at once
     )
-    assert (job.status(), job.info()["state_reason"]) == ("PENDING", "PendingEvaluation")
+    assert (job.status(), job.info()["state_reason"]) == ("PENDING", "Held")
+    job.release()
     assert job.wait(timeout_s=PATIENCE_S) == 3
     assert job.logs() == f"ana is in\n{tmp_path}\n"
     assert job.logs(tail=1) == client.jobs.logs("last", tail=1) == f"{tmp_path}\n"
@@ -102,9 +104,10 @@ def test_an_array(site: Site) -> None:
 
 def test_tasks(client: vctl.Client) -> None:
     client.physical_nodes.add(resources={"CPU": 4})
-    job = client.submit("sleep 100", num_cpus=2, nodes=1)
+    job = client.submit("sleep 100", num_cpus=2, nodes=1, hold=True)
     with pytest.raises(Conflict):
         client.run("true", job=job.submission_id)
+    job.release()
     with pytest.raises(TimedOut):
         job.wait(timeout_s=0.5)
     give_up = time.monotonic() + PATIENCE_S
