@@ -192,7 +192,8 @@ def test_a_stream_does_not_keep_the_server(start: Start):
 SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+]+\Z')
 
 
-def test_metrics(server: Running):
+def test_metrics(start: Start):
+    server = start(VCTL_AUTOSTART="0")  # no scheduler may start the job before it is counted
     server.nodes(3)
     server.http.post("/virtual_clusters", json={"virtualClusterId": "a", "replicaSets": {"t": 1}})
     submit(server, "true")
