@@ -1,7 +1,7 @@
 """Availability profiles: what running jobs will give back by their time limits, where and when.
 
-``AvailabilityProfile`` describes one cluster. ``Availability`` describes a level, with all clusters below that may grow
-up to it. The level of a cluster is the nearest cluster, from itself upward, that cannot grow.
+``AvailabilityProfile`` describes one cluster. ``Availability`` describes a level, with all clusters below
+that may grow up to it. The level of a cluster is the nearest cluster, from itself upward, that cannot grow.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AvailabilityProfile:
         self.now_ns = now_ns
         self._running = running
         self._jobs = running.of_parent.get(parent_id, {})
-        if running.leaving:  # what they return may be kept for another job already
+        if running.leaving:  # a nomination may hold already what these jobs return
             self._jobs = {n: job for n, job in self._jobs.items() if n not in running.leaving}
         timed = [(job.ends_at_ns, n) for n, job in self._jobs.items() if job.ends_at_ns is not None]
         self.ends = [(max(at_ns, now_ns), self._jobs[n]) for at_ns, n in sorted(timed)]
@@ -62,15 +62,15 @@ class AvailabilityProfile:
         self._sharing: dict[str, list[RunningJob]] | None = None
 
     def held_by(self, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
-        """What a job holds of the cluster: (virtual node, allocation)."""
+        """The allocations of a job in the cluster: (virtual node, allocation)."""
         return self._running.held_by(self.ledger, job)
 
     def amounts_of(self, job: RunningJob) -> Amounts:
-        """The sum of what a job returns at its end."""
+        """The amounts that a job returns at its end."""
         return self._running.amounts_of(self.ledger, job)
 
     def returned_on(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:
-        """What comes free on a virtual node by time limits: (when, amounts by part), soonest first."""
+        """The returns on a virtual node by time limits: (when, amounts by part), soonest first."""
         known = self._returned.get(vnode_id)
         if known is None:
             known = self._returned[vnode_id] = self._look_at(vnode_id)
@@ -104,7 +104,7 @@ class AvailabilityProfile:
 
 
 def level_of(ledger: Ledger, cluster_id: str) -> str:
-    """The level of a cluster: the cluster whose free capacity its jobs may use once all clusters between have grown."""
+    """The level of a cluster: the cluster whose free capacity its jobs may use after growth in between."""
     cluster = ledger.clusters[cluster_id]
     while cluster.spec.flexible and cluster.parent_id is not None and cluster.cluster_id != PRIMARY:
         cluster = ledger.clusters[cluster.parent_id]
@@ -121,10 +121,10 @@ def elastic_below(ledger: Ledger, level: str) -> Iterator[str]:
 
 
 class Availability(AvailabilityProfile):
-    """What comes free on the virtual nodes of a level: by time limits, and at once what is borrowed and idle.
+    """The capacity that comes free on the virtual nodes of a level: by time limits, and idle loans at once.
 
-    ``own``: the clusters whose free capacity the waiting job may use: its parent and those above. Others keep their
-    minimum.
+    ``own``: the clusters whose free capacity the waiting job may use, that is its parent and the clusters
+    above it. All other clusters below the level keep their minimum.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Availability(AvailabilityProfile):
                 self._returned.setdefault(slot_id, []).append((at_ns, parts_of(allocation)))
 
     def held_by(self, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
-        """What a job holds: (virtual node of the level, allocation)."""
+        """The allocations of a job: (virtual node of the level, allocation)."""
         held = self._held.get(job.job_id)
         if held is None:
             parts = [
@@ -168,11 +168,11 @@ class Availability(AvailabilityProfile):
         return held
 
     def amounts_of(self, job: RunningJob) -> Amounts:
-        """The sum of what a job returns at its end."""
+        """The amounts that a job returns at its end."""
         return total(allocation.amounts for _, allocation in self.held_by(job))
 
     def _look_at(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:  # noqa: ARG002
-        return []  # ``__init__`` has listed all of it
+        return []  # ``__init__`` has listed all returns
 
     def slot_of(self, vnode_id: str) -> str:
         """The virtual node of the level in which a virtual node lies."""
@@ -187,12 +187,18 @@ class Availability(AvailabilityProfile):
                 yield self.slot_of(vnode_id), allocation
 
     def _comes_back(self, job: RunningJob) -> bool:
-        """Whether what a job holds reaches the level at its end: no cluster gives back a part of its minimum."""
+        """Count the returns of a job at its end. True: all of them reach the level.
+
+        A cluster gives back no part of its minimum, so a return stops there if it exceeds the surplus.
+        """
         taken = [self._take(job.parent_id, allocation) for _, allocation in allocations_of(self.ledger, job)]
         return all(taken)
 
     def _take(self, cluster_id: str, allocation: Allocation) -> bool:
-        """Count a return against what the clusters on the way up have above their minimum; False: it exceeds that."""
+        """Subtract a return from the surplus over the minimum of each cluster on the way up to the level.
+
+        False, and nothing is subtracted: the return exceeds the surplus of one of them.
+        """
         path: list[dict[str, int]] = []
         while cluster_id != self.level:
             if (left := self._above_min.get(cluster_id)) is not None:
@@ -211,7 +217,10 @@ def _end(job: RunningJob) -> tuple[int, int]:
 
 
 def idle_parts(ledger: Ledger, cluster_id: str) -> Iterator[tuple[str, Allocation]]:
-    """The idle parts of the flexible virtual nodes of a cluster; they may be only the cores beside shared CPUs."""
+    """The free part of each flexible virtual node of a cluster, by id.
+
+    It may be cores alone: requests for a fraction of a CPU take no cores.
+    """
     for vnode_id in sorted(ledger.members.get(cluster_id, ())):
         vnode = ledger.vnodes[vnode_id]
         capacity = ledger.capacities[vnode_id]

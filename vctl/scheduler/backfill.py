@@ -1,9 +1,10 @@
-"""Backfill: the earliest start and the place of a job that does not fit now, by the time limits of running jobs.
+"""Backfill: the earliest start and the place of a job that does not fit now, by time limits of running jobs.
 
-Conservative backfilling (D. G. Feitelson and A. M. Weil, "Utilization and predictability in scheduling the IBM SP2
-with backfilling", IPPS 1998), with places instead of counts. Running jobs until their limits and reservations over
-their whole span always fit together, on every virtual node and for every numbered instance. Whatever is started or
-reserved later keeps that true, so the place of a reservation is free at its reserved start, and no start is delayed.
+Conservative backfilling (D. G. Feitelson and A. M. Weil, "Utilization and predictability in scheduling the
+IBM SP2 with backfilling", IPPS 1998), with places instead of counts. Running jobs until their limits and
+reservations over their whole span always fit together, on every virtual node and for every numbered instance.
+Whatever is started or reserved later keeps that true, so the place of a reservation is free at its reserved
+start, and no start is delayed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ def reserve(
     ledger: Ledger, job: PendingJob, profile: AvailabilityProfile, others: Sequence[Reservation], *,
     before_ns: int | None = None, endless: bool = False, level: str | None = None,
 ) -> Reservation | None:  # fmt: skip
-    """A reservation with the earliest start of a job that leaves the other reservations theirs; None: there is none.
+    """A reservation for the earliest start of a job beside the ``others``; None: there is no start.
 
-    ``before_ns``: only an earlier start is of interest. ``endless``: if time limits promise no start, reserve the place
-    for which the fewest jobs without a limit, oldest first, must end. ``level``: reserve virtual nodes of that cluster
-    instead of the job's parent.
+    ``before_ns``: search only for a start before this time. ``endless``: if time limits promise no start,
+    reserve the place for which the fewest jobs without a limit, oldest first, must end; its start is None.
+    ``level``: reserve virtual nodes of that cluster instead of the job's parent.
     """
     ahead = _Ahead(ledger, job, profile, others, level or job.parent_id)
     found = ahead.earliest(before_ns)
@@ -62,14 +63,15 @@ class _Ahead:
 
     @property
     def index(self) -> SlotIndex:
-        """The virtual nodes among which it looks."""
+        """The virtual nodes on which the search looks for a place."""
         return self.ledger.index(self.level)
 
     def earliest(self, before_ns: int | None) -> tuple[int | None, Placed] | None:
-        """The first moment at which the job fits until its own end, and its place then.
+        """An early moment from which the job fits until its own end, and its place then.
 
-        Moments are the ends of jobs and reservations: nothing comes free between them. Moments with too little for the
-        pieces are passed quickly. Where a moment with enough has no place, the stride doubles; a bisection follows.
+        Moments are the ends of jobs and reservations: nothing comes free between them. Counting pieces skips
+        the moments with too little capacity. While a tried moment has no place, the stride doubles; a
+        bisection follows. It may miss an earlier moment that fits only until another reservation begins.
         """
         promising = self._promising(before_ns)
         moments: list[int] = []
@@ -86,7 +88,7 @@ class _Ahead:
         return moments[at], found
 
     def _promising(self, before_ns: int | None) -> Iterator[int]:
-        """Moments at which enough for all pieces is free, soonest first."""
+        """Moments at which the free capacity may hold all pieces, by counting them; soonest first."""
         profile = self.profile
         if (first := self._enough_from()) is None or (before_ns is not None and first >= before_ns):
             return
@@ -125,7 +127,7 @@ class _Ahead:
         return None
 
     def _is_left(self, tally: _Tally, moment: int) -> bool:
-        """Whether there is enough without what the other reservations claim."""
+        """Whether the free capacity may hold all pieces without the claims of the other reservations."""
         count, until_ns, totals = self.count, self._until(moment), tally.totals
         for vnode_id in self.claims.on:
             bare = tally.fits.get(vnode_id) or tally.at_first(vnode_id)
@@ -151,7 +153,10 @@ class _Ahead:
         return self._place(over, moment, self._until(moment))
 
     def some_day(self) -> tuple[None, Placed] | None:
-        """The place for which the fewest jobs without a limit must end: a bound by counting pieces, then bisection."""
+        """The place for which the fewest jobs without a limit, oldest first, must end.
+
+        Counting pieces gives a lower bound of their number; a bisection follows.
+        """
         timed = [job for _, job in self.profile.ends]
         endless = self.profile.endless
 
@@ -175,7 +180,7 @@ class _Ahead:
         return None, _halved(low, high, found, at)[1]
 
     def _place(self, over: Iterable[RunningJob], since_ns: int, until_ns: int) -> Placed | None:
-        """A place in the capacity that is free when some jobs have ended and that no reservation claims in the span."""
+        """A place in what is free once the jobs ``over`` have ended, less the claims in the span."""
         capacities: dict[str, FreeCapacity] = {}
         for job in over:
             for vnode_id, allocation in self.profile.held_by(job):
@@ -196,7 +201,7 @@ class _Ahead:
 
 
 def _halved(low: int, high: int, found: Placed, at: Callable[[int], Placed | None]) -> tuple[int, Placed]:
-    """By bisection, the least number above ``low`` with a place, and that place; ``found`` is the place at ``high``."""
+    """The least number above ``low`` with a place, by bisection, and its place; ``high`` has ``found``."""
     while high - low > 1:
         middle = (low + high) // 2
         if (there := at(middle)) is not None:

@@ -1,6 +1,6 @@
-"""The candidate nodes of a placement: the virtual nodes (slots) of one cluster by class, with what is free on them.
+"""The candidate nodes of a placement: virtual nodes (slots) of one cluster by class, with free capacities.
 
-They are taken from the ledger as it is now, as if some slots had other free capacities, or as if every node were empty.
+The free capacity is that of the ledger now, or another one for some slots, or that of empty nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ CandidateNode = tuple[str, tuple[str, ...]]
 class Way:
     """The sources of a slot that can grow: (depth, lender, free capacity) of each, own free capacity first.
 
-    ``fresh``: the slot does not exist yet. ``choice``: its node offers several such slots, of which one can be made.
+    ``fresh``: the slot does not exist yet. ``choice``: the node has places for several such slots, and only
+    one of these slots can be made.
     """
 
     sources: tuple[tuple[int, int, FreeCapacity], ...]
@@ -35,8 +36,8 @@ class Way:
 class CandidateNodes:
     """Slots of one cluster by class, in the order of their first node.
 
-    ``crowded`` are the physical nodes with several slots of the cluster. ``capacity`` gives what one slot has free,
-    which nobody may change; trials copy it.
+    ``crowded``: the physical nodes with several slots of the cluster. ``capacity`` returns the free capacity
+    of a slot; a trial must copy it before a change.
     """
 
     ledger: Ledger
@@ -52,7 +53,7 @@ class CandidateNodes:
         return self.ledger.vnodes[slot_id].node_id
 
     def apart(self, named: frozenset[str], on: frozenset[str]) -> dict[str, tuple[str, ...]]:
-        """Nodes that are looked at one by one: crowded nodes, and nodes or slots that a selector names by id."""
+        """Nodes that are judged one by one -> their slots: crowded nodes, and those that a selector names."""
         nodes = {node_id: tuple(sorted(slots)) for node_id, slots in self.crowded.items()}
         for slot_id in named:
             if self.class_of(slot_id) is not None:
@@ -88,21 +89,22 @@ class CandidateNodes:
         return None
 
     def way(self, slot_id: str) -> Way | None:  # noqa: ARG002
-        """How a slot can grow, if it can."""
+        """The way in which a slot can grow; None: it cannot."""
         return None
 
     def way_of(self, group: SlotClass) -> Way | None:  # noqa: ARG002
-        """How the members of a class can grow that are not on nodes apart."""
+        """The way in which the members of a class that are not on nodes apart can grow; None: they cannot."""
         return None
 
 
 def candidates_in(
     ledger: Ledger, index: SlotIndex, capacities: Mapping[str, FreeCapacity] | None = None
 ) -> CandidateNodes:
-    """The virtual nodes of an index. ``capacities``: what is free on some of them, in place of what the ledger says;
-    they are filed so in the index.
+    """The virtual nodes of an index.
+
+    ``capacities``: free capacities that replace those of the ledger; the index must be filed with them.
     """
-    # dict order tells in which order states arose; the first id does not, so equal states give equal plans
+    # the order of the dict depends on the history, the first id does not: equal states must give equal plans
     classes = sorted(
         index.classes.values(), key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0])
     )
@@ -115,21 +117,21 @@ def candidates_in(
 
 
 def candidates_now(ledger: Ledger, parent_id: str) -> CandidateNodes:
-    """A cluster with what is free on it now, on nodes that take work."""
+    """The virtual nodes of a cluster on nodes that take work, with their present free capacity."""
     return candidates_in(ledger, ledger.index(parent_id))
 
 
 def candidates_of(
     ledger: Ledger, capacities: Mapping[str, FreeCapacity], states: Collection[str] = (ALIVE,)
 ) -> CandidateNodes:
-    """These virtual nodes alone with these free capacities, as far as their nodes are in one of the states."""
+    """These virtual nodes with these free capacities, if their nodes are in one of the states."""
     index = SlotIndex()
     ledger.file(index, capacities, states)
     return candidates_in(ledger, index, capacities)
 
 
 def candidates_when_empty(ledger: Ledger, parent_id: str) -> CandidateNodes:
-    """A cluster as if nothing ran on its nodes, those that are being drained included."""
+    """The virtual nodes of a cluster as if nothing ran on them, on alive and draining nodes."""
     vnodes = [ledger.vnodes[vnode_id] for vnode_id in ledger.members.get(parent_id, ())]
     empty = {vnode.vnode_id: FreeCapacity(vnode.allocation) for vnode in vnodes}
     return candidates_of(ledger, empty, (ALIVE, DRAINING))
@@ -139,12 +141,12 @@ def candidates_when_empty(ledger: Ledger, parent_id: str) -> CandidateNodes:
 
 
 def is_unit(way: Way, name: str) -> bool:
-    """Whether a resource has numbered instances here."""
+    """Whether a resource has numbered instances in a source of this way."""
     return any(name in capacity.instances for _, _, capacity in way.sources)
 
 
 def whole_ladder(way: Way, name: str) -> Ladder:
-    """The sources of a resource, instances together."""
+    """The sources of a resource, all instances together."""
     return tuple(
         Source(depth, lender, capacity.free[name])
         for depth, lender, capacity in way.sources
@@ -162,7 +164,7 @@ def instance_ladders(way: Way, name: str) -> dict[int, Ladder]:
 
 
 def free_shares(capacity: FreeCapacity, name: str) -> dict[int, int]:
-    """The free share of each instance; on a node that shrank, not more shares than its free amount."""
+    """The free share of each instance; on a node that shrank, no more in total than its free amount."""
     shares = sorted((s, i) for i, s in capacity.instances.get(name, {}).items() if s > 0)
     free = capacity.free.get(name, 0)
     while shares and sum(share for share, _ in shares) > free:

@@ -1,7 +1,7 @@
 """One scheduling round: reads a ledger and queues, returns a plan, and leaves the ledger as it was.
 
-Tasks of running jobs come first, then the queues take turns. Between them stand nominations, shared reservations and
-preemption, which all queues share.
+Tasks of running jobs come first, then the queues take turns. All queues share the nominations, the shared
+reservations and the preemption of the round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
 
 MOST_STARTS = 256
-"""The most starts in one round: they are committed together, and a burst becomes visible step by step."""
+"""The most starts in one round. They are committed together; the limit makes a burst visible in steps."""
 
 
 def decide(
@@ -44,10 +44,11 @@ def decide(
 ) -> Plan:
     """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
-    A shape that does not fit is judged once; all its jobs share the verdict. ``running``: the running jobs; ``usage``:
-    the past usage for fair shares. ``preempts`` False: no job is ended, whatever the settings say. ``search_steps``:
-    the budget of the search for victims. ``keeps``: leave the starts taken in the ledger, as ``Plan.trial``, if the
-    round started no task and no start needs growth or shares its parent's cluster.
+    A shape that does not fit is judged once; all its jobs share the verdict. ``running``: the running jobs;
+    ``usage``: the past usage for fair shares. ``preempts`` False: plan no preemption, whatever the settings
+    say. ``search_steps``: the budget of the search for victims. ``keeps``: leave the resources of the starts
+    taken in the ledger (``Plan.trial``), if the round started no task and no start needs growth or shares its
+    parent's cluster. The round clears ``ledger.grown`` and ``ledger.joined``.
     """
     running = Running() if running is None else running
     trial = Trial(ledger)
@@ -102,7 +103,7 @@ def decide(
             trial.take_back()
         for task in reversed(round_.starts):
             revert(ledger, task)
-        ledger.grown.clear()  # what the reverts gave back did not come free
+        ledger.grown.clear()  # the reverts gave back only what the round took
         ledger.joined.clear()
     if usage is not None:
         usage.note_waiting(queues.values(), ledger, {start.job.job_id for start in starts})
@@ -115,9 +116,10 @@ def decide(
 
 
 def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> None:
-    """Forget verdicts that the growth since the last round could help: growth in the parent, or where it can grow from.
+    """Prepare a queue for the round: its policy, its capacity, and the verdicts that no longer hold.
 
-    A parent that can grow may add to a virtual node what it lacks: then each shape with enough in all is judged anew.
+    A verdict is forgotten if capacity that came free since the last round may help its shape: in the parent,
+    or, if the parent can grow, in a cluster from which it can grow.
     """
     queue.again_ns = None  # also for an empty queue
     parent = ledger.clusters.get(queue.parent_id)
@@ -131,7 +133,7 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> 
 
 
 def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
-    """Whether jobs of a queue may start at all; if not, their waits are added."""
+    """Whether jobs of a queue may start at all. If its cluster admits none, add their waits."""
     parent = ledger.clusters.get(queue.parent_id)
     if parent is None:
         return False
@@ -148,7 +150,7 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
 
 
 def _in_turn(turns: list[QueueScan]) -> Iterator[Start]:
-    """Let the queues take turns: the queue whose clusters have the least share first, else one after the other."""
+    """Let the queues take turns: the queue of least rank next; among equals the first by parent id."""
     order = [(turn.rank(), turn.queue.parent_id, turn) for turn in turns if not turn.is_over]
     heapify(order)
     while order:

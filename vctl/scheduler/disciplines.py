@@ -1,6 +1,7 @@
-"""Queue disciplines: the consequences of a job that does not fit for the jobs behind it. Each is one function.
+"""Queue disciplines: what a job that does not fit (a head) means for the jobs behind it; one function each.
 
-To add one: a function, an entry in ``DISCIPLINES``, a row in the table of ``tests/scheduler/test_disciplines.py``.
+To add one: a function, an entry in ``DISCIPLINES``, a row in the table of
+``tests/scheduler/test_disciplines.py``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ReservationTable:
         self.heads = 0
         """The number of heads that were passed."""
         self.most_heads = self.policy.backfill_depth if self.policy.discipline == BACKFILL else 1
-        """The number of heads after which nothing is reserved for the jobs behind."""
+        """The number of heads that may get a reservation."""
         nodes_at = ledger.capacity(queue.parent_id)
         changed = queue.kept_at != nodes_at
         queue.kept_at = nodes_at
@@ -58,7 +59,7 @@ class ReservationTable:
             if job_id in queue.jobs and (not changed or reservation.stands(ledger, queue.parent_id))
         }
         self._seen: set[int] = set()
-        """Jobs with a reservation that were passed in this round."""
+        """Jobs whose reservation, or lack of one, was settled in this round."""
         self._disturbed = False
         """Whether a job with a better right has ignored a reservation."""
         self._profile: AvailabilityProfile | None = None
@@ -72,7 +73,7 @@ class ReservationTable:
         return self._profile
 
     def binding(self, job: PendingJob) -> list[Reservation]:
-        """The reservations that a job must leave alone when it starts now: those that begin before its end."""
+        """The reservations that a job must leave alone if it starts now: those that begin before its end."""
         if not self.reserved:
             return []
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
@@ -85,10 +86,10 @@ class ReservationTable:
         ]
 
     def _outranks(self, job: PendingJob, reservation: Reservation) -> bool:
-        """Whether a job has a better right than the job of a reservation, which is then void for it.
+        """Whether a job may ignore a reservation, because it has precedence over the job of the reservation.
 
-        In the order of arrival no job has. A higher priority has; and in a fair order a job of another user whose turn
-        it is.
+        By arrival (``fifo``) no job has. A job of higher priority has, if it is also ahead in the order. In a
+        fair order, a job of another user has if the job of the reservation was not passed in this round yet.
         """
         other = self.queue.jobs.get(reservation.job_id)
         if other is None or self.policy.order == FIFO:
@@ -110,7 +111,7 @@ class ReservationTable:
         self._views = {key: view for key, view in self._views.items() if view.is_current}
 
     def note_start(self, start: Start) -> None:
-        """A job was started: its reservation ends, and its end counts in the profile."""
+        """Note that a job was started: its reservation ends, and its end counts in the profile."""
         self.reserved.pop(start.job.job_id, None)
         self._profile = None
         if self.reserved and any(
@@ -143,14 +144,14 @@ class ReservationTable:
     def holds(self, reservation: Reservation) -> bool:
         """Whether a reservation can still be kept beside those that were confirmed before it."""
         if reservation.is_due(self.now_ns):
-            return False  # its start has come, and its job could not start
+            return False  # the reserved start has come, and the job could not start
         if not self._disturbed or reservation.start_ns is None:
             return True
         confirmed = [self.reserved[n] for n in self._seen if n in self.reserved and n != reservation.job_id]
         return Claims(self.ledger, [*confirmed, reservation], self.profile).are_met(self.now_ns)
 
     def promises(self) -> dict[int, Reservation]:
-        """The reservations for the next round."""
+        """The reservations to keep for the next round; of too many, the first in the queue's order."""
         if self._disturbed:
             for job_id, reservation in list(self.reserved.items()):
                 if job_id in self._seen:
@@ -166,12 +167,12 @@ class ReservationTable:
         return dict(self.reserved)
 
     def may_improve(self) -> bool:
-        """Whether to search an earlier start for the head that is passed now: the first head, and one more in turn."""
+        """Whether to search an earlier start for the present head: the first one, and one other in turn."""
         others = self.policy.backfill_depth - 1
         return self.stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
 
     def starves(self, job: PendingJob) -> bool:
-        """Whether a job has waited so long that it needs a reservation. ``makespan`` and ``fair`` have no limit."""
+        """Whether a job has waited long enough for a reservation; never in the orders makespan and fair."""
         return (
             self.policy.order not in (MAKESPAN, FAIR)
             and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
@@ -184,7 +185,7 @@ def strict(table: ReservationTable, job: PendingJob) -> None:
 
 
 def best_effort(table: ReservationTable, job: PendingJob) -> None:
-    """Every job passes. Once the head has starved, a reservation is kept for it alone."""
+    """Every job passes a head. Once the first head has starved, it gets the only reservation."""
     table.heads += 1
     if table.heads > 1 or not table.starves(job):
         return
@@ -199,7 +200,7 @@ def best_effort(table: ReservationTable, job: PendingJob) -> None:
 
 
 def backfill(table: ReservationTable, job: PendingJob) -> None:
-    """The first heads get a reserved start, which no job may delay; a head without one is passed as in best-effort."""
+    """The first heads get a reserved start, which no job may delay; any job passes a head without one."""
     table.heads += 1
     reserved = table.reserved.get(job.job_id)
     if reserved is not None and not table.holds(reserved):

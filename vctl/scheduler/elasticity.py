@@ -1,4 +1,4 @@
-"""Growth of clusters: one step of growth on a ledger (``Grow``), and the limits on what a cluster may gain and lend.
+"""Growth of clusters: one step of growth on a ledger (``Grow``), and the limits of gaining and lending.
 
 ``gang_growth`` finds which steps some work needs.
 """
@@ -19,8 +19,8 @@ from vctl.core.values import field, replace, value
 class Grow:
     """One step of growth: a flexible virtual node is made (``before`` None) or resized in place.
 
-    ``lender_id`` is the sibling that lends ``lent`` of the gain; a step before has made its own virtual node smaller
-    by that. The rest of the gain (all of it without a lender) comes from the parent.
+    ``lender_id``: the sibling that lends ``lent`` of the gain; an earlier step has made the sibling's virtual
+    node smaller by this. The rest of the gain (all of it without a lender) comes from the parent.
     """
 
     before: VNode | None
@@ -30,7 +30,7 @@ class Grow:
 
     @property
     def gained(self) -> dict[str, int]:
-        """The amounts that the virtual node has more than before."""
+        """The difference of the amounts after and before the step."""
         old = {} if self.before is None else self.before.allocation.amounts
         return {n: a for n, a in subtract(self.after.allocation.amounts, old).items() if a}
 
@@ -60,7 +60,7 @@ def growth_fits(ledger: Ledger, grow: Grow) -> bool:
     if grow.before is not None and ledger.vnodes.get(grow.after.vnode_id) != grow.before:
         return False
     if grow.before is not None and within(grow.after.allocation.amounts, grow.before.allocation.amounts):
-        lent = difference(grow.before.allocation, grow.after.allocation)  # only what a sibling leaves free
+        lent = difference(grow.before.allocation, grow.after.allocation)  # a step of a lender, which shrinks
         most = lendable(ledger, cluster)
         return within(lent.amounts, most) and ledger.capacities[grow.after.vnode_id].fits_exactly(lent)
     if not can_grow(cluster) or not within_limits(ledger, cluster, grow.gained):
@@ -105,7 +105,7 @@ def within_limits(ledger: Ledger, cluster: Cluster, more: Mapping[str, int]) -> 
 
 
 def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
-    """How much of its minimum a cluster may still lend: nothing while it borrows itself."""
+    """How much of its minimum a cluster may still lend: nothing of a resource of which it has more."""
     if lender.kind != LOGICAL or not any(lender.lending_limit.values()):
         return {}
     has, left = held(ledger, lender.cluster_id), {}
@@ -117,7 +117,10 @@ def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
 
 
 def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str, int]]]:
-    """Siblings that may lend to a cluster, by id, and how much. What it lacks of its minimum it calls back instead."""
+    """Siblings that may lend to a cluster, by id, and how much.
+
+    None lends a resource of which the cluster has less than its minimum: the cluster reclaims its own loans.
+    """
     siblings = sorted(ledger.subclusters.get(cluster.parent_id or "", ()))
     lenders = [
         sibling
@@ -138,7 +141,7 @@ def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str
 
 
 def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
-    """A cluster and all clusters whose free capacity it may get: those above it, and siblings that lend."""
+    """A cluster and the clusters whose free capacity it may get: those above it, and siblings that lend."""
     found = {cluster_id}
     for one in growing(ledger, cluster_id):
         parent_id = ledger.clusters[one].parent_id or PRIMARY
@@ -148,7 +151,7 @@ def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
 
 
 def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:
-    """The amounts of the flexible virtual nodes of a cluster, with the growth promised to nominated jobs."""
+    """The amounts of the flexible virtual nodes of a cluster, plus the growth promised to nominated jobs."""
     parts = [part.allocation.amounts for part in flexible_parts(ledger, cluster_id)]
     return total([*parts, ledger.promised.get(cluster_id, {})])
 
@@ -159,7 +162,7 @@ def flexible_parts(ledger: Ledger, cluster_id: str) -> list[VNode]:
 
 
 def flexible_in(ledger: Ledger, cluster_id: str, slot_id: str) -> VNode | None:
-    """The flexible virtual node that a cluster has in a virtual node of its parent."""
+    """The flexible virtual node of a cluster in a virtual node of its parent; None: it has none."""
     for child_id in ledger.children[slot_id]:
         vnode = ledger.vnodes[child_id]
         if vnode.cluster_id == cluster_id and vnode.kind == FLEXIBLE:
@@ -168,7 +171,7 @@ def flexible_in(ledger: Ledger, cluster_id: str, slot_id: str) -> VNode | None:
 
 
 def enlarged(ledger: Ledger, cluster_id: str, slot_id: str, gain: Allocation) -> VNode:
-    """The flexible virtual node of a cluster in a slot of its parent with this gain; a new one if it has none."""
+    """A cluster's flexible virtual node in a slot of its parent after a gain; a new one if it has none."""
     own, slot = flexible_in(ledger, cluster_id, slot_id), ledger.vnodes[slot_id]
     if own is not None:
         return replace(own, allocation=merged(own.allocation, gain))

@@ -1,9 +1,10 @@
-"""Fair order: the sibling with the least weighted dominant share goes first, at every level (dominant resource
-fairness: Ghodsi et al., NSDI 2011).
+"""Fair order: the sibling with the least weighted dominant share goes first, at every level (dominant
+resource fairness: Ghodsi et al., NSDI 2011).
 
-Siblings below a cluster whose order is ``fair`` are its logical child clusters, each with its weight, and the users
-of the jobs sent to the cluster itself, each with weight 1. The share of a sibling is the largest part that it holds of
-any resource of that cluster, divided by its weight.
+Siblings below a cluster whose order is ``fair`` are its logical child clusters, each with its weight, and the
+users of the jobs submitted to the cluster itself, each with weight 1. The dominant share of a sibling is the
+largest part that it holds, or held in the past, of any resource of that cluster; its lag is added, and the
+weight divides the sum.
 """
 
 from __future__ import annotations
@@ -21,31 +22,33 @@ if TYPE_CHECKING:
     from vctl.scheduler.running import Running
 
 LAG_S = 60.0
-"""Holding a whole cluster for this time beyond the due part counts as much as holding the whole cluster now."""
+"""Holding a whole cluster for this time beyond the due part counts as much as holding all of it now."""
 MOST_LAG = 5.0
-"""The largest lag: without a bound a member with many large jobs would hardly ever get a turn."""
+"""The bound of the lag: without it a member with many large jobs would hardly ever get a turn."""
 LEAST_LAG = 1e-3
+"""A smaller lag of a member that no longer competes is forgotten; so is every negative one."""
 LAG_HALF_LIFE_S = 600.0
-"""The half-life of the lag of a member that competes no more."""
+"""The half-life of the lag of a member that no longer competes."""
 
 Member = tuple[str, str, str]
 """(cluster, child cluster or '', user or ''): a sibling that competes in a cluster."""
 
 
 class Usage:
-    """The past usage of members in amounts, halved after every half-life of their cluster, and their lag."""
+    """The lag of members, and their past usage in amounts, halved after every half-life of their cluster."""
 
     def __init__(self) -> None:
         self.at_ns: int | None = None
         self.past: dict[Member, dict[str, float]] = {}
         self.rates: dict[Member, dict[str, int]] = {}
+        """The amounts that members have held since the last round."""
         self.lag: dict[Member, float] = {}
-        """Member -> how much more than its due it got while it competed, in parts of the cluster times ``LAG_S``."""
+        """Member -> what it got beyond its due while it competed, in parts of the cluster times ``LAG_S``."""
         self.waiting: set[Member] = set()
         """Members whose jobs waited at the end of the last round."""
 
     def advance(self, ledger: Ledger, now_ns: int) -> None:
-        """Count the time since the last call, with the amounts that were held then."""
+        """Add the usage since the last call: the elapsed time with ``rates``."""
         before, self.at_ns = self.at_ns, now_ns
         if before is None or now_ns <= before:
             return
@@ -58,13 +61,17 @@ class Usage:
                 continue
             half_life = cluster.queue.half_life_ns / 1e9
             left = 0.5 ** (elapsed / half_life)
-            # constant use tends to the amount itself, so past and present use are comparable
+            # with constant use the past usage tends to the amount in use, so the two are comparable
             used = self.past.setdefault(member, {})
             for name in {*used, *self.rates.get(member, {})}:
                 used[name] = used.get(name, 0.0) * left + self.rates.get(member, {}).get(name, 0) * (1 - left)
 
     def _note_lag(self, ledger: Ledger, elapsed: float) -> None:
-        """Each competing member is due its part, by weight, of what all of them got. Other members get no credit."""
+        """Update the lag of each competing member by what it got beyond its due part.
+
+        The due part is the member's part, by weight, of what all competing members of the cluster got. A
+        member that does not compete gets no credit; its lag decays.
+        """
         competing: dict[str, list[Member]] = {}
         for member in sorted(self.waiting):
             if member[0] in ledger.clusters and ledger.clusters[member[0]].queue.order == FAIR:
@@ -85,7 +92,7 @@ class Usage:
                 self.lag[member] = max(-MOST_LAG, min(MOST_LAG, self.lag.get(member, 0.0) + more))
 
     def note_waiting(self, queues: Iterable[Queue], ledger: Ledger, started: Collection[int]) -> None:
-        """Note the members whose jobs still wait after a round."""
+        """Note the members that have jobs waiting after a round in which the jobs ``started`` started."""
         self.waiting = set()
         for queue in queues:
             if queue.parent_id not in ledger.clusters:
@@ -106,7 +113,7 @@ def _part(held: Mapping[str, int], total: Mapping[str, int]) -> float:
 
 
 class Shares:
-    """The present shares, counted once a round. The starts of the round are added."""
+    """The shares of members, counted at the begin of a round. The starts of the round are added."""
 
     def __init__(self, ledger: Ledger, running: Running, usage: Usage | None = None) -> None:
         self.ledger = ledger
@@ -119,10 +126,10 @@ class Shares:
         for job in running.jobs.values():
             self.add(job.parent_id, job.user, running.amounts_of(ledger, job))
         if usage is not None:
-            usage.rates = self.held  # the starts of the round are added to it
+            usage.rates = self.held  # the same dict, so that the starts of the round are added
 
     def add(self, parent_id: str, user: str, amounts: Mapping[str, int]) -> None:
-        """Add the amounts of a user's job in a cluster: they count there and for every cluster on the way up."""
+        """Add the amounts of a user's job in a cluster: they count there and for every cluster above."""
         for member in [(parent_id, "", user), *_above(self.ledger, parent_id)]:
             self._known.pop(member, None)
             self.held[member] = rs.add(self.held.get(member, {}), amounts)
@@ -146,7 +153,7 @@ class Shares:
         share = self._known.get(member)
         if share is None:
             total = self._totals.get(member[0])
-            if total is None:  # the total at the first question, so that shares only grow within a round
+            if total is None:  # the total of the first call stays, so that shares only grow within a round
                 total = self._totals[member[0]] = self.ledger.total(member[0])
             held, past = self.held.get(member, {}), self.past.get(member, {})
             parts = [
@@ -159,7 +166,7 @@ class Shares:
 
 
 def must_yield(ledger: Ledger, shares: Shares, queues: Mapping[str, Queue], cluster_id: str) -> bool:
-    """Whether a sibling with a smaller share waits for capacity that a cluster has borrowed and does not use now."""
+    """Whether a cluster must return its idle loans: a sibling with a smaller share has waiting jobs."""
     cluster = ledger.clusters.get(cluster_id)
     if cluster is None or cluster.parent_id is None or cluster.kind != LOGICAL:
         return False
@@ -187,7 +194,7 @@ def _above(ledger: Ledger, cluster_id: str) -> list[Member]:
 
 
 def is_fair(ledger: Ledger, cluster_id: str) -> bool:
-    """Whether shares matter for the jobs of a cluster."""
+    """Whether shares matter for the jobs of a cluster: the cluster or one above it has the order ``fair``."""
     return cluster_id in ledger.clusters and (
         ledger.clusters[cluster_id].queue.order == FAIR
         or any(ledger.clusters[above].queue.order == FAIR for above, *_ in _above(ledger, cluster_id))

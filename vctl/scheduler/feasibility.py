@@ -1,5 +1,5 @@
-"""Feasibility of a gang: could it ever run (``ever``), what does each node say to it (``explain``), could a change of
-some virtual nodes help it (``could_help``)?
+"""Feasibility of a gang: whether it could ever run (``ever``), the verdict of each node (``explain``), and
+whether a change of some virtual nodes could help it (``could_help``).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def ever(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *,
     empty: Callable[[], CandidateNodes] | None = None,
 ) -> Unplaced | None:  # fmt: skip
-    """Why a gang can never run: it would not fit if every alive or draining node were empty and the parent grew.
+    """Why a gang can never run: it has no place even on empty nodes, with a parent that has grown.
 
-    None: it may run, also when the search ended at its budget, which proves nothing. ``empty`` makes the empty nodes
-    for callers that ask about many gangs.
+    Alive and draining nodes count. None: it may run; also if the search ended at its budget, which proves
+    nothing. ``empty`` returns the empty candidate nodes, for callers that ask about many gangs.
     """
     candidates = None
     if not ledger.clusters[parent_id].spec.flexible:
@@ -56,7 +56,10 @@ def ever(
 
 
 def with_machines(ledger: Ledger) -> Ledger:
-    """A copy of the ledger with all machines that its node provider can still make; itself where it can make none."""
+    """A copy of the ledger with all machines that its node provider can still make.
+
+    Without a template in ``ledger.templates`` the result is the ledger itself.
+    """
     if not ledger.templates:
         return ledger
     larger = ledger.copy()
@@ -86,9 +89,10 @@ class NodeVerdict:
 
 
 def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -> list[NodeVerdict]:
-    """Per node of the parent, by id: infeasible, feasible but not available, or available.
+    """The verdict of each alive or draining node of the parent, by id.
 
-    The verdicts are about the part of the request for which there is too little; else about the part that fits least.
+    The verdicts are about the part of the request for which there is too little; else about the part that
+    fits on the fewest nodes.
     """
     tables = [(part, _verdicts(ledger, parent_id, part)) for part in _parts(spec, entry)]
     rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
@@ -104,7 +108,7 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
 
 
 def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdict]]:
-    """Per virtual node of a task's cluster: its id, and its verdict on the request."""
+    """For each virtual node of a task's cluster on an alive or draining node: its id, and its verdict."""
     named = pinned_to(task)
     found = []
     for vnode in in_order(ledger, task.cluster_id):
@@ -127,7 +131,7 @@ def _is_met(part: Part, table: list[NodeVerdict]) -> bool:
 
 
 def _parts(spec: ClusterSpec, entry: Amounts) -> list[Part]:
-    """The parts of a gang that lie in one slot each (bundles, whole nodes, the entrypoint), and the minimum."""
+    """The parts of a gang that lie in one slot each (bundles, whole nodes, entrypoint), and the minimum."""
     together = replace(spec, groups=(Group(tuple(spec.fixed)),) if spec.fixed else ())
     return parts_of(together, entry) or [Part("one", {})] * spec.flexible
 
@@ -177,10 +181,10 @@ def _verdict_on_share(node: Node, total: Amounts, need: Amounts, have: Amounts) 
 def could_help(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, changed: Iterable[str]
 ) -> bool:
-    """Whether a gang that had no place may have one now that these virtual nodes of the parent got more.
+    """Whether a gang that had no place may have one after capacity came free in ``changed`` virtual nodes.
 
     False is certain, provided the earlier answer was not ``exhausted``: a plan that was impossible before
-    must use a changed slot, so some part of the gang must fit in one. True is only a reason to look.
+    must use a changed slot, so some part of the gang must fit in one. True proves nothing.
     """
     nodes: list[FixedNode] = []
     for group in spec.groups:
@@ -219,7 +223,7 @@ def _takes_something(
 
 
 def emptied(ledger: Ledger, cluster_id: str) -> Ledger:
-    """A ledger with one cluster and those above it alone, on every alive or draining node, with nothing in use."""
+    """A ledger with only a cluster and those above it, on all alive or draining nodes, and nothing in use."""
     empty = Ledger()
     for node in ledger.nodes.values():
         if node.state in (ALIVE, DRAINING):
@@ -238,15 +242,19 @@ def emptied(ledger: Ledger, cluster_id: str) -> Ledger:
 
 
 def is_overdrawn(ledger: Ledger, node_id: str) -> bool:
-    """Whether more is held on a node that shrank, or in a virtual node there, than there is."""
+    """Whether more is held on a node, or in a virtual node on it, than it has, because the node shrank."""
     here = [node_id]
-    for vnode_id in here:  # grows on the way
+    for vnode_id in here:  # the loop appends to the list
         here += ledger.children[vnode_id]
     return any(ledger.capacities[one].is_overdrawn() for one in here)
 
 
 def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allocation]]:
-    """Per cluster of a chain its virtual nodes with their allocations once nothing runs: the newest give back first."""
+    """Per cluster of a chain: virtual node id -> its allocation once nothing runs.
+
+    Each cluster has then given back what it has above its minimum, from its newest virtual nodes first.
+    Flexible virtual nodes that become empty are left out.
+    """
     found: dict[str, dict[str, Allocation]] = {}
     inside: dict[str, list[Allocation]] = {}
     for cluster in chain:
@@ -267,7 +275,7 @@ def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allo
 
 
 def _without(vnode: VNode, inside: Sequence[Allocation], surplus: dict[str, int]) -> Allocation:
-    """The allocation of a flexible virtual node without its part of the surplus, which is counted off the surplus."""
+    """The allocation of a flexible virtual node less its part of ``surplus``; subtracts it from that."""
     capacity = FreeCapacity(vnode.allocation)
     for allocation in inside:
         capacity.take_beyond(allocation)

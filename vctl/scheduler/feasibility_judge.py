@@ -1,4 +1,4 @@
-"""Which jobs of a queue can never run: judged once per shape and capacity of the cluster."""
+"""Judges which jobs of a queue can never run, once per shape and capacity of the cluster."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ MOST_JUDGED = 10_000
 
 
 class FeasibilityJudge:
-    """Why jobs of one parent cluster can never run, with what was found before."""
+    """Judges why jobs of one parent cluster can never run, and remembers the answers."""
 
     def __init__(self, parent_id: str) -> None:
         self.parent_id = parent_id
         self.never: dict[str, tuple[object, str | None]] = {}
-        """Shape -> (capacity of the parent, why it could never run or None); it holds for that capacity."""
+        """Shape -> (capacity of the parent, the reason or None). The answer holds only for that capacity."""
         self._seen: tuple[object, object] | None = None
-        """Versions of the clusters above, and the capacity for them."""
+        """Versions of the parent and the clusters above it, and the capacity for them."""
         self._empty: tuple[object, CandidateNodes] | None = None
         self._larger: tuple[object, Ledger, tuple[Ledger, Callable[[], CandidateNodes]]] | None = None
 
     def why_never(self, ledger: Ledger, job: PendingJob) -> str | None:
-        """Why a job can never run, with all nodes empty and all machines that a provider can make; None: it may."""
+        """Why a job can never run, even on empty nodes and all machines of the provider; None: it may."""
         capacity = self.capacity(ledger)
         known = self.never.get(job.shape)
         if known is None or known[0] != capacity:
@@ -49,7 +49,7 @@ class FeasibilityJudge:
         return known[1]
 
     def capacity(self, ledger: Ledger) -> object:
-        """A value that changes whenever the feasibility of jobs may change. Borrowed growth does not count."""
+        """A value that changes whenever the feasibility of jobs may change; not with borrowed capacity."""
         return self._of_tree(ledger), ledger.templates
 
     def _of_tree(self, ledger: Ledger) -> object:
@@ -71,7 +71,7 @@ class FeasibilityJudge:
         return self._empty[1]
 
     def _with_machines(self, ledger: Ledger, capacity: object) -> tuple[Ledger, Callable[[], CandidateNodes]]:
-        """The ledger with the machines of its node provider, and its candidate nodes; made once per capacity."""
+        """The ledger with the machines of its provider, and its candidate nodes; made once per capacity."""
         if self._larger is None or self._larger[0] != capacity or self._larger[1] is not ledger:
             larger = with_machines(ledger)
             empty = cache(partial(candidates_when_empty, larger, self.parent_id))

@@ -1,8 +1,9 @@
 """Splits a flexible minimum over nodes: whole units, the fraction in one piece, at most one piece per node.
 
-Input: node states with the number of nodes in each, and per state the slots that could take a piece (``Option``).
-Output: the pieces (``Part``). Amounts are vectors of 1/10000 units, one place per resource. ``growth_split`` makes the
-choices; this module enumerates them and divides the minimum over the slots that were chosen.
+Input: node states with the number of nodes in each, and per state the slots that could take a piece
+(``Option``). Output: the pieces (``Part``). Amounts are vectors of 1/10000 units, one place per resource.
+``growth_split`` makes the choices; this module enumerates them and divides the minimum over the slots that
+were chosen.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Option:
 
 @value(frozen=True, slots=True)
 class Part:
-    """One flexible piece: the state of its node, its slot, and the chosen instances (resource number, level)."""
+    """One flexible piece: the state of its node, its slot, and chosen instances (resource number, level)."""
 
     state: int
     slot: SlotState
@@ -54,7 +55,7 @@ def inside(small: Vector, large: Vector) -> bool:
 
 
 def worthwhile(options: tuple[Option, ...], want: Vector) -> tuple[Option, ...]:
-    """The options of a node that no other option beats in every resource, most useful first."""
+    """The options of a node that no other option covers in every resource, most useful first."""
     found: list[Option] = []
     for option in sorted(options, key=lambda o: (-_share(o.most, want), o.cost)):
         if any(option.most) and not any(inside(option.most, other.most) for other in found):
@@ -69,7 +70,7 @@ def _share(most: Vector, want: Vector) -> int:
 def hosts(
     stands: Sequence[ClassCount], want: Vector, entry: Vector
 ) -> Iterator[tuple[Host | None, list[ClassCount]]]:
-    """Every node state that can hold the entrypoint, with the other nodes; (None, all nodes) without an entrypoint."""
+    """Every node state that can hold the entrypoint, with the other nodes; (None, all) without one."""
     if not any(entry):
         yield None, list(stands)
         return
@@ -102,7 +103,7 @@ def _ways(stands: Sequence[ClassCount]) -> Iterator[list[Chosen]]:
 
 
 def split_chosen(nodes: list[Chosen], want: Vector, entry: Vector, host: Host | None) -> list[Part] | None:
-    """Pieces on the slots chosen, the piece of the entrypoint first; None when the slots do not suffice."""
+    """Pieces on the chosen slots, the piece of the entrypoint first; None if the slots do not suffice."""
     if host is None:
         return _cover(nodes, want)
     state, option = host
@@ -146,7 +147,7 @@ def _fraction_host(nodes: list[Chosen], r: int, want: int) -> int:
 
 
 def _cover(nodes: list[Chosen], want: Vector) -> list[Part] | None:
-    """Pieces for ``want`` on these nodes, those that cover most of it first."""
+    """Pieces for ``want``; the nodes that cover most of it come first. None if the nodes do not suffice."""
     nodes = sorted(nodes, key=lambda node: (-_share(node[2].most, want), node[2].cost, node[0]))
     last = [_fraction_host(nodes, r, amount) for r, amount in enumerate(want)]
     if NOWHERE in last:

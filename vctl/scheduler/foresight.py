@@ -1,7 +1,8 @@
-"""The order ``makespan``: simulates the queue by time limits in several orders and keeps the order that ends first.
+"""The order ``makespan``: simulates the queue by time limits in several orders and keeps the best of them.
 
-List scheduling by one rule is seldom optimal and sometimes far off; the best of a few rules is nearly always close.
-Then the job that ended last moves to the front as long as that helps. The same state gives the same order.
+List scheduling by one rule is seldom optimal and sometimes far off; the best of a few rules is nearly always
+close. Then the job that ended last moves to the front as long as that helps. The same state gives the same
+order.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Score = tuple[int, int, int]
 
 
 def follow_plan(ledger: Ledger, queue: Queue, running: Running, now_ns: int) -> None:
-    """Order a queue whose order is ``makespan`` by a plan, which is made anew whenever something has changed."""
+    """Order a queue with the order ``makespan`` by a plan, which is made anew after each change."""
     if queue.policy.order != MAKESPAN:
         return
     due = sum(job.may_start(now_ns) for job in queue.delayed())
@@ -57,7 +58,7 @@ def follow_plan(ledger: Ledger, queue: Queue, running: Running, now_ns: int) -> 
 def in_plan(
     ledger: Ledger, parent_id: str, jobs: Iterable[PendingJob], running: Running, now_ns: int
 ) -> list[PendingJob]:
-    """The jobs of a queue in the order of a plan made now, with their places."""
+    """The jobs of a queue in the order of a plan made now, with their places; those without come last."""
     places = foresee(ledger, parent_id, jobs := list(jobs), running, now_ns)
     last = len(places) + 1
     planned = [replace(job, place=places.get(job.job_id, last)) for job in jobs]
@@ -67,9 +68,10 @@ def in_plan(
 def foresee(
     ledger: Ledger, parent_id: str, jobs: Iterable[PendingJob], running: Running, now_ns: int
 ) -> dict[int, int]:
-    """Job -> place in the order in which the waiting jobs of a cluster end first.
+    """Job id -> place, from 1, in the best order found: the one in which the last job ends earliest.
 
-    A higher priority always comes first. The plan counts on what the cluster has now.
+    Jobs that may not start yet are left out. A higher priority always comes first. The plan uses the present
+    nodes of the cluster, without growth.
     """
     ready = sorted((job for job in jobs if job.may_start(now_ns)), key=_by_length)
     seen, rest = ready[:MOST_JOBS], ready[MOST_JOBS:]
@@ -118,6 +120,8 @@ class _State:
 
 
 class _Forecast:
+    """Simulates orders of the jobs of one queue within a budget."""
+
     def __init__(
         self, ledger: Ledger, parent_id: str, running: Running, now_ns: int, jobs: Sequence[PendingJob]
     ) -> None:
@@ -151,7 +155,7 @@ class _Forecast:
         return orders[0] if best is None else self._improved(best).order
 
     def _improved(self, best: _Play) -> _Play:
-        """Move the job that ended last to the front of its priority, then the job before it, until nothing helps."""
+        """Move the last job to end to the front of its priority, then the one before, until nothing helps."""
         tried = 0
         while tried < len(best.ends):
             late = best.ends[tried][1]
@@ -198,7 +202,7 @@ class _Forecast:
         return _Play(order, score, ends)
 
     def _look(self, state: _State, job: PendingJob) -> Placed | None:
-        """A place for a job, searched only if the upper bound allows one."""
+        """A place for a job. A search is made only if the upper bound allows a place."""
         self.left -= 1
         count = self.counts[job.shape]
         if not count.is_met(count.within(state.index.classes.values())):
@@ -223,4 +227,4 @@ RULES: tuple[Callable[[_Forecast, PendingJob], float], ...] = (
     lambda forecast, job: forecast.share(job),
     lambda _forecast, _job: 0.0,
 )
-"""The rules by which orders are tried; larger comes first: long and large, long, much work, large, early."""
+"""The rules of the orders to try, larger values first: long and large, long, much work, large, early."""

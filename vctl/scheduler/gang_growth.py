@@ -1,7 +1,8 @@
 """Growth of a cluster, and of the clusters above it, until a gang fits into it.
 
-The placement's own search runs on what growth could bring (``growth_candidates``), first without loans from siblings,
-then with them. ``growth_for`` turns its answer into steps: which cluster grows where by how much, and who lends.
+The search of the placement runs on candidates that include what growth could bring (``growth_candidates``),
+first without loans from siblings, then with them. ``growth_for`` turns its answer into steps: which cluster
+grows where and by how much, and which sibling lends.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from vctl.scheduler.upper_bound import UpperBound
 from vctl.scheduler.work import Work, finished
 
 PLACED = 4
-"""The number of nodes apart for which a placement is counted as one step."""
+"""The number of nodes apart per step in the price of a placement."""
 
 
 def place_with_growth(
@@ -46,7 +47,10 @@ def place_with_growth(
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
 ) -> tuple[list[Grow], Placed] | Unplaced:
-    """Let a cluster grow in the ledger until a gang fits into it. Where it does not, the ledger stays as it was."""
+    """Let a cluster grow in the ledger until a gang fits into it; returns the steps and the place.
+
+    Without a place the ledger stays as it was. For the other parameters see ``find_growth``.
+    """
     found = finished(find_growth(ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget))
     return found if isinstance(found, Unplaced) else growth_for(*found, entry)
 
@@ -54,7 +58,7 @@ def place_with_growth(
 def place_or_grow(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts
 ) -> tuple[list[Grow], Placed] | Unplaced:
-    """A place in the cluster as it is; else the cluster grows in the ledger until there is one."""
+    """A place in the cluster as it is; else let the cluster grow in the ledger until there is one."""
     found = place(ledger, parent_id, spec, entry)
     if isinstance(found, Placed):
         return [], found
@@ -74,9 +78,9 @@ def find_growth(
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
 ) -> Work[tuple[GrowthCandidates, Placed] | Unplaced]:
-    """The candidate nodes and a place on them. The work may pause as long as nothing changes the ledger.
+    """The candidate nodes with growth and a place on them. The ledger must not change while the work pauses.
 
-    ``avoid`` are physical nodes, ``barred`` virtual nodes of the parent or above it, that must not be used.
+    ``avoid``: physical nodes, and ``barred``: virtual nodes of the parent or above it, that must not be used.
     """
     found = Unplaced("", 0, 0, f"{cluster_text(parent_id)} cannot grow")
     for lending in (False, True):
@@ -100,14 +104,17 @@ def find_growth(
 
 
 def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: UpperBound) -> bool:
-    """Whether there is certainly too little for a gang, in its cluster and in the clusters from which that can grow."""
+    """Whether a gang certainly has no place: its cluster and those from which it can grow have too little."""
     if ledger.clusters[cluster_id].spec.flexible:
         return shortage(ledger, cluster_id, spec, lending=True) is not None
     return not count.is_met(count.inside(ledger.index(cluster_id)))
 
 
 def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
-    """Whether growth certainly helps, known without a search: equal pieces, no limit, one level, no loan."""
+    """Whether growth certainly makes a place, without a search: equal pieces, one level, no limit, no loan.
+
+    False proves nothing.
+    """
     chain = growing(ledger, cluster_id)
     if len(chain) != 1 or not count.is_exact(entry) or allowance(ledger, ledger.clusters[cluster_id]):
         return False
@@ -116,7 +123,7 @@ def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amou
 
 
 def one_piece(request: Amounts, selector: Selector = ()) -> ClusterSpec:
-    """The spec of a request that has to fit into one virtual node."""
+    """The spec of one fixed node with a request."""
     asked = {name: amount for name, amount in request.items() if amount}
     return ClusterSpec(groups=(Group((FixedNode(asked, selector=selector),)),), flexible=False)
 
@@ -128,16 +135,20 @@ def grow(
     selector: Selector = (),
     avoid: frozenset[str] = frozenset(),
 ) -> list[Grow] | None:
-    """Let a cluster grow in the ledger until a request fits into one of its virtual nodes; the steps, top level first.
+    """Let a cluster grow in the ledger until a request fits into one of its virtual nodes.
 
-    None, and an untouched ledger, when limits or too little free capacity above forbid it.
+    Returns the steps, top level first. None, with the ledger as it was: limits or too little free capacity
+    above forbid it.
     """
     found = place_with_growth(ledger, cluster_id, one_piece(request, selector), {}, avoid=avoid)
     return found[0] if isinstance(found, tuple) else None
 
 
 def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool) -> Unplaced | None:
-    """A resource of which all the clusters together have too little, on whatever nodes: cheap enough to ask often."""
+    """A reason if a cluster and its suppliers together have too little of a resource; None: no such resource.
+
+    This is a cheap necessary condition. ``lending``: siblings that lend are suppliers, too.
+    """
     chain = growing(ledger, cluster_id)
     if not chain:
         return None
@@ -174,7 +185,10 @@ def _free(ledger: Ledger, cluster_id: str, name: str) -> tuple[int, int]:
 
 
 def _asked(spec: ClusterSpec, entry: Amounts) -> frozenset[str] | None:
-    """The resources that a gang asks for; None: a part of it needs none of them."""
+    """The resources that a gang asks for; None: any slot may hold a part of it.
+
+    A part may be a whole node, or a fixed node without a request.
+    """
     if not all(any(node.resources.values()) for node in spec.fixed) or any(spec.replica_sets.values()):
         return None
     return spec.names(entry) or None
@@ -185,11 +199,14 @@ def _asked(spec: ClusterSpec, entry: Amounts) -> frozenset[str] | None:
 Part = tuple[str, int | None]
 """A resource, or one instance of it (name, index)."""
 Gains = dict[int, dict[Part, int]]
-"""The gain of one cluster on one node by its source: its parent (``OWN``), or the number of a sibling that lends."""
+"""The gain of one cluster on one node by source: its parent (``OWN``), or the number of a lending sibling."""
 
 
 def growth_for(candidates: GrowthCandidates, placed: Placed, entry: Amounts) -> tuple[list[Grow], Placed]:
-    """Grow in the ledger for a placement: the steps, top level first, and the placement on real virtual nodes."""
+    """Let clusters grow in the ledger for a placement.
+
+    Returns the steps, top level first, and the placement on the virtual nodes that exist then.
+    """
     steps: list[Grow] = []
     wanted = _wanted(candidates, placed.pieces)
     gains = _shared_out(candidates, wanted)
@@ -208,7 +225,7 @@ def growth_for(candidates: GrowthCandidates, placed: Placed, entry: Amounts) -> 
 
 
 def _wanted(candidates: GrowthCandidates, pieces: Iterable[Piece]) -> dict[str, Allocation]:
-    """What the pieces take of each slot that can grow, by slot."""
+    """Slot -> what the pieces take of it, for the slots that can grow."""
     wanted: dict[str, Allocation] = {}
     for piece in pieces:
         slot_id = piece.parent_vnode_id
@@ -221,7 +238,7 @@ def _wanted(candidates: GrowthCandidates, pieces: Iterable[Piece]) -> dict[str, 
 def _shared_out(
     candidates: GrowthCandidates, wanted: Mapping[str, Allocation]
 ) -> dict[tuple[str, int], Gains]:
-    """The gains by (slot, level): which source gives how much, decided for all slots together."""
+    """(slot, level) -> how much each source gives, decided for all slots together."""
     places: dict[str, list[tuple[str, Part, Ladder, int]]] = {}
     for slot_id, allocation in wanted.items():
         way = candidates.way(slot_id)
@@ -248,11 +265,11 @@ def _shared_out(
 
 
 def _grows_in(candidates: GrowthCandidates, slot_id: str, level: int, made: Mapping[str, str]) -> str | None:
-    """The virtual node in which a cluster of the chain grows for a slot; None: it has a fixed virtual node there."""
+    """The virtual node in which a cluster of the chain grows for a slot; None: its own one there is fixed."""
     vnodes, slot = candidates.ledger.vnodes, candidates.ledger.vnodes[slot_id]
     if slot.cluster_id not in candidates.chain[: level + 1]:
         return made.get(slot_id, slot_id)
-    for _ in range(level - candidates.chain.index(slot.cluster_id)):  # the slot itself, or one it lies in
+    for _ in range(level - candidates.chain.index(slot.cluster_id)):  # from the slot up to the level
         if slot.kind != FLEXIBLE:
             return None
         slot = vnodes[slot.parent_id or ""]
@@ -260,7 +277,10 @@ def _grows_in(candidates: GrowthCandidates, slot_id: str, level: int, made: Mapp
 
 
 def _grow(candidates: GrowthCandidates, level: int, above_id: str, gains: Gains, steps: list[Grow]) -> str:
-    """Let one cluster of the chain grow in a virtual node of the cluster above; returns its own virtual node there."""
+    """Let one cluster of the chain grow in a virtual node of the cluster above.
+
+    Returns the id of its own virtual node there.
+    """
     ledger, cluster_id = candidates.ledger, candidates.chain[level]
     capacity = ledger.capacities[above_id]
 
@@ -273,7 +293,7 @@ def _grow(candidates: GrowthCandidates, level: int, above_id: str, gains: Gains,
     lenders = {
         lender: candidates.limits.lenders[lender].cluster_id for lender in sorted(gains) if lender != OWN
     }
-    for lender, lender_id in lenders.items():  # each lends from its virtual node in the same slot
+    for lender, lender_id in lenders.items():  # a sibling lends from its own virtual node in that slot
         theirs = flexible_in(ledger, lender_id, above_id)
         assert theirs is not None, (lender_id, above_id)
         lent = _allocation(ledger.capacities[theirs.vnode_id], gains[lender])

@@ -1,8 +1,8 @@
-"""The candidate nodes of a placement with growth: what a cluster could have on each node if it and those above it grew.
+"""The candidate nodes of a placement with growth: what a cluster could have on each node if it grew.
 
-Nodes on which only the topmost cluster has something are counted by class. All other nodes are looked at one by one:
-there the sources of each slot (``Way``) are listed. A slot that does not exist yet has the id of the virtual node above
-in which it would be made.
+Nodes on which only the cluster above the growing ones has something are counted by class. All other nodes are
+listed one by one, with the sources of each slot (``Way``). A slot that does not exist yet has the id of the
+virtual node above in which it would be made.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from vctl.scheduler.growth_supply import OWN, Budgets, Lender
 from vctl.scheduler.work import Work
 
 AT_ONCE, STEPS = 64, 16
-"""The number of nodes that are looked at between two pauses, and its price in steps."""
+"""The number of nodes between two pauses of the work, and their price in steps."""
 NEW = "\0"
-"""In place of the id of a virtual node that is not made yet: no selector can name it."""
+"""The id of a virtual node that is not made yet: no selector can name it."""
 
 
 @value(frozen=True, slots=True)
 class GrowthCandidates(CandidateNodes):
-    """Slots with what growth could add. ``classes``: nodes on which only the topmost cluster has something."""
+    """Slots with what growth could add. ``classes``: the slots of the nodes that are counted by class."""
 
     chain: tuple[str, ...]
     """The clusters that can grow, lowest first."""
     limits: Budgets
     on_node: Mapping[str, tuple[str, ...]]
-    """Node that is looked at by itself -> its slots."""
+    """Node that is listed by itself -> its slots."""
     ways: Mapping[str, Way]
     alike: Mapping[str, SlotClass]
-    """Slots of the topmost cluster on these nodes -> the class in which they would be counted."""
+    """Virtual node of the cluster above the growing ones on these nodes -> the class that would count it."""
 
     @property
     def budgets(self) -> Budgets:
@@ -47,16 +47,16 @@ class GrowthCandidates(CandidateNodes):
         return self.limits
 
     def way(self, slot_id: str) -> Way:
-        """How a slot can grow."""
+        """The way in which a slot can grow."""
         known = self.ways.get(slot_id)
         return _fresh(len(self.chain), self.ledger.capacities[slot_id]) if known is None else known
 
     def way_of(self, group: SlotClass) -> Way:
-        """How the members of a class can grow that are not looked at one by one."""
+        """The way in which the members of a class can grow that are not listed one by one."""
         return _fresh(len(self.chain), group.capacity)
 
     def apart(self, named: frozenset[str], on: frozenset[str]) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
-        """Nodes that are looked at one by one: with a growing cluster, a sibling that lends, or named by a selector."""
+        """Nodes that are judged one by one -> their slots: ``on_node``, and nodes that a selector names."""
         return {**self.called(on), **self.on_node}
 
     def count_apart(self, apart: dict[str, tuple[str, ...]]) -> Counter[int]:
@@ -83,10 +83,10 @@ def growth_candidates(
     avoid: frozenset[str] = frozenset(),
     barred: frozenset[str] = frozenset(),
 ) -> Work[GrowthCandidates | None]:
-    """The slots of a cluster as growth could make them; None when it cannot grow.
+    """The slots of a cluster as growth could make them; None if it cannot grow.
 
-    ``avoid`` are physical nodes and ``barred`` slots that must not be used. Slots that could have none of the resources
-    ``asked`` for are left out.
+    ``avoid``: physical nodes, and ``barred``: slots, that must not be used. Slots that could have none of the
+    resources ``asked`` are left out (None: no slot is).
     """
     chain = growing(ledger, cluster_id)
     if not chain:
@@ -143,7 +143,7 @@ def growth_candidates(
 
 @dataclass(slots=True)
 class _View:
-    """Collects by node what the growing clusters have, what siblings could lend, and the slots that could grow."""
+    """Collects by node the virtual nodes of growing clusters, sibling loans, and slots that could grow."""
 
     ledger: Ledger
     chain: list[str]
@@ -175,19 +175,19 @@ class _View:
             for sibling, most in lenders_to(self.ledger, self.ledger.clusters[one]):
                 for part in flexible_parts(self.ledger, sibling):
                     if self.ledger.capacities[part.parent_id or ""].is_overdrawn():
-                        continue  # the node has shrunk below its use: what is left to it there is missing already
+                        continue  # the node shrank below its use, so nothing on it can be lent
                     capacity = self.ledger.capacities[part.vnode_id]
                     self.loans.setdefault(part.parent_id or "", []).append((len(self.lenders), capacity))
                     self.node(part.node_id)
                 self.lenders.append(Lender(sibling, level + 1, most))
 
     def see(self, node_id: str, levels: list[list[VNode]]) -> None:
-        """List the slots of a node. ``levels``: its virtual nodes by cluster of the chain and above, lowest first."""
+        """List the slots of a node. ``levels``: its virtual nodes by cluster, lowest cluster first."""
         found: list[tuple[int, VNode]] = [(0, vnode) for vnode in levels[0]]
         above: list[tuple[int, VNode]] = []
         for level in range(1, len(levels)):
             if any(vnode.kind == FLEXIBLE for vnode in levels[level - 1]):
-                break  # it has a flexible virtual node here: at most one
+                break  # a cluster has at most one flexible virtual node on a node
             above += [(level, vnode) for vnode in levels[level] if self._is_in_view(vnode)]
         is_choice = len(above) > 1
         for level, vnode in [*found, *above]:
@@ -239,7 +239,7 @@ def _fresh(depth: int, capacity: FreeCapacity) -> Way:
 
 
 def _slot_class(ledger: Ledger, chain: list[str], slot_id: str) -> SlotClass:
-    """The class of one slot on a node that is looked at by itself."""
+    """The class of one slot on a node that is listed by itself."""
     vnode, capacity = ledger.vnodes[slot_id], ledger.capacities[slot_id]
     labels, untouched = vnode.labels, capacity.is_untouched()
     if vnode.cluster_id != chain[0]:

@@ -1,8 +1,8 @@
 """Splits a flexible minimum over node states, also where slots grow within limits.
 
-With limits, what one node takes may leave less for others. Resources do not compete, so once the slots are chosen each
-resource is spread by itself: as in ``flexible`` if the limits allow that, else by a maximum flow, else by a search node
-after node.
+With limits, the amount that one node takes may leave less for others. Resources do not compete, so once the
+slots are chosen each resource is spread by itself: as in ``flexible`` if the limits allow that, else by a
+maximum flow, else by a search node by node.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from vctl.scheduler.node_classes import NodeState, SlotState
 from vctl.scheduler.placement_model import Problem, Share, after_taking
 
 World = Mapping[int, int]
+"""Node state -> the number of nodes in it."""
 FLOW_STEPS = 5
 """The price of one check of the limits in steps."""
 MOST_COPIES = 128
-"""The most nodes in one state that are looked at one by one."""
+"""The most nodes in one state that are listed one by one."""
 
 
 def is_affordable(problem: Problem, world: World, parts: Sequence[Part]) -> bool:
-    """Whether the limits allow what a search has taken, with these flexible parts."""
+    """Whether the limits allow what a search has taken, together with these flexible parts."""
     if problem.budgets is None:
         return True
     after = _after(problem, world, parts)
@@ -43,9 +44,10 @@ def is_affordable(problem: Problem, world: World, parts: Sequence[Part]) -> bool
 
 
 def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None, int]:
-    """Pieces that sum to the flexible minimum, one of them for the entrypoint, or None; and the number of steps.
+    """Pieces that sum to the flexible minimum, or None; and the number of steps taken.
 
-    One piece on the tightest node that fits all of it, else several. Where slots grow, the limits allow all pieces.
+    One piece on the tightest node that fits all of it, else several; one piece holds the entrypoint. The
+    search ends after ``tries`` steps. Where slots grow, the pieces keep the limits.
     """
     want, entry = problem.want, problem.want_entry
     if not any(want):
@@ -67,7 +69,7 @@ def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None
                 return None, steps
     if problem.one_piece:
         return None, steps
-    if problem.is_limited:  # who could have less may need less growth for it
+    if problem.is_limited:  # a slot that could have less may need less growth
         stands = [(s, count, tuple(o for o in options if any(o.most))) for s, count, options in stands]
     else:
         stands = [(s, count, worthwhile(options, want)) for s, count, options in stands]
@@ -82,7 +84,7 @@ def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None
 
 
 def _with_instances(problem: Problem, part: Part, r: int = 0) -> Iterator[Part]:
-    """The part with every different choice of instances from resource ``r`` on, the choice with least growth first."""
+    """The part with every different choice of instances from resource ``r`` on, the least growth first."""
     if r == len(part.amounts) or problem.budgets is None:
         yield part
     elif not part.amounts[r] or not problem.node_classes.traits[part.slot.trait].units[r]:
@@ -94,7 +96,7 @@ def _with_instances(problem: Problem, part: Part, r: int = 0) -> Iterator[Part]:
 
 
 def _after(problem: Problem, world: World, parts: Sequence[Part]) -> dict[int, int]:
-    """The nodes after these parts were taken from them."""
+    """The world after these parts were taken from its nodes."""
     after, node_classes = dict(world), problem.node_classes
     for part in parts:
         state = node_classes.states[part.state]
@@ -130,7 +132,7 @@ def _taken(problem: Problem, world: World, r: int) -> Iterator[Need]:
 
 @dataclass(slots=True)
 class _Spread:
-    """One choice of slots: how much each of them takes."""
+    """Decides how much each slot takes, for one choice of slots."""
 
     problem: Problem
     world: World
@@ -176,7 +178,7 @@ class _Spread:
         return [r for r in range(len(self.problem.names)) if not _allows(self.problem, after, r)]
 
     def _expand(self) -> None:
-        """Nodes one by one, the host first."""
+        """List the nodes one by one in ``copies``, the host first."""
         most = max(-(-want // SCALE) for want in self.problem.want) + 1
         self.copies = [self.host] if self.host else []
         for state, count, option in self.choice:
@@ -191,7 +193,7 @@ class _Spread:
         for part in guess:
             own = [i for i in free if self.copies[i][0] == part.state and self.copies[i][1].slot == part.slot]
             if not own:
-                continue  # more equal nodes than are told apart: the end will show that something lacks
+                continue  # more equal nodes than ``copies`` lists
             free.remove(own[0])
             self.amounts[own[0]] = [0 if r in bad else amount for r, amount in enumerate(part.amounts)]
             self.shares[own[0]] = [share for share in part.shares if share[0] not in bad]
@@ -199,7 +201,11 @@ class _Spread:
     # ---- one resource ----
 
     def _flow(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
-        """The spread by a maximum flow, if it comes in whole pieces: loans and limits are shared out exactly."""
+        """The spread by a maximum flow, which is exact about loans and limits.
+
+        None: the resource has instances, there is no such flow, or more than one piece gets a fraction of a
+        unit.
+        """
         problem, node_classes, budgets = self.problem, self.problem.node_classes, self.problem.budgets
         assert budgets is not None
         if any(node_classes.traits[option.slot.trait].units[r] for _, option in self.copies):
@@ -235,7 +241,7 @@ class _Spread:
         return potential - slot.free[r] if ladders else 0, ladder
 
     def _search(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
-        """The spread by a search node after node, the largest amounts first."""
+        """The spread by a search node by node, the largest amounts first."""
         taken: list[tuple[int, tuple[int, ...]]] = []
         ways = [self._ways(r, 0, self.problem.want[r])]
         while ways:

@@ -1,9 +1,9 @@
-"""The supply of growth: from which sources a place can grow, and whether the limits allow many places to grow at once.
+"""The supply of growth: the sources from which a place can grow, and whether many places can grow at once.
 
-A place is a slot, or one instance in it. Its ladder lists its sources: at depth 0 the free capacity of the cluster
-there; at depth d that of its d-th ancestor, or a loan of a sibling of its (d-1)-th ancestor. Taking from depth d
-makes d clusters grow. Whether all places can have their needs at once is a maximum flow through limits and loans
-(Edmonds and Karp, 1972).
+A place is a slot, or one instance in it. Its ladder lists its sources: at depth 0 the free capacity of the
+cluster there; at depth d that of its d-th ancestor, or a loan of a sibling of its (d-1)-th ancestor. Taking
+from depth d makes d clusters grow. Whether all places can have their needs at once is a maximum flow through
+limits and loans (Edmonds and Karp, 1972).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 OWN = -1
-"""In place of a lender: the source is free capacity of the cluster at that depth."""
+"""The lender of a source that is free capacity of the cluster at that depth."""
 UNLIMITED = 1 << 62
 
 
@@ -50,7 +50,7 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """How much each growing cluster may gain, lowest first (a missing name is not limited), and the lenders."""
+    """The gain that each growing cluster may have, lowest first (no name: no limit), and the lenders."""
 
     limits: tuple[Mapping[str, int], ...]
     lenders: tuple[Lender, ...] = ()
@@ -66,7 +66,7 @@ class Budgets:
         }
 
     def potential(self, name: str, ladder: Ladder) -> int:
-        """The most that a place could have if no other place grew."""
+        """The most that a place with this ladder could have if no other place grew."""
         have = 0
         for depth in range(len(self.limits), 0, -1):
             for source in ladder:
@@ -79,9 +79,9 @@ class Budgets:
         return have + sum(source.amount for source in ladder if not source.depth)
 
     def settle(self, name: str, needs: Sequence[Need], extra: int = 0) -> list[list[int]] | None:
-        """The amount of each source so that all needs have their least and together ``extra`` more; None: impossible.
+        """Per need, the amounts of its sources: all needs get their least, and together ``extra`` more.
 
-        Loans are used last.
+        None: impossible. Loans are used only if free capacity does not suffice.
         """
         return _Flow(self, name, needs).run(extra)
 
@@ -93,7 +93,7 @@ class Budgets:
 
 
 def growth_of(ladder: Ladder, used: int, levels: int) -> list[int]:
-    """The growth of each of ``levels`` clusters, lowest first, when the amount ``used`` of a place is taken."""
+    """The growth of each of ``levels`` clusters, lowest first, if the amount ``used`` of a place is taken."""
     grown = [used] * levels
     for source in ladder:
         for level in range(source.depth, levels):
@@ -113,7 +113,7 @@ def depth_of(ladder: Ladder, used: int) -> int:
 
 
 class _Flow:
-    """A flow network of one resource: a vertex per depth, per lender and per place. Flow means amounts."""
+    """A flow network of one resource: a vertex per depth, lender and need, and the sink; it flows amounts."""
 
     def __init__(self, budgets: Budgets, name: str, needs: Sequence[Need]) -> None:
         self.needs = needs
@@ -176,7 +176,7 @@ class _Flow:
         return number
 
     def _fill(self, wanted: int) -> None:
-        """Augment along shortest paths until ``wanted`` flows or no more can."""
+        """Augment along shortest paths until the flow is ``wanted`` or cannot grow."""
         while self.total < wanted:
             came: dict[int, int] = {0: -1}
             queue = deque([0])

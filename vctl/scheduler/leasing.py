@@ -1,4 +1,4 @@
-"""Leases: the part of a growth that lies above the minimum of a cluster, and how it is given back when it is idle."""
+"""Leases: the part of a growth above the minimum of a cluster, and how it is given back when it is idle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) ->
 
 @value(frozen=True, slots=True)
 class Settled:
-    """Leases that are cut, each with the rest (empty: it is over), and virtual nodes with the amounts of new leases."""
+    """Leases that are cut, with what is left (empty: none), and virtual nodes with amounts of new leases."""
 
     cut: tuple[tuple[Lease, Mapping[str, int]], ...]
     fresh: tuple[tuple[VNode, Mapping[str, int]], ...]
@@ -41,8 +41,8 @@ class Settled:
 def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amounts) -> Settled:
     """Match the leases of a cluster with what it has above its minimum, after either has changed.
 
-    Older leases stay first. ``leases`` are those of the cluster; ``own`` is the part of the flexible virtual nodes
-    that its entrypoint holds: it came with the gang and is no lease.
+    Older leases are kept before newer ones. ``leases``: those of the cluster. ``own``: the part of the
+    flexible virtual nodes that its entrypoint holds; it came with the gang and is no lease.
     """
     parts = flexible_parts(ledger, cluster_id)
     least = rs.maximum(ledger.clusters[cluster_id].spec.flexible_min, own)
@@ -69,7 +69,7 @@ def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amount
 
 @value(frozen=True, slots=True)
 class Return:
-    """The return of a lease, whole (``left`` empty) or in part; ``after`` None: the virtual node is removed."""
+    """The return of a lease, whole (``left`` is empty) or in part. ``after`` None: the virtual node goes."""
 
     lease: Lease
     before: VNode
@@ -92,7 +92,7 @@ def free_part(
 ) -> Allocation:
     """The idle part of a lease that the minimum of the borrower does not need. ``leases``: all leases.
 
-    ``capacity``: a free capacity to assume for its virtual node, in place of the present one.
+    ``capacity``: the free capacity to assume for the virtual node, in place of the present one.
     """
     vnode, cluster = ledger.vnodes.get(lease.vnode_id), ledger.clusters.get(lease.borrower_id)
     if vnode is None or cluster is None:
@@ -107,7 +107,8 @@ def free_of(
 ) -> Allocation:  # fmt: skip
     """The part of these amounts that a virtual node can give away now, so that its cluster keeps ``least``.
 
-    ``leases``: the other leases on this virtual node. A unit that one of them is to return whole is not split.
+    ``leases``: the other leases on this virtual node. A unit that one of them is to return whole is not
+    split.
     """
     capacity, held = capacity or ledger.capacities[vnode.vnode_id], vnode.allocation
     parts = flexible_parts(ledger, vnode.cluster_id)
@@ -142,9 +143,10 @@ class _Shares:
         self.least = least
 
     def returned(self, most: int, part: int, whole: int) -> dict[int, int]:
-        """The shares to give away by instance: idle shares, highest index first, then at most ``part`` of another.
+        """The shares to give away by instance, at most ``most``.
 
-        Instances that are shared already come first. ``whole``: the number of whole instances to leave for others.
+        First the idle shares, highest index first, then at most ``part`` of one or more others, shared ones
+        first. ``whole``: the number of whole instances to leave for others.
         """
         found: dict[int, int] = {}
         for index, share in sorted(self.shares.items(), reverse=True):
@@ -161,7 +163,7 @@ class _Shares:
         return found
 
     def _can_spare(self, index: int, part: int, whole: int = 0) -> bool:
-        """Whether the rest satisfies the minimum in the pieces that it needs, with ``whole`` instances more."""
+        """Whether the rest serves the minimum and ``whole`` more whole instances as well as before."""
         needs = [SCALE] * (self.least // SCALE + whole) + [self.least % SCALE]
         before = sorted([*self.elsewhere, *self.shares.values()], reverse=True)
         changed = {**self.shares, index: self.shares[index] - part}
@@ -181,21 +183,21 @@ def return_of(ledger: Ledger, lease: Lease, part: Allocation) -> Return:
     vnode = ledger.vnodes[lease.vnode_id]
     after, gone = replace(vnode, allocation=difference(vnode.allocation, part)), part.amounts
     left = {n: a - gone.get(n, 0) for n, a in lease.amounts.items() if a > gone.get(n, 0)}
-    # an empty virtual node goes, unless a process without a request of its own lives on it
+    # an empty virtual node is removed unless it has children or processes, which may hold nothing
     is_gone = not after.allocation.amounts and not _is_used(ledger, vnode.vnode_id)
     return Return(lease, vnode, None if is_gone else after, left)
 
 
 def restore(ledger: Ledger, lease: Lease, done: Return) -> None:
-    """Give the lender in the ledger what it gets back by a return."""
+    """Give the lender back its part of a return, in the ledger."""
     if (more := restored(ledger, lease, done)) is not None:
         ledger.rearrange((), (more,), for_start=True)
 
 
 def restored(ledger: Ledger, lease: Lease, done: Return) -> VNode | None:
-    """The virtual node of a sibling after a return of what it lent: it grows again, up to the sibling's minimum.
+    """The virtual node of a lending sibling after a return: it grows again, up to the sibling's minimum.
 
-    None when the parent was the lender, or the sibling lacks nothing or has no flexible virtual node there any more.
+    None: the parent was the lender, or the sibling lacks nothing or has no flexible virtual node there now.
     """
     borrower = ledger.clusters.get(lease.borrower_id)
     lender = ledger.clusters.get(lease.lender_id)
@@ -210,7 +212,7 @@ def restored(ledger: Ledger, lease: Lease, done: Return) -> VNode | None:
     lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
     gone = _at_most(difference(done.before.allocation, after), lacks)
     slot = ledger.capacities[theirs.parent_id or ""]
-    back = slot.copy().take_most(gone)  # the very instances that were lent
+    back = slot.copy().take_most(gone)  # the same instances that were returned
     if not back.amounts:
         return None
     return replace(theirs, allocation=merged(theirs.allocation, back))
@@ -231,7 +233,7 @@ def _at_most(allocation: Allocation, most: Mapping[str, int]) -> Allocation:
 
 
 def empty_parts(ledger: Ledger) -> Iterator[str]:
-    """Flexible virtual nodes of logical clusters that are empty and unused: work without a request left them.
+    """Flexible virtual nodes of logical clusters that are empty and unused, after work without a request.
 
     The virtual node of a cluster that lent all of it stays, because a return goes back into it.
     """
@@ -250,5 +252,5 @@ def _is_used(ledger: Ledger, vnode_id: str) -> bool:
 
 
 def newest_first(leases: Iterable[Lease]) -> list[Lease]:
-    """The order in which leases are given back and called back; among equals the deepest borrower comes first."""
+    """Leases in the order in which they are returned and reclaimed; of equals the deepest borrower first."""
     return sorted(leases, key=lambda lease: (-lease.since, -lease.borrower_id.count("##"), -lease.lease_id))

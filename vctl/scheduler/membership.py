@@ -1,4 +1,4 @@
-"""Whole nodes of a logical cluster: which nodes it gets from its parent and gives back to have the wanted counts."""
+"""Whole nodes of a logical cluster: the nodes that it takes from its parent, and those that it gives back."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class Shortage:
 def exchange(
     ledger: Ledger, parent_id: str, cluster_id: str | None, wanted: Mapping[str, int]
 ) -> Exchange | Shortage:
-    """The way from the present members to the wanted counts: all templates or none. A missing template counts as 0.
+    """The exchange that gives a cluster the wanted counts: for all templates, or a ``Shortage``.
 
-    Dead members leave first, then idle ones. Alive, undivided nodes of the parent join. Removal is judged first.
+    A missing template counts as 0. Of the idle members, dead ones leave first, then by node id. Alive,
+    undivided nodes of the parent join. A shortage of removable nodes is reported before one of nodes to add.
     """
     own = _by_template(ledger, cluster_id) if cluster_id is not None else {}
     leave: list[VNode] = []
@@ -68,7 +69,7 @@ def exchange(
 
 
 def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
-    """Alive whole nodes of a cluster that nobody uses, by id."""
+    """The whole nodes of a template in a cluster that are alive and unused, by id."""
     return [
         vnode
         for vnode in ledger.slots(cluster_id)
@@ -80,7 +81,7 @@ def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
 
 
 def is_undivided(ledger: Ledger, vnode: VNode) -> bool:
-    """Whether no child and no process holds any of a virtual node."""
+    """Whether no child and no process uses a virtual node."""
     if ledger.children[vnode.vnode_id] or not ledger.capacities[vnode.vnode_id].is_untouched():
         return False
     return vnode.vnode_id not in ledger.homes

@@ -1,8 +1,8 @@
-"""Node classes for one gang: nodes that differ in nothing that the gang asks about are one state with a count.
+"""Node classes for one gang: nodes that are equal in all that the gang asks for are one state with a count.
 
-Input: candidate nodes and the interest of a gang (resource names, selectors, templates). Output: numbered node states,
-how many nodes are in each, and what each has free. The search works on these numbers, so its cost does not depend on
-the number of nodes. This module knows no placement policies and no moves.
+Input: candidate nodes and the interest of a gang (resource names, selectors, templates). Output: numbered
+node states, the number of nodes in each, and the free amounts of each. The search works on these numbers, so
+its cost does not depend on the number of nodes. This module knows no placement policies and no moves.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class SlotTraits(NamedTuple):
     """The properties of a slot that never change during a search.
 
     ``selectors`` has a bit per selector that matches; ``units`` says per resource whether it has instances
-    here; ``waste`` counts free unit resources for which the gang did not ask. Of a slot that can grow, ``ladders`` are
-    the numbers of its ladders per resource (0: none, or each instance has its own), ``fresh`` says that it does not
-    exist yet, ``choice`` that using it rules out other slots of its node.
+    here; ``waste`` counts free unit resources for which the gang did not ask. Of a slot that can grow,
+    ``ladders`` are the numbers of its ladders per resource (0: none, or each instance has its own), ``fresh``
+    says that it does not exist yet, ``choice`` that using it rules out other slots of its node.
     """
 
     selectors: int
@@ -69,7 +69,7 @@ def kind_of(level: int) -> int:
 
 
 class SlotState(NamedTuple):
-    """A slot: the number of its traits, its free amounts, and per unit resource the sorted levels of its instances."""
+    """A slot: the number of its traits, its free amounts, and the sorted instance levels by unit resource."""
 
     trait: int
     free: Vector
@@ -86,10 +86,10 @@ class NodeState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """The properties of nodes that matter to a gang: resource names, selectors (the first matches all), templates.
+    """What a gang asks of nodes: resource names, selectors (the first matches all nodes) and templates.
 
-    ``entry`` is the request that a whole node must hold if the entrypoint is to run there (None: it runs elsewhere);
-    ``want`` is the flexible minimum by name.
+    ``entry`` is the request that a whole node must hold if the entrypoint is to run there (None: it runs
+    elsewhere); ``want`` is the flexible minimum by name.
     """
 
     names: tuple[str, ...]
@@ -143,7 +143,7 @@ class NodeClasses:
         found: list[tuple[str, NodeState, int, Callable[[], Iterator[CandidateNode]]]] = []
         for group in candidates.classes:
             if count := len(group.ids) - missing[id(group)]:
-                # no selector calls these by id, so any other id stands for theirs
+                # no selector names these slots by id, so one placeholder stands for their ids
                 labels = {**group.labels, **dict.fromkeys(lb.OWN, "\0")} if conditions else group.labels
                 state = NodeState((self._slot(labels, group, group.capacity, candidates.way_of(group)),), 0)
                 first = (
@@ -263,7 +263,7 @@ class NodeClasses:
     # ---- properties of a state ----
 
     def clean(self, state_id: int) -> int:
-        """The same node once no phase marks it as used."""
+        """The number of the state without the mark of the phase that used it."""
         state = self.states[state_id]
         return self.intern(NodeState(state.slots, 0)) if state.used else state_id
 
@@ -273,7 +273,7 @@ class NodeClasses:
         return slots[0].free if len(slots) == 1 else sums(slot.free for slot in slots)
 
     def bulk(self, state_id: int) -> int:
-        """The free amounts of a node as one number: thousandths of the largest slot, over all resources asked for."""
+        """The free amounts of a node as one number: thousandths of the largest slot, added up."""
         if state_id not in self._bulk:
             self._bulk[state_id] = sum(self.size(slot.free) for slot in self.states[state_id].slots)
         return self._bulk[state_id]
@@ -287,7 +287,7 @@ class NodeClasses:
         return size
 
     def waste(self, state_id: int) -> int:
-        """The number of free unit resources of a node for which the gang does not ask, but others may."""
+        """The number of free unit resources that the gang does not ask for, in the slot with most of them."""
         return max(self.traits[slot.trait].waste for slot in self.states[state_id].slots)
 
     def options(self, state_id: int) -> tuple[Option, ...]:
@@ -341,7 +341,7 @@ class NodeClasses:
                 yield self.ladders[number]
 
     def used(self, slot: SlotState, r: int) -> Iterator[tuple[Ladder, int]]:
-        """What a search took of a resource from a slot that can grow: (ladder, amount) of the slot or its instances."""
+        """What a search took from a slot that can grow: (ladder, amount) of the slot or its instances."""
         trait = self.traits[slot.trait]
         if not trait.ladders:
             return
@@ -374,7 +374,7 @@ def full_levels(slot: SlotState, r: int) -> int:
 
 
 def covers(budgets: Budgets, way: Way, total: Allocation) -> bool:
-    """Whether a slot could grow over all of its node."""
+    """Whether a slot could grow over the whole node."""
     for name, amount in total.amounts.items():
         if budgets.potential(name, whole_ladder(way, name)) < amount:
             return False

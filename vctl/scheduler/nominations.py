@@ -1,11 +1,12 @@
-"""Nominations: the place that is reserved for a job while running jobs of lower priority are ended for it (Kubernetes:
-nominated pods).
+"""Nominations: the place reserved for a job while jobs of lower priority are ended for it (as in Kubernetes).
 
-In a round the free part of a nominated place is charged in the ledger, so tasks, other queues and growing clusters do
-not use it. The charge is lifted only while the job itself is tried, or a job of the same queue with a higher priority.
+In a round the free part of a nominated place is charged in the ledger, so tasks, other queues and growing
+clusters do not use it. The charge is lifted only while the job itself is tried, or a job of the same queue
+with a higher priority.
 
-Where the job's cluster can grow, a place may lie in clusters above it and in siblings that lend. The cluster grows over
-it when the job starts, by the ordinary search; until then its limits count the promised growth as held.
+Where the job's cluster can grow, a place may lie in clusters above it and in siblings that lend. The cluster
+grows over it when the job starts, by the ordinary search; until then its limits count the promised growth as
+held.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, place_on
 
 Part = tuple[str, Allocation]
-"""A virtual node of the parent, or of a cluster from which the parent grows, and the allocation reserved in it."""
+"""A virtual node of the parent, or of a cluster from which it grows, and the allocation reserved in it."""
 
 
 def by_vnode(parts: Iterable[Part]) -> dict[str, list[Allocation]]:
@@ -38,7 +39,8 @@ def by_vnode(parts: Iterable[Part]) -> dict[str, list[Allocation]]:
 class Nomination:
     """The place reserved for a job. ``priority``: the priority of the job when it was nominated.
 
-    ``awaited``: jobs that are being ended, for this job or another reason, and that return a part of the place.
+    ``awaited``: jobs that are being ended, for this job or another reason, and will return a part of the
+    place.
     """
 
     job_id: int
@@ -49,7 +51,7 @@ class Nomination:
     awaited: frozenset[int] = frozenset()
 
     def stands(self, ledger: Ledger) -> bool:
-        """Whether its pieces are still there and large enough, and the parent may still grow over those above it."""
+        """Whether the virtual nodes of the place still exist and suffice, and its growth is still allowed."""
         for vnode_id, wanted in by_vnode(self.pieces).items():
             vnode = ledger.vnodes.get(vnode_id)
             if vnode is None or not ledger.nodes[vnode.node_id].schedulable:
@@ -64,7 +66,7 @@ class Nomination:
         )  # fmt: skip
 
     def growth(self, ledger: Ledger) -> Growth | None:
-        """The growth of clusters when the job starts; None when the parent cannot grow over one of the pieces."""
+        """The growth of clusters at the start of the job; None: the parent cannot grow over some piece."""
         found = Growth({}, {})
         chain: list[str] | None = None
         for vnode_id, allocation in self.pieces:
@@ -91,7 +93,7 @@ class Growth:
     lent: dict[str, dict[str, int]]
 
     def promise(self, ledger: Ledger, sign: int = 1) -> None:
-        """Let the limits of these clusters count the promise; with ``sign`` -1 no longer."""
+        """Count the promise in the limits of these clusters; ``sign`` -1: remove it again."""
         for cluster_id, amounts in self.gained.items():
             ledger.promise(cluster_id, amounts, sign)
         for cluster_id, amounts in self.lent.items():
@@ -99,7 +101,7 @@ class Growth:
 
 
 def _depth_of(ledger: Ledger, chain: list[str], cluster_id: str) -> int:
-    """The number of clusters of a chain, lowest first, that grow over a piece in this cluster; 0: they cannot."""
+    """The number of clusters of a chain, lowest first, that grow over a piece in a cluster; 0: none can."""
     above = [ledger.clusters[one].parent_id for one in chain]
     if cluster_id in above:
         return above.index(cluster_id) + 1
@@ -120,7 +122,7 @@ class Nominations:
         self._charge(self.nominations)
 
     def reach(self, job: PendingJob) -> frozenset[int]:
-        """The nominations that a job may use: its own; without one those of lower priority in its queue."""
+        """The nominations that a job may use: its own; without one, those of lower priority in its queue."""
         if not self.nominations:
             return frozenset()
         if job.job_id in self.nominations:
@@ -149,9 +151,9 @@ class Nominations:
             self._keep_all()
 
     def seat(self, job: PendingJob) -> tuple[list[Grow], Placed] | None:
-        """The growth and the place of a job in its nominated place alone. Its nomination must be lifted.
+        """The growth and the place of a job within its nominated place; None: it has no place there yet.
 
-        The growth is applied to the ledger.
+        Its nomination must be lifted. The growth is applied to the ledger.
         """
         nomination = self.nominations.get(job.job_id)
         if nomination is None or nomination.awaited or not nomination.stands(self.ledger):
@@ -185,7 +187,7 @@ class Nominations:
 
     @contextmanager
     def lifted(self, reach: Collection[int]) -> Iterator[None]:
-        """Lift the charges of these nominations inside the block; what is still free then is charged again."""
+        """Lift the charges of these nominations inside the block; after it, charge what is still free."""
         if not reach:
             yield
             return
@@ -197,7 +199,7 @@ class Nominations:
             self._keep_all()
 
     def close(self) -> None:
-        """Take all charges back."""
+        """Remove all charges and promises from the ledger."""
         for job_id in [*self._names, *self._growth]:
             self._discharge(job_id)
 
@@ -212,7 +214,7 @@ class Nominations:
             growth.promise(self.ledger, -1)
 
     def _ordered(self, job_ids: Iterable[int]) -> list[Nomination]:
-        """Nominations by priority, then by age: the first ones get what is free now."""
+        """Nominations by priority, then by age; the free capacity is charged for the first ones first."""
         wanted = set(job_ids)
         found = [nomination for job_id, nomination in self.nominations.items() if job_id in wanted]
         return sorted(found, key=lambda nomination: -nomination.priority)
@@ -236,7 +238,7 @@ class Nominations:
 
 
 def _only(capacity: FreeCapacity, parts: Iterable[Allocation]) -> FreeCapacity:
-    """Free capacity of these parts alone, as far as they are free."""
+    """A free capacity with only these parts free, as far as they are free now."""
     only = capacity.copy()
     taken = [only.take_most(allocation) for allocation in parts]
     only.take_most(only.total)

@@ -1,7 +1,8 @@
 """Orders of a queue: each a function from a job to a key. Keys do not change while a job waits, except
 where the order is ``makespan``: there all jobs are filed anew when the plan changes.
 
-To add an order: one function, one entry in ``ORDERS``, one row in the table of ``tests/scheduler/test_orders.py``.
+To add an order: one function, one entry in ``ORDERS``, one row in the table of
+``tests/scheduler/test_orders.py``.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def fifo(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
 def by_priority(job: PendingJob, policy: QueuePolicy) -> OrderKey:
     """Higher priority first, equals by arrival.
 
-    With ageing, priority + waited / ageing decides. Everybody ages at the same rate, so the difference of two jobs
-    never changes, and ``submitted - priority * ageing`` is a key that holds for good.
+    With ageing, priority + waited / ageing decides. All jobs age at the same rate, so the difference of two
+    jobs never changes, and ``submitted - priority * ageing`` is a constant key.
     """
     if policy.ageing_ns is None:
         return (-job.priority, job.job_id)
@@ -37,15 +38,15 @@ def by_priority(job: PendingJob, policy: QueuePolicy) -> OrderKey:
 
 
 def longest(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
-    """Higher priority first, equals by time limit, the longest first: what takes long is not left for the end.
+    """Higher priority first, equals by time limit, the longest first: long jobs are not left for the end.
 
-    The rule of the longest processing time (Graham, 1969), for batches that shall be done early as a whole.
+    The rule of the longest processing time (Graham, 1969), for batches whose last job should end early.
     """
     return (-job.priority * STEP - _limit(job), job.job_id)
 
 
 def shortest(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
-    """Higher priority first, equals by time limit, the shortest first: the mean wait is small, long jobs wait long."""
+    """Higher priority first, equals by time limit, the shortest first: the mean wait is small."""
     return (-job.priority * STEP + _limit(job), job.job_id)
 
 
@@ -61,7 +62,7 @@ def _limit(job: PendingJob) -> int:
 ORDERS: dict[str, Callable[[PendingJob, QueuePolicy], OrderKey]] = {
     FIFO: fifo,
     PRIORITY: by_priority,
-    FAIR: by_priority,  # among the jobs of one user; whose turn it is, ``fairness`` tells
+    FAIR: by_priority,  # among the jobs of one user; ``fairness`` decides which user is next
     LONGEST: longest,
     SHORTEST: shortest,
     MAKESPAN: makespan,
@@ -69,5 +70,5 @@ ORDERS: dict[str, Callable[[PendingJob, QueuePolicy], OrderKey]] = {
 
 
 def order_key(job: PendingJob, policy: QueuePolicy) -> OrderKey:
-    """Where a job stands in its queue."""
+    """The key of a job in the order of its queue."""
     return ORDERS[policy.order](job, policy)

@@ -1,11 +1,13 @@
 """Placement of a whole gang: its fixed groups, whole nodes, flexible minimum and entrypoint.
 
-Input: a cluster of the ledger (or other candidate nodes), a spec, the request of the entrypoint. Output: the pieces
-with their allocations (``Placed``), or the reason why there is no place (``Unplaced``). The ledger is not changed.
+Input: a cluster of the ledger (or other candidate nodes), a spec, the request of the entrypoint. Output: the
+pieces with their allocations (``Placed``), or the reason why there is no place (``Unplaced``). The ledger is
+not changed.
 
-The way: quick necessary conditions (``placement_reasons``), a heuristic with an exact search behind it on classes of
-equal nodes (``placement_search``), real nodes for its answer (``placement_assignment``), then a small search for a
-nicer plan. The cost grows with the number of classes and the size of the gang, not with the number of nodes.
+The steps: quick necessary conditions (``placement_reasons``); a heuristic, then an exact search, on classes
+of equal nodes (``placement_search``); real nodes for its answer (``placement_assignment``); a small search
+for a better plan. The cost grows with the number of classes and the size of the gang, not with the number of
+nodes.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ __all__ = ["BUDGET", "Piece", "Placed", "Unplaced", "place", "place_on"]
 BUDGET = 20_000
 """The number of steps that a search may take back before it gives up."""
 WISH_BUDGET = 400
-"""The part of these steps that may be spent on a nicer plan (fewer nodes, wider spread) once there is a plan."""
+"""The most of these steps for the search of a better plan (fewer nodes, wider spread) after the first."""
 
 MOST_KNOWN = 1_000
 """The number of places that are kept for one scheduling class."""
 Places = dict[int, tuple[ClusterSpec, Placed]]
-"""Stamp of the index -> spec and place. Specs of one class may differ in the labels of their virtual nodes."""
+"""Stamp of the index -> spec and place. Specs of one class may differ in labels of their virtual nodes."""
 
 _RULES = {"STRICT_SPREAD": Rule(distinct=True), "STRICT_PACK": Rule(limit=1)}
 
@@ -44,9 +46,9 @@ _RULES = {"STRICT_SPREAD": Rule(distinct=True), "STRICT_PACK": Rule(limit=1)}
 def place(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET
 ) -> Placed | Unplaced:
-    """Where the gang of a spec goes in what is free in a cluster now, or why it has no place.
+    """The place of the gang of a spec in the present free capacity of a cluster, or why there is none.
 
-    ``entry`` is what the entrypoint asks for; it runs in the first piece that can hold it.
+    ``entry``: the request of the entrypoint, which runs in the first piece that can hold it.
     """
     return place_on(candidates_now(ledger, parent_id), spec, entry, budget=budget)
 
@@ -54,7 +56,10 @@ def place(
 def place_again(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, known: Places
 ) -> Placed | Unplaced:
-    """As ``place``, but equal free capacity gives the place found before. ``known``: places of a scheduling class."""
+    """Like ``place``, but reuses the place found before for equal free capacity.
+
+    ``known``: the places of a scheduling class, which this updates.
+    """
     stamp = ledger.index(parent_id).stamp
     if (before := known.get(stamp)) is not None and (before[0] is spec or before[0] == spec):
         if (placed := _repeated(ledger, before[1])) is not None:
@@ -68,7 +73,7 @@ def place_again(
 
 
 def _is_repeatable(placed: Placed) -> bool:
-    """Whether every piece gets the first choice of its virtual node, so that the choice can be made again."""
+    """Whether every piece has the allocation of ``FreeCapacity.choice``, so that it can be chosen again."""
     apart = len({piece.parent_vnode_id for piece in placed.pieces}) == len(placed.pieces)
     return apart and not (placed.exact and any(piece.allocation.instances for piece in placed.pieces))
 
@@ -90,7 +95,7 @@ def _repeated(ledger: Ledger, known: Placed) -> Placed | None:
 def place_on(
     candidates: CandidateNodes, spec: ClusterSpec, entry: Amounts, *, budget: int = BUDGET
 ) -> Placed | Unplaced:
-    """Where the gang of a spec goes on these candidate nodes, or why it has no place."""
+    """The place of the gang of a spec on these candidate nodes, or why there is none."""
     entry = {name: amount for name, amount in entry.items() if amount}
     if not entry and not _asks_for_anything(spec):
         return _a_place_to_be(candidates, spec)
@@ -99,7 +104,7 @@ def place_on(
         answer, steps = _answer(candidates, spec, question, entry, budget)
         if isinstance(answer, Placed):
             return answer
-        # the last question, the flexible part, says most; but a spent budget must not read as a proof
+        # the last reason says most, but an earlier search that ended at its budget makes it no proof
         worst = replace(answer, exhausted=True) if worst and worst.exhausted else answer
         budget = max(budget - steps, 0)
     return worst or no_capacity_for_entry(entry, [node.resources for g in spec.groups for node in g.nodes])
@@ -107,7 +112,7 @@ def place_on(
 
 @value(frozen=True, slots=True)
 class _Question:
-    """A way to house the entrypoint: the phases, the flexible minimum, and the part of it that must be in one piece."""
+    """One option for the entrypoint: the phases, the flexible minimum, and its part to keep in one piece."""
 
     phases: tuple[Phase, ...]
     flexible: Amounts
@@ -115,7 +120,7 @@ class _Question:
 
 
 def _questions(spec: ClusterSpec, entry: Amounts) -> Iterator[_Question]:
-    """The ways to house the entrypoint: in a bundle that can hold it; else a whole node; else the flexible part."""
+    """The options for the entrypoint: a bundle that can hold it; else a whole node, or the flexible part."""
     phases = _phases(spec, "")
     minimum = spec.flexible_min if spec.flexible else {}
     if not entry or any(holds(bundle, entry) for phase in phases for bundle in phase.bundles):
@@ -160,7 +165,7 @@ def _above_maximum(spec: ClusterSpec, question: _Question) -> Unplaced | None:
 
 
 def _a_place_to_be(candidates: CandidateNodes, spec: ClusterSpec) -> Placed | Unplaced:
-    """A place for a gang that asks for nothing: its process needs a node, too."""
+    """The place of a gang that asks for nothing; if it is flexible, its process still needs a node."""
     if not spec.flexible:
         return Placed((), 0, EMPTY, exact=False)
     slot_id = candidates.first_slot()
@@ -213,7 +218,7 @@ def _with_entry(pieces: tuple[Piece, ...], entry: Amounts, *, exact: bool) -> Pl
 
 @dataclass(slots=True)
 class _Wishes:
-    """Improves a plan within a small budget: PACK on fewer nodes, SPREAD on more, the minimum in one piece."""
+    """Improves a plan within a small budget: PACK on fewer nodes, SPREAD on more, one flexible piece."""
 
     candidates: CandidateNodes
     spec: ClusterSpec
@@ -276,7 +281,7 @@ def _nodes_of(pieces: tuple[Piece, ...], group: int) -> int:
 
 
 def _fewest_nodes(problem: Problem, number: int) -> int:
-    """A lower bound for the nodes of a phase: the emptiest nodes that together have enough of every resource."""
+    """A lower bound of the nodes of a phase: the emptiest nodes that have enough of each resource."""
     wanted = problem.rest[problem.phase_of.index(number)]
     fewest = 1
     for r, need in enumerate(wanted):

@@ -1,6 +1,7 @@
 """Turns the answer of the search, which names node states, into pieces on real nodes with exact allocations.
 
-Nodes in one state are interchangeable; the lowest node id comes first. Works on copies of the free capacities.
+Nodes in one state are interchangeable; the lowest node id comes first. Works on copies of the free
+capacities.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class Assignment:
 
 @dataclass(slots=True)
 class _Trial:
+    """The real nodes by state, and their free capacities, during an assignment.
+
+    ``touched``: state -> a heap of the nodes that were taken before and are in this state now.
+    """
+
     problem: Problem
     fresh: dict[int, Iterator[CandidateNode]] = field(default_factory=dict)
     head: dict[int, CandidateNode] = field(default_factory=dict)
@@ -41,7 +47,7 @@ class _Trial:
     capacities: dict[str, FreeCapacity] = field(default_factory=dict)
 
     def take_nodes(self, state_id: int, many: int) -> list[CandidateNode]:
-        """The real nodes in this state with the lowest ids."""
+        """Take the real nodes in this state with the lowest ids."""
         if self.touched.get(state_id):
             return [self._take_node(state_id) for _ in range(many)]
         taken = [self.head.pop(state_id)] if state_id in self.head else []
@@ -122,7 +128,7 @@ class _Trial:
 
 
 def assign(problem: Problem, found: Found) -> list[Assignment]:
-    """Real nodes and exact allocations for every item of the problem in order, then for the flexible parts."""
+    """Real nodes and exact allocations for the items of the problem in order, then for the flexible parts."""
     trial, capacity_of = _Trial(problem), problem.node_classes.candidates.capacity
     assigned: list[Assignment] = []
     for state_id, move, many, on_one in found.trail:
@@ -196,7 +202,7 @@ def _take(
 
 
 def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...]:
-    """Pieces by rank. Equal bundles of a group are ranked by node id."""
+    """The pieces in order of rank. Equal bundles of a group are ranked by node id."""
     fixed: list[tuple[tuple[int, str, int], Assignment]] = []
     alike: dict[tuple[object, ...], list[Assignment]] = {}
     kinds: dict[int, tuple[object, ...]] = {}  # equal bundles mostly share their amounts

@@ -1,7 +1,7 @@
 """The model of one placement: demands on node classes, moves and bounds. Equal bundles are one demand.
 
-A move puts a bundle on a node and so leads from one node state to another. A bound is the most that one node in a state
-can contribute to a demand. ``Problem`` works them out when they are asked for; ``placement_search`` decides.
+A move puts a bundle on a node, which changes the node state. A bound is the most that one node in a state can
+contribute to a demand. ``Problem`` computes both on demand; ``placement_search`` chooses the moves.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Demand(NamedTuple):
 
 
 Share = tuple[int, int]
-"""The number of a resource, and the level of its instance that is taken, whole or in part."""
+"""The number of a resource, and the level of the instance that is taken whole or in part."""
 
 
 class Move(NamedTuple):
-    """A bundle put into a slot: the slot before and after, the instances taken, and the new state of the node."""
+    """A bundle put into a slot: the slot before and after, the instances taken, the new state of the node."""
 
     before: SlotState
     after: SlotState
@@ -150,7 +150,7 @@ class Problem:
             line, last, demand_id = [], None, 0
             for bundle in phase.bundles:
                 kind = (id(bundle.amounts), bundle.selector, bundle.template, bundle.with_entry)
-                if kind != last:  # equal bundles are mostly one and the same
+                if kind != last:  # equal bundles mostly share their amounts
                     asked = self._vector({} if bundle.template else bundle.amounts)
                     rest = (self._selector_ids[bundle.selector], bundle.template, bundle.with_entry)
                     demand_id, last = ids.setdefault(Demand(number, asked, *rest), len(ids)), kind
@@ -160,7 +160,7 @@ class Problem:
         return lines
 
     def _line_up(self, lines: list[list[tuple[int, Bundle]]]) -> None:
-        """Order phases and bundles: strict phases and those with the fewest places first, then large bundles."""
+        """Order phases and bundles: strict phases and those with few places first, then large bundles."""
         sizes = [self.node_classes.size(demand.request) for demand in self.demands]
         ranked = []
         for number, line in enumerate(lines):
@@ -189,7 +189,7 @@ class Problem:
     # ---- moves ----
 
     def moves(self, state_id: int, demand_id: int) -> tuple[Move, ...]:
-        """Every different way to put a bundle on a node in this state, the way of ``FreeCapacity.pick`` first."""
+        """The different ways to put a bundle on a node in this state, that of ``FreeCapacity.pick`` first."""
         key = (state_id, demand_id)
         if key not in self._moves:
             self._moves[key] = tuple(
@@ -231,7 +231,7 @@ class Problem:
             yield after_taking(slot, demand.request, taken, pristine=pristine), taken
 
     def instances(self, slot: SlotState, r: int, amount: int) -> Iterator[tuple[int, ...]]:
-        """Every different way to choose instances of a slot for an amount, the way of ``FreeCapacity.pick`` first."""
+        """The different ways to choose instances for an amount, that of ``FreeCapacity.pick`` first."""
         levels = slot.levels[r]
         if amount < SCALE:
             fitting = sorted({level for level in levels if share_of(level) >= amount})
@@ -327,7 +327,7 @@ class Problem:
         )
 
     def costs(self, state_id: int) -> Vector:
-        """Per entry of ``limits``, the least growth of that cluster for what is used on a node in this state."""
+        """Per entry of ``limits``, the least growth of that cluster for what is used on such a node."""
         known = self._costs.get(state_id)
         if known is None:
             known = self._costs[state_id] = tuple(self._find_costs(self.node_classes.states[state_id]))
@@ -342,7 +342,7 @@ class Problem:
             )
 
     def depth(self, state_id: int, demand_id: int) -> int:
-        """The least growth for a bundle on a node in this state: twice the levels, plus one if a slot must be made."""
+        """The least growth for a bundle on such a node: twice the levels, plus one if a slot must be made."""
         key = (state_id, demand_id)
         if key not in self._depths:
             demand, node_classes = self.demands[demand_id], self.node_classes
@@ -367,7 +367,7 @@ def after_taking(
         left = list(levels[r])
         left.remove(level)
         rest = share_of(level) - min(request[r], SCALE)
-        if rest or kind_of(level):  # of what can grow it matters how much is used
+        if rest or kind_of(level):  # an instance that can grow stays, because its used amount matters
             left.append(level_of(rest, kind_of(level)))
         levels[r] = tuple(sorted(left))
     return SlotState(slot.trait, free, tuple(levels), pristine)

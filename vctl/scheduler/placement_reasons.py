@@ -1,6 +1,6 @@
-"""Reasons why a gang has no place: the first necessary condition that fails, with numbers in the user's units.
+"""Reasons why a gang has no place: the first necessary condition that fails, with numbers for the user.
 
-Each check is a function from the problem to a reason or None; ``quick_reason`` asks them before the search.
+Each check is a function from the problem to a reason or None; ``quick_reason`` runs them before the search.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def no_capacity_for_entry(entry: Amounts, pieces: Sequence[Amounts]) -> Unplaced
 
 
 def _closest(request: Amounts, capacities: Sequence[Amounts]) -> Shortage:
-    """The resource with the largest gap on every virtual node; if each resource alone fits somewhere, the gap of the
-    virtual node that lacks least. An empty name when some virtual node holds the whole request.
+    """The resource with the largest gap on every virtual node; if each resource alone fits somewhere, the gap
+    of the virtual node that lacks least. An empty name when some virtual node holds the whole request.
     """
     if any(within(request, capacity) for capacity in capacities):
         return "", 0, 0
@@ -237,7 +237,7 @@ def _flexible(problem: Problem) -> Unplaced | None:
 
 
 def _growth(problem: Problem) -> Unplaced | None:
-    """A reason when all nodes together cannot have enough within the limits of the clusters that would grow."""
+    """A reason if all nodes together cannot have enough within the limits of the clusters that would grow."""
     budgets = problem.budgets
     for r, name in enumerate(problem.names):
         wanted = problem.flexible.get(name, 0) + sum(b.amounts.get(name, 0) for _, b in problem.items)
@@ -267,7 +267,10 @@ def _free(problem: Problem) -> tuple[int, ...]:
 
 
 def _matching(problem: Problem, demand: Demand) -> Iterator[Amounts]:
-    """The free amounts of each different slot that a bundle's selector admits; of a unit resource the largest piece."""
+    """The free amounts of each slot state that the selector of a demand admits.
+
+    Of a unit resource: the largest share, or all whole instances if the demand is for whole ones.
+    """
     for state_id in problem.node_classes.counts:
         for slot in problem.node_classes.states[state_id].slots:
             trait = problem.node_classes.traits[slot.trait]

@@ -15,8 +15,9 @@ from vctl.core.values import replace, value
 class Piece:
     """One virtual node to assign out of ``parent_vnode_id``.
 
-    ``rank`` follows the spec: the nodes of the fixed groups in order, then whole nodes (templates by name), then
-    flexible parts (by node id). ``group`` is the index of the fixed group, else -1. ``labels`` are the bundle's own.
+    ``rank`` follows the spec: the nodes of the fixed groups in order, then whole nodes (templates by name),
+    then flexible parts (by node id). ``group`` is the index of the fixed group, else -1. ``labels`` are the
+    bundle's own.
     """
 
     kind: str
@@ -31,9 +32,10 @@ class Piece:
 
 @value(frozen=True, slots=True)
 class Placed:
-    """The place of a whole gang: every piece, the rank of the piece in which the entrypoint runs, and its allocation.
+    """The place of a whole gang: every piece, and the rank and the allocation of the entrypoint's piece.
 
-    ``exact``: the search had to take back a choice; otherwise the heuristic alone found the place.
+    ``entry``: the part of that piece that the entrypoint holds. ``exact``: the search had to take back a
+    choice; otherwise the heuristic alone found the place.
     """
 
     pieces: tuple[Piece, ...]
@@ -51,8 +53,8 @@ class Placed:
 class Unplaced:
     """Why a gang has no place. ``need`` and ``have`` are in 1/10000 units of ``resource``.
 
-    ``resource`` is empty when labels, templates or a policy are the limit; then the numbers are nodes in 1/10000.
-    ``exhausted``: the search ended at its step budget, so this is not a proof.
+    ``resource`` is empty when labels, templates or a policy are the limit; then the numbers are nodes in
+    1/10000. ``exhausted``: the search ended at its step budget, so this is not a proof.
     """
 
     resource: str
@@ -61,7 +63,7 @@ class Unplaced:
     message: str
     exhausted: bool = False
     beyond: str = ""
-    """The reason in the words for a cluster in which everything is free: what was asked, and how much exists."""
+    """The reason in words for a cluster in which everything is free: what was asked, and how much exists."""
 
     @property
     def capacity(self) -> str:
@@ -70,7 +72,7 @@ class Unplaced:
 
 
 def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple[VNode, ...]:
-    """The virtual nodes for placed pieces, with the labels of the parent, their own, and those of the system."""
+    """The virtual nodes for placed pieces, with the labels of the parent, their own, and the system's."""
     made = []
     for piece in pieces:
         vnode_id = f"{cluster_id}/{piece.rank}"

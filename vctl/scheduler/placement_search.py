@@ -1,8 +1,9 @@
 """Search for the place of a gang: depth first over node states, with bounds and a memory of failed states.
 
-The first dive follows a heuristic (best fit for PACK, emptiest node for SPREAD). Where it fails, the search goes back
-and tries every other move, so it finds a place whenever there is one. Equal nodes are one candidate, so permutations
-are tried once. The budget counts the steps taken back, never time.
+The first dive follows a heuristic (best fit for PACK, emptiest node for SPREAD). If it fails, the search goes
+back and tries every other move, so within its budget it finds a place whenever there is one. Equal nodes are
+one candidate, so permutations are tried once. The budget counts the moves taken back and the steps of
+``growth_split``, never time.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Found:
 
 @dataclass(slots=True)
 class Tried:
-    """The outcome of a search: its answer or None, the steps taken back, and whether it stopped at its budget.
+    """The outcome of a search: its answer or None, the steps, and whether it stopped at its budget.
 
-    ``depth`` is the largest number of items that were placed at once.
+    ``depth``: the largest number of items that were placed at once.
     """
 
     found: Found | None
@@ -143,8 +144,8 @@ class _Search:
     def _repeated(self, i: int, state_id: int, move: Move, *, alone: bool) -> Run:
         """A choice, repeated as often as the heuristic would make it again.
 
-        It would while such nodes are left, if the taken nodes rank behind them; or while the taken node
-        has free capacity, if it is the only used node that has.
+        The heuristic repeats it while nodes in this state are left, if a taken node ranks behind them; or
+        while the taken node has free capacity, if it is the only used node that has.
         """
         problem = self.problem
         demand_id, number = problem.items[i][0], problem.phase_of[i]
@@ -159,7 +160,7 @@ class _Search:
         return Run(state_id, move, min(self.world[state_id], self._alike(i)))
 
     def _is_only_used(self, state_id: int, target: int, demand_id: int) -> bool:
-        """Whether no other node that this phase uses can take a bundle, and this node can take it in one way only."""
+        """Whether this node alone, of those that the phase uses, can take a bundle, and in one way only."""
         problem, states = self.problem, self.problem.node_classes.states
         mark = problem.demands[demand_id].phase + 1
         return self._is_plain(target, demand_id) and not any(
@@ -168,7 +169,7 @@ class _Search:
         )
 
     def _is_plain(self, state_id: int, demand_id: int) -> bool:
-        """Whether a bundle goes on such a node in one way only: a single slot that does not grow, no instances."""
+        """Whether a bundle goes on such a node in one way only: one slot without growth, and no instances."""
         problem, demand = self.problem, self.problem.demands[demand_id]
         slots = problem.node_classes.states[state_id].slots
         if len(slots) > 1 or problem.budgets or demand.template or not any(demand.request):
@@ -179,7 +180,7 @@ class _Search:
     def _moved(self, move: Move, demand_id: int, many: int) -> Move:
         """The move that stands for the same move made several times on one node."""
         demand, slot, target = self.problem.demands[demand_id], move.after, move.target
-        for _ in range(many - 1):  # the states between are numbered, as where each step is looked at
+        for _ in range(many - 1):  # also number the states in between, as a search step by step does
             slot = after_taking(slot, demand.request, ())
             target = self.problem.node_classes.intern(NodeState((slot,), demand.phase + 1))
         return Move(move.before, slot, (), target)
@@ -212,7 +213,7 @@ class _Search:
         return world
 
     def _advance(self) -> bool:
-        """Try the moves of the last item until one keeps every bound."""
+        """Try the moves of the last item until one keeps every bound and leads to no known failed state."""
         frame = self.frames[-1]
         for state_id, move in frame.moves:
             if self.steps > self.budget:
@@ -226,7 +227,10 @@ class _Search:
         return False
 
     def _leave(self) -> bool:
-        """Close the last item, which has no moves left: remember the state as failed and take back the item before."""
+        """Close the last item, which has no moves left: note its state as failed, take back the item before.
+
+        False: there is no item before.
+        """
         frame = self.frames.pop()
         self.failed.add(self._key(len(self.frames)))
         if frame.world is not None:
@@ -319,7 +323,7 @@ class _Search:
         if problem.budgets is None and not any(problem.want):
             return []
         parts, used = split(problem, self.world, max(self.budget - self.steps, 0) + 1)
-        # without growth the first choice is part of the heuristic; only going back on it is search
+        # without growth the first split belongs to the heuristic, so it is no step
         self.steps += max(used - (problem.budgets is None), 0)
         return parts
 
@@ -336,7 +340,7 @@ class _Search:
     def _scored(self, i: int, *, first: bool = False) -> list[tuple[tuple[int, ...], int]]:
         """The node states on which item ``i`` fits, with their scores: the least is the best.
 
-        ``first``: only the best matters, so states that are certainly behind it may be missing.
+        ``first``: only the best is needed, so states that certainly rank behind it may be missing.
         """
         problem, node_classes = self.problem, self.problem.node_classes
         demand_id, number = problem.items[i][0], problem.phase_of[i]
@@ -369,10 +373,10 @@ class _Search:
 
 
 def _fill(free: tuple[int, ...], rest: tuple[int, ...]) -> int:
-    """The part of the rest of a group that fits on a node, in thousandths of the scarcest resource."""
+    """How much of the rest of a phase fits on a node, in thousandths; the scarcest resource counts."""
     return min((min(f, r) * 1000 // r for f, r in zip(free, rest, strict=True) if r), default=1000)
 
 
 def search(problem: Problem, budget: int) -> Tried:
-    """Find an assignment of the gang, or prove that there is none, within so many steps."""
+    """Find an assignment of the gang, or prove that there is none, within ``budget`` steps."""
     return _Search(problem, budget).run()

@@ -1,7 +1,7 @@
 """A plan: the starts, waits and preemptions that one round proposes, and how a start is tried on a ledger.
 
-A start of a job or a task names its virtual nodes and the growth of clusters that it needs. ``still_fits`` is the check
-before a commit, ``apply`` and ``revert`` take a start in a ledger and give it back.
+A start of a job or a task names its virtual nodes and the growth of clusters that it needs. ``still_fits`` is
+the check before a commit. ``apply`` takes the resources of a start in a ledger, ``revert`` gives them back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Start:
     node_id: str
     allocation: Allocation
     growth: tuple[Grow, ...] = ()
-    """How the parent and the clusters above it grow first, top level first."""
+    """The growth of the parent and the clusters above it before the start, top level first."""
 
     @property
     def cluster_id(self) -> str:
@@ -54,7 +54,7 @@ class Start:
 
 @value(frozen=True, slots=True)
 class TaskStart:
-    """The start of one task: its place, and how its cluster and those above it grow first, top level first."""
+    """The start of one task: its place, and the growth of its cluster and those above it, top level first."""
 
     task: PendingTask
     growth: tuple[Grow, ...]
@@ -72,7 +72,7 @@ class TaskStart:
 
 @value(frozen=True, slots=True)
 class Wait:
-    """Why the jobs of one shape in one queue do not start."""
+    """Why the jobs of one wait key in a queue do not start. ``shape``: the wait key (``Queue.wait_key``)."""
 
     parent_id: str
     shape: str
@@ -82,7 +82,10 @@ class Wait:
 
 @value(frozen=True, slots=True)
 class TaskWait:
-    """Why a task does not start. ``vnode_id``: the only virtual node on which it waits to start, as load of it."""
+    """Why a task does not start.
+
+    ``vnode_id``: the virtual node that a RANDOM task drew and waits for; its request is load there.
+    """
 
     task_id: str
     message: str
@@ -92,14 +95,20 @@ class TaskWait:
 
 
 class Trial:
-    """Starts of a plan that are still taken in the ledger. Each commit settles one; any other change reverts all."""
+    """The starts of a plan whose resources are still taken in the ledger.
+
+    The commit of each start settles it. Any other change of the state first takes back the rest.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.starts: dict[int, Start] = {}
 
     def settle(self, job_id: int, cluster: Cluster, vnodes: Sequence[VNode]) -> bool:
-        """Keep the start of a job. True: its cluster is in the ledger, and only its processes are to be charged."""
+        """Keep the start of a job. True: its cluster is in the ledger, its process must still be charged.
+
+        False: the start is not among them, or differs; then all starts are reverted.
+        """
         start = self.starts.pop(job_id, None)
         if start is None or start.vnodes != vnodes or start.growth:
             self.take_back()
@@ -112,7 +121,7 @@ class Trial:
         return True
 
     def take_back(self) -> None:
-        """Revert all starts. What comes back does not count as having come free."""
+        """Revert all starts. Their capacity does not count as newly free (``Ledger.grown``)."""
         grown, joined, self.ledger.grown, self.ledger.joined = self.ledger.grown, self.ledger.joined, {}, {}
         while self.starts:
             revert(self.ledger, self.starts.popitem()[1])
@@ -126,22 +135,22 @@ class Plan:
     starts: tuple[Start, ...] = ()
     waits: tuple[Wait, ...] = ()
     cleared: tuple[tuple[str, str], ...] = ()
-    """(parent id, shape) pairs of which no job waits any more."""
+    """(parent id, wait key) pairs that have no waiting job any more."""
     task_starts: tuple[TaskStart, ...] = ()
     task_waits: tuple[TaskWait, ...] = ()
     preempts: tuple[Preempt, ...] = ()
     lapsed: tuple[tuple[str, int], ...] = ()
-    """(parent id, job) of nominations that end because they did not help."""
+    """(parent id, job id) of nominations that end because the job still did not fit."""
     unsearched: bool = False
-    """Whether the next round may find more at once: this round ended at its bound of search steps."""
+    """Whether a next round should follow at once: the search for victims ended at the steps of the round."""
     tasks_deferred: bool = False
     """Whether tasks were put off that may start in the next round."""
     trial: Trial | None = field(default=None, compare=False)
-    """The starts, where they are still taken in the ledger."""
+    """The starts, if they are still taken in the ledger."""
 
     @property
     def proposed(self) -> int:
-        """The number of jobs and tasks that are to start."""
+        """The number of jobs and tasks to start."""
         return len(self.starts) + len(self.task_starts)
 
     @property
@@ -178,7 +187,7 @@ def still_fits(ledger: Ledger, start: Start | TaskStart) -> bool:
 
 @contextmanager
 def _grown(ledger: Ledger, growth: Iterable[Grow]) -> Iterator[bool]:
-    """The ledger with growth applied inside the block; yields whether all of it could be applied."""
+    """Apply growth to the ledger inside the block; yields whether all of it could be applied."""
     done: list[Grow] = []
     try:
         for step in growth:
@@ -219,14 +228,14 @@ def has_place(ledger: Ledger, start: Start | TaskStart, *, anyway: bool = False)
 
 
 def apply(ledger: Ledger, start: Start | TaskStart, run_id: str | None = None) -> None:
-    """Take a start in a ledger, with the growth it needs."""
+    """Apply the growth of a start to a ledger, and take its resources there."""
     for step in start.growth:
         apply_growth(ledger, step)
     take(ledger, start, run_id or start.run_id)
 
 
 def take(ledger: Ledger, start: Start | TaskStart, run_id: str) -> None:
-    """Take a start whose growth is applied already."""
+    """Take the resources of a start whose growth is applied already."""
     if start.cluster is not None:
         ledger.put_cluster(start.cluster)
         ledger.assign_all(start.vnodes)

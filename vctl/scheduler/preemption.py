@@ -1,10 +1,11 @@
-"""Preemption by priority: the jobs to end for one that does not fit, and what to reserve for it until they are gone.
+"""Preemption by priority: the jobs to end for a job that does not fit, and the place to reserve for it.
 
-Only base priorities count, never aged ones: a victim has a strictly lower one than the job it is ended for, so it can
-never take its place back, and there are no cycles.
+Only base priorities count, never aged ones. A victim has a strictly lower priority than the job for which it
+is ended, so it cannot preempt that job in turn, and there are no cycles.
 
-A search works on a copy of the clusters that matter, so it is independent of what happens meanwhile, and its answer is
-compared with the present at its end. A round does a bounded number of steps; the next round goes on with the search.
+A search works on a copy of the clusters that matter, so changes of the state do not disturb it; at its end
+its answer is checked against the present state. A round does a bounded number of steps; the next round
+continues the search.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from vctl.scheduler.work import Work
 MOST_STEPS = 400
 """The steps of one round in the search for victims, about 15 ms. The next round goes on."""
 RETRY_NS = 30 * 10**9
-"""The time after which a search is repeated without an event, because resources may have come back from elsewhere."""
+"""The time after which a search is repeated without an event: other clusters may have returned resources."""
 LOOK_NS = 2 * 10**9
 """The age up to which a look at the running jobs and their losses serves further searches."""
 MOST_RESTARTS = 3
-"""The number of restarts after which the answer of a search is used although something came free meanwhile."""
+"""The number of restarts after which the answer of a search is used although capacity came free meanwhile."""
 
 NOBODY, NOT_EVEN_ALL, LEAVING_DO = "nobody", "not even all", "leaving do"
-"""Why no job is ended: there is none to end; all would not be enough; those that leave anyway are enough."""
+"""Why no job is ended: there is no candidate; all would not be enough; those that end anyway are enough."""
 NoVictims = tuple[str, object, int, int | None]
-"""(Verdict, state for which it holds, time until which it holds, time when a job will have run long enough)."""
+"""(Verdict, state and time until which it holds, time when the next job has run long enough to be ended)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Preemptor:
     begun: set[int] = field(default_factory=set)
     found: list[Preempt] = field(default_factory=list)
     lapsed: list[tuple[str, int]] = field(default_factory=list)
-    """(parent, job) of nominations whose victims are over and with which the job still does not fit."""
+    """(parent id, job id) of nominations whose victims are over although the job still does not fit."""
     unsearched: bool = False
     """Whether a search is left for the next round."""
 
@@ -81,7 +82,11 @@ class Preemptor:
         job: PendingJob,
         reserved: Callable[[], Sequence[Reservation]],
     ) -> bool:
-        """Search victims for a job that does not fit, unless a search was in vain and nothing has changed since."""
+        """Search victims for a job that does not fit, unless an earlier verdict still holds.
+
+        True: a preemption was found, and its nomination added. ``reserved``: returns the job's binding
+        reservations.
+        """
         if not self.active:
             return False
         own = self.holds.nominations.get(job.job_id)
@@ -123,7 +128,7 @@ class Preemptor:
             self.lapsed.append((job.parent_id, job.job_id))
 
     def _is_known(self, verdict: NoVictims, queue: Queue, job: PendingJob) -> bool:
-        """Whether a verdict still holds: nothing has happened since that could change it."""
+        """Whether a verdict still holds: the state on which it depends is the same and its time not over."""
         found, stamp, retry_ns, young_ns = verdict
         if self.now_ns >= min(at for at in (retry_ns, young_ns or retry_ns)):
             return False
@@ -134,7 +139,7 @@ class Preemptor:
         """The state on which a verdict depends."""
         parent_id, running = queue.parent_id, self.running
         state: object = (running.version(parent_id), queue.growths)
-        if found == NOT_EVEN_ALL:  # the ends of jobs of lower priority were counted on
+        if found == NOT_EVEN_ALL:  # the verdict assumes that all jobs of lower priority end
             state = running.ends_from(parent_id, job.priority)
         elif found == LEAVING_DO:
             state = running.leavings
@@ -144,7 +149,7 @@ class Preemptor:
     def _search(
         self, queue: Queue, job: PendingJob, reserved: Callable[[], Reserved]
     ) -> Preempt | str | None:
-        """The jobs to end for a job, or why there are none; None when the next round has to go on."""
+        """The preemption for a job, or the verdict why there is none; None: the next round must continue."""
         search, restarts = queue.search, 0
         if search is not None and search.job != job:
             search = queue.search = queue.look = None  # the look still holds the state of that search
@@ -168,7 +173,7 @@ class Preemptor:
                 if not search.has_candidates:
                     return NOBODY
                 return NOT_EVEN_ALL if search.found is None else LEAVING_DO
-            # something has changed since it began
+            # the state has changed since the search began
             restarts, search, queue.look = search.restarts + 1, None, None
 
     def _begin(self, queue: Queue, job: PendingJob, reserved: Reserved, restarts: int) -> Search:
@@ -198,14 +203,14 @@ class Preemptor:
         return Search(job, look, may_end, leaves, reserved, restarts)
 
     def _state(self, queue: Queue) -> object:
-        """A value that stays the same as long as no job starts or ends in a cluster and nothing comes free there."""
+        """A value that changes if a job of the queue's cluster starts or ends, or capacity comes free."""
         return (
             queue.growths, self.running.version(queue.parent_id), self.running.leavings, len(self.begun),
             self.ledger.versions.get(queue.parent_id, 0),
         )  # fmt: skip
 
     def _preempt(self, job: PendingJob, choice: Choice, reserved: Reserved) -> Preempt | None:
-        """The preemption that a search has found, if it is still right."""
+        """The preemption that a search has found, if it is still valid; else None."""
         running = self.running
         taken = {victim.job.job_id for one in self.found for victim in one.victims}
         for victim in choice.victims:
@@ -231,7 +236,7 @@ class Preemptor:
         return Preempt(job, choice.victims, nomination) if nomination.stands(self.ledger) else None
 
     def _young_ns(self, queue: Queue, job: PendingJob) -> int | None:
-        """When the next job of lower priority will have run long enough."""
+        """The time when the next job of lower priority will have run long enough to be ended."""
         least = queue.policy.min_runtime_ns
         if not least:
             return None
@@ -258,11 +263,11 @@ Reserved = tuple[list[Nomination], list[Part]]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The running jobs of a cluster and their losses at one moment."""
+    """The running jobs of a cluster, and the work that each would lose, at one moment."""
 
     made_ns: int
     growths: int
-    """The number of growths of the queue at that moment."""
+    """``Queue.growths`` at that moment."""
     state: object
     """The state on which verdicts depend."""
     maker: object
@@ -272,7 +277,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The jobs to end, and the place that the waiting job has then. No victims: jobs that end anyway are enough."""
+    """The jobs to end, and the place of the waiting job then. No victims: jobs that end anyway are enough.
+
+    ``gone``: the victims and the jobs that end anyway.
+    """
 
     victims: tuple[Victim, ...]
     gone: frozenset[int]
@@ -283,8 +291,9 @@ class Choice:
 class Search:
     """The search for the victims of one job, which can pause.
 
-    ``may_end`` says which jobs are candidates, ``leaves`` which end anyway, ``reserved`` what is hidden. ``restarts``:
-    how often it began anew because the state had changed; each restart has a smaller budget.
+    ``may_end``: whether a job is a candidate. ``leaves``: whether a job ends anyway. ``reserved``: the hidden
+    capacity. ``restarts``: how often the search began anew because the state had changed; each restart has an
+    eighth of the budget before.
     """
 
     job: PendingJob
@@ -303,9 +312,9 @@ class Search:
         self._work = self._run()
 
     def go_on(self, most: int, *, alone: bool) -> tuple[bool, int]:
-        """Work for at most so many steps: (whether the search is done, the steps that it took).
+        """Work for at most ``most`` steps; returns (whether the search is done, the steps taken).
 
-        Work that costs more and cannot pause is done only if the round does nothing else (``alone``).
+        A part that costs more and cannot pause is done only if the round searches nothing else (``alone``).
         """
         used = 0
         while used + self._next <= most or (alone and not used):
@@ -352,7 +361,10 @@ def is_there(
     returned: Mapping[int, Sequence[Part]],
     reserved: Reserved,
 ) -> bool:
-    """Whether the place that a search found is free once its victims have gone; ``returned``: what each gives back."""
+    """Whether the place that a search found is free once the jobs in ``choice.gone`` have ended.
+
+    ``returned``: job -> what it gives back.
+    """
     given = by_vnode(part for job_id in choice.gone for part in returned.get(job_id, ()))
     hidden = by_vnode([*(part for one in reserved[0] for part in one.pieces), *reserved[1]])
     for vnode_id, allocations in by_vnode(choice.seat.parts).items():

@@ -1,7 +1,7 @@
-"""The trial of a preemption: a copy of a cluster, and of those from which it grows, without some of its running jobs.
+"""The trial of a preemption: a copy of a cluster, and of those from which it grows, less some running jobs.
 
-``Emptied.fits`` answers whether a waiting job has a place then, ``Emptied.seat`` which. All work is done in steps and
-can pause; a step is a look at one virtual node, about 30 µs.
+``Emptied.fits`` tells whether a waiting job has a place then, ``Emptied.seat`` returns that place. All work
+is done in steps and can pause. A step costs as much as filing one virtual node, about 30 µs.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ QUESTION, PER_PIECE = 8, 1
 COPIED = 12
 """The number of virtual nodes that are copied in one step."""
 JOBS = 64
-"""The number of jobs that are looked at between two pauses."""
+"""The number of jobs that are read between two pauses."""
 PER_JOBS = 16
-"""The price of that many jobs in steps."""
+"""The price of ``JOBS`` jobs in steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A place, and what it takes of the virtual nodes that exist now, also of those above its cluster."""
+    """A place, and what it takes of the present virtual nodes, with those of the clusters above."""
 
     placed: Placed
     parts: tuple[Part, ...]
 
 
 class Emptied:
-    """A copy of a cluster, and of the clusters from which it grows, as if some of its running jobs had gone."""
+    """A copy of a cluster, and of the clusters from which it grows, as if some running jobs had gone."""
 
     def __init__(self, ledger: Ledger, running: Running, parent_id: str, jobs: Iterable[RunningJob]) -> None:
         self.ledger = ledger.part(suppliers(ledger, parent_id))
@@ -57,7 +57,7 @@ class Emptied:
         }
         """Job -> what it returns at its end; complete after ``collect``."""
         self.victims: list[Victim] = []
-        """The jobs that hold something, with the work that they would lose; complete after ``collect``."""
+        """The jobs that hold resources, with the work that they would lose; complete after ``collect``."""
         self.cost = len(self.ledger.capacities) // COPIED + 1
         """The price of the copy in steps."""
         self.is_filled = False
@@ -67,7 +67,7 @@ class Emptied:
         self._gone: frozenset[int] = frozenset()
         self._returned: dict[str, dict[int, list[Allocation]]] = {}
         self._filed: dict[str, tuple[int, ...] | None] = {}
-        """Virtual node -> the jobs that are gone in its free capacity as filed; None: it must be filed again."""
+        """Virtual node -> the jobs without which its free capacity is filed; None: it must be filed again."""
         self._stale: dict[str, None] = {}
         self._free = {vnode_id: dict(capacity.free) for vnode_id, capacity in self._bare.items()}
         self._tally: _Tally | None = None
@@ -97,7 +97,7 @@ class Emptied:
                 yield PER_JOBS
 
     def reserve(self, nominations: Iterable[Nomination], others: Iterable[Part]) -> Work[None]:
-        """Hide these nominations and parts, and no others, from now on."""
+        """From now on, hide these nominations and parts, and no others."""
         before = self._reserved
         for one in self._promised:
             self._promise(one, -1)
@@ -116,7 +116,7 @@ class Emptied:
         yield 1
 
     def fits(self, job: PendingJob, gone: frozenset[int]) -> Work[bool]:
-        """Whether a job has a place when these jobs have gone, growth included."""
+        """Whether a job has a place, with or without growth, when these jobs have gone."""
         yield from self._let_go(gone)
         tally = self._tally
         if tally is None or tally.job_id != job.job_id:
@@ -149,7 +149,7 @@ class Emptied:
         return (yield from find_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET))
 
     def _taken(self, steps: Sequence[Grow], placed: Placed) -> tuple[Part, ...]:
-        """What a place and its growth take of the virtual nodes that existed before; the growth is reverted."""
+        """What a place and its growth take of the virtual nodes that existed before; reverts the growth."""
         capacities = self.ledger.capacities
         for piece in placed.pieces:
             capacities[piece.parent_vnode_id].take_exactly(piece.allocation)
@@ -169,7 +169,10 @@ class Emptied:
         )
 
     def needed(self, seat: Seat, chosen: Sequence[Victim]) -> Work[list[Victim]]:
-        """The victims that must go for this very place; the highest priority is spared first, then the largest loss."""
+        """The victims that must go for exactly this place.
+
+        Jobs are spared in the order of priority, the highest first, then of loss, the largest first.
+        """
         taken = by_vnode(seat.parts)
         wanted = {vnode_id: [one.amounts for one in parts] for vnode_id, parts in taken.items()}
         whole = {piece.parent_vnode_id for piece in seat.placed.pieces if piece.whole}
@@ -205,7 +208,7 @@ class Emptied:
         return vnode_id in self._bare and self.ledger.vnodes[vnode_id].cluster_id != self.parent_id
 
     def could_be_free(self, vnode_id: str) -> Amounts:
-        """The free amounts of a virtual node; of resources with instances it may be less."""
+        """An upper bound of the free amounts of a virtual node; exact for resources without instances."""
         free, capacity = self._free[vnode_id], self._bare[vnode_id]
         if not (reserved := self._reserved.get(vnode_id)) or capacity.is_overdrawn():
             return free
@@ -215,7 +218,7 @@ class Emptied:
         return subtract(free, hidden)
 
     def _let_go(self, gone: frozenset[int]) -> Work[None]:
-        """Take over which jobs have gone, in amounts only; ``_sync`` makes the free capacities."""
+        """Set the jobs that have gone, in amounts only; ``_sync`` computes the free capacities."""
         changed: dict[str, None] = {}
         before, self._gone = self._gone, gone
         for number, job_id in enumerate(before ^ gone):
@@ -258,9 +261,9 @@ class Emptied:
 
 
 class _Tally:
-    """An upper bound on the pieces of a gang that fit, kept up to date while jobs go and come back.
+    """An upper bound on the pieces of a gang that fit, updated when jobs go and come back.
 
-    Where the cluster can grow, everything free on a node in the clusters from which it grows counts.
+    If the cluster can grow, the free capacity of all clusters from which it grows counts, added up by node.
     """
 
     def __init__(self, job: PendingJob, emptied: Emptied) -> None:
@@ -284,11 +287,14 @@ class _Tally:
             and not any(ledger.capacities[vnode_id].is_overdrawn() for vnode_id in self._place_of)
             and (not emptied.grows or self._is_free_to_grow(emptied))
         )
-        """Whether "enough" is certain, too."""
+        """Whether ``is_met`` proves that there is a place."""
         self.count(emptied, self._place_of)
 
     def _is_free_to_grow(self, emptied: Emptied) -> bool:
-        """Whether only free capacity limits growth: no maximum, no lender, one virtual node per cluster and node."""
+        """Whether only free capacity limits growth.
+
+        That is: no maximum, no lender, only flexible virtual nodes that grow, one per cluster and node.
+        """
         ledger = emptied.ledger
         chain = growing(ledger, emptied.parent_id)
         names = {name for kind in self._gang.kinds for name, _ in kind}
@@ -329,12 +335,12 @@ def _price(job: PendingJob) -> int:
 
 
 def _left_by(capacity: FreeCapacity, wanted: Iterable[Amounts]) -> dict[str, int]:
-    """The free amounts without these."""
+    """The free amounts less these."""
     return subtract(capacity.free, total(wanted))
 
 
 def _with(capacity: FreeCapacity, allocation: Allocation, wanted: Sequence[Amounts]) -> FreeCapacity | None:
-    """The free capacity without this allocation, if all that is wanted still fits; else None."""
+    """The free capacity less this allocation, if the wanted requests still fit then; else None."""
     if not capacity.fits_exactly(allocation):
         return None
     taken = capacity.copy()

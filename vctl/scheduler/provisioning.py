@@ -1,7 +1,7 @@
 """Provisioning: the nodes that the node provider should add so that waiting jobs and tasks start.
 
-Few nodes are added, of templates that waste little; each addition is proven by a placement on a trial. Idle leases are
-called back first: a machine is requested only where they are not enough.
+It adds few nodes, of templates that waste little; a placement on a trial proves each addition. Idle leases
+are reclaimed first if that saves a node.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.tasking import may_grow
 
 MOST_NODES = 64
-"""The most nodes of one round; the next round asks for more."""
+"""The most nodes of one round; the next round requests more."""
 MOST_OF_GANG = 1000
-"""The most nodes for one gang that needs more than that at once."""
+"""The most nodes for one gang that needs more than ``MOST_NODES`` at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The nodes to request by template, and idle leases to call back, which help before any machine is started."""
+    """The nodes to request by template, and the ids of idle leases to reclaim first."""
 
     nodes: Mapping[str, int]
     called_back: Collection[int] = ()
     spare: Mapping[str, int] = field(default_factory=dict)
-    """Template -> nodes that were requested, have not come yet, and are not needed any more."""
+    """Template -> the number of requested nodes that have not come yet and are not needed any more."""
 
 
 def wanted_nodes(
@@ -55,10 +55,10 @@ def wanted_nodes(
     running: Running | None = None,
     now_ns: int = 0,
 ) -> Wanted:
-    """The nodes of each template to add now. ``present``: template -> existing nodes; ``coming``: requested nodes.
+    """The nodes of each template to add now. ``present``, ``coming``: template -> existing, requested nodes.
 
-    For each waiting job and task, in order, the fewest nodes that let it start are added to a trial, of the templates
-    that waste least. ``idle``: leases that may be called back. The ledger is as before afterwards.
+    For each waiting job and task, in order, a trial gets the fewest nodes that let it start, of the templates
+    that waste least. ``idle``: leases that may be reclaimed. The ledger is left as it was.
     """
     kinds = list(templates)
     running = Running() if running is None else running
@@ -87,7 +87,7 @@ def wanted_nodes(
 
 
 def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, list[Lease]]:
-    """A copy of the ledger in which all idle loans are given back, and the leases that this ends or cuts."""
+    """A copy of the ledger in which all idle leases are given back, and the leases that this ends or cuts."""
     copy = ledger.copy()
     freed: list[Lease] = []
     left = newest_first(leases)
@@ -95,7 +95,7 @@ def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, li
         idle = [lease for lease in left if free_part(copy, lease, left).amounts]
         if not idle:
             return copy, freed
-        for lease in idle:  # a parent may have borrowed what a child gives back: then once more
+        for lease in idle:  # then again: a parent may have borrowed what its child gave back
             part = free_part(copy, lease, left)
             left.remove(lease)
             if part.amounts:
@@ -115,7 +115,7 @@ class _Trial:
         self.units = units
         self.added: dict[str, int] = {}
         self.used: set[str] = set()
-        """Physical nodes on which something found a place."""
+        """Physical nodes on which a job or task got a place."""
         self._expected: dict[str, str] = {}
         """Requested node -> its template."""
         self._largest: dict[str, int] = {}
@@ -126,7 +126,7 @@ class _Trial:
         self._begun: list[Start | TaskStart] = []
 
     def expect(self, coming: Mapping[str, int]) -> None:
-        """Add nodes that were requested already."""
+        """Add the nodes that were requested before."""
         for template in self.templates:
             for _ in range(coming.get(template.name, 0)):
                 self._expected[self._put(template)] = template.name
@@ -134,13 +134,16 @@ class _Trial:
 
     @property
     def spare(self) -> Mapping[str, int]:
-        """Template -> requested nodes that are not used."""
+        """Template -> the number of requested nodes that are not used."""
         return Counter(name for node_id, name in self._expected.items() if node_id not in self.used)
 
     def satisfy_all(
         self, queues: Mapping[str, Queue], tasks: Mapping[str, TaskQueue], running: Running, now_ns: int
     ) -> None:
-        """Place every job and task that waits for resources, in order."""
+        """Place the tasks, then the jobs that wait for resources, in order.
+
+        A shape is left at its first job without a place.
+        """
         for task in [task for queue in tasks.values() for task in queue.tasks.values()]:
             if may_grow(task) and task.bound_vnode_id is None:
                 self.satisfy_task(task)
@@ -213,7 +216,11 @@ class _Trial:
         added[template.name] = nodes
 
     def _by_waste(self, asked: Collection[str]) -> list[Template]:
-        """Templates, the least wasteful first: without unit resources that nobody asked for, then by dominant share."""
+        """Templates, the least wasteful first.
+
+        Templates without unit resources that the request does not name come first, then a small dominant
+        share.
+        """
 
         def waste(template: Template) -> tuple[bool, float, str]:
             amounts = {name: amount for name, amount in template.resources.items() if amount}
@@ -230,7 +237,7 @@ class _Trial:
         return sum(self.added.values())
 
     def _put(self, template: Template) -> str:
-        node_id = f"~{self._made:06}"  # sorts after every real id, so that nodes that exist come first
+        node_id = f"~{self._made:06}"  # sorts after every real id, so that existing nodes come first
         self._made += 1
         total = whole_node(template.resources, self.units)
         self.ledger.put_node(Node(node_id, template.name, total, node_id, template.labels))
@@ -276,7 +283,7 @@ class _Trial:
         return True
 
     def _start(self, job: PendingJob) -> Start | None:
-        """Start a job in the ledger; None: it has no place."""
+        """Apply the start of a job to the ledger; None: it has no place."""
         found = place_or_grow(self.ledger, job.parent_id, job.spec, job.entry)
         if not isinstance(found, tuple):
             return None

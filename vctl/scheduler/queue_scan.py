@@ -1,7 +1,7 @@
 """The scan of one queue in one round: takes its jobs in order, one at a time, and starts or passes each.
 
-A job passes by its scheduling class: the verdict of an equal job stands in for a search. What a passed job means for
-those behind it is decided by the discipline of the queue, by reservations and by preemption.
+If an equal job has a verdict, the job is passed without a search. The discipline of the queue, reservations
+and preemption decide which jobs behind a passed job may start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vctl.scheduler.shared_reservations import Shared, SharedReservations
 from vctl.scheduler.work import finished
 
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]
-"""(Share of the user, key of the first job, sub-queue, the jobs behind that one or None before the first look)."""
+"""(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
 
 
 class QueueScan:
@@ -73,7 +73,7 @@ class QueueScan:
         return not self._heads
 
     def rank(self) -> tuple[float, ...]:
-        """The rank of the queue among all: the least has its turn. It only grows while jobs start."""
+        """The rank of the queue: the queue with the least rank has the next turn. Starts only raise it."""
         if self.shares is None:
             return ()
         return (*self.shares.turn_of(self.queue.parent_id), self._heads[0][0])
@@ -125,10 +125,10 @@ class QueueScan:
         return start
 
     def _next_head(self) -> tuple[PendingJob, SubQueue, Candidates] | None:
-        """Take out the first of the heads; None: it had the wrong place among them and is filed again."""
+        """Take out the first head; None: its key was out of date, and it is filed again."""
         before, key, sub_queue, rest = heappop(self._heads)
         if before < (share := self._share_of(sub_queue.user)):
-            heappush(self._heads, (share, key, sub_queue, rest))  # its user has got more since it was filed
+            heappush(self._heads, (share, key, sub_queue, rest))  # jobs of its user started meanwhile
             return None
         job = self.queue.jobs[key[1]]
         if rest is None:
@@ -139,7 +139,7 @@ class QueueScan:
         return job, sub_queue, rest
 
     def _pass_blocked(self, job: PendingJob, sub_queue: SubQueue, rest: Candidates, verdict: Verdict) -> None:
-        """Pass a job that does not fit into the free capacity: try preemption, else a shared reservation."""
+        """Pass a job that does not fit into the free capacity; try preemption, then a shared reservation."""
         preempts = verdict.reason == jb.INSUFFICIENT and self.preemptor.consider(
             self.queue, sub_queue, job, lambda: self._table.binding(job)
         )
@@ -156,7 +156,7 @@ class QueueScan:
         *,
         beyond: bool,
     ) -> None:
-        """Pass a job for which reservations leave too little free. ``beyond``: not only those of this queue."""
+        """Pass a job for which reservations leave too little free. ``beyond``: shared ones are among them."""
         if beyond:
             rest.shorter_than(job, self._table.reserved)  # a longer job meets the same reservations
         names = ", ".join(one.submission_id for one in binding)
@@ -174,7 +174,7 @@ class QueueScan:
         *,
         more: bool = False,
     ) -> None:
-        """Go on behind a job that waits. The discipline decides what that means for the jobs behind it."""
+        """Report why a job waits, and go on with the jobs behind it as the discipline allows."""
         self._say(sub_queue, reason, message)
         if reason == jb.INFEASIBLE:
             return
@@ -190,15 +190,15 @@ class QueueScan:
             if reason == jb.HEAD_OF_LINE:
                 rest.shorter_than(
                     job, table.reserved
-                )  # who runs longer meets the same reservations, and may be more
+                )  # a longer job meets the same reservations, and maybe more
             else:
                 rest.only(job, table.reserved)
             more = True
         if more or self.policy.discipline == BACKFILL:
-            self._push(sub_queue, rest)  # the next of its shape may be a head as well
+            self._push(sub_queue, rest)  # the next job of the sub-queue may be a head, too
 
     def _pass_settled(self) -> None:
-        """Drop heads whose verdict is known and told, once nothing is reserved for further heads."""
+        """Drop heads whose verdict is known and reported, once further heads get no reservation."""
         if self.preemptor.holds.nominations or self.policy.preempts or self.shared.concerns(self.queue):
             return
         reserved = {self.queue.jobs[job_id].shape for job_id in self._table.reserved}
@@ -213,7 +213,10 @@ class QueueScan:
         heapify(self._heads)
 
     def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
-        """Keep back all jobs of the queue in this round; without ``winners`` nominated jobs may still start."""
+        """Keep back all jobs of the queue in this round. ``winners`` False: nominated jobs may still start.
+
+        Returns True.
+        """
         self._say(sub_queue, reason, message)
         left = []
         for head in self._heads:
@@ -252,10 +255,11 @@ class QueueScan:
         binding: list[Reservation],
         outer: list[Shared],
     ) -> tuple[Start | None, Unplaced | None]:
-        """Start a job in capacity that is not reserved (applied to the ledger), or why it would not fit without
-        reservations either. (None, None): only reservations are in its way.
+        """Start a job in capacity that is not reserved; the start is applied to the ledger.
 
-        ``outer``: shared reservations. Most waiting jobs have too little anyway, which is seen without hiding these.
+        Returns (start, None), or (None, the reason why the job does not fit even without reservations), or
+        (None, None): only reservations keep it from starting. ``outer``: shared reservations. They are hidden
+        only if the capacity without them could be enough.
         """
         if not outer:
             found = self._start(job, shape, binding, why=True)
@@ -276,7 +280,10 @@ class QueueScan:
         *,
         why: bool,
     ) -> Start | Unplaced | None:
-        """Place a job; its parent grows when it has too little free. ``why``: give the reason if there is no place."""
+        """Place a job; its parent grows if it has too little free capacity.
+
+        ``why``: return the reason if there is no place. None: no reason was searched.
+        """
         can_grow = self.ledger.clusters[job.parent_id].spec.flexible
         if not binding:
             found = None if can_grow and not self._has_capacity(shape) else self._place(job)
@@ -285,7 +292,7 @@ class QueueScan:
             grown = self._grow(job) if can_grow else found
             if not isinstance(grown, Unplaced) or not why:
                 return grown
-            found = found or self._place(job)  # the cluster without growth gives the reason
+            found = found or self._place(job)  # the reason is that of the cluster without growth
             return _with_doubt(found, grown) if isinstance(found, Unplaced) else None
         if not can_grow and not self._has_capacity(shape):
             return None
@@ -333,7 +340,7 @@ class QueueScan:
         return start
 
     def _count(self, start: Start) -> None:
-        """Let a start count for the decisions that follow in this round."""
+        """Note a start in the counts, shares and reservations of this round."""
         job = start.job
         self.preemptor.count(job)
         self.shared.note_start(job)
@@ -353,7 +360,7 @@ class QueueScan:
         return Verdict(*reason, stamp, found.exhausted, nominations)
 
     def _say(self, sub_queue: SubQueue, reason: str, message: str) -> None:
-        """Record why a sub-queue waits, if that has changed. The first of its jobs in order decides the reason."""
+        """Report why a sub-queue waits, if that has changed. The first job of the wait key decides."""
         key = self.queue.wait_key(sub_queue)
         if key in self._said:
             return

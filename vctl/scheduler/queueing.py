@@ -1,7 +1,8 @@
 """Queues: the pending jobs of one cluster by scheduling class, so that equal jobs are judged once.
 
-A class that did not fit keeps its verdict until something came free that could help it (``reconsider``,
-``regard_growth``), the capacity of the cluster changed (``judge_capacity``), or the policy did (``arrange``).
+A class that did not fit keeps its verdict until capacity came free that could help it (``reconsider``,
+``regard_growth``), the capacity of the cluster changed (``judge_capacity``), or the policy changed
+(``arrange``).
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Queue:
         self.timed: set[int] = set()
         """Jobs with a begin time."""
         self.emptied: set[str] = set()
-        """Wait keys that were told and whose last job left since the last commit."""
+        """Wait keys with a reported reason whose last job has left since the last commit."""
         self.told: dict[str, tuple[str, str]] = {}
-        """Wait key -> (reason, message) that was told last."""
+        """Wait key -> (reason, message) that was reported last."""
         self.places: dict[str, Places] = {}
         """Shape without a waiting job -> the places of its gangs, for the next job of that shape."""
         self.kept: dict[int, Reservation] = {}
@@ -63,12 +64,12 @@ class Queue:
         self.planned: object = None
         """The state for which places were planned, where the order is ``makespan``."""
         self.growths = 0
-        """The number of times that something came free."""
+        """The number of times that capacity came free."""
         self.times_nominated = 0
         """The number of times that the nominations changed."""
         self.look: Look | None = None
         self.search: Search | None = None
-        """Of preemption: the running jobs at the last look, and the search that goes on in the next round."""
+        """Preemption: the running jobs at the last look, and the search to continue in the next round."""
         self.again_ns: int | None = None
         """When to scan the queue again, because a running job will have run long enough to be ended."""
 
@@ -105,7 +106,7 @@ class Queue:
             shape.forget_nominations()
 
     def note_again(self, at_ns: int | None) -> None:
-        """Scan this queue again at that time, also when nothing else happens."""
+        """Scan this queue again at that time, even if nothing else happens."""
         if at_ns is not None and (self.again_ns is None or at_ns < self.again_ns):
             self.again_ns = at_ns
 
@@ -137,7 +138,7 @@ class Queue:
         return sub_queue
 
     def drop(self, job_id: int) -> None:
-        """A job left the queue."""
+        """Remove a job, if it is in the queue."""
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
@@ -185,7 +186,7 @@ class Queue:
         self.recall(self.told)
 
     def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
-        """Take over the reasons that were told before. Those without a waiting job are to be cleared."""
+        """Take over the reasons that were reported before; keys without a waiting job go to ``emptied``."""
         self.told = dict(told)
         keys = {
             self.wait_key(sub_queue)
@@ -200,7 +201,7 @@ class Queue:
             self.emptied.add(key)
 
     def wait_key(self, sub_queue: SubQueue) -> str:
-        """The wait key of a sub-queue: the name under which the reason for waiting of its jobs is told."""
+        """The wait key of a sub-queue: the name under which the wait reason of its jobs is reported."""
         if self.policy.max_running_per_user is None:
             return sub_queue.shape
         return f"{sub_queue.shape};user={sub_queue.user}"
@@ -213,7 +214,10 @@ class Queue:
         return (job.user if by_user else "", priority, winner)
 
     def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
-        """Forget the verdicts on shapes that these virtual nodes, in which something came free, could help."""
+        """Put verdicts in doubt, on shapes that may fit after capacity came free in these virtual nodes.
+
+        ``stands`` decides about such a verdict when the next job of the shape is tried.
+        """
         slots = [vnode_id for vnode_id in grown if vnode_id in ledger.capacities]
         if not slots:
             return
@@ -224,7 +228,7 @@ class Queue:
                 shape.forget_nominations()
             reserved = [sub_queue for sub_queue in shape.sub_queues.values() if sub_queue.blocked_by]
             if shape.grown is not None:
-                shape.judge(None)  # not tried since an earlier growth, which may have become larger
+                shape.judge(None)  # not tried since capacity came free before: there may be more by now
             verdict = shape.verdict
             if verdict is None and not reserved:
                 continue
@@ -235,7 +239,7 @@ class Queue:
                     sub_queue.blocked_by = ()
 
     def judge_capacity(self, ledger: Ledger) -> None:
-        """Forget verdicts whose reason is wrong now: infeasible has become feasible, or the other way round."""
+        """Forget verdicts whose reason is wrong now: infeasible became feasible, or the other way round."""
         capacity = self.feasibility.capacity(ledger)
         if capacity == self.judged_at:
             return
@@ -254,12 +258,12 @@ class Queue:
         if ledger.index(self.parent_id).stamp in shape.places:
             return True
         if is_short(ledger, self.parent_id, job.spec, shape.count):
-            return False  # there is too little in all
+            return False  # the free capacity is too small in total
         can_grow = ledger.clusters[self.parent_id].spec.flexible
         return can_grow or could_help(ledger, self.parent_id, job.spec, job.entry, slots)
 
     def stands(self, ledger: Ledger, shape: SchedulingClass) -> bool:
-        """Whether the verdict of a class holds: nothing came free that may help, or other starts have taken it."""
+        """Whether the verdict of a class holds: no capacity that may help came free, or others took it."""
         verdict = shape.verdict
         if verdict is None or shape.grown is None:
             return verdict is not None
@@ -270,7 +274,7 @@ class Queue:
         return True
 
     def forget_verdicts(self) -> None:
-        """Judge every shape anew."""
+        """Forget all verdicts and known places."""
         self.growths += 1
         self.places.clear()
         for shape in self.shapes.values():
@@ -278,7 +282,10 @@ class Queue:
             shape.places.clear()
 
     def regard_growth(self, ledger: Ledger) -> None:
-        """Something came free where this cluster can grow: forget the verdicts on shapes for which there is enough."""
+        """Judge the verdicts again after capacity came free in this cluster or where it can grow from.
+
+        An uncertain verdict is forgotten. A certain one is put in doubt if the shape could fit now.
+        """
         self.growths += 1
         for shape in self.shapes.values():
             told = shape.blocked
@@ -287,10 +294,10 @@ class Queue:
                 shape.forget()
             elif self.can_help(ledger, shape, []):
                 shape.forget()
-                shape.verdict, shape.grown = told, []  # it holds again if others take what came free
+                shape.verdict, shape.grown = told, []  # it holds again if other starts take the capacity
 
     def reserved_after(self, now_ns: int) -> Iterator[int]:
-        """The reserved starts that are still to come."""
+        """The reserved starts of the last round that are in the future."""
         for reservation in self.kept.values():
             if reservation.start_ns is not None and reservation.start_ns > now_ns:
                 yield reservation.start_ns
@@ -326,7 +333,7 @@ class Candidates:
         raise StopIteration
 
     def shorter_than(self, job: PendingJob, also: Collection[int]) -> None:
-        """From here on yield only jobs with a shorter time limit than this job, and the jobs in ``also``."""
+        """From now on, yield only jobs with a shorter time limit than this job, and the jobs in ``also``."""
         if job.time_limit_ns is not None:
             below_ns = self._below_ns
             self._below_ns = job.time_limit_ns if below_ns is None else min(below_ns, job.time_limit_ns)
@@ -335,7 +342,7 @@ class Candidates:
         self._also = also
 
     def only(self, job: PendingJob, these: Collection[int]) -> None:
-        """Behind this job yield only these jobs."""
+        """From now on, yield only those of these jobs that stand behind this job in the sub-queue."""
         last, policy, found = order_key(job, self._queue.policy), self._queue.policy, []
         for job_id in these:
             other = self._queue.jobs[job_id]

@@ -1,7 +1,8 @@
 """Replacement of dead nodes: which gangs are broken, and where the virtual nodes on a dead node move.
 
-Everything on a dead whole node moves together, at the highest level where the cluster above has a spare: an alive and
-undivided node of the same template. A slice gets a new place by its spec; amounts above a minimum are lost.
+Everything on a dead whole node moves together, at the highest level at which the cluster above has a spare:
+an alive and undivided node of the same template. A slice gets a new place by its spec. Amounts above a
+minimum are lost.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ class Replaced:
 
 
 class Move(NamedTuple):
-    """Virtual nodes to remove and to place, and which of them replace which.
+    """Virtual nodes to remove and to place, and the pairs that replace each other.
 
-    A move is possible in the ledger at the moment when it is yielded. The caller applies it before it takes the next.
+    A move is possible in the ledger when it is yielded; the caller must apply it before it takes the next
+    move.
     """
 
     removed: tuple[str, ...]
@@ -43,9 +45,9 @@ class Move(NamedTuple):
 
 
 def whole_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
-    """Move the whole virtual nodes on dead nodes to spares. Those without a spare stay listed.
+    """The moves of the whole virtual nodes on dead nodes to spares. Virtual nodes without a spare stay.
 
-    Nodes with the most clusters on them come first: their work waits for its node.
+    Nodes with the most clusters on them come first.
     """
     chains = {node_id: whole_chain(ledger, node_id) for node_id in dead}
     for node_id in sorted(chains, key=lambda node_id: (-len(chains[node_id]), node_id)):
@@ -56,7 +58,7 @@ def whole_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
 
 
 def replace_dead(ledger: Ledger) -> None:
-    """Make all the moves that are possible, as the upkeep of a scheduler does before anything starts."""
+    """Make all possible moves in a ledger, as a scheduler does before it starts jobs."""
     is_moving = True
     while is_moving:
         dead = [
@@ -69,11 +71,11 @@ def replace_dead(ledger: Ledger) -> None:
 
 
 def whole_chain(ledger: Ledger, node_id: str) -> list[VNode]:
-    """The virtual nodes that are all of a physical node, outermost first."""
+    """The virtual nodes that span a whole physical node, outermost first."""
     chain: list[VNode] = []
     inside = ledger.children[node_id]
     while whole := [ledger.vnodes[child] for child in inside if ledger.vnodes[child].whole]:
-        chain.append(whole[0])  # there is one at most; beside it may lie slices that hold nothing
+        chain.append(whole[0])  # there is at most one, beside slices that hold nothing
         inside = ledger.children[whole[0].vnode_id]
     return chain
 
@@ -87,7 +89,7 @@ def below(ledger: Ledger, vnode_id: str) -> list[VNode]:
 
 
 def spare(ledger: Ledger, cluster_id: str, template: str) -> VNode | None:
-    """The first alive whole node of a cluster that nobody uses."""
+    """The unused, alive whole node of a template with the lowest node id in a cluster; None: no such node."""
     return _first(
         ledger, cluster_id,
         lambda group: group.template_id == template and group.untouched,
@@ -98,7 +100,7 @@ def spare(ledger: Ledger, cluster_id: str, template: str) -> VNode | None:
 def _first(
     ledger: Ledger, cluster_id: str, of: Callable[[SlotClass], bool], will_do: Callable[[VNode], bool]
 ) -> VNode | None:
-    """The virtual node with the lowest node id in a class that passes ``of`` that itself passes ``will_do``."""
+    """The virtual node with the lowest node id that passes ``will_do`` and whose class passes ``of``."""
     found = []
     for group in filter(of, ledger.index(cluster_id).classes.values()):
         vnodes = (ledger.vnodes[vnode_id] for vnode_id in group.ids)
@@ -108,7 +110,11 @@ def _first(
 
 
 def _move(ledger: Ledger, vnode: VNode) -> Move | None:
-    """Move a whole virtual node with everything in it, if nothing runs there any more and there is a spare."""
+    """The move of a whole virtual node with all virtual nodes in it to a spare.
+
+    None: a process or a slice of a job is still there, the virtual node is empty and its cluster is being
+    removed, there is no spare, or a slice does not fit on the spare.
+    """
     parts = [vnode, *below(ledger, vnode.vnode_id)]
     cluster = ledger.clusters[vnode.cluster_id]
     assert cluster.parent_id is not None
@@ -129,7 +135,7 @@ def _ends_with_its_job(ledger: Ledger, vnode: VNode) -> bool:
 
 
 def _moved(ledger: Ledger, parts: list[VNode], slot: VNode) -> list[VNode] | None:
-    """The same virtual nodes in another slot; None when a slice among them does not fit there."""
+    """The same virtual nodes in another slot; None: a slice among them does not fit there."""
     top = parts[0].parent_id or ""
     new: dict[str, VNode] = {top: slot}
     capacities = {top: FreeCapacity(slot.allocation)}
@@ -150,14 +156,17 @@ def _moved(ledger: Ledger, parts: list[VNode], slot: VNode) -> list[VNode] | Non
 
 
 def inherit(old_parent: VNode, vnode: VNode, new_parent: VNode) -> dict[str, str]:
-    """The labels of a virtual node below a new parent: those of the parent, its own, and those of the system."""
+    """The labels of a virtual node below a new parent: those of the parent, its own, and the system's."""
     own = {key: value for key, value in vnode.labels.items() if old_parent.labels.get(key) != value}
     system = {lb.VNODE_ID: vnode.vnode_id, lb.VCLUSTER_ID: vnode.cluster_id}
     return {**new_parent.labels, **own, **system}
 
 
 def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
-    """The fixed node of the spec that a virtual node is: the number of its group (-1: none), and the request."""
+    """The fixed node of the spec for which a virtual node was made: the number of its group, and the request.
+
+    The number is -1 if the spec has no such fixed node.
+    """
     cluster = ledger.clusters[vnode.cluster_id]
     asked = [(number, node) for number, group in enumerate(cluster.spec.groups) for node in group.nodes]
     fixed = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id] if ledger.vnodes[v].kind == FIXED)
@@ -170,11 +179,11 @@ def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
     return -1, FixedNode(vnode.allocation.amounts)
 
 
-# ---- slices: a new place in the parent; only unused slices are moved ----
+# ---- slices get a new place in the parent; only unused slices are moved ----
 
 
 def slice_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
-    """Give the slices of dead nodes new places, innermost first. Those without a new place stay listed."""
+    """The moves of the slices of dead nodes, innermost first. Slices without a new place stay."""
     for node_id in sorted(dead):
         for vnode in reversed(below(ledger, node_id)):
             if vnode.whole or vnode.vnode_id not in ledger.vnodes or vnode.node_id != node_id:
@@ -237,7 +246,7 @@ def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation) -> M
 
 
 def _flexible(ledger: Ledger, vnode: VNode) -> Iterator[Move]:
-    """Moves of a flexible part: the amounts that the minimum lacks without it are placed anew, the rest is lost."""
+    """Moves of a flexible part: the amounts that the minimum lacks get a new place, the rest is lost."""
     cluster = ledger.clusters[vnode.cluster_id]
     missing = {n: min(a, vnode.allocation.amounts.get(n, 0)) for n, a in short(ledger, cluster).items()}
     missing = {n: a for n, a in missing.items() if a}
@@ -281,5 +290,5 @@ def short(ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
 
 
 def is_published(cluster: Cluster) -> bool:
-    """Whether a runtime must learn of new nodes of a cluster: not where the cluster only holds other clusters."""
+    """Whether a runtime must learn of new nodes of a cluster: not if it only holds other clusters."""
     return cluster.kind != LOGICAL or not cluster.divisible

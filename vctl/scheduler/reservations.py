@@ -1,7 +1,7 @@
-"""Reservations: the place and the start that are kept for a waiting job, and what they leave free for other jobs.
+"""Reservations: the place and the start that are kept for a waiting job, and the capacity left for others.
 
-``backfill`` finds reservations. ``Claims`` says how much of a virtual node must stay free for them, ``View`` shows the
-free capacity of a cluster without that.
+``backfill`` finds reservations. ``Claims`` computes how much of a virtual node must stay free for them,
+``View`` is the free capacity of a cluster less these amounts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOR_EVER = 1 << 63
 
 @value(frozen=True, slots=True)
 class Reservation:
-    """A place kept for a job from a start on. ``start_ns`` None: a job without a time limit has to end before."""
+    """A place kept for a job from a start on. ``start_ns`` None: no start is known, so it binds every job."""
 
     job_id: int
     submission_id: str
@@ -33,7 +33,7 @@ class Reservation:
     """When the time limit would end the job; None: it has no limit."""
     placed: Placed = field(compare=False)
     claims: tuple[tuple[str, dict[Part, int]], ...] = field(compare=False)
-    """What the place takes: (virtual node, amounts by part)."""
+    """The amounts that the place takes: (virtual node, amounts by part)."""
 
     @classmethod
     def of(cls, job: PendingJob, start_ns: int | None, placed: Placed) -> Reservation:
@@ -48,7 +48,7 @@ class Reservation:
         return self.start_ns is not None and self.start_ns <= now_ns
 
     def binds(self, end_ns: int | None) -> bool:
-        """Whether a job that runs from now to ``end_ns`` (None: for ever) could still run at the reserved start."""
+        """Whether a job that runs from now to ``end_ns`` (None: for ever) may run at the reserved start."""
         return self.start_ns is None or end_ns is None or end_ns > self.start_ns
 
     def lasts_at(self, moment_ns: int) -> bool:
@@ -58,7 +58,7 @@ class Reservation:
         return self.end_ns is None or self.end_ns > moment_ns
 
     def stands(self, ledger: Ledger, parent_id: str) -> bool:
-        """Whether the virtual nodes of its pieces are still there and large enough."""
+        """Whether the virtual nodes of its pieces still exist, take work and are large enough."""
         for piece in self.placed.pieces:
             vnode = ledger.vnodes.get(piece.parent_vnode_id)
             if vnode is None or vnode.cluster_id != parent_id or vnode.node_id != piece.node_id:
@@ -85,9 +85,9 @@ class Claims:
                 self.on.setdefault(vnode_id, []).append((one, parts))
 
     def needed(self, vnode_id: str, since_ns: int, until_ns: int) -> dict[Part, int]:
-        """The amounts that a job which runs over a span must leave free at its beginning.
+        """The amounts that a job which runs over a span must leave free at its begin.
 
-        That is the maximum over the reserved starts within the span: the claims then, less what comes free before.
+        It is the maximum, over the reserved starts in the span, of the claims then less the returns before.
         """
         claims = self.on[vnode_id]
         if len(claims) == 1:
@@ -121,7 +121,7 @@ class Claims:
         return True
 
     def hide(self, capacity: FreeCapacity, vnode_id: str, since_ns: int, until_ns: int) -> Allocation:
-        """Take the claimed amounts from free capacity, as far as they are free; returns what was taken."""
+        """Take the needed amounts from a free capacity, as far as they are free; returns what was taken."""
         if max(capacity.free.values(), default=0) <= 0:
             return EMPTY
         needed = self.needed(vnode_id, since_ns, until_ns)
@@ -134,7 +134,7 @@ class Claims:
 def _level(
     claims: Iterable[tuple[Reservation, dict[Part, int]]], moment: int, back: Iterable[dict[Part, int]]
 ) -> dict[Part, int]:
-    """The claims at a moment, less what has come back by then."""
+    """The claims at a moment, less the returns by then."""
     level: dict[Part, int] = {}
     for reservation, parts in claims:
         if reservation.lasts_at(moment):
@@ -168,7 +168,7 @@ def _part_of(capacity: FreeCapacity, part: Part) -> int:
 
 
 class View:
-    """The free capacity of a cluster without what reservations need. It follows the starts of a round."""
+    """The free capacity of a cluster less what reservations need, updated by the starts of a round."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class View:
         return self._stamp == self.ledger.index(self.parent_id).stamp
 
     def _claimed_and_free(self) -> Iterable[str]:
-        """Virtual nodes with claims, without most of those on which nothing is free."""
+        """The virtual nodes with claims; most of those without free capacity are left out."""
         classes = self.ledger.index(self.parent_id).classes.values()
         free = [group for group in classes if any(group.capacity.free.values())]
         if sum(len(group.ids) for group in free) >= len(self.claims.on):
@@ -218,7 +218,7 @@ class View:
             self.hidden[vnode_id] = taken.amounts
 
     def follow(self, vnode_ids: Iterable[str], profile: AvailabilityProfile) -> None:
-        """Follow starts on these virtual nodes."""
+        """Update the view after starts on these virtual nodes."""
         self.claims.profile = profile
         capacities = self.ledger.capacities
         changed = [vnode_id for vnode_id in dict.fromkeys(vnode_ids) if vnode_id in capacities]
@@ -253,7 +253,7 @@ class View:
         return self._alike
 
     def place(self, job: PendingJob) -> Placed | None:
-        """The place of a job in what the view shows as free."""
+        """The place of a job in the free capacity of the view."""
         if self._index is None:
             self._index = self.ledger.index_with(self.parent_id, self.capacities)
         found = place_on(candidates_in(self.ledger, self._index, self.capacities), job.spec, job.entry)

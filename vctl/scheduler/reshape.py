@@ -1,4 +1,4 @@
-"""Reshaping: gives a cluster made by a resource spec the virtual nodes that its new spec wants, in a ledger."""
+"""Reshaping: gives a cluster with a resource spec the virtual nodes of its new spec, in a ledger."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def reshape(
 ) -> Unplaced | InUse | None:
     """Give a cluster its new fixed nodes and flexible minimum. None: done; else the ledger must be discarded.
 
-    Groups that stay keep their virtual nodes, groups that go must be idle, flexible parts change in place. The idle
-    part of what a lower minimum frees is given back. A parent without free capacity grows if it can; its steps are
-    added to ``growth``.
+    Groups that stay keep their virtual nodes, groups that go must be idle, flexible parts change in place.
+    Idle amounts above the new minimum are given back. A parent without free capacity grows if it can; its
+    steps are added to ``growth``.
     """
     gone, wanted = _match(ledger, cluster_id, old, new)
     for vnode in gone:
@@ -88,21 +88,21 @@ def _match(
     return gone, tuple(wanted)
 
 
-# ---- more for a cluster that has flexible virtual nodes: at most one of them on each physical node ----
+# ---- more pieces for a cluster: at most one flexible virtual node on each physical node ----
 
 
 def joined(ledger: Ledger, cluster_id: str, piece: Piece) -> VNode:
-    """The virtual node for a placed piece. A flexible piece joins the flexible virtual node in the same slot."""
+    """The virtual node for a placed piece. A flexible piece joins the flexible virtual node in its slot."""
     if piece.kind == FLEXIBLE and flexible_in(ledger, cluster_id, piece.parent_vnode_id) is not None:
         return enlarged(ledger, cluster_id, piece.parent_vnode_id, piece.allocation)
     return vnodes_of(ledger, cluster_id, [replace(piece, rank=next_rank(ledger, cluster_id))])[0]
 
 
 def place_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> Placed | Unplaced:
-    """Place pieces for a cluster that has virtual nodes already, at most one of them flexible on each physical node.
+    """Place more pieces for a cluster, which keeps at most one flexible virtual node on each physical node.
 
-    A parent may have several virtual nodes on one physical node. Where the cluster has a flexible virtual node in one
-    of them, a flexible piece must not go into another.
+    A parent may have several virtual nodes on one physical node. Where the cluster has a flexible virtual
+    node in one of them, a flexible piece must not go into another.
     """
     parent_id = ledger.clusters[cluster_id].parent_id
     assert parent_id is not None
@@ -122,7 +122,7 @@ def place_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> Placed | U
 
 
 def _grow_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> tuple[list[Grow], Placed] | Unplaced:
-    """As ``place_more``, but the parent grows in the ledger first. Without a place the ledger stays as it was."""
+    """Like ``place_more``, but the parent grows in the ledger. Without a place the ledger stays as it was."""
     parent_id = ledger.clusters[cluster_id].parent_id
     assert parent_id is not None
     barred: set[str] = set()
@@ -137,7 +137,7 @@ def _grow_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> tuple[list
         made = {step.after.vnode_id: step.after for step in steps}
         for step in reversed(steps):
             revert_growth(ledger, step)
-        for slot in apart:  # a new virtual node would be made in the nearest existing one above
+        for slot in apart:  # bar the nearest virtual node above that exists without the growth
             slot_id = slot.vnode_id
             while slot_id not in ledger.vnodes:
                 slot_id = made[slot_id].parent_id or ""

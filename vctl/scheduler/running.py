@@ -1,4 +1,4 @@
-"""The running jobs by the cluster to which they were submitted, with the counts for limits, shares and preemption."""
+"""The running jobs by parent cluster, with the counts for limits, shares and preemption."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, total
 
 Held = tuple[object, tuple[tuple[str, Allocation], ...], dict[str, int]]
-"""(State for which it holds, (virtual node, allocation) pairs of a job, their sum)."""
+"""(State for which the rest is valid, (virtual node, allocation) pairs of a job, their sum)."""
 
 
 class Running:
@@ -19,7 +19,7 @@ class Running:
         self.jobs: dict[int, RunningJob] = {}
         self.of_parent: dict[str, dict[int, RunningJob]] = {}
         self.leaving: set[int] = set()
-        """Jobs that are being ended, for whatever reason."""
+        """Jobs that are being ended, for any reason."""
         self.tasks: dict[int, set[str]] = {}
         """Job -> the runs of its tasks."""
         self._of_user: dict[tuple[str, str], int] = {}
@@ -30,7 +30,7 @@ class Running:
         self._ends: dict[tuple[str, int], int] = {}
         self._ledger: Ledger | None = None
         self._held: dict[int, Held] = {}
-        """Job -> its allocations in that ledger."""
+        """Job -> its allocations in ``_ledger``."""
         for job in jobs:
             self.put(job)
 
@@ -84,11 +84,11 @@ class Running:
             self._note_change(job.parent_id)
 
     def put_task(self, job_id: int, run_id: str) -> None:
-        """A task of a job runs."""
+        """Note that a task of a job runs."""
         self.tasks.setdefault(job_id, set()).add(run_id)
 
     def drop_task(self, job_id: int, run_id: str) -> None:
-        """A task of a job is over."""
+        """Note that a task of a job is over."""
         runs = self.tasks.get(job_id, set())
         runs.discard(run_id)
         if not runs:
@@ -113,11 +113,11 @@ class Running:
         )
 
     def amounts_of(self, ledger: Ledger, job: RunningJob) -> dict[str, int]:
-        """The sum of what a job holds of its parent: counted again only when its cluster has changed."""
+        """The sum of a job's allocations; computed again only if its cluster has changed."""
         return self._known_of(ledger, job)[2]
 
     def held_by(self, ledger: Ledger, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
-        """What a job holds: (virtual node of the parent, allocation)."""
+        """The allocations of a job: (virtual node of the parent, allocation)."""
         return self._known_of(ledger, job)[1]
 
     def _known_of(self, ledger: Ledger, job: RunningJob) -> Held:
@@ -142,7 +142,7 @@ class Running:
 
 
 def allocations_of(ledger: Ledger, job: RunningJob) -> Iterator[tuple[str, Allocation]]:
-    """What a job holds: (virtual node of the parent, allocation)."""
+    """The allocations of a job: (virtual node of the parent, allocation)."""
     if job.cluster_id != job.parent_id:
         for vnode_id in ledger.members.get(job.cluster_id, ()):
             vnode = ledger.vnodes[vnode_id]
@@ -153,7 +153,7 @@ def allocations_of(ledger: Ledger, job: RunningJob) -> Iterator[tuple[str, Alloc
 
 
 def returned_by(ledger: Ledger, running: Running, job: RunningJob) -> list[tuple[str, Allocation]]:
-    """What comes free when a job ends: what it holds and, in a cluster that it shares, what its tasks hold."""
+    """What a job returns at its end: its allocations and, in a cluster that it shares, those of its tasks."""
     parts = list(allocations_of(ledger, job))
     if job.cluster_id == job.parent_id:
         tasks = sorted(running.tasks.get(job.job_id, ()))

@@ -1,6 +1,7 @@
 """Scheduling classes: the queued jobs of one shape, so that one verdict and one search serve all of them.
 
-A class is divided into sub-queues of jobs that are equal for the queue policy, too (same user, priority, nomination).
+A class is divided into sub-queues: the jobs of one sub-queue are equal for the queue policy, too (same user,
+priority and nomination).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ SubQueueKey = tuple[str, int, int]
 class SubQueue:
     """Queued jobs of one shape that are equal for the queue policy, in order.
 
-    ``user`` is empty where users do not count, ``priority`` is 0 where no job is preempted. A nominated job has a
-    sub-queue of its own; then ``winner`` is its number, else 0.
+    ``user`` is empty if users do not count, ``priority`` is 0 if the queue does not preempt. A nominated job
+    has a sub-queue of its own, whose ``winner`` is its number; else that is 0.
     """
 
     shape: str
@@ -35,12 +36,12 @@ class SubQueue:
     winner: int = 0
     order: list[OrderKey] = field(default_factory=list)
     blocked_by: tuple[Reservation, ...] = ()
-    """Reservations that kept its first job back at the last attempt. They keep it back again, also with others."""
+    """Reservations that kept its first job back at the last attempt; they do so while all of them bind."""
     no_victims: tuple[str, object, int, int | None] | None = None
-    """The verdict that ending other jobs does not help, and the state for which it holds (see ``preemption``)."""
+    """The verdict that ending other jobs does not help, and until when it holds (see ``preemption``)."""
 
     def is_blocked_by(self, binding: Sequence[Reservation]) -> bool:
-        """Whether these reservations are known to leave too little free."""
+        """Whether these reservations are known to leave too little free capacity."""
         return bool(self.blocked_by) and all(
             any(one is reservation for reservation in binding) for one in self.blocked_by
         )
@@ -52,11 +53,11 @@ class Verdict(NamedTuple):
     reason: str
     message: str
     valid_for: int | None = None
-    """The stamp of the free capacity for which it certainly holds; None: it depends on other clusters, too."""
+    """The stamp of the free capacity for which the verdict holds; None: it depends on other clusters, too."""
     exhausted: bool = False
-    """The search ended at its step budget, so it proved nothing."""
+    """Whether the search ended at its step budget, so that the verdict is no proof."""
     nominations: frozenset[int] = frozenset()
-    """The nominations that the search could use. A job that may use another one has to be tried itself."""
+    """The nominations that the search could use. A job that may use another one must be tried itself."""
 
 
 @dataclass(slots=True)
@@ -68,21 +69,21 @@ class SchedulingClass:
     verdict: Verdict | None = None
     """The verdict of the last attempt."""
     grown: list[str] | None = None
-    """Virtual nodes in which something came free since then that may help; None: there are none."""
+    """Virtual nodes with capacity that came free since then and may help (``[]``: anywhere); None: none."""
     places: Places = field(default_factory=dict)
     """Places of its gang by the free capacity of the cluster."""
     _count: UpperBound | None = None
 
     @property
     def count(self) -> UpperBound:
-        """The upper bound on how many of its pieces fit."""
+        """The upper bound on the number of its pieces that fit."""
         if self._count is None:
             self._count = UpperBound(self.example.spec)
         return self._count
 
     @property
     def blocked(self) -> Verdict | None:
-        """The verdict, unless something came free that may help."""
+        """The verdict; None if capacity that may help came free."""
         return self.verdict if self.grown is None else None
 
     def judge(self, verdict: Verdict | None) -> None:
@@ -96,7 +97,7 @@ class SchedulingClass:
             sub_queue.blocked_by, sub_queue.no_victims = (), None
 
     def forget_nominations(self) -> None:
-        """The nominations have changed: a job that may use one has to be tried."""
+        """Note that the nominations have changed: a job that may use one must be tried."""
         if self.verdict is not None:
             self.verdict = self.verdict._replace(nominations=frozenset())
 

@@ -1,12 +1,12 @@
-"""Shared reservations: reservations for a head of a queue on the level up to which its cluster grows.
+"""Shared reservations: reservations for the head of a queue on the level up to which its cluster can grow.
 
-Such a reservation binds all queues below a scope, because they compete for the same free capacity. Jobs that end before
-the reserved start may still use it. Three kinds of heads get one:
-- in a fair cluster, the first job of the sibling whose turn it is, so that siblings with small jobs do not pass it for
-  ever;
+Such a reservation binds all queues below a scope, because they compete for the same free capacity. Jobs that
+end before the reserved start may use that capacity. Three kinds of heads get a shared reservation:
+- in a fair cluster, the first job of the sibling whose turn it is, so that siblings with small jobs do not
+  pass it for ever;
 - a head that has starved, in a queue with the discipline best-effort;
 - the first heads of a queue with the discipline backfill.
-A head that only the limits of its clusters keep back gets none.
+A head gets none if the limits of its clusters do not allow its growth.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Shared:
 
 
 class SharedReservations:
-    """The shared reservations of one round. They begin with those of the round before, which the queues keep.
+    """The shared reservations of one round. They begin with those of the last round, which the queues keep.
 
-    ``grown``: clusters in which something came free since then. Where nothing did, a reservation in a fair cluster
-    holds without a new search as long as it is the turn of its job.
+    ``grown``: clusters in which capacity came free since then. If none came free on its level or below, a
+    reservation in a fair cluster holds without a new search as long as it is the turn of its sibling.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SharedReservations:
         self._fair: dict[str, dict[str, Shared]] = {}
         """Fair cluster -> sibling -> its reservation, in the order of their turns."""
         self._before: dict[tuple[str, str], Shared] = {}
-        """(Fair cluster, sibling) -> its reservation in the last round, if nothing has come free since it was found."""
+        """(Fair cluster, sibling) -> its last reservation, if no capacity came free since that was found."""
         self._reserved: dict[int, Shared] = {}
         self._availability: dict[tuple[str, frozenset[str]], Availability] = {}
         self._above: dict[str, tuple[str, ...]] = {}
@@ -98,7 +98,10 @@ class SharedReservations:
 
     @contextmanager
     def hidden(self, binding: Sequence[Shared]) -> Iterator[None]:
-        """Charge what is reserved inside the block: on the level, and idle capacity that clusters below borrowed."""
+        """Charge the reserved amounts in the ledger inside the block.
+
+        They are charged on the level; what is not free there is charged on idle capacity of clusters below.
+        """
         charged: list[str] = []
         with ExitStack() as stack:
             for shared in binding:
@@ -114,7 +117,10 @@ class SharedReservations:
                     self.ledger.discharge(name)
 
     def _hide_idle(self, shared: Shared, view: View) -> list[str]:
-        """Charge idle borrowed capacity for claims that are not free on the level; returns the names of the charges."""
+        """Charge idle capacity of clusters below for claims that are not free on the level.
+
+        Returns the names of the charges.
+        """
         missing: dict[str, dict[str, int]] = {}
         for slot_id in view.claims.on:
             need = amounts_of(view.claims.needed(slot_id, self.now_ns, FOR_EVER))
@@ -143,7 +149,7 @@ class SharedReservations:
         return charged
 
     def consider(self, queue: Queue, table: ReservationTable, job: PendingJob) -> None:
-        """Reserve for a head that does not fit into the free capacity, if its queue entitles it to a reservation."""
+        """Reserve for a head that does not fit into the free capacity, if its queue's policy says so."""
         policy = queue.policy
         level, fair = self._level_and_fair(queue.parent_id)
         if not self.concerns(queue):
@@ -170,7 +176,10 @@ class SharedReservations:
             self._reserved[job.job_id] = found
 
     def _take_over(self, job: PendingJob, shared: Shared, grown: Collection[str]) -> None:
-        """Take over a reservation of the last round. A turn lasts until the job starts, unless its start is unknown."""
+        """Take over a reservation of the last round in a fair cluster.
+
+        A turn lasts until its job starts, except if the reserved start is unknown.
+        """
         fair, sibling = shared.scope, self._sibling(shared.scope, job)
         is_found = not self._has_grown(shared.level, grown) and not shared.reservation.is_due(self.now_ns)
         if not shared.is_turn or shared.reservation.start_ns is None:
@@ -182,7 +191,7 @@ class SharedReservations:
             self._fair.setdefault(fair, {})[sibling] = again
 
     def note_passed(self, queue: Queue, table: ReservationTable, job: PendingJob) -> None:
-        """Reserve for the first job of a sibling, which is passed, so that other siblings leave its place alone."""
+        """Reserve for the passed first job of a sibling in a fair cluster, against the other siblings."""
         level, fair = self._level_and_fair(queue.parent_id)
         if fair is None or (queue.policy.discipline == BACKFILL and table.reserved):
             return
@@ -198,7 +207,7 @@ class SharedReservations:
             siblings[sibling] = shared
 
     def _sibling(self, fair: str, job: PendingJob) -> str:
-        """The sibling in a fair cluster to which a job belongs: a child cluster, or a user of the cluster itself."""
+        """The sibling in a fair cluster to which a job belongs: a child cluster or a user of the cluster."""
         chain = self._upward(job.parent_id)
         at = chain.index(fair)
         return chain[at - 1] if at else f"user {job.user}"
@@ -216,7 +225,7 @@ class SharedReservations:
             queue.shared = {job_id: shared for job_id, shared in reserved.items() if job_id in queue.jobs}
 
     def note_start(self, job: PendingJob) -> None:
-        """A job starts: its reservation ends."""
+        """Note that a job starts: its reservation ends."""
         self._reserved.pop(job.job_id, None)
         chain = self._upward(job.parent_id)
         for fair, siblings in self._fair.items():
@@ -227,7 +236,7 @@ class SharedReservations:
             ):
                 del siblings[self._sibling(fair, job)]
         for key in [key for key in self._before if key[0] in chain]:
-            del self._before[key]  # the job went first, so it has ignored this reservation
+            del self._before[key]  # the start ignored this reservation, so it may not hold any more
         self._availability.clear()
 
     def _reserve(self, job: PendingJob, level: str, scope: str, *, endless: bool) -> Shared | None:
@@ -241,7 +250,7 @@ class SharedReservations:
         return None if found is None else Shared(found, level, scope, own)
 
     def _may_grow(self, job: PendingJob) -> bool:
-        """Whether the limits let every cluster on the way up grow by what the job needs beyond its free capacity."""
+        """Whether the limits of all clusters below the level let them grow by what the job lacks there."""
         fixed = rs.total(node.resources for node in job.spec.fixed)
         need: Amounts = rs.add(fixed, rs.maximum(job.spec.flexible_min, {} if fixed else job.entry))
         for cluster_id in self._upward(job.parent_id):

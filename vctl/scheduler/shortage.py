@@ -1,7 +1,7 @@
-"""A shortage in one sentence: what a request needs and what is free for it, from free amounts alone, without a search.
+"""Says in one sentence what a request needs and what is free for it, by free amounts alone, without a search.
 
-Input: the parts of a request and the virtual nodes of its cluster, and of the clusters from which that can grow.
-``Shortage.fits`` is exact for requests with one kind of piece; for mixtures it may be unknown (None).
+Input: the parts of a request, and the virtual nodes of its cluster and of the clusters from which that can
+grow. ``Shortage.fits`` is exact for most requests with one kind of piece; else it may be unknown (None).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vctl.core.values import field, value
 from vctl.core.wording import amounts_text, counted, number_text
 
 MOST_NODES = 4
-"""The number of nodes that are named with their free amounts; for the others only the largest amount is given."""
+"""The number of nodes that are named with their free amounts; the others only give their largest amount."""
 MOST_PARTS = 3
 UNBOUNDED = 1 << 60
 
@@ -38,23 +38,23 @@ class Slot:
 
 
 class Slots:
-    """The virtual nodes of one cluster, grouped by equal free capacity, so that each group is looked at once."""
+    """The virtual nodes of one cluster, grouped by equal free capacity, so that each group is read once."""
 
     def __init__(self, slots: Iterable[Slot]) -> None:
         self.all = list(slots)
         self.nothing = "no node takes work now"
-        """What is free where there are none."""
+        """The text about a cluster without virtual nodes."""
         groups: dict[tuple[int, str], list[Slot]] = {}
         for slot in self.all:
             groups.setdefault((id(slot.capacity), slot.template_id), []).append(slot)
         self.groups = list(groups.values())
         self.crowded = len({slot.node_id for slot in self.all}) < len(self.all)
-        """Whether a node has several of them."""
+        """Whether a physical node has several of these virtual nodes."""
 
 
 @value(frozen=True, slots=True)
 class Above:
-    """A cluster from which the cluster below it (``grower``) may grow: its virtual nodes, and the grower's limits."""
+    """A cluster from which one below it (``grower``) may grow: its virtual nodes, the grower's limits."""
 
     cluster: str
     slots: Slots
@@ -67,8 +67,9 @@ class Above:
 
 @value(frozen=True, slots=True)
 class Part:
-    """Equal pieces of a request. ``how``: ``one`` (each in one virtual node), ``distinct`` (each on a node of its
-    own), ``pack`` (all on one node), ``split`` (may be divided over nodes), ``whole`` (whole nodes of a template).
+    """Equal pieces of a request. ``how``: ``one`` (each in one virtual node), ``distinct`` (each on a node of
+    its own), ``pack`` (all on one node), ``split`` (may be divided over nodes), ``whole`` (whole nodes of a
+    template).
     """
 
     how: str
@@ -172,7 +173,7 @@ def shortage(parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -
 
 @value(slots=True)
 class _Look:
-    """Words and counts for one request; a free capacity that is shared by many virtual nodes is counted once."""
+    """Words and counts for one request; a free capacity that many virtual nodes share is counted once."""
 
     parts: Sequence[Part]
     names: list[str] = field(default_factory=list)
@@ -208,7 +209,7 @@ class _Look:
         return self._listed(by_free)
 
     def _listed(self, by_free: Mapping[tuple[int, ...], list[list[str]]]) -> str:
-        """The nodes with most first, by name among equals; for the others the largest amounts of any of them."""
+        """The nodes with most first, by name among equals; of the others only the largest amounts."""
         texts: list[str] = []
         rest, most = 0, [0] * len(self.names)
         for free in sorted(by_free, reverse=True):
@@ -235,7 +236,7 @@ class _Look:
         return ", ".join(f"{number_text(n, a)} {n}" for n, a in zip(self.names, free, strict=True))
 
     def _figure(self, capacity: FreeCapacity, name: str) -> int:
-        """The amount of a resource for one piece: of a unit resource its whole instances, or the largest share."""
+        """The amount of a resource for one piece; of instances, the whole ones or the largest share."""
         free = max(capacity.free.get(name, 0), 0)
         if name not in capacity.instances:
             return free
@@ -252,7 +253,7 @@ class _Look:
     # ---- counting ----
 
     def fits(self, slots: Slots) -> bool | None:
-        """Whether all parts fit: exact for one kind of piece, else False or unknown."""
+        """Whether all parts fit; None: unknown, for several kinds of pieces, a pack, and most split parts."""
         if not self.parts:
             return bool(slots.all)
         if not all(self._met(part, slots) for part in self.parts) or not self._in_total(slots):
@@ -265,7 +266,7 @@ class _Look:
         return True
 
     def fits_with(self, slots: Slots, above: Sequence[Above]) -> bool | None:
-        """Whether all parts fit if the cluster grows: on each node the free capacity of all clusters counts."""
+        """Whether all parts fit if the cluster grows: on a node, the free capacity of all clusters counts."""
         if self.fits(slots) is True:
             return True
         if any(level.lends for level in above):
@@ -336,7 +337,7 @@ class _Look:
         return known
 
     def _most(self, capacity: FreeCapacity, name: str, amount: int) -> int:
-        """The amount of a resource that a minimum could get here: whole units, or all of it when that is enough."""
+        """The most that a minimum could get of a resource here; of instances, whole ones or a share."""
         free = max(capacity.free.get(name, 0), 0)
         if name in capacity.instances:
             if amount < SCALE:
@@ -387,7 +388,7 @@ def _matches(slot: Slot, selector: Selector) -> bool:
 
 
 def _joined(left: FreeCapacity, right: FreeCapacity) -> FreeCapacity:
-    """The sum of two free capacities: at least what growth on a node could give."""
+    """The sum of two free capacities: an upper bound of what growth on a node could give."""
     twin = left.copy()
     both = rs.merged(Allocation(left.free, left.instances), Allocation(right.free, right.instances))
     twin.free, twin.instances = both.amounts, both.instances

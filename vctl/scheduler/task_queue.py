@@ -1,4 +1,4 @@
-"""The queue of tasks that wait for a place in one cluster. Equal tasks share a sub-queue and are judged once."""
+"""The queue of tasks that wait for a place in one cluster. Equal tasks share a sub-queue and a verdict."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from vctl.core.tasks import PendingTask
 
 SchedulingClass = object
 MOST_TOLD = 64
-"""The number of tasks of a sub-queue that are told every change of the numbers in a verdict; the tasks behind them are
-told when it changes between feasible and infeasible."""
+"""The number of tasks of a sub-queue for which every new text of the verdict is reported; for the tasks
+behind them only a change between feasible and infeasible is.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why the tasks of one shape do not start. ``infeasible``: no virtual node of the cluster is large enough."""
+    """Why the tasks of one shape do not start. ``infeasible``: no virtual node of the cluster suffices."""
 
     message: str
     infeasible: bool = False
@@ -38,15 +39,15 @@ class TaskQueue:
     sub_queues: dict[SchedulingClass, dict[str, PendingTask]] = field(default_factory=dict)
     """Shape -> its tasks, oldest first."""
     blocked: dict[SchedulingClass, Verdict] = field(default_factory=dict)
-    """Shape -> its verdict, as long as nothing has happened that may help."""
+    """Shape -> its verdict, until capacity that may help comes free."""
     before: dict[SchedulingClass, Verdict] = field(default_factory=dict)
-    """Shape -> the verdict that its tasks were told last."""
+    """Shape -> the verdict that was reported last for its tasks."""
     load: dict[str, dict[str, int]] = field(default_factory=dict)
     """vnode id -> the sum of the requests of the tasks that are bound to it."""
     bound: dict[str, dict[str, PendingTask]] = field(default_factory=dict)
-    """vnode id -> those tasks, oldest first."""
+    """vnode id -> the tasks that are bound to it, oldest first."""
     untold: dict[SchedulingClass, dict[str, None]] = field(default_factory=dict)
-    """Shape -> tasks that have not been told the present verdict."""
+    """Shape -> tasks for which the present verdict must still be reported."""
     last_spread: tuple[int, str] | None = None
     """Rank and id of the virtual node of the last SPREAD task."""
 
@@ -61,7 +62,7 @@ class TaskQueue:
             self.load[task.bound_vnode_id] = rs.add(self.load.get(task.bound_vnode_id, {}), task.request)
 
     def drop(self, task_id: str) -> None:
-        """A task no longer waits."""
+        """Remove a task, if it is in the queue."""
         task = self.tasks.pop(task_id, None)
         if task is None:
             return
@@ -79,7 +80,7 @@ class TaskQueue:
                 del self.bound[vnode_id], self.load[vnode_id]
 
     def heard(self, task_id: str, verdict: Verdict) -> None:
-        """Note that a queued task was told this verdict before."""
+        """Note that this verdict was reported before for a queued task."""
         shape = shape_of(self.tasks[task_id])
         self._has_heard(shape, task_id)
         self.blocked.setdefault(shape, verdict)
@@ -92,11 +93,11 @@ class TaskQueue:
             self.bound[task.bound_vnode_id][task.task_id] = task
 
     def forget_verdicts(self) -> None:
-        """Judge all tasks anew."""
+        """Forget the verdicts, so that all tasks are judged again."""
         self.blocked.clear()
 
     def block(self, shape: SchedulingClass, verdict: Verdict) -> None:
-        """Set the verdict of a sub-queue, and note which of its tasks have to be told."""
+        """Set the verdict of a sub-queue, and note for which of its tasks it must be reported."""
         self.blocked[shape] = verdict
         told = self.before.get(shape)
         self.before[shape] = verdict
@@ -108,7 +109,7 @@ class TaskQueue:
         self.untold.setdefault(shape, {}).update(dict.fromkeys(news))
 
     def tell(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, Verdict]]:
-        """The tasks that have to be told their verdict, each once, without those in ``besides``."""
+        """The tasks whose verdict must be reported, with it, each once; without those in ``besides``."""
         found: list[tuple[PendingTask, Verdict]] = []
         for shape in [shape for shape in self.untold if shape in self.blocked]:
             untold = self.untold.pop(shape)
@@ -124,7 +125,7 @@ class TaskQueue:
                 del self.untold[shape]
 
     def load_before(self, vnode_id: str, number: int, started: set[str]) -> Amounts:
-        """The sum of the requests of tasks bound to a virtual node and older than ``number``, without ``started``."""
+        """The requests of tasks bound to a virtual node, before ``number`` and not ``started``, added up."""
         found: Amounts = {}
         for task in self.bound.get(vnode_id, {}).values():
             if task.number >= number:

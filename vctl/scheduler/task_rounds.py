@@ -1,7 +1,8 @@
 """The tasks of a round: starts tasks in their cluster where they fit, else after the cluster has grown.
 
-A node that joined a cluster or one above it, or became larger there, first takes tasks for which no virtual node was
-large enough, then at most one other task in its first round. Further tasks are judged in the next round.
+A node that joined a cluster or one above it, or became larger there, first takes tasks for which no virtual
+node was large enough. Then it takes at most one other task in its first round; the next round judges further
+tasks.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ NOBODY: Mapping[str, Set[str]] = {}
 
 
 class TaskRound:
-    """One round over the tasks of all clusters. Its starts are applied to the ledger; the caller reverts them."""
+    """One round over the tasks of all clusters. Its starts stay in the ledger; the caller reverts them."""
 
     def __init__(self, ledger: Ledger, most: int) -> None:
         self.ledger = ledger
@@ -49,15 +50,15 @@ class TaskRound:
         self.deferred = False
         """Whether tasks were put off that may start in the next round."""
         self.closed: set[str] = set()
-        """Nodes that joined and have taken their task of this round."""
+        """Nodes that joined and take no further task in this round."""
 
     def decide(
         self, queues: Mapping[str, TaskQueue], grown: Set[str], joined: Mapping[str, Set[str]] = NOBODY
     ) -> None:
         """Start the tasks that fit, oldest first.
 
-        ``grown``: clusters in which something came free; only tasks there and below are judged again. ``joined``:
-        cluster -> physical nodes that joined it, or became larger there, since the last round.
+        ``grown``: clusters in which capacity came free; only tasks there and below are judged again.
+        ``joined``: cluster -> physical nodes that joined it, or became larger there, since the last round.
         """
         visits = [
             _Visit(self, queues[cluster_id], grown, joined)
@@ -92,12 +93,12 @@ class _Visit:
         self.drawn: list[TaskWait] = []
 
     def too_large(self) -> list[SchedulingClass]:
-        """Sub-queues to judge whose tasks were told that no virtual node is large enough."""
+        """The sub-queues to judge for which no virtual node was large enough at the last verdict."""
         before = self.queue.before
         return [shape for shape in self.open_sub_queues() if shape in before and before[shape].infeasible]
 
     def open_sub_queues(self) -> list[SchedulingClass]:
-        """Sub-queues to judge."""
+        """The sub-queues to judge: those without a verdict."""
         return [shape for shape in self.queue.sub_queues if shape not in self.queue.blocked]
 
     def serve(self, shapes: list[SchedulingClass]) -> None:
@@ -118,7 +119,7 @@ class _Visit:
                 heapreplace(order, (following.number, place, shape, following, tasks))
 
     def waits(self) -> list[TaskWait]:
-        """The waits of tasks that have to be told."""
+        """The waits to report."""
         told = [
             TaskWait(
                 task.task_id,
@@ -144,7 +145,10 @@ class _Visit:
         return self._put_off(shape, task)
 
     def _judge_random(self, shape: SchedulingClass, task: PendingTask) -> bool:
-        """Start a RANDOM task on the virtual node that it draws, or let it wait for that one."""
+        """Start a RANDOM task on a virtual node that it draws, or bind it to one for which it waits.
+
+        False: the tasks behind it need not be judged.
+        """
         vnode = bound_to(self.ledger, task)
         if vnode is not None:
             ahead = self.queue.load_before(vnode.vnode_id, task.number, self.started)
@@ -171,7 +175,10 @@ class _Visit:
         return True
 
     def _grow_for(self, task: PendingTask) -> tuple[VNode | None, list[Grow]]:
-        """Let the cluster grow so that a task fits: its virtual node and the steps. Else the ledger stays as it was."""
+        """Let the cluster grow so that a task fits; returns its virtual node and the steps.
+
+        (None, []): growth does not help, and the ledger stays as it was.
+        """
         if not may_grow(task):
             return None, []
         growth = grow(
@@ -203,13 +210,13 @@ class _Visit:
         return told is not None and told.infeasible
 
     def _put_off(self, shape: SchedulingClass, task: PendingTask) -> bool:
-        """Stop a sub-queue in this round; block it unless nodes were left out."""
+        """Stop a sub-queue in this round; block it unless closed nodes were left out. Returns False."""
         if not self._is_put_off():
             self.queue.block(shape, _verdict(self.ledger, task))
         return False
 
     def _is_put_off(self) -> bool:
-        """Whether nodes were left out that take tasks in the next round."""
+        """Whether closed nodes were left out, which take tasks in the next round; sets ``deferred`` then."""
         if self._closed():
             self.round.deferred = True
             return True
@@ -223,7 +230,7 @@ class _Visit:
 
 
 def _verdict(ledger: Ledger, task: PendingTask) -> Verdict:
-    """Why a task does not start. Readers derive the free amounts anew when they show it."""
+    """Why a task does not start. Commands that show it compute the free amounts anew."""
     vnode = bound_to(ledger, task)
     if vnode is not None:
         return Verdict(_bound_message(ledger, task, vnode))

@@ -16,17 +16,17 @@ from vctl.core.values import field, value
 THRESHOLD = 0.5
 """Below this utilisation virtual nodes count as equal and are packed in order (Ray's hybrid policy)."""
 COUNTED = (CPU, MEMORY, OBJECT_STORE_MEMORY)
-"""The resources whose utilisation counts."""
+"""The resources whose utilisation the hybrid policy reads."""
 SOFT = ":soft"
 NO_LOAD: Amounts = {}
 
 
 @value(frozen=True, slots=True)
 class Circumstances:
-    """The inputs of a choice beside the ledger. ``load``: vnode id -> the requests of tasks that wait for it.
+    """The inputs of a choice beside the ledger. ``load``: vnode id -> the sum of requests that wait for it.
 
-    ``closed``: physical nodes that take no more tasks in this round. ``last_spread``: the virtual node of the last
-    SPREAD task.
+    ``closed``: physical nodes that take no more tasks in this round. ``last_spread``: rank and id of the
+    virtual node of the last SPREAD task.
     """
 
     load: Mapping[str, Amounts] = field(default_factory=dict)
@@ -38,7 +38,7 @@ CALM = Circumstances()
 
 
 def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNode | None:
-    """The virtual node of the task's cluster on which it starts now, or None."""
+    """The virtual node of a task's cluster on which it can start now, by its strategy; None: none."""
     available = [
         vnode
         for vnode in in_order(ledger, task.cluster_id)
@@ -63,7 +63,7 @@ def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNod
 
 
 def suits(ledger: Ledger, task: PendingTask, vnode: VNode) -> bool:
-    """Whether a virtual node takes a task at all: its node is in service and its labels match."""
+    """Whether a virtual node may take a task: its physical node takes work and its labels match."""
     return ledger.nodes[vnode.node_id].schedulable and lb.matches(task.selector, vnode.labels)
 
 
@@ -79,7 +79,7 @@ def is_available(ledger: Ledger, vnode: VNode, request: Amounts, load: Amounts =
 
 
 def feasible(ledger: Ledger, task: PendingTask) -> list[VNode]:
-    """The virtual nodes of the task's cluster on which it fits when they are empty, by rank."""
+    """The virtual nodes of a task's cluster on which the task fits if they are empty, by rank."""
     named = pinned_to(task)
     return [
         vnode
@@ -91,7 +91,7 @@ def feasible(ledger: Ledger, task: PendingTask) -> list[VNode]:
 
 
 def bound_to(ledger: Ledger, task: PendingTask) -> VNode | None:
-    """The virtual node that a task drew, if it can still run there."""
+    """The virtual node that a task drew before, if the task can still run there."""
     vnode = ledger.vnodes.get(task.bound_vnode_id or "")
     if vnode is None or vnode.cluster_id != task.cluster_id or not suits(ledger, task, vnode):
         return None
@@ -99,12 +99,12 @@ def bound_to(ledger: Ledger, task: PendingTask) -> VNode | None:
 
 
 def draw(task: PendingTask, places: list[VNode]) -> VNode:
-    """A random choice; number and attempt are the seed, so the same state gives the same plan."""
+    """A random choice; number and attempt of the task are the seed, so the same state gives the same plan."""
     return places[_mixed(task.number * 1009 + task.attempt) % len(places)]
 
 
 def _mixed(number: int) -> int:
-    """A number's bits well mixed (the finaliser of SplitMix64, Steele et al. 2014): uniform and repeatable."""
+    """A pseudo-random number of 64 bits (one output of SplitMix64 with this seed, Steele et al. 2014)."""
     mask = (1 << 64) - 1
     z = (number * 0x9E3779B97F4A7C15) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -113,7 +113,7 @@ def _mixed(number: int) -> int:
 
 
 def may_grow(task: PendingTask) -> bool:
-    """Whether growth may help a task: not if it names its node."""
+    """Whether growth may help a task: not if its strategy names the only node for it."""
     return not task.strategy.startswith(tk.NODE) or task.strategy.endswith(SOFT)
 
 
@@ -124,7 +124,10 @@ def pinned_to(task: PendingTask) -> str | None:
 
 
 def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
-    """Whether a task's cluster may grow enough for it: its limits allow that, and a node above is large enough."""
+    """Whether a task's cluster may grow enough for it: a cluster above has a large enough virtual node.
+
+    Only ``flexible_max`` of the clusters that grow is checked, not the borrow limit.
+    """
     cluster = ledger.clusters[task.cluster_id]
     while may_grow(task) and cluster.spec.flexible and cluster.parent_id is not None:
         most = cluster.spec.flexible_max or {}
@@ -154,12 +157,12 @@ def rank_of(vnode: VNode) -> tuple[int, str]:
 
 
 def in_order(ledger: Ledger, cluster_id: str) -> list[VNode]:
-    """The virtual nodes of a cluster by rank; the order in which they are packed."""
+    """The virtual nodes of a cluster by rank, the order in which they are packed."""
     return sorted((ledger.vnodes[v] for v in ledger.members.get(cluster_id, ())), key=rank_of)
 
 
 def _nearest(task: PendingTask, available: list[VNode]) -> list[VNode]:
-    """The virtual nodes whose physical node has most bytes of the task's inputs; all if it has no inputs."""
+    """The virtual nodes whose physical nodes have most bytes of the task's inputs; all without inputs."""
     if not task.inputs_at:
         return available
     most = max(task.inputs_at.get(vnode.node_id, 0) for vnode in available)
@@ -167,7 +170,7 @@ def _nearest(task: PendingTask, available: list[VNode]) -> list[VNode]:
 
 
 def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
-    """Ray's hybrid policy: the least utilised first (equal below the threshold), then the local one, then rank."""
+    """Ray's hybrid policy: the least utilised (equal below ``THRESHOLD``), then the origin, then by rank."""
 
     def score(place: tuple[int, VNode]) -> tuple[float, bool, int]:
         number, vnode = place
@@ -178,7 +181,7 @@ def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
 
 
 def utilisation(ledger: Ledger, vnode: VNode) -> float:
-    """The utilisation of a virtual node now: the largest used part of a resource that counts, between 0 and 1."""
+    """The utilisation of a virtual node: the largest used part of a resource in ``COUNTED``, from 0 to 1."""
     capacity = ledger.capacities[vnode.vnode_id]
     return max(
         (

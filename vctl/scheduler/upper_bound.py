@@ -1,7 +1,7 @@
 """An upper bound on the number of pieces of a gang that fit: cheap enough to be asked before each search.
 
-It counts amounts alone, for each kind of fixed piece as if it were the only kind. So "too few" is certain, and "enough"
-only means that a search may find a place.
+It counts amounts alone, for each kind of fixed piece as if it were the only kind. So "too few" is certain,
+and "enough" only means that a search may find a place. The flexible minimum and whole nodes do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class UpperBound:
             last: Amounts | None = None
             amounts: tuple[tuple[str, int], ...] = ()
             for node in group.nodes:
-                if node.resources is not last:  # equal bundles are mostly one and the same
+                if node.resources is not last:  # equal bundles mostly share their resources
                     last = node.resources
                     amounts = tuple(sorted(item for item in last.items() if item[1]))
                 wanted[amounts] = wanted.get(amounts, 0) + 1
@@ -50,7 +50,7 @@ class UpperBound:
         )
 
     def is_exact(self, entry: Amounts) -> bool:
-        """Whether "enough" is certain, too: all pieces are equal, may go anywhere, and one holds the entrypoint."""
+        """Whether "enough" is certain, too: all pieces are equal, may go anywhere, hold the entrypoint."""
         return self._is_plain and within(entry, dict(self.kinds[0]))
 
     def of(self, free: Amounts) -> list[int]:
@@ -70,7 +70,7 @@ class UpperBound:
         return totals
 
     def inside(self, index: SlotIndex) -> list[int]:
-        """The number that fits into all virtual nodes of an index: counted again only when the index has changed."""
+        """Like ``within`` for all classes of an index; computed again only if the index has changed."""
         if self._known is None or self._known[0] != index.stamp:
             self._known = (index.stamp, self.within(index.classes.values()))
         return self._known[1]

@@ -1,9 +1,9 @@
-"""The choice of victims: which running jobs must go so that a waiting job fits, with the least loss of work on each
-level of priority.
+"""The choice of victims: which running jobs must end so that a waiting job fits, with the least loss of work
+on each level of priority.
 
-The caller answers the question "does it fit when these have gone?"; with more jobs gone a yes never turns to no. The
-caller also says when the search has cost enough: from then on only whole levels of priority are chosen, by bisection.
-The search is a generator (``Work``), so that the caller may pause it.
+The caller answers the question "does it fit when these jobs have gone?". With more jobs gone a yes never
+turns to no. The caller also decides when the search has cost enough: from then on only whole levels of
+priority are chosen, by bisection. The search is a generator (``Work``), so that the caller may pause it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from vctl.scheduler.work import Work
 MOST_EXACT = 12
 """The most candidates of one level that are compared in all combinations."""
 MOST_AT_FIRST = 64
-"""If that many of the cheapest candidates are not enough, the next question is whether all are."""
+"""If this many of the cheapest candidates are not enough, the next question is whether all are."""
 SORTED = 20
 """The number of candidates that are sorted in one step."""
 MOST_QUESTIONS = 1_000
-"""The most questions of one choice; then the best known choice is taken."""
+"""The most questions of one choice; after them the best known choice is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A running job that may have to go, and the work that would be lost (``loss_of``)."""
+    """A running job that may be ended, and the work that would be lost (``loss_of``)."""
 
     job: RunningJob
     loss: int
     place: str = ""
-    """The first virtual node on which it holds something."""
+    """The lowest id of the virtual nodes on which the job holds resources."""
 
 
 Fits = Callable[[frozenset[int]], Work[bool]]
@@ -41,7 +41,7 @@ Fits = Callable[[frozenset[int]], Work[bool]]
 
 
 class _Asked:
-    """The question with a memory of its answers, and whether more may be asked."""
+    """The question, with a memory of its answers and a limit on their number."""
 
     def __init__(self, fits: Fits, has_cost_enough: Callable[[], bool]) -> None:
         self._fits = fits
@@ -58,7 +58,7 @@ class _Asked:
 
 
 def loss_of(elapsed_ns: int, held: Iterable[Amounts], total: Amounts) -> int:
-    """The work that is lost when a job is ended: its time times its dominant share of its parent, in ms times 1e-9."""
+    """The work lost if a job is ended: its run time times its dominant share of ``total``, in 1e-9 ms."""
     share = max(
         (10**9 * n // total[name] for name, n in rs.total(held).items() if total.get(name)), default=0
     )
@@ -68,12 +68,13 @@ def loss_of(elapsed_ns: int, held: Iterable[Amounts], total: Amounts) -> int:
 def choose(
     candidates: Sequence[Victim], fits: Fits, has_cost_enough: Callable[[], bool] = lambda: False
 ) -> Work[list[Victim] | None]:
-    """The victims; None when not even all candidates would be enough, an empty list when none has to go.
+    """The victims; None: not even all candidates would be enough. An empty list: no job has to be ended.
 
-    From the highest level of priority down: the least loss of work on the level, with all levels below it gone; among
-    equals the fewest victims, then the newest, then the lowest numbers. No victim could be left out.
+    From the highest level of priority down, the choice has the least loss of work on the level, with all
+    levels below it gone; among equals the fewest victims, then the newest, then the lowest numbers. Every
+    victim is needed.
 
-    A search that has cost enough asks one more question for each halving of the levels, and takes a level whole.
+    A search that has cost enough only bisects the levels, and takes whole levels.
     """
     asked = _Asked(fits, has_cost_enough)
     yield len(candidates) // SORTED
@@ -81,7 +82,7 @@ def choose(
     for victim in candidates:
         levels.setdefault(victim.job.priority, []).append(victim)
     order = [sorted(levels[priority], key=_newest_first) for priority in sorted(levels)]
-    below = [frozenset[int]()]  # those of the lowest n levels
+    below = [frozenset[int]()]  # the jobs of the lowest n levels
     for level in order:
         below.append(below[-1] | _numbers(level))
     if (yield from asked(frozenset())):
@@ -92,7 +93,7 @@ def choose(
     chosen: list[Victim] = []
     while True:
         fixed = _numbers(chosen)
-        low, high = -1, top  # how many of the lowest levels it takes
+        low, high = -1, top  # the lowest ``high`` levels are enough, the lowest ``low`` are not
         while high - low > 1:
             middle = (low + high) // 2
             does = yield from asked(fixed | below[middle])
@@ -108,7 +109,7 @@ def choose(
 
 
 def _enough(order: list[list[Victim]], asked: _Asked) -> Work[int | None]:
-    """A number of lowest levels that are enough, starting with few victims; None when not even all are."""
+    """A number of lowest levels that are enough, starting with few victims; None: not even all are."""
     queue = [
         (number, victim)
         for number, level in enumerate(order, 1)
@@ -123,7 +124,7 @@ def _enough(order: list[list[Victim]], asked: _Asked) -> Work[int | None]:
 
 
 def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
-    """The victims of a level with the least loss beside the jobs that are gone; all jobs of the level are enough."""
+    """The victims of a level with the least loss, beside the jobs ``gone``; the whole level is enough."""
     by_loss = sorted(level, key=lambda victim: -victim.loss)
     first = yield from _without_needless(by_loss, gone, asked)
     second = yield from _without_needless(_by_place(level), gone, asked)
@@ -136,7 +137,10 @@ def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[lis
 
 
 def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
-    """Spare jobs in this order as long as the waiting job still fits, as many at once as possible."""
+    """The jobs that are left after sparing jobs in this order as long as the waiting job still fits.
+
+    As many as possible are spared at once.
+    """
     needed: list[Victim] = []
     rest = order
     while rest:
@@ -147,7 +151,7 @@ def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) 
         while high - low > 1:
             does = yield from asked(fixed | _numbers(rest[size - last :]))
             low, high = (low, last) if does else (last, high)
-            last = min(2 * last or 1, (low + high) // 2)  # few are asked for first: that changes little
+            last = min(2 * last or 1, (low + high) // 2)  # small changes first: they are cheap to try
         if high == 0:
             break
         needed.append(rest[size - high])
@@ -156,7 +160,7 @@ def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) 
 
 
 def _by_place(level: list[Victim]) -> list[Victim]:
-    """A second order in which jobs are spared: by virtual node, the one with the largest loss first."""
+    """A second order in which jobs are spared: by virtual node, the one with the largest total loss first."""
     total: dict[str, int] = {}
     for victim in level:
         total[victim.place] = total.get(victim.place, 0) + victim.loss
@@ -164,7 +168,7 @@ def _by_place(level: list[Victim]) -> list[Victim]:
 
 
 def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim] | None]:
-    """The cheapest combination that is enough; None when the questions are used up.
+    """The cheapest combination that is enough; None if the questions are used up.
 
     A combination that is not enough is enlarged until it is maximal: all its subsets are not enough either
     (implicit hitting sets; Moreno-Centeno and Karp, Operations Research 61(2), 2013).
@@ -184,7 +188,7 @@ def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[l
             return _members(level, mask)
         for bit in (1 << n for n in range(len(level)) if not mask >> n & 1):
             if not (yield from asked(gone | _numbers(_members(level, mask | bit)))):
-                mask |= bit  # noqa: PLW2901  # it grows to the largest that fails
+                mask |= bit  # noqa: PLW2901  # enlarged to a maximal combination that fails
         failing.append(mask)
     return None
 

@@ -1,6 +1,6 @@
 """What-if trials: would a waiting job or task start if one thing were different?
 
-A trial runs the scheduler's own ``decide`` on a changed ledger and queue, so its answer is what the scheduler would do.
+A trial runs the scheduler's own ``decide`` on a changed ledger and queue, so it decides like the scheduler.
 ``whatif_search`` looks for the changes that help.
 """
 
@@ -31,16 +31,16 @@ from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
-"""The most rounds of a trial: a scheduler goes on at once after a full round."""
+"""The most rounds of a trial: like a scheduler, a trial goes on at once after a full round."""
 MOST_SEARCHED = 20_000
-"""The steps of the search for victims in one trial: it does not go on later."""
+"""The steps of the search for victims in one round of a trial."""
 MOST_WORK = 600
 """The budget of one question: a trial costs one unit, and more where the queue or the cluster is large."""
 
 
 @value(frozen=True, slots=True)
 class Holder:
-    """A running job and what ends with it. ``cluster_id`` is None when the job shares its parent's cluster."""
+    """A running job (or task) and its runs. ``cluster_id`` None: it shares its parent's cluster."""
 
     job_id: int
     submission_id: str
@@ -67,10 +67,10 @@ class Situation:
 
 @value(frozen=True, slots=True)
 class Change:
-    """One change of the state: ``subject`` (a cluster, a node, a job, a resource) goes from ``old`` to ``new``.
+    """One change of the state: ``subject`` (cluster, node, job or resource) goes from ``old`` to ``new``.
 
-    ``job`` and ``task``: the changed request. ``cluster`` and ``node``: new rows. ``gone``: a running job that is
-    stopped. ``joins``: whole nodes that the cluster takes from its parent.
+    ``job`` and ``task``: the changed request. ``cluster`` and ``node``: new rows. ``gone``: a running job to
+    stop. ``joins``: whole nodes that the cluster takes from its parent.
     """
 
     kind: str
@@ -84,14 +84,14 @@ class Change:
     joins: tuple[VNode, ...] = ()
     task: PendingTask | None = None
     where: str = ""
-    """The part of the request that changes: ``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``."""
+    """The part of the request that changes: ``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ..."""
 
 
 NOTHING = Change("nothing")
 
 
 def _copies(change: Change) -> bool:
-    return bool(change.node or change.gone or change.joins)  # only the row of a cluster can be put back
+    return bool(change.node or change.gone or change.joins)  # a new row of a cluster is reverted instead
 
 
 def ahead_of(situation: Situation, job: PendingJob) -> list[PendingJob]:
@@ -118,14 +118,14 @@ class Spent(Exception):
 
 @value(frozen=True, slots=True)
 class Outcome:
-    """What the scheduler would do with the job: start it, or let it wait for a reason."""
+    """The decision of the scheduler about the job: start it, or let it wait for a reason."""
 
     start: Start | None = None
     wait: Wait | None = None
     others: tuple[int, ...] = ()
-    """Other jobs that would start, and so may be in its way."""
+    """Other jobs that would start, and may take the capacity that the job needs."""
     preempts: tuple[Victim, ...] = ()
-    """Running jobs that would be ended for it: it starts when they have gone."""
+    """Running jobs that would be ended for the job, which starts when they have gone."""
     starts: bool = False
     """Whether the job or task in question starts now."""
 
@@ -171,7 +171,7 @@ def _copied(grown: Mapping[str, set[str]]) -> dict[str, set[str]]:
 class Trials:
     """The trials of one question. Every trial leaves the ledger and the queues as they were.
 
-    The question is whether ``job`` starts, or ``task`` if it is given; ``others``: running tasks of the task's cluster.
+    The question is whether ``job``, or ``task`` if given, starts. ``others``: running tasks of its cluster.
     """
 
     situation: Situation
@@ -191,7 +191,7 @@ class Trials:
         self._copy_price = 1 + len(situation.ledger.vnodes) // 1000
 
     def starts(self, change: Change = NOTHING) -> bool:
-        """Whether the job would start now. Raises Spent when the budget is used up."""
+        """Whether the job or task would start now. Raises Spent if the budget is used up."""
         return self.outcome(change).starts
 
     def after(self, change: Change) -> Trials:
@@ -212,7 +212,7 @@ class Trials:
         return Trials(situation, change.job or self.job, left=self.left, known=known)
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
-        """What the scheduler would do with the job; with ``preempts`` also which jobs it would end. Raises Spent."""
+        """The decision about the job or task; with ``preempts`` also the jobs to end for it. Raises Spent."""
         self.left -= self._price + self._copy_price * _copies(change)
         if self.left < 0:
             raise Spent
@@ -233,7 +233,7 @@ class Trials:
     def _rounds(
         self, situation: Situation, ledger: Ledger, change: Change, *, preempts: bool = False
     ) -> Outcome:
-        """Round after round until nothing more starts. Only then ``gone`` ends, because a stop takes its time."""
+        """Run rounds until nothing more starts. Only then end ``change.gone``, because a stop takes time."""
         job, task, gone = change.job or self.job, change.task or self.task, change.gone
         wait, victims = None, tuple[Victim, ...]()
         is_calm = task is None and change.cluster is None and not _copies(change)
@@ -266,7 +266,7 @@ class Trials:
             trial.take_back()
 
     def _learn(self, ledger: Ledger) -> Known | None:
-        """The verdicts of a round in which nothing started: they hold in all other trials."""
+        """The verdicts of a round without starts, for the other trials; None with nominations."""
         if self.situation.nominations:
             return None
         verdicts = {
@@ -347,7 +347,7 @@ class Trial:
         self.done += begun
 
     def stop(self, job: Holder) -> None:
-        """A running job is over, with the tasks that wait or have begun in it; the ledger is a copy that is dropped."""
+        """End a running job, with the tasks that wait or have begun in it. The ledger must be a copy."""
         for queue in self.tasks.values():
             for waiting in [one for one in queue.tasks.values() if one.job_id == job.job_id]:
                 queue.drop(waiting.task_id)
@@ -365,12 +365,12 @@ class Trial:
             revert(self.ledger, start)
             if isinstance(start, Start):
                 self.queues[start.job.parent_id].put(start.job)
-        self.ledger.grown.clear()  # what the reverts gave back did not come free
+        self.ledger.grown.clear()  # the reverts gave back only what the trial took
 
 
 @contextmanager
 def _changed(ledger: Ledger, change: Change) -> Iterator[Ledger]:
-    """The ledger with a change inside the block: a new row of a cluster is reverted, for all else a copy is changed."""
+    """The ledger with a change, for the block: a new row of a cluster is reverted, else a copy is changed."""
     ledger = ledger.copy() if _copies(change) else ledger
     before = None if change.cluster is None else ledger.clusters[change.cluster.cluster_id]
     _make(ledger, change)
@@ -392,7 +392,7 @@ def _make(ledger: Ledger, change: Change) -> None:
 
 
 def stop(ledger: Ledger, job: Holder) -> None:
-    """Take a running job with everything in it out of a ledger."""
+    """Remove a running job with all its clusters and processes from a ledger."""
     for run_id in job.run_ids:
         ledger.discharge(run_id)
     if job.cluster_id is not None:

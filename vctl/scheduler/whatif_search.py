@@ -1,4 +1,4 @@
-"""The smallest changes that would start a waiting job or task now: one kind after the other, each proven by a trial."""
+"""The smallest changes that would start a waiting job or task now, kind by kind, each proven by a trial."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Fits = Callable[[int], bool]
 def helpful(
     trials: Trials, templates: Mapping[str, Node], *, first_only: bool = False
 ) -> tuple[list[Change], bool]:
-    """Changes that start the job, and whether the search was cut short. ``templates``: one node of each known kind.
+    """Changes that each start the job, and whether the budget ended the search. ``templates``: nodes to add.
 
-    For a job on hold, or in a stopped cluster, only the release or the resumption is tried.
+    For a job on hold only the release is tried, for a job in a stopped cluster only the resumption.
     """
     found: list[Change] = []
     job, parent = trials.job, trials.situation.ledger.clusters.get(trials.job.parent_id)
@@ -71,7 +71,7 @@ def helpful(
 
 
 def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[Change, Change] | None:
-    """Two changes that start the job together: each possible first one is made, then a second one is searched."""
+    """Two changes that together start the job: makes each possible first one, then searches a second one."""
     more = {key: replace(node, node_id=f"{node.node_id}~") for key, node in templates.items()}
     trials.left = MOST_WORK // 6
     try:
@@ -125,13 +125,13 @@ def _nodes(templates: Mapping[str, Node]) -> Iterator[Change]:
 
 
 def _anywhere(task: PendingTask) -> Iterator[Change]:
-    """For a task that names its node: the freedom to run elsewhere."""
+    """For a task whose strategy names its node: the same strategy as a preference (``:soft``)."""
     if (named := pinned_to(task)) is not None:
         yield Change(ANYWHERE, named, task=replace(task, strategy=f"{task.strategy}:soft"))
 
 
 def _stops(trials: Trials) -> Iterator[Change]:
-    """Stops of running tasks of the same cluster, or of jobs without a higher priority, the smallest useful first."""
+    """Stops of running tasks of the cluster, or of jobs without a higher priority, smallest useful first."""
     if trials.task is not None:
         for other in trials.others[:MOST_STOPS]:
             yield Change(CANCEL, other.submission_id, gone=other)
@@ -211,7 +211,7 @@ def _raised(trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int
     above = trials.situation.ledger.total(PRIMARY)
     high = {name: amount + above.get(name, 0) + step_of(name) for name, amount in limit.items()}
     alone = [{**limit, name: high[name]} for name in sorted(limit)] if len(limit) > 1 else []
-    # with all of them higher, a job ahead may start and take what one of them alone leaves
+    # if all limits are higher, a job ahead may start and take the capacity; so try single limits, too
     most = next((one for one in (high, *alone) if trials.starts(with_limit(one))), None)
     if most is None:
         return
@@ -236,7 +236,7 @@ def _raised(trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int
 
 
 def _request(trials: Trials) -> Iterator[Change]:
-    """For each number of the request the largest smaller one that starts; as a new job at the end of the queue."""
+    """For each number of the request the largest smaller one that starts, tried as a new job at the end."""
     last = max([trials.job.job_id, *(one.job_id for one in trials.situation.pending)])
     fresh = replace(trials.job, job_id=last + 1, submitted_at_ns=trials.situation.now_ns)
     for number in smaller_numbers(trials.task or fresh):
@@ -288,7 +288,7 @@ def smallest(low: int, high: int, fits: Fits) -> int:
 
 
 def largest(values: range, fits: Fits) -> int | None:
-    """The largest of some rising values that fits: one by one if there are few, else by bisection."""
+    """The largest of some rising values that fits; tried one by one if there are few, else by bisection."""
     if len(values) <= 12:
         return next((value for value in reversed(values) if fits(value)), None)
     if not fits(values[0]):
@@ -348,7 +348,7 @@ class Number:
 
 
 def smaller_numbers(asked: PendingJob | PendingTask) -> Iterator[Number]:
-    """Every number of a request that could be smaller. A fixed node keeps a resource, a group keeps a node."""
+    """Every number of a request that could be smaller. A node keeps a resource, a group keeps a node."""
     if isinstance(asked, PendingTask):
         for name, amount in _numbers(asked.request):
             yield Number(asked, name, "task", amount, values_below(name, amount))
@@ -380,7 +380,7 @@ def _of_group(job: PendingJob, where: str, group: Group) -> Iterator[Number]:
 
 
 def values_below(name: str, amount: int, *, least: int = 0) -> tuple[range, ...]:
-    """The values to try below an amount: whole units (MiB of memory), then fractions, then nothing."""
+    """The values to try below an amount: whole units (MiB of memory), then fractions (bytes), then zero."""
     if name in (MEMORY, OBJECT_STORE_MEMORY):
         coarse = range(SCALE * MIB, amount, SCALE * MIB)
         fine = range(SCALE, min(amount, SCALE * MIB), SCALE)

@@ -1,4 +1,4 @@
-"""Work that can be interrupted: a generator that yields, wherever it may pause, the number of steps that come next."""
+"""Work that can be paused: a generator that yields, at each possible pause, the steps up to the next one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Work = Generator[int, None, Answer]
 
 
 def finished(work: Work[Answer]) -> Answer:
-    """The answer of the work, done without a pause."""
+    """Do the work without a pause, and return its answer."""
     while True:
         try:
             next(work)
