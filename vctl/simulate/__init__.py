@@ -1,1 +1,1 @@
-"""A workload under a virtual clock: the scheduler's own rounds, without processes and without a store."""
+"""Simulates a workload with the scheduler's own rounds and a virtual clock, without processes and store."""

@@ -1,4 +1,4 @@
-"""The machine of a simulation: equal nodes, or a ledger in which nothing runs; and the leases of its clusters."""
+"""The nodes of a simulation (equal nodes, or those of a ledger in which nothing runs) and its leases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vctl.scheduler.leasing import above_minimum, free_part, give_back, newest_f
 
 
 class Loans:
-    """The leases of the clusters of a ledger. Each is given back as soon as it is idle."""
+    """The leases of the clusters of a ledger; ``settle`` gives back the idle ones."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -25,7 +25,7 @@ class Loans:
         self._number = 0
 
     def grow(self, step: Grow, now_ns: int) -> None:
-        """Let a cluster grow; the part above its minimum is a lease."""
+        """Apply a step of growth; the part above the cluster's minimum becomes a lease for each lender."""
         apply_growth(self.ledger, step)
         over = above_minimum(self.ledger, step)
         cluster = self.ledger.clusters[step.after.cluster_id]
@@ -41,9 +41,9 @@ class Loans:
                 )  # fmt: skip
 
     def settle(self, nominated: Container[str] = ()) -> None:
-        """Give back what is idle, level by level, because a parent may have borrowed what its child gives back.
+        """Give back the idle parts of leases, level by level: a parent may have borrowed what its child had.
 
-        ``nominated``: virtual nodes with a part that is nominated to a job; they stay as they are.
+        ``nominated``: virtual nodes with a part that is nominated for a job; their leases stay as they are.
         """
         waiting = newest_first(self.leases.values())
         while waiting:
@@ -64,7 +64,7 @@ class Loans:
 
 
 def equal_nodes(count: int, each: Amounts) -> Ledger:
-    """``count`` nodes that have the same, all in the primary."""
+    """A ledger with ``count`` nodes of equal resources, all in the primary."""
     ledger = Ledger()
     total = rs.whole_node({name: amount for name, amount in each.items() if amount})
     for number in range(1, count + 1):
@@ -74,10 +74,10 @@ def equal_nodes(count: int, each: Amounts) -> Ledger:
 
 
 def resized(ledger: Ledger, count: int, template_id: str | None = None) -> int:
-    """Give a machine ``count`` nodes by adding or removing nodes of one template, the commonest by default.
+    """Add or remove nodes of one template, by default the commonest, until the ledger has ``count`` nodes.
 
-    Only nodes that no cluster has are removed. Returns how many nodes there are then: more than ``count`` when not
-    enough could go, fewer when there is no node to copy.
+    Only nodes without virtual nodes of a cluster are removed. Returns the number of nodes: more than
+    ``count`` if too few could be removed, fewer if there is no node to copy.
     """
     kinds = Counter(node.template_id for node in ledger.nodes.values() if node.schedulable)
     kind = template_id or max(sorted(kinds), key=lambda name: kinds[name], default=None)
@@ -95,7 +95,7 @@ def resized(ledger: Ledger, count: int, template_id: str | None = None) -> int:
 
 
 def with_policy(ledger: Ledger, changes: dict[str, object], cluster_id: str | None = None) -> None:
-    """Serve every queue, or that of one cluster, with these settings changed; weights and limits stay theirs."""
+    """Change these settings of the queue of every cluster, or of one cluster; its other settings stay."""
     for one in list(ledger.clusters.values()):
         if cluster_id is None or one.cluster_id == cluster_id:
             queue = replace(one.queue, **changes)  # type: ignore[arg-type]  # names and types come from parse_queue

@@ -1,8 +1,9 @@
-"""A published model of what people submit to parallel machines: sizes, run times and arrivals of rigid jobs.
+"""A published model of the workload of parallel machines: sizes, run times and arrivals of rigid jobs.
 
-U. Lublin and D. G. Feitelson, "The workload on parallel supercomputers: modeling the characteristics of rigid jobs",
-Journal of Parallel and Distributed Computing 63(11), 2003. The constants are those for all jobs together (neither
-batch nor interactive alone); sizes follow the machine as the authors recommend (``umed`` = log2 of it less 2.5).
+U. Lublin and D. G. Feitelson, "The workload on parallel supercomputers: modeling the characteristics of rigid
+jobs", Journal of Parallel and Distributed Computing 63(11), 2003. The constants are those for all jobs
+together (neither batch nor interactive alone). Sizes follow the size of the machine as the authors recommend:
+``umed`` = log2(nodes) - 2.5.
 """
 
 from __future__ import annotations
@@ -14,29 +15,32 @@ from math import exp, lgamma, log, log2
 from random import Random
 
 SERIAL, POWER_OF_TWO = 0.244, 0.576
-"""How many jobs want one node, and how many a power of two."""
+"""The fraction of the jobs that request one node, and of those whose size is rounded to a power of two."""
 U_LOW, U_BELOW_TOP, U_FIRST = 0.8, 2.5, 0.86
-"""Of parallel jobs log2 of the size is uniform in two stages; the first stage, below ``umed``, has this probability."""
+"""Parameters of the two-stage uniform distribution of log2(size) of parallel jobs: its lower end, the
+distance of ``umed`` from its upper end, and the probability of the first stage, below ``umed``.
+"""
 RUN_SHORT, RUN_LONG = (4.2, 0.94), (312.0, 0.03)
-"""Two gamma distributions (shape, scale) of the natural logarithm of the run time in seconds."""
+"""The two gamma distributions (shape, scale) of the natural logarithm of the run time in seconds."""
 MIX_SLOPE, MIX_AT_ZERO = -0.0054, 0.78
-"""The probability of the first one falls with the size: larger jobs run longer."""
+"""The probability of the first distribution falls linearly with the size: larger jobs run longer."""
 LONGEST = 12.0
-"""Log of the longest run time: about two days."""
+"""The natural logarithm of the longest run time in seconds: about two days."""
 GAP = (10.2303, 0.4871)
-"""Gamma (shape, scale) of the logarithm of the time between arrivals in the rush hours."""
+"""The gamma distribution (shape, scale) of the natural logarithm of the gap between rush-hour arrivals."""
 GAP_ALL_DAY = 1.0225
-"""By which the shape grows so that it stands for all hours of the day."""
+"""The factor of the shape of ``GAP`` with which the distribution stands for all hours of the day."""
 LONGEST_GAP = 13.0
+"""The natural logarithm of the longest gap in seconds."""
 CYCLE = (8.1737, 3.9631)
-"""Gamma (shape, scale) of the arrivals over the half hours of a day that starts early in the morning."""
+"""The gamma distribution (shape, scale) of arrivals over the half hours of a day, from ``FIRST_SLOT`` on."""
 SLOTS, SLOT_S, FIRST_SLOT = 48, 1800, 11
 DAY_S = SLOTS * SLOT_S
 
 
 @dataclass(frozen=True, slots=True)
 class ModelJob:
-    """Arrival and run time in seconds."""
+    """A job of the model: arrival ``at`` and run time ``runs`` in seconds, size in nodes, user number."""
 
     at: float
     nodes: int
@@ -47,9 +51,9 @@ class ModelJob:
 def jobs(count: int, *, nodes: int, seed: int, load: float, users: int = 64) -> list[ModelJob]:
     """Jobs of the model for a machine of ``nodes`` nodes; the same arguments give the same jobs.
 
-    The gaps between arrivals are scaled, the daily cycle is not, so that the work divided by what the machine could
-    do until the last arrival is ``load``. The model knows no users: each job gets one of ``users``, of which the
-    first submit most.
+    The gaps between arrivals are scaled, the daily cycle is not, so that the work of the jobs is ``load``
+    times the capacity of the machine until the last arrival. The model knows no users: each job gets a user
+    from 1 to ``users``; low numbers submit most.
     """
     random = Random(seed)
     sizes = [_size(random, nodes) for _ in range(count)]
@@ -95,9 +99,10 @@ def _gap(random: Random) -> float:
 
 
 class _Day:
-    """Arrivals over the day: a gap is paid for in points, and a busy half hour gives more points per second.
+    """The daily cycle of arrivals: it converts points, the unit of the gaps, to seconds.
 
-    A second gives one point on average, so over days points and seconds are the same.
+    A busy half hour gives more points per second. The average is one point per second, so a whole day has as
+    many points as seconds.
     """
 
     def __init__(self) -> None:
@@ -107,16 +112,16 @@ class _Day:
         mean = sum(shares) / SLOTS
         self.rate = [share / mean for share in shares]
         self.before = [SLOT_S * points for points in accumulate(self.rate, initial=0.0)]
-        """Points of a day until each half hour begins."""
+        """The points of a day until each half hour begins."""
 
     def time_of(self, points: float) -> float:
-        """Seconds from midnight of the first day until so many points are paid."""
+        """The seconds from midnight of the first day until this number of points is reached."""
         days, rest = divmod(points, DAY_S)
         slot = min(bisect_right(self.before, rest), SLOTS) - 1
         return days * DAY_S + slot * SLOT_S + (rest - self.before[slot]) / self.rate[slot]
 
     def points_until(self, time: float) -> float:
-        """The inverse of ``time_of``."""
+        """The points until a time in seconds: the inverse of ``time_of``."""
         days, rest = divmod(time, DAY_S)
         slot = int(rest // SLOT_S)
         return days * DAY_S + self.before[slot] + (rest - slot * SLOT_S) * self.rate[slot]

@@ -1,7 +1,8 @@
 """Figures of a simulation: waiting time, slowdown, utilisation and fairness.
 
-Bounded slowdown as in D. G. Feitelson, L. Rudolph, U. Schwiegelshohn, K. C. Sevcik and P. Wong, "Theory and practice
-in parallel job scheduling", JSSPP 1997, with a threshold of ten seconds: shorter jobs count as if they took that long.
+Bounded slowdown as in D. G. Feitelson, L. Rudolph, U. Schwiegelshohn, K. C. Sevcik and P. Wong, "Theory and
+practice in parallel job scheduling", JSSPP 1997, with a threshold of ten seconds: shorter jobs count as if
+they took that long.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HOUR_NS = 3600 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Figures of one quantity over jobs."""
+    """Statistics of one quantity over jobs."""
 
     mean: float
     median: float
@@ -30,11 +31,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """How equally members were served.
+    """How equally members (users or clusters) were served.
 
-    ``jain`` is Jain's index of their mean bounded slowdowns: 1 when all suffered alike, 1/members when one did for all.
-    ``share_deviation`` looks at the ``hours`` in which two or more waited all the time: by how much their parts of what
-    they used together differed from what their weights say, 0 none to 1 everything (None: there was no such hour).
+    ``jain`` is Jain's index of their mean bounded slowdowns: 1 if all are equal, 1/members if one member has
+    all of the slowdown. ``share_deviation`` is the mean over the ``hours`` in which two or more members had
+    waiting jobs all the time: the deviation of their parts of the resource from the parts that their weights
+    give, from 0 to 1; None if there was no such hour.
     """
 
     members: int
@@ -47,7 +49,7 @@ class Fairness:
 class Figures:
     """The figures of one run; times in seconds, ``utilisation`` of the resource that was used most.
 
-    ``utilisation_until_last_arrival`` leaves out the end, when the queue only empties, unless all jobs arrive at once.
+    ``utilisation_until_last_arrival`` ends at the last arrival, unless all jobs arrive at once.
     """
 
     jobs: int
@@ -65,12 +67,12 @@ class Figures:
     clusters: Fairness
 
     def document(self) -> dict[str, object]:
-        """As JSON."""
+        """The figures in JSON form."""
         return asdict(self)
 
 
 def figures(played: Sequence[Played], total: Amounts, weights: Mapping[str, int]) -> Figures:
-    """Judge a run on a machine that has ``total``; ``weights`` are those of the clusters."""
+    """The figures of a run on nodes with these total amounts; ``weights``: cluster id -> weight."""
     done = [one for one in played if one.start_ns is not None]
     arrivals = [one.arrival.job.submitted_at_ns for one in played]
     first, last = min(arrivals, default=0), max(arrivals, default=0)
@@ -95,7 +97,7 @@ def figures(played: Sequence[Played], total: Amounts, weights: Mapping[str, int]
 
 
 def wait_ns(one: Played) -> int:
-    """From when a job could have started until it did."""
+    """The time from the submit of a job, or from its later begin time, to its last start."""
     job = one.arrival.job
     return (one.start_ns or 0) - max(job.submitted_at_ns, job.begin_at_ns or 0)
 
@@ -124,7 +126,7 @@ def _dominant(done: Sequence[Played], total: Amounts, since: int, until: int) ->
 
 
 def _part(done: Iterable[Played], name: str, total: Amounts, since: int, until: int) -> float:
-    """How much of a resource was held in a span, of all there was."""
+    """The part of a resource that jobs held in a span, from 0 to 1."""
     if until <= since or not total.get(name):
         return 0.0
     held = sum(_overlap(one, since, until) * one.held.get(name, 0) for one in done)
@@ -138,7 +140,7 @@ def _overlap(one: Played, since: int, until: int) -> int:
 def fairness(
     done: Sequence[Played], whose: Sequence[str], weights: Mapping[str, int], resource: str
 ) -> Fairness:
-    """How equally members were served; ``whose`` names one for each job. A member not in ``weights`` has weight 1."""
+    """How equally members were served. ``whose``: the member of each job. ``weights``: 1 if missing."""
     of: dict[str, list[Played]] = {}
     for one, member in zip(done, whose, strict=True):
         of.setdefault(member, []).append(one)
@@ -153,7 +155,10 @@ def fairness(
 def _deviations(
     of: Mapping[str, Sequence[Played]], weights: Mapping[str, int], resource: str
 ) -> Iterable[float]:
-    """Per hour in which several waited all the time: half the sum of what each got too much or too little."""
+    """The deviation from the due parts in each hour in which several members had waiting jobs all the time.
+
+    It is half the sum of the absolute deviations of these members.
+    """
     backlog = {member: _whole_hours(theirs) for member, theirs in of.items()}
     used = {member: _hourly(theirs, resource) for member, theirs in of.items()}
     for hour in sorted(set().union(*backlog.values())) if backlog else ():
@@ -168,7 +173,7 @@ def _deviations(
 
 
 def _whole_hours(theirs: Iterable[Played]) -> set[int]:
-    """Clock hours in which at every moment one of a member's jobs waited."""
+    """The clock hours in which at every moment at least one of a member's jobs waited."""
     spans = sorted((one.arrival.job.submitted_at_ns, one.start_ns or 0) for one in theirs)
     hours: set[int] = set()
     begin = end = -1
@@ -182,7 +187,7 @@ def _whole_hours(theirs: Iterable[Played]) -> set[int]:
 
 
 def _hourly(theirs: Iterable[Played], resource: str) -> dict[int, int]:
-    """What a member's jobs held in each clock hour, amount times nanoseconds."""
+    """Clock hour -> what a member's jobs held in it, amount times nanoseconds."""
     found: dict[int, int] = {}
     for one in theirs:
         amount = one.held.get(resource, 0)

@@ -1,7 +1,7 @@
-"""Simulation of a workload, event by event: jobs arrive, ``decide`` starts them, they end after their true run time.
+"""Simulates a workload event by event: jobs arrive, ``decide`` starts them, they end after their run time.
 
-Queues, rounds, growth and the return of loans are those of the daemon. Only the store, the processes and the clock are
-left out.
+Queues, rounds, growth and the return of loans are those of the daemon. Only the store, the processes and the
+clock are left out.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ PROGRESS_EVERY = 250
 
 @dataclass(slots=True)
 class Played:
-    """The fate of one job. ``start_ns`` None: it never started, ``reason`` says why."""
+    """The result of one job. ``start_ns`` None: it waits or was refused, ``reason`` says why."""
 
     arrival: Arrival
     start_ns: int | None = None
     end_ns: int | None = None
     held: Amounts = field(default_factory=dict)
     cut: bool = False
-    """Its time limit ended it before it was done."""
+    """Whether the time limit ended the job before its run time was over."""
     preempted: int = 0
-    """The number of times that it was ended for a job of higher priority, which loses its work."""
+    """The number of times that the job was ended for one of higher priority; each time its work was lost."""
     reserved_ns: int | None = None
-    """The first reserved start that it was given."""
+    """The first reserved start that the job got."""
     reason: str | None = None
     message: str = ""
 
 
 class Player:
-    """A ledger under a virtual clock. The simulation changes it; ``now_ns`` is the present.
+    """Plays jobs on a ledger, which it changes; ``now_ns`` is the time of the virtual clock.
 
-    A cluster gives back a loan as soon as it is idle, while a daemon waits some seconds. A preempted job ends at once,
-    as programs do that do not handle the warning.
+    A cluster gives back a loan when a job ends or a nomination lapses and the loan is idle, while a daemon
+    waits some seconds. A preempted job ends at once, like a program that does not handle the warning.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -65,17 +65,17 @@ class Player:
         self.rounds = 0
         self.jobs: dict[int, Played] = {}
         self.waits: dict[tuple[str, str], tuple[str, str]] = {}
-        """(cluster, shape) -> reason and message told last."""
+        """(cluster, wait key) -> the last reason and message."""
         self._loans = Loans(ledger)
         self._ends: list[tuple[int, int, int]] = []
-        """(when, job, which of its attempts)."""
+        """A heap of (end, job id, number of the attempt)."""
         self._begins: list[int] = []
         self._starts: dict[int, Start] = {}
 
     # ---- events ----
 
     def submit(self, arrival: Arrival) -> None:
-        """Submit a job now. A job that could never run is refused, as at a submit."""
+        """Submit a job now. A job that can never run is refused: it gets only a reason."""
         job = arrival.job
         played = self.jobs[job.job_id] = Played(arrival)
         if job.parent_id not in self.ledger.clusters:
@@ -91,7 +91,7 @@ class Player:
             heappush(self._begins, job.begin_at_ns)
 
     def end(self, job_id: int) -> None:
-        """End a job; the loans that its clusters took for it are given back."""
+        """End a job, and give back all loans that are idle then."""
         start = self._starts.pop(job_id)
         self.ledger.discharge(start.run_id)
         if start.cluster is not None:
@@ -104,7 +104,7 @@ class Player:
         self._loans.settle({part[0] for nomination in nominations for part in nomination.pieces})
 
     def round(self) -> list[Start]:
-        """Run rounds as long as the scheduler would go on at once; the jobs that started."""
+        """Run rounds as long as the scheduler would go on at once; returns the starts."""
         started: list[Start] = []
         while True:
             plan = decide(
@@ -125,7 +125,7 @@ class Player:
                 return started
 
     def _preempt(self, plan: Plan) -> bool:
-        """Carry out the preemptions of a plan; True when the scheduler would go on at once."""
+        """Carry out the preemptions of a plan; True if the scheduler would go on at once."""
         for parent_id, job_id in plan.lapsed:
             self._unmark(self.queues[parent_id], job_id)
         if plan.lapsed:
@@ -196,7 +196,11 @@ class Player:
         each: Callable[[], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[Played]:
-        """Play all events. ``each`` is called at every moment before the round, ``progress`` with the jobs so far."""
+        """Play all events, or those until ``until_ns``, in order of time; returns the results of the jobs.
+
+        ``each`` is called at every moment before the round. ``progress`` gets the number of arrivals so far,
+        after every ``PROGRESS_EVERY`` of them.
+        """
         coming = 0
         ordered = sorted(arrivals, key=lambda arrival: arrival.job.submitted_at_ns)
         while (moment := self._next(ordered, coming)) is not None:
@@ -234,7 +238,7 @@ class Player:
         return min(moments, default=None)
 
     def _close(self) -> None:
-        """Give the jobs that still wait after the last event their reason."""
+        """Set the reason of the jobs that still wait after the last event."""
         for queue in self.queues.values():
             for job in queue.jobs.values():
                 played = self.jobs[job.job_id]

@@ -1,4 +1,4 @@
-"""What a simulation is fed with: jobs with their arrival and their true run time. Values only."""
+"""The input of a simulation, values only: jobs with their arrival and their true run time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECOND = 10**9
 
 @value(frozen=True, slots=True)
 class Arrival:
-    """One job of a workload: it arrives at ``job.submitted_at_ns`` and runs ``runs_ns`` unless something ends it."""
+    """One job of a workload: it arrives at ``job.submitted_at_ns`` and runs ``runs_ns`` unless ended."""
 
     job: PendingJob
     runs_ns: int
@@ -23,19 +23,19 @@ class Arrival:
 
 @value(frozen=True, slots=True)
 class Workload:
-    """Jobs in the order of their arrival, where they come from, and what its reader wants said about them."""
+    """Jobs in the order of their arrival, the name of their source, and notes of its reader for the user."""
 
     name: str
     arrivals: tuple[Arrival, ...]
     notes: tuple[str, ...] = ()
     nodes: int | None = None
-    """How many nodes the trace says it was recorded on; None: it does not say."""
+    """The number of nodes on which the trace was recorded; None: the trace does not say."""
     node: Amounts = field(default_factory=dict)
-    """What each of these nodes has."""
+    """The resources of each of these nodes."""
 
 
 def in_order(arrivals: Iterable[Arrival]) -> tuple[Arrival, ...]:
-    """By arrival, equals as given; jobs are numbered from 1 in that order, as submits would be."""
+    """Jobs sorted by arrival (a stable sort) and numbered from 1 in that order."""
     ordered = sorted(arrivals, key=lambda arrival: arrival.job.submitted_at_ns)
     return tuple(
         replace(arrival, job=replace(arrival.job, job_id=number)) for number, arrival in enumerate(ordered, 1)
@@ -43,7 +43,7 @@ def in_order(arrivals: Iterable[Arrival]) -> tuple[Arrival, ...]:
 
 
 def with_limits(arrivals: Sequence[Arrival], factor: float) -> tuple[Arrival, ...]:
-    """Jobs without a time limit get one of ``factor`` times their true run time, at least a second."""
+    """Give each job without a time limit one of ``factor`` times its true run time, at least a second."""
     return tuple(
         arrival
         if arrival.job.time_limit_ns is not None
@@ -58,7 +58,7 @@ _rigid: dict[tuple[int, tuple[tuple[str, int], ...], str], ClusterSpec] = {}
 
 
 def rigid(nodes: int, each: Amounts, policy: str = "PACK") -> ClusterSpec:
-    """The spec of a job that wants ``nodes`` equal pieces at once; equal jobs share one value."""
+    """The spec of a job that requests ``nodes`` equal fixed nodes; equal arguments return the same object."""
     key = (nodes, tuple(sorted(each.items())), policy)
     spec = _rigid.get(key)
     if spec is None:
@@ -70,6 +70,6 @@ def rigid(nodes: int, each: Amounts, policy: str = "PACK") -> ClusterSpec:
 
 
 def shape_name(nodes: int, each: Amounts, policy: str = "PACK") -> str:
-    """Equal names for jobs that fit the same places."""
+    """The name of a shape; jobs with equal names fit the same places."""
     amounts = ",".join(f"{name}={amount}" for name, amount in sorted(each.items()) if amount)
     return f"{nodes}x{amounts}:{policy}"
