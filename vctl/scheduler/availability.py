@@ -21,7 +21,7 @@ Part = str | tuple[str, int]
 
 
 IDLE = RunningJob(-1, "", "", "", "", 0)
-"""A job that stands for borrowed capacity that is idle: it ends now."""
+"""A placeholder job for idle borrowed capacity, which comes back now."""
 
 
 def parts_of(allocation: Allocation) -> dict[Part, int]:

@@ -201,7 +201,7 @@ class _Ahead:
 
 
 def _halved(low: int, high: int, found: Placed, at: Callable[[int], Placed | None]) -> tuple[int, Placed]:
-    """The least number above ``low`` with a place, by bisection, and its place; ``high`` has ``found``."""
+    """By bisection, the least number above ``low`` with a place, and that place; ``high`` has ``found``."""
     while high - low > 1:
         middle = (low + high) // 2
         if (there := at(middle)) is not None:

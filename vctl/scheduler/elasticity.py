@@ -30,7 +30,7 @@ class Grow:
 
     @property
     def gained(self) -> dict[str, int]:
-        """The difference of the amounts after and before the step."""
+        """The amounts after the step less the amounts before; negative for a lender."""
         old = {} if self.before is None else self.before.allocation.amounts
         return {n: a for n, a in subtract(self.after.allocation.amounts, old).items() if a}
 

@@ -58,7 +58,7 @@ def follow_plan(ledger: Ledger, queue: Queue, running: Running, now_ns: int) -> 
 def in_plan(
     ledger: Ledger, parent_id: str, jobs: Iterable[PendingJob], running: Running, now_ns: int
 ) -> list[PendingJob]:
-    """The jobs of a queue in the order of a plan made now, with their places; those without come last."""
+    """The jobs of a queue in the order of a plan made now, with their places; unplanned jobs come last."""
     places = foresee(ledger, parent_id, jobs := list(jobs), running, now_ns)
     last = len(places) + 1
     planned = [replace(job, place=places.get(job.job_id, last)) for job in jobs]

@@ -161,7 +161,7 @@ class _Spread:
         for r in bad:
             spread = self._flow(r) or self._search(r)
             if spread is None:
-                self.steps += self.tries if self.is_cut else 0  # no proof
+                self.steps += self.tries if self.is_cut else 0  # spends the budget: it is no proof
                 return None
             for i, (amount, picked) in enumerate(spread):
                 self.amounts[i][r] = amount

@@ -113,7 +113,7 @@ def depth_of(ladder: Ladder, used: int) -> int:
 
 
 class _Flow:
-    """A flow network of one resource: a vertex per depth, lender and need, and the sink; it flows amounts."""
+    """A flow network for the amounts of one resource: a vertex per depth, lender and need, and the sink."""
 
     def __init__(self, budgets: Budgets, name: str, needs: Sequence[Need]) -> None:
         self.needs = needs

@@ -88,8 +88,8 @@ class NodeState(NamedTuple):
 class Interest:
     """What a gang asks of nodes: resource names, selectors (the first matches all nodes) and templates.
 
-    ``entry`` is the request that a whole node must hold if the entrypoint is to run there (None: it runs
-    elsewhere); ``want`` is the flexible minimum by name.
+    ``entry``: the request that a whole node must hold if the entrypoint is to run there (None: it runs
+    elsewhere). ``want``: the flexible minimum, in the order of ``names``.
     """
 
     names: tuple[str, ...]
@@ -254,7 +254,7 @@ class NodeClasses:
         return number
 
     def intern(self, state: NodeState) -> int:
-        """The number of a node state."""
+        """The number of a node state; a new state gets the next number."""
         state_id = self._state_ids.setdefault(state, len(self.states))
         if state_id == len(self.states):
             self.states.append(state)

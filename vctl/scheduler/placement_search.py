@@ -280,9 +280,9 @@ class _Search:
     # ---- bounds ----
 
     def _within_bounds(self, i: int) -> bool:
-        """Whether the bounds allow the items behind the first ``i``.
+        """Whether the bounds allow the items after the first ``i``.
 
-        Where a phase may open no more nodes, its used nodes must suffice.
+        If a phase may open no more nodes, its used nodes must suffice for the rest of it.
         """
         for need, bound in zip(self.needs, self.sums, strict=True):
             if 0 < need > bound:

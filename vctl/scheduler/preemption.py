@@ -31,7 +31,7 @@ MOST_STEPS = 400
 RETRY_NS = 30 * 10**9
 """The time after which a search is repeated without an event: other clusters may have returned resources."""
 LOOK_NS = 2 * 10**9
-"""The age up to which a look at the running jobs and their losses serves further searches."""
+"""The age up to which a ``Look`` may serve further searches."""
 MOST_RESTARTS = 3
 """The number of restarts after which the answer of a search is used although capacity came free meanwhile."""
 
@@ -159,7 +159,7 @@ class Preemptor:
             is_done, steps = search.go_on(self._left, alone=self._left == self._most)
             self._left -= steps
             if not is_done:
-                self._left = 0  # the next round goes on with this search first
+                self._left = 0  # the next round continues this search first
                 return None
             queue.search = None
             is_same = search.look.state == self._state(queue)
@@ -263,7 +263,7 @@ Reserved = tuple[list[Nomination], list[Part]]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The running jobs of a cluster, and the work that each would lose, at one moment."""
+    """The running jobs of a cluster, and the work that each would lose, as of one moment."""
 
     made_ns: int
     growths: int

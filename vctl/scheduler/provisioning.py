@@ -55,7 +55,7 @@ def wanted_nodes(
     running: Running | None = None,
     now_ns: int = 0,
 ) -> Wanted:
-    """The nodes of each template to add now. ``present``, ``coming``: template -> existing, requested nodes.
+    """The nodes of each template to add now. ``present``: existing, ``coming``: requested nodes by template.
 
     For each waiting job and task, in order, a trial gets the fewest nodes that let it start, of the templates
     that waste least. ``idle``: leases that may be reclaimed. The ledger is left as it was.

@@ -180,7 +180,7 @@ class QueueScan:
             return
         table = self._table
         if job.job_id in self.preemptor.holds.nominations and self.policy.discipline != STRICT:
-            table.heads += 1  # its nomination is its reservation
+            table.heads += 1  # its nomination serves as its reservation
             table.promise(job, None)
         else:
             DISCIPLINES[self.policy.discipline](table, job)
@@ -259,7 +259,7 @@ class QueueScan:
 
         Returns (start, None), or (None, the reason why the job does not fit even without reservations), or
         (None, None): only reservations keep it from starting. ``outer``: shared reservations. They are hidden
-        only if the capacity without them could be enough.
+        only if the whole free capacity could be enough.
         """
         if not outer:
             found = self._start(job, shape, binding, why=True)

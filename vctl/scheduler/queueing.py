@@ -214,9 +214,9 @@ class Queue:
         return (job.user if by_user else "", priority, winner)
 
     def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
-        """Put verdicts in doubt, on shapes that may fit after capacity came free in these virtual nodes.
+        """Mark the verdicts on shapes that may fit after capacity came free in these virtual nodes.
 
-        ``stands`` decides about such a verdict when the next job of the shape is tried.
+        ``stands`` decides about a marked verdict when the next job of the shape is tried.
         """
         slots = [vnode_id for vnode_id in grown if vnode_id in ledger.capacities]
         if not slots:
@@ -284,7 +284,7 @@ class Queue:
     def regard_growth(self, ledger: Ledger) -> None:
         """Judge the verdicts again after capacity came free in this cluster or where it can grow from.
 
-        An uncertain verdict is forgotten. A certain one is put in doubt if the shape could fit now.
+        An uncertain verdict is forgotten. A certain one is marked for ``stands`` if the shape could fit now.
         """
         self.growths += 1
         for shape in self.shapes.values():

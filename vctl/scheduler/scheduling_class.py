@@ -69,7 +69,7 @@ class SchedulingClass:
     verdict: Verdict | None = None
     """The verdict of the last attempt."""
     grown: list[str] | None = None
-    """Virtual nodes with capacity that came free since then and may help (``[]``: anywhere); None: none."""
+    """Virtual nodes with capacity that came free since then and may help; ``[]``: elsewhere; None: none."""
     places: Places = field(default_factory=dict)
     """Places of its gang by the free capacity of the cluster."""
     _count: UpperBound | None = None

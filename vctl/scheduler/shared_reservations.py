@@ -170,7 +170,7 @@ class SharedReservations:
             self._reserved[job.job_id] = reserved
             return
         found = self._reserve(job, level, level, endless=starves)
-        if found is not None and policy.discipline == BEST_EFFORT:  # without regard to time limits
+        if found is not None and policy.discipline == BEST_EFFORT:  # it binds every job
             found = replace(found, reservation=replace(found.reservation, start_ns=None, end_ns=None))
         if found is not None:
             self._reserved[job.job_id] = found
@@ -191,7 +191,7 @@ class SharedReservations:
             self._fair.setdefault(fair, {})[sibling] = again
 
     def note_passed(self, queue: Queue, table: ReservationTable, job: PendingJob) -> None:
-        """Reserve for the passed first job of a sibling in a fair cluster, against the other siblings."""
+        """Reserve for the passed first job of a sibling in a fair cluster, if the sibling has none yet."""
         level, fair = self._level_and_fair(queue.parent_id)
         if fair is None or (queue.policy.discipline == BACKFILL and table.reserved):
             return

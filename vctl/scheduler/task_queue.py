@@ -109,7 +109,7 @@ class TaskQueue:
         self.untold.setdefault(shape, {}).update(dict.fromkeys(news))
 
     def tell(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, Verdict]]:
-        """The tasks whose verdict must be reported, with it, each once; without those in ``besides``."""
+        """The tasks whose verdict must be reported, each with its verdict, without those in ``besides``."""
         found: list[tuple[PendingTask, Verdict]] = []
         for shape in [shape for shape in self.untold if shape in self.blocked]:
             untold = self.untold.pop(shape)
@@ -125,7 +125,7 @@ class TaskQueue:
                 del self.untold[shape]
 
     def load_before(self, vnode_id: str, number: int, started: set[str]) -> Amounts:
-        """The requests of tasks bound to a virtual node, before ``number`` and not ``started``, added up."""
+        """The sum of requests bound to a virtual node by tasks before ``number``, less those ``started``."""
         found: Amounts = {}
         for task in self.bound.get(vnode_id, {}).values():
             if task.number >= number:
@@ -136,7 +136,7 @@ class TaskQueue:
 
 
 def _insert(sub_queue: dict[str, PendingTask], task: PendingTask) -> None:
-    """Insert a task in the order of numbers; almost always it is the last."""
+    """Insert a task in the order of numbers; its place is almost always the last."""
     last = next(reversed(sub_queue.values()), None)
     sub_queue[task.task_id] = task
     if last is not None and last.number > task.number:

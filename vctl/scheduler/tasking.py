@@ -38,7 +38,7 @@ CALM = Circumstances()
 
 
 def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNode | None:
-    """The virtual node of a task's cluster on which it can start now, by its strategy; None: none."""
+    """The virtual node of its cluster on which a task can start now, by its strategy; None: there is none."""
     available = [
         vnode
         for vnode in in_order(ledger, task.cluster_id)

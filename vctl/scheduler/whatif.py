@@ -84,7 +84,7 @@ class Change:
     joins: tuple[VNode, ...] = ()
     task: PendingTask | None = None
     where: str = ""
-    """The part of the request that changes: ``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ..."""
+    """``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``, ``task``, or the resource."""
 
 
 NOTHING = Change("nothing")
