@@ -13,7 +13,8 @@ from tests.world import differences, unbalanced
 from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import SCALE
+from vctl.core.nodes import Node
+from vctl.core.resources import CPU, SCALE, Allocation, total
 from vctl.scheduler.elasticity import apply_growth, growth_fits, held, revert_growth
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.gang_growth import place_with_growth
@@ -201,6 +202,25 @@ def limits_broken(world: Ledger, before: Ledger) -> list[str]:
             if more < 0 and least.get(name, 0) - has.get(name, 0) > cluster.lending_limit.get(name, 0):
                 broken.append(f"{cluster_id} lent too much {name}")
     return broken
+
+
+@pytest.mark.parametrize("number", [127, 129, 300])
+def test_a_minimum_over_many_equal_nodes_is_placed_whole(number: int) -> None:
+    """The limit of one resource is reached, so it is spread anew over the first 128 nodes; the others keep theirs."""
+    world = Ledger()
+    for n in range(number):
+        world.put_node(Node(f"a{n:03}", "a", Allocation({CPU: SCALE, "mem": 3 * SCALE}), f"a{n:03}", {}))
+    most = {"mem": 9 * SCALE, CPU: 1000 * SCALE}
+    world.put_cluster(Cluster("c", PRIMARY, LOGICAL, ClusterSpec({"mem": 6 * SCALE}, most)))
+    for n in range(3):
+        amounts = Allocation({"mem": 2 * SCALE})
+        world.put_node(Node(f"m{n}", "m", amounts, f"m{n}", {}))
+        world.assign(VNode(f"c/{n}", "c", f"m{n}", f"m{n}", FLEXIBLE, amounts, {}, rank=n))
+    minimum = {CPU: number * SCALE, "mem": 6 * SCALE}
+    found = place_with_growth(world, "c", ClusterSpec(minimum), {})
+    assert isinstance(found, tuple)
+    assert isinstance(found[1], Placed)
+    assert total(piece.allocation.amounts for piece in found[1].pieces) == minimum
 
 
 def test_growth_is_found_exactly_when_brute_force_finds_some() -> None:

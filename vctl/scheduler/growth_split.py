@@ -145,6 +145,8 @@ class _Spread:
     copies: list[tuple[int, Option]] = field(default_factory=list)
     amounts: list[list[int]] = field(default_factory=list)
     shares: list[list[Share]] = field(default_factory=list)
+    unlisted: list[Part] = field(default_factory=list)
+    """Pieces on nodes that ``copies`` does not list, without the resources that are spread anew."""
 
     def run(self) -> list[Part] | None:
         problem, want = self.problem, self.problem.want
@@ -171,6 +173,7 @@ class _Spread:
             for (state, option), amounts, shares in zip(self.copies, self.amounts, self.shares, strict=True)
             if any(amounts)
         ]
+        parts += self.unlisted
         return None if self._refused(parts) else parts
 
     def _refused(self, parts: Sequence[Part]) -> list[int]:
@@ -192,11 +195,13 @@ class _Spread:
         free = list(range(len(self.copies)))
         for part in guess:
             own = [i for i in free if self.copies[i][0] == part.state and self.copies[i][1].slot == part.slot]
-            if not own:
-                continue  # more equal nodes than ``copies`` lists
-            free.remove(own[0])
-            self.amounts[own[0]] = [0 if r in bad else amount for r, amount in enumerate(part.amounts)]
-            self.shares[own[0]] = [share for share in part.shares if share[0] not in bad]
+            amounts = [0 if r in bad else amount for r, amount in enumerate(part.amounts)]
+            shares = [share for share in part.shares if share[0] not in bad]
+            if own:
+                free.remove(own[0])
+                self.amounts[own[0]], self.shares[own[0]] = amounts, shares
+            elif any(amounts):  # more equal nodes than ``copies`` lists
+                self.unlisted.append(replace(part, amounts=tuple(amounts), shares=tuple(shares)))
 
     # ---- one resource ----
 
