@@ -186,12 +186,13 @@ def test_what_was_asked_for_beside_the_numbers_is_asked_for_again(world: World):
     signal = WarningSignal("USR1", 10, 60)
     submit(
         world, "it", gang(1, CPU=2), per_node=True, time_limit_s=1_234_567, signal=signal, max_retries=2, name="n",
-        retry_on=("NodeFailed", "ExitCode"), metadata={"k": "v w"},
+        retry_on=("NodeFailed", "ExitCode"), metadata={"k": "v w"}, grace_s=10.0, label=True,
     )  # fmt: skip
     (change,) = (c for c in why.why(world.store, "it")["changes"] if c["kind"] == "request")
     assert change["command"].startswith(
-        "vctl job stop it && vctl job submit --num-cpus 1 --time-limit 1234567s --signal USR1@60s --max-retries 2"
-        " --retry-on NodeFailed,ExitCode --backoff 1s --per-node --name n --metadata 'k=v w' --working-dir /"
+        "vctl job stop it && vctl job submit --num-cpus 1 --time-limit 1234567s --grace 10s --signal USR1@60s"
+        " --max-retries 2 --retry-on NodeFailed,ExitCode --backoff 1s --per-node --label --name n"
+        " --metadata 'k=v w' --working-dir /"
     )
 
 

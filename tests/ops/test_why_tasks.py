@@ -69,7 +69,7 @@ def test_who_holds_nothing_is_no_holder(world: World) -> None:
 
 def test_a_node_that_left_is_named(world: World) -> None:
     full = task(world, 2, strategy="NODE:t-01")
-    waits = task(world, 2, strategy="NODE:t-01")
+    waits = task(world, 2, strategy="NODE:t-01", max_retries=3)
     assert told(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 0")
     nodes.drain(world.store, "t-01")  # no scheduler has looked since: the words are those of now all the same
     reason = ("Infeasible", "its strategy names t-01, where primary##j has no virtual node that takes work")
@@ -80,8 +80,8 @@ def test_a_node_that_left_is_named(world: World) -> None:
     assert next((one["kind"], one["command"]) for one in answer["changes"]) == (
         "anywhere",
         (
-            f"vctl task cancel {waits} && vctl task run --job 1 --num-cpus 2 --strategy NODE:t-01:soft --no-wait"
-            " -- sleep 9"
+            f"vctl task cancel {waits} && vctl task run --job 1 --num-cpus 2 --strategy NODE:t-01:soft"
+            " --max-retries 3 --no-wait -- sleep 9"
         ),
     )
     assert tasks.get_task(world.store, full)["state"] == "RUNNING"

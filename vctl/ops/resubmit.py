@@ -11,6 +11,7 @@ from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Amounts
 from vctl.core.tasks import HYBRID, PendingTask
+from vctl.ops.submitting import DEFAULT_GRACE_S
 from vctl.spec.text import shown
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row
@@ -32,12 +33,13 @@ def resubmit(row: Row, launch: Row, job: PendingJob) -> str:
         words += ["--priority", str(job.priority)]
     if row["time_limit_s"] is not None:
         words += ["--time-limit", _seconds(row["time_limit_s"])]
+    if row["grace_s"] != DEFAULT_GRACE_S:
+        words += ["--grace", _seconds(row["grace_s"])]
     words += _rule_words(loads(row["rules"]))
-    if row["per_node"]:
-        words.append("--per-node")
-    words += {"plain": ["--ray"], "dashboard": ["--ray-dashboard"]}.get(
-        loads(launch["options"]).get("private_ray"), []
-    )
+    options = loads(launch["options"])
+    words += ["--per-node"] if row["per_node"] else []
+    words += ["--label"] if options.get("relay", [""])[0] == "label" else []
+    words += {"plain": ["--ray"], "dashboard": ["--ray-dashboard"]}.get(options.get("private_ray"), [])
     if row["name"]:
         words += ["--name", row["name"]]
     for key, value in loads(row["metadata"]).items():
@@ -62,6 +64,8 @@ def run_again(row: Row, launch: Row, task: PendingTask) -> str:
     for option in ("inputs", "outputs"):
         for name in loads(row[option]):
             words += [f"--{option[:-1]}", name]
+    if row["max_retries"]:
+        words += ["--max-retries", str(row["max_retries"])]
     words += ["--detach"] if row["detached"] else []
     words += ["--no-wait", "--", *loads(launch["argv"])]
     return f"vctl task cancel {shlex.quote(row['task_id'])} && {shown(shlex.join(words))}"
