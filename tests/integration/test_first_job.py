@@ -179,8 +179,10 @@ def test_ctrl_c_while_it_still_waits(one: Place) -> None:
     assert one.run("job", "wait", "j").code == 0
 
 
-def test_stop_on_interrupt(one: Place) -> None:
-    waiting = one.start("job", "submit", "--submission-id", "j", "--stop-on-interrupt", "--", "sleep", "1000")
+@pytest.mark.parametrize("form", [(), ("-o", "json")], ids=["log", "json"])
+def test_stop_on_interrupt(one: Place, form: tuple[str, ...]) -> None:
+    words = ("--submission-id", "j", "--stop-on-interrupt", *form)
+    waiting = one.start("job", "submit", *words, "--", "sleep", "1000")
     pid = one.running_process("j")
     interrupt(waiting)
     ran = one.finish(waiting, within_s=15)

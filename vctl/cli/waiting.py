@@ -47,13 +47,23 @@ def get(call: Call, kind: str, ref: str) -> Form:
 
 
 def follow(
-    call: Call, kind: str, form: Form, *, progress: bool = False, stop_on_interrupt: bool = False
+    call: Call,
+    kind: str,
+    form: Form,
+    *,
+    progress: bool = False,
+    stop_on_interrupt: bool = False,
+    silent: bool = False,
 ) -> int:
-    """Show the output of a job or task to its end; returns its exit code. Ctrl-C detaches, or stops the job."""
+    """Wait for the end of a job or task; returns its exit code. Ctrl-C detaches, or stops the job.
+
+    Its output is shown, and why it failed, unless ``silent``.
+    """
     name, array = str(form[KEYS[kind]]), "array" in form
     _warn_of_itself(call, name)
     with _waiting(call) as waiter:
-        line, output = _line(progress or array), None if array else waiter.output(kind, name)
+        line = _line(progress or (array and not silent))
+        output = None if array or silent else waiter.output(kind, name)
         try:
             _until_over(waiter, kind, name, line, output)
         except KeyboardInterrupt:
@@ -66,7 +76,7 @@ def follow(
             operations.jobs.stop(call.backend, name)
             _until_over(waiter, kind, name, line, output)
         ended = waiter.form(kind, name)
-    if ended is not None:
+    if ended is not None and not silent:
         _tell_end(call, ended)
     return exit_code(ended)
 
@@ -75,11 +85,10 @@ def followed(
     call: Call, kind: str, form: Form, *, progress: bool, stop_on_interrupt: bool = False
 ) -> Answer | int:
     """Show the output of a job or task; with ``-o`` only its JSON form at its end."""
-    if call.asked_output in (None, "table"):
-        return follow(call, kind, form, progress=progress, stop_on_interrupt=stop_on_interrupt)
+    silent = call.asked_output not in (None, "table")
+    code = follow(call, kind, form, progress=progress, stop_on_interrupt=stop_on_interrupt, silent=silent)
     name = form[KEYS[kind]]
-    code = wait_for(call, kind, [name], timeout_s=None, progress=progress)
-    return cli.output.single(get(call, kind, name), name, code=code)
+    return cli.output.single(get(call, kind, name), name, code=code) if silent else code
 
 
 def waited(
