@@ -119,10 +119,11 @@ def test_a_task_that_waits(one: Place) -> None:
     assert "Detached: task task-1 goes on." in terminal.told
 
 
-def test_in_a_pipe_there_is_no_line_unless_it_is_asked_for(full: Place) -> None:
+@pytest.mark.parametrize("more", [(), ("--stdin",)], ids=["alone", "with its input"])
+def test_in_a_pipe_there_is_no_line_unless_it_is_asked_for(full: Place, more: tuple[str, ...]) -> None:
     quiet = full.start("job", "submit", "--submission-id", "quiet", "--num-cpus", "3", "--", "true")
     loud = full.start(
-        "job", "submit", "--submission-id", "loud", "--num-cpus", "3", "--progress", "--", "true"
+        "job", "submit", "--submission-id", "loud", "--num-cpus", "3", "--progress", *more, "--", "true"
     )
     assert loud.stderr is not None
     first = loud.stderr.readline().decode()

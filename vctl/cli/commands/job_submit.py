@@ -94,7 +94,7 @@ def submit(
     if not no_wait:
         call.require_scheduler()
     if stdin or terminal:
-        return _attached(call, wanted, terminal=terminal, no_wait=no_wait, stdin=stdin)
+        return _attached(call, wanted, terminal=terminal, stdin=stdin, no_wait=no_wait, progress=progress)
     job = jobs.submit(call.backend, **wanted)
     call.note(cli.submission.unread_input())
     if no_wait:
@@ -132,7 +132,7 @@ def rerun(
 
 
 def _attached(
-    call: Call, wanted: dict[str, Any], *, terminal: bool, stdin: bool, no_wait: bool
+    call: Call, wanted: dict[str, Any], *, terminal: bool, stdin: bool, no_wait: bool, progress: bool
 ) -> Answer | int:
     """Submit with this terminal, or this standard input, for the command."""
     import os
@@ -165,7 +165,7 @@ def _attached(
         if terminal:
             return cli.attach.converse(call, door, job["submission_id"])
         door.hand_over_stdin()
-        return cli.waiting.followed(call, cli.waiting.JOBS, job, progress=False, stop_on_interrupt=True)
+        return cli.waiting.followed(call, cli.waiting.JOBS, job, progress=progress, stop_on_interrupt=True)
 
 
 def _dry_run(call: Call, wanted: dict[str, Any]) -> Answer:
