@@ -221,6 +221,14 @@ def test_a_dry_run_says_where_and_changes_nothing(world: World):
     assert (dump(world), (world.home / "cluster.db").read_bytes()) == (before, held)
 
 
+@pytest.mark.parametrize(("per_node", "runs"), [(False, [True, False]), (True, [True, True])])
+def test_a_dry_run_says_where_the_command_runs(world: World, per_node: bool, runs: list[bool]):
+    """spec 8: in the first virtual node; with ``--per-node`` in every one."""
+    add(world, 2)
+    answer = why.dry_run(world.store, request(gang(2, "STRICT_SPREAD", CPU=1), per_node=per_node))
+    assert [piece["runs_entrypoint"] for piece in answer["pieces"]] == runs
+
+
 def test_a_dry_run_is_what_then_happens(world: World):
     add(world, 2, gpus=2)
     spec = gang(2, "STRICT_SPREAD", CPU=1, GPU=1)

@@ -106,7 +106,7 @@ def pieces(start: Start) -> list[Piece]:
             "node_id": vnode.node_id,
             "parent_vnode_id": vnode.parent_id,
             "resources": forms.amounts(vnode.allocation.amounts),
-            "runs_entrypoint": vnode.vnode_id == start.vnode_id,
+            "runs_entrypoint": start.job.per_node or vnode.vnode_id == start.vnode_id,
         }
         for vnode in start.vnodes
     ] or [
