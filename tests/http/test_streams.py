@@ -203,7 +203,9 @@ def test_metrics(start: Start):
     assert all(SAMPLE.match(line) for line in lines), lines
     assert {
         'vctl_nodes{state="ALIVE"} 3.0',
-        'vctl_resources_total{resource="CPU"} 8.0',
+        'vctl_resources_total{resource="CPU"} 12.0',
+        'vctl_resources_reserved{resource="CPU"} 4.0',
+        'vctl_resources_used{resource="CPU"} 0.0',
         'vctl_resources_demanded{resource="CPU"} 1.0',
         'vctl_jobs{status="PENDING"} 1.0',
         'vctl_jobs_pending{reason="PendingEvaluation"} 1.0',

@@ -11,6 +11,7 @@ from tests import specification
 from tests.world import World
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.errors import Conflict
+from vctl.http import metrics
 from vctl.ops import cluster_views, clusters, forms, job_edits, jobs, nodes, overview, submitting, views
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
@@ -46,7 +47,7 @@ def submit(
 
 
 def cpus(world: World, cluster: str | None = None) -> tuple[float, float, float]:
-    """Total, reserved and used CPUs; on the way all lines of the tree are added up."""
+    """Total, reserved and used CPUs; on the way all lines of the tree are added up, and the metrics say the same."""
     data = overview.status(world.store, cluster)
     lines = data["clusters"]
     for line in lines:
@@ -60,6 +61,10 @@ def cpus(world: World, cluster: str | None = None) -> tuple[float, float, float]
     assert amounts == {kind: lines[0][kind]["CPU"] for kind in ("total", "reserved", "used")}
     tree = cluster_views.tree(world.store, data["cluster_id"])
     assert amounts == {kind: tree[kind]["CPU"] for kind in ("total", "reserved", "used")}
+    if cluster is None:
+        shown = metrics.text(world.store).splitlines()
+        for kind, amount in amounts.items():
+            assert f'vctl_resources_{kind}{{resource="CPU"}} {amount}' in shown
     return amounts["total"], amounts["reserved"], amounts["used"]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from vctl.core.clusters import PRIMARY
 from vctl.core.resources import SCALE
 from vctl.ops import views
-from vctl.ops.capacity import totals_of
+from vctl.ops.capacity import capacities
 from vctl.store import clusters, feed, job_views, nodes
 from vctl.store.store import Store
 
@@ -22,12 +22,19 @@ def text(store: Store) -> str:
 
 
 def _families(store: Store) -> Iterator[Iterator[str]]:
-    total, free = totals_of(store, PRIMARY)
+    sums = capacities(store)[PRIMARY]
     scheduler = views.scheduler(store)
     yield _family("vctl_nodes", "Physical nodes by state.", _by("state", nodes.states(store)))
-    yield _family("vctl_resources_total", "Resources of the primary cluster.", _amounts(total))
-    used = {name: amount - free.get(name, 0) for name, amount in total.items()}
-    yield _family("vctl_resources_used", "Resources in use.", _amounts(used))
+    none = dict.fromkeys(sums.total, 0)
+    yield _family("vctl_resources_total", "Resources of the physical nodes.", _amounts(sums.total))
+    yield _family(
+        "vctl_resources_reserved",
+        "Resources that clusters below the primary hold.",
+        _amounts({**none, **sums.reserved}),
+    )
+    yield _family(
+        "vctl_resources_used", "Resources that jobs and tasks hold.", _amounts({**none, **sums.used})
+    )
     yield _family(
         "vctl_resources_demanded",
         "Resources that waiting jobs and tasks ask for.",
