@@ -102,7 +102,12 @@ def test_bad_tokens_and_places_are_refused(tmp_path: Path):
     taken.bind(("127.0.0.1", 0))
     taken.listen()
     cases = {
-        2: [("--token-file", str(empty)), ("--port", "70000"), ("--host", "no such host")],
+        2: [
+            ("--token-file", str(empty)),
+            ("--port", "70000"),
+            ("--host", "no such host"),
+            ("--host", "192.0.2.1"),
+        ],
         5: [("--port", str(taken.getsockname()[1])), ("--uds", str(tmp_path / "no" / "dir"))],
         8: [("--token-file", str(loose))],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import signal
@@ -153,9 +154,7 @@ def _tcp(host: str, port: int) -> socket.socket:
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError):
-        raise BadSpec(
-            f"--host: {host} is not an address of this machine", fix="write for example 127.0.0.1"
-        ) from None
+        raise _elsewhere(host) from None
     listening = socket.socket(family, kind, protocol)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -163,10 +162,16 @@ def _tcp(host: str, port: int) -> socket.socket:
         listening.listen(WAITING)
     except OSError as error:
         listening.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise _elsewhere(host) from None
         raise Conflict(
             f"cannot listen on {host}:{port}: {error.strerror}", fix="choose another --port"
         ) from None
     return listening
+
+
+def _elsewhere(host: str) -> BadSpec:
+    return BadSpec(f"--host: {host} is not an address of this machine", fix="write for example 127.0.0.1")
 
 
 def _unix(path: str) -> socket.socket:
