@@ -340,6 +340,12 @@ def test_wrong_calls_are_refused_here_and_by_a_client_of_a_server(site: Site, se
             client.clusters.update("a", nosuch=1)  # type: ignore[call-arg]
         with pytest.raises(TypeError):
             client.physical_nodes.add(template="t")  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            client.physical_nodes.add("mine", resources={"CPU": 1})  # type: ignore[arg-type, misc]
+        with pytest.raises(TypeError):
+            client.physical_nodes.kill("4c-00", "4c-01")  # type: ignore[call-arg]
+        with pytest.raises(TypeError):
+            client.jobs.edit(job.ref, ref="other", priority=1)  # type: ignore[misc]
         with pytest.raises(BadSpec):
             client.jobs.logs(job.ref, tail=-1)
         with pytest.raises(BadSpec, match=r"model\.jobs"):
@@ -348,6 +354,7 @@ def test_wrong_calls_are_refused_here_and_by_a_client_of_a_server(site: Site, se
             client.simulate(model={"nosuch": 1})
         with pytest.raises(TimedOut, match=r"not over after 0\.2 s"):
             client.jobs.wait(job.ref, timeout_s=0.2)
+    assert [node["node_id"] for node in site.client.physical_nodes.list()] == ["4c-00"]
 
 
 def test_threads_share_a_client(site: Site) -> None:

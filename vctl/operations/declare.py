@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from vctl import operations, ops, spec
 from vctl.errors import VctlError, known
-from vctl.operations.params import PARAMETERS, Param, params_of
+from vctl.operations.params import PARAMETERS, Param, params_of, positions_of
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -119,8 +119,13 @@ class Operation(Generic[P, R]):
         """The parameters of the verb, without shared groups of options (``Together``)."""
         return [param for param in params_of(self.run).values() if isinstance(param, Param)]
 
+    @cached_property
+    def positions(self) -> tuple[str, ...]:
+        """The names of the parameters that a call may give without their names."""
+        return positions_of(self.run)
+
     def _by_name(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
-        return {**dict(zip((param.name for param in self.params), args, strict=False)), **kwargs}
+        return {**dict(zip(self.positions, args, strict=False)), **kwargs}
 
     def check(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Refuse the values of a call that a server would not accept."""
@@ -135,6 +140,10 @@ class Operation(Generic[P, R]):
         needed, known = {param.name for param in params if param.required}, {param.name for param in params}
         if odd := (needed - values.keys()) | (values.keys() - known):
             raise TypeError(f"{self.name}: missing or unknown arguments: {', '.join(sorted(odd))}")
+        if len(args) > len(self.positions):
+            raise TypeError(f"{self.name}: only these arguments need no name: {', '.join(self.positions)}")
+        if twice := kwargs.keys() & self.positions[: len(args)]:
+            raise TypeError(f"{self.name}: arguments given twice: {', '.join(sorted(twice))}")
         for param in params:
             value = values[param.name] if param.required else values.get(param.name, param.default)
             if param.info.sent is not None:

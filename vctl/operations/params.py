@@ -236,6 +236,12 @@ def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
     return found
 
 
+def positions_of(run: Callable[..., Any]) -> tuple[str, ...]:
+    """The parameters of a function after its first that need no name, in their order."""
+    code: CodeType = getattr(run, PARAMETERS, run).__code__
+    return code.co_varnames[1 : code.co_argcount]
+
+
 Filters = Annotated[
     Sequence[str], Opt(wire="filter", longest=50, help="key=value or key!=value; repeatable.")
 ]
