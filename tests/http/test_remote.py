@@ -75,6 +75,8 @@ node list; node get t-00; node get nope; task list -a; events; events --limit 2;
 job list -a; job list --filter nonsense; job status last; job status nope; job logs last; job wait last
 list jobs; list clusters --detail; list vnodes; list nodes --filter state=ALIVE; list events --limit 2
 why last; why nope; get jobs last; get clusters primary; get nodes t-01; get vnodes team/0; summary jobs; summary nodes
+vc create n --spec 5; vc create n --replica-sets []; vc update team --borrow-limit 5; node add --resources 5
+run --virtual-cluster 5 -- true; run --entrypoint-resources 5 -- true; task run --job last --label-selector 5 -- true
 """
 AGES = re.compile(r" *\b(?:\d+m)?\d+ ?s\b")
 

@@ -32,6 +32,13 @@ _TYPES: Mapping[object, tuple[Any, Any, str, str]] = {
     type(None): (type(None), (), "null", "leave it out"),
 }
 """Each checked type: the classes of its values, classes to exclude, and the problem and fix of an error."""
+_DOCUMENTS = {
+    "cluster spec": ("a cluster spec", '{"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}'),
+    "resources": ("resources", '{"CPU": 1}'),
+    "templates": ("replica_sets", '{"8c16g": 2}'),
+    "label selector": ("a label selector", '{"name": "value"}'),
+}
+"""The name and an example of each kind of document, by its reader."""
 
 
 class Opt:
@@ -117,6 +124,7 @@ class Param:
         self.kinds: tuple[Any, ...] = get_args(kind) if get_origin(kind) is UnionType else (kind,)
         """The types that its value may have."""
         kind = next(one for one in self.kinds if one is not type(None))
+        self.document = _DOCUMENTS.get(self.info.reads) if kind == Mapping[str, Any] else None
         self.many = get_origin(kind) in (list, Sequence) and not self.info.reads
         self.is_text = kind is str
         self.type: type = str if self.info.reads else get_args(kind)[0] if self.many else kind
@@ -149,9 +157,11 @@ class Param:
         return max(self.info.names, key=len) if self.info.names else self.metavar
 
     def check(self, value: Any) -> None:
-        """Refuse a value of a wrong type or out of range; readers of documents and amounts check theirs."""
+        """Refuse a value of a wrong type or out of range; readers check amounts and the contents of documents."""
         if value is None and self.required and type(None) not in self.kinds:
             raise spec.fields.refuse(param(self.name), "a value is needed, not null", "give one")
+        if self.document and not (value is None or isinstance(value, (Mapping, Written))):
+            spec.fields.as_mapping(value, param(self.name), *self.document)
         is_amount = float in self.kinds and str in self.kinds
         if value is self.default or is_amount or any(kind not in _TYPES for kind in self.kinds):
             return
