@@ -179,9 +179,33 @@ def test_ctrl_c_while_it_still_waits(one: Place) -> None:
     assert one.run("job", "wait", "j").code == 0
 
 
-@pytest.mark.parametrize("form", [(), ("-o", "json")], ids=["log", "json"])
-def test_stop_on_interrupt(one: Place, form: tuple[str, ...]) -> None:
-    words = ("--submission-id", "j", "--stop-on-interrupt", *form)
+def test_ctrl_c_detaches_where_the_job_is_shown_as_data_too(one: Place) -> None:
+    """spec 13: its id and the stop command are printed; with ``-o json`` on stderr, beside the object."""
+    waiting = one.start("job", "submit", "--submission-id", "j", "-o", "json", "--", "sleep", "1000")
+    one.running_process("j")
+    interrupt(waiting)
+    ran = one.finish(waiting)
+    assert (ran.code, ran.json["status"]) == (130, "RUNNING")
+    assert ran.err == "Detached: job j goes on. Stop it with: vctl job stop j\n"
+
+
+def test_a_submit_whose_reader_ends_says_that_the_job_goes_on(one: Place) -> None:
+    """``vctl run -- … | head -1`` leaves a job behind, of which only the submit knows the id."""
+    waiting = one.start(
+        "job", "submit", "--submission-id", "j", "--", "sh", "-c", "while echo y; do sleep 0.1; done"
+    )
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == b"y\n"
+    waiting.stdout.close()
+    assert waiting.stderr is not None
+    assert waiting.stderr.read() == b"Detached: job j goes on. Stop it with: vctl job stop j\n"
+    assert waiting.wait(10) == 141
+    assert one.job("j")["status"] == "RUNNING"
+
+
+@pytest.mark.parametrize("output", [(), ("-o", "json")], ids=["table", "json"])
+def test_stop_on_interrupt(one: Place, output: tuple[str, ...]) -> None:
+    words = ("--submission-id", "j", "--stop-on-interrupt", *output)
     waiting = one.start("job", "submit", *words, "--", "sleep", "1000")
     pid = one.running_process("j")
     interrupt(waiting)

@@ -46,12 +46,25 @@ def get(call: Call, kind: str, ref: str) -> Form:
     return operations.tasks.get_task(call.backend, ref)
 
 
+def followed(
+    call: Call, kind: str, form: Form, *, progress: bool, stop_on_interrupt: bool = False
+) -> Answer | int:
+    """Show the output of a job or task; with ``-o`` only its JSON form at its end, or when Ctrl-C detaches."""
+    name, silent = str(form[KEYS[kind]]), call.asked_output not in (None, "table")
+    try:
+        code = follow(call, kind, form, progress=progress, stop_on_interrupt=stop_on_interrupt, silent=silent)
+    except BrokenPipeError:  # the program that reads the output has ended
+        cli.call.tell(_goes_on(kind, name))
+        raise
+    return cli.output.single(get(call, kind, name), name, code=code) if silent else code
+
+
 def follow(
     call: Call,
     kind: str,
     form: Form,
     *,
-    progress: bool = False,
+    progress: bool,
     stop_on_interrupt: bool = False,
     silent: bool = False,
 ) -> int:
@@ -68,10 +81,9 @@ def follow(
             _until_over(waiter, kind, name, line, output)
         except KeyboardInterrupt:
             if not stop_on_interrupt:
-                one, verb = kind[:-1], "stop" if kind == JOBS else "cancel"
-                _detached(
-                    call, f"{one} {name} goes on. {verb.capitalize()} it with: vctl {one} {verb} {name}"
-                )
+                if sys.stderr.isatty():  # the terminal shows ^C
+                    sys.stderr.write("\n")
+                call.note(_goes_on(kind, name))
                 return INTERRUPTED
             operations.jobs.stop(call.backend, name)
             _until_over(waiter, kind, name, line, output)
@@ -81,14 +93,9 @@ def follow(
     return exit_code(ended)
 
 
-def followed(
-    call: Call, kind: str, form: Form, *, progress: bool, stop_on_interrupt: bool = False
-) -> Answer | int:
-    """Show the output of a job or task; with ``-o`` only its JSON form at its end."""
-    silent = call.asked_output not in (None, "table")
-    code = follow(call, kind, form, progress=progress, stop_on_interrupt=stop_on_interrupt, silent=silent)
-    name = form[KEYS[kind]]
-    return cli.output.single(get(call, kind, name), name, code=code) if silent else code
+def _goes_on(kind: str, name: str) -> str:
+    one, verb = kind[:-1], "stop" if kind == JOBS else "cancel"
+    return f"Detached: {one} {name} goes on. {verb.capitalize()} it with: vctl {one} {verb} {name}"
 
 
 def waited(
@@ -231,13 +238,6 @@ def _waiting(call: Call) -> Iterator[Waiter]:
             yield waiter
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _detached(call: Call, what: str) -> None:
-    """Tell that the command has stopped waiting; on a terminal below the line that shows ^C."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\n")
-    call.note(f"Detached: {what}")
 
 
 def _line(asked: bool) -> Progress:
