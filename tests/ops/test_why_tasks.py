@@ -67,6 +67,31 @@ def test_who_holds_nothing_is_no_holder(world: World) -> None:
     assert [node["holders"] for node in answer["nodes"]] == [[], []]
 
 
+def test_the_holders_are_the_tasks_on_the_virtual_node_itself(tmp_path: Path) -> None:
+    """Two virtual nodes of a job on one node: each line had what both hold, more than its own total, by the job."""
+    with World(tmp_path / "state") as world:
+        nodes.add(world.store, resources={CPU: 4 * SCALE}, template="t")
+        group = Group((FixedNode({CPU: 2 * SCALE}),) * 2, "STRICT_PACK")
+        request = JobRequest(
+            argv=("x",), submission_id="j", spec=ClusterSpec(groups=(group,), flexible=False), cwd="/",
+            entry={CPU: SCALE // 2},
+        )  # fmt: skip
+        submitting.submit(world.store, request, environment={"PATH": "/bin"})
+        world.turn()
+        first, second = task(world, 1.5), task(world)
+        answer = why.why(world.store, task(world, 2))
+    assert [(node["vnode_id"], node["holders"]) for node in answer["nodes"]] == [
+        (
+            "kPrimaryClusterID##j/0",
+            [
+                {"task_id": first, "resources": {"CPU": 1.5}},
+                {"submission_id": "j", "resources": {"CPU": 0.5}},
+            ],
+        ),
+        ("kPrimaryClusterID##j/1", [{"task_id": second, "resources": {"CPU": 1.0}}]),
+    ]
+
+
 def test_a_node_that_left_is_named(world: World) -> None:
     full = task(world, 2, strategy="NODE:t-01")
     waits = task(world, 2, strategy="NODE:t-01", max_retries=3)

@@ -138,7 +138,7 @@ def _names(group: Sequence[Data]) -> str:
 
 def _holders(holders: Sequence[Data]) -> str:
     parts = [
-        f"{one.get('submission_id') or one.get('cluster_id')} ({words.amounts(one['resources'])})"
+        f"{one.get('task_id') or one.get('submission_id') or one.get('cluster_id')} ({words.amounts(one['resources'])})"
         for one in holders[:MOST_HOLDERS]
     ]
     more = len(holders) - len(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
@@ -14,12 +14,14 @@ from vctl.core.tasks import PendingTask
 from vctl.core.wording import cluster_text
 from vctl.ops import forms
 from vctl.scheduler.feasibility import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
+from vctl.scheduler.whatif import Holder as Running
 from vctl.scheduler.whatif import Situation
 
 if TYPE_CHECKING:
     from vctl.spec.reports import Holder, NodeObstacle
 
 RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
+NO_TASKS: Mapping[str, str] = {}
 
 
 def obstacles(situation: Situation, job: PendingJob) -> list[NodeObstacle]:
@@ -38,11 +40,13 @@ def obstacles(situation: Situation, job: PendingJob) -> list[NodeObstacle]:
     ]
 
 
-def obstacles_of_task(situation: Situation, task: PendingTask) -> list[NodeObstacle]:
-    """The verdict on every virtual node of the task's cluster, by rank."""
-    holders = _Holders(situation)
+def obstacles_of_task(
+    situation: Situation, task: PendingTask, others: Sequence[Running]
+) -> list[NodeObstacle]:
+    """The verdict on every virtual node of the task's cluster, by rank; ``others``: the tasks that run there."""
+    holders = _Holders(situation, {run: one.submission_id for one in others for run in one.run_ids})
     return [
-        {**_obstacle(verdict, holders.on(task.cluster_id, verdict.node_id)), "vnode_id": vnode_id}
+        {**_obstacle(verdict, holders.of([vnode_id])), "vnode_id": vnode_id}
         for vnode_id, verdict in explain_task(situation.ledger, task)
     ]
 
@@ -75,10 +79,14 @@ def _candidates(ledger: Ledger, parent_id: str) -> Iterator[str]:
 
 
 class _Holders:
-    """The holders of resources in the virtual nodes of a cluster: its children, and its own runs."""
+    """The holders of resources in the virtual nodes of a cluster: its children, and its own runs.
 
-    def __init__(self, situation: Situation) -> None:
+    ``tasks``: run -> its task, where a run counts for its task and not for its job.
+    """
+
+    def __init__(self, situation: Situation, tasks: Mapping[str, str] = NO_TASKS) -> None:
         self.ledger = situation.ledger
+        self._tasks = tasks
         self._job_of_run = {run: one.submission_id for one in situation.running for run in one.run_ids}
         self._job_of_cluster = {
             one.cluster_id: one.submission_id for one in situation.running if one.cluster_id
@@ -90,8 +98,12 @@ class _Holders:
 
     def on(self, cluster_id: str, node_id: str) -> list[Holder]:
         """The holders on one node with their resources, the largest first."""
+        return self.of(self._slots_on(cluster_id).get(node_id, ()))
+
+    def of(self, vnode_ids: Iterable[str]) -> list[Holder]:
+        """The holders in some virtual nodes with their resources, the largest first."""
         held: dict[tuple[str, str], dict[str, int]] = {}
-        for vnode_id in self._slots_on(cluster_id).get(node_id, ()):
+        for vnode_id in vnode_ids:
             for who, amounts in self._in(vnode_id):
                 held[who] = rs.add(held.get(who, {}), amounts)
         holding = [(who, amounts) for who, amounts in held.items() if any(amounts.values())]
@@ -108,10 +120,10 @@ class _Holders:
                 child.allocation.amounts,
             )
         for run_id in self._runs.get(vnode_id, ()):
-            yield (
-                ("submission_id", self._job_of_run.get(run_id, run_id)),
-                self.ledger.charges[run_id][1].amounts,
-            )
+            task_id = self._tasks.get(run_id)
+            who = self._job_of_run.get(run_id, run_id) if task_id is None else task_id
+            kind = "submission_id" if task_id is None else "task_id"
+            yield (kind, who), self.ledger.charges[run_id][1].amounts
 
     def _slots_on(self, cluster_id: str) -> dict[str, list[str]]:
         if cluster_id not in self._slots:
@@ -124,6 +136,8 @@ class _Holders:
 
 def _holder(kind: str, name: str, amounts: Amounts) -> Holder:
     held = forms.amounts(amounts)
+    if kind == "task_id":
+        return {"task_id": name, "resources": held}
     if kind == "submission_id":
         return {"submission_id": name, "resources": held}
     return {"cluster_id": name, "resources": held}

@@ -321,7 +321,7 @@ def why_task(store: Store, row: Row) -> WhyTask:
         {"task_id": one.task_id, "resources": forms.amounts(one.request)}
         for one in sorted(ahead, key=lambda one: one.number)[:MOST_AHEAD]
     ]
-    answer["nodes"] = obstacles_of_task(situation, task)
+    answer["nodes"] = obstacles_of_task(situation, task, others)
     trials = task_trials(situation, task, others)
     if trials.starts():
         answer["message"] = f"{answer['message']}; nothing blocks it"

@@ -10,9 +10,10 @@ from vctl.spec.documents import Amounts, ClusterUse, Scheduler
 
 
 class Holder(TypedDict, total=False):
-    """A holder of resources on a node: a job, or else a cluster."""
+    """A holder of resources on a node: a job or a cluster; where a task waits, a task or the job's own process."""
 
     submission_id: str
+    task_id: str
     cluster_id: str
     resources: Required[Amounts]
 
