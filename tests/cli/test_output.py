@@ -238,6 +238,18 @@ def test_why_says_that_a_node_drains_beside_who_holds_it(nodes: Cli) -> None:
     assert line.endswith("held (CPU 1); the node is DRAINING")
 
 
+@spec("11.why")
+def test_why_says_what_makes_a_node_infeasible_not_who_holds_some_of_it(nodes: Cli) -> None:
+    """Nobody's end would help there: the line had only the name of a holder beside enough free CPUs."""
+    made = nodes("vc", "create", "held", "--spec", '{"flexible_resource_min": {"CPU": 1}}', "-o", "json").json
+    (node_id,) = made["node_instances"]
+    part = {"resources": {"CPU": 1}, "label_selector": {"ray.io/node-id": f"!{node_id}"}}
+    wanted = json.dumps({"fixed_size_nodes": [{"nodes": [part]}]})
+    assert nodes(*SUBMIT, "waits", "--virtual-cluster", wanted, "--", "true").code == 0
+    (line,) = (line for line in nodes("why waits").out.splitlines() if line.strip().startswith(node_id))
+    assert line.endswith(f"labels do not match ray.io/node-id: !{node_id}")
+
+
 @spec("13.errors")
 @pytest.mark.parametrize("kind", ["job", "task"])
 def test_the_end_of_a_log_is_refused_where_it_cannot_be_shown(jobs: Cli, kind: str) -> None:

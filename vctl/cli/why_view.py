@@ -61,6 +61,8 @@ def _needs(node: Data) -> str:
 
 def _held_by(node: Data) -> str:
     holders, note = _holders(node["holders"]), str(node.get("note") or "")
+    if note and node["verdict"] == "infeasible":
+        return note  # also when all holders have ended
     return f"{holders}; {note}" if holders and note.startswith("the node is ") else holders or note
 
 
