@@ -112,6 +112,27 @@ def test_a_node_that_left_is_named(world: World) -> None:
     assert tasks.get_task(world.store, full)["state"] == "RUNNING"
 
 
+def test_a_cluster_grows_on_the_node_that_a_task_names(tmp_path: Path) -> None:
+    """Spec 9, 10: a job without a spec has one CPU, which its command holds; a task on that node waited for ever."""
+    with World(tmp_path / "state") as world:
+        nodes.add(world.store, resources={CPU: 2 * SCALE}, count=2, template="t")
+        submitting.submit(
+            world.store, JobRequest(argv=("x",), submission_id="j", cwd="/"), environment={"PATH": "/bin"}
+        )
+        world.turn()
+        for named in ("t-00", "t-01"):
+            assert tasks.get_task(world.store, task(world, strategy=f"NODE:{named}"))["node_id"] == named
+        waits = task(world, 2, strategy="NODE:t-01")
+        assert told(world, waits) == (
+            "InsufficientResources",
+            (
+                "needs 2 CPU on one node with ray.io/node-id: t-01; free: t-01 0; in primary, from which"
+                " primary##j can grow: t-01 1"
+            ),
+        )
+        assert told(world, task(world, 3, strategy="NODE:t-01"))[0] == "Infeasible"
+
+
 def test_need_and_free_are_compared_on_the_node_concerned(world: World) -> None:
     task(world, 1.5, strategy="NODE:t-00")
     task(world, 1, strategy="NODE:t-01")

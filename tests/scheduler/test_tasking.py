@@ -23,7 +23,7 @@ from vctl.core.values import replace
 from vctl.scheduler.plan import TaskStart, TaskWait, revert, still_fits
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
-from vctl.scheduler.tasking import Circumstances, choose, in_order, may_grow, rank_of, utilisation
+from vctl.scheduler.tasking import Circumstances, choose, in_order, rank_of, utilisation
 
 pytestmark = spec("10.strategies")
 
@@ -236,14 +236,6 @@ def test_random_takes_only_what_is_available() -> None:
     assert (counts["n1"] - 1000) ** 2 / 1000 * 2 < 6.63
 
 
-def test_only_tasks_that_name_no_node_make_a_cluster_grow() -> None:
-    tasks = {
-        text: may_grow(trees.task(f"a: 1c {text}".strip()))
-        for text in ("", "SPREAD", "NODE:n1", "NODE:n1:soft")
-    }
-    assert tasks == {"": True, "SPREAD": True, "NODE:n1": False, "NODE:n1:soft": True}
-
-
 # ---- a round ----
 
 
@@ -271,8 +263,19 @@ ROUNDS = {
         "2c,1c", "job < primary [1c]: n1~1c", ["1c", "1c", "1c", "1c"], "n1 n1 n2 -", "n1~2c, n2~1c",
     ),
     "a later, smaller one passes": ("2c", "job < primary [1c]: n1~1c", ["4c", "1c"], "- n1", "n1~1c"),
-    "a pinned one does not make it grow": (
-        "4c", "job < primary [1c]: n1~1c", ["1c", "1c NODE:n1"], "n1 -", "n1~1c",
+    "a pinned one makes it grow where it is": (
+        "4c,4c", "job < primary [1c]: n2~1c", ["1c", "1c NODE:n2"], "n2 n2", "n2~2c",
+    ),
+    "or on the node that it names": (
+        "4c,4c,4c", "job < primary [1c]: n1~1c", ["1c NODE:n3"], "n3", "n1~1c, n3~1c",
+    ),
+    "nowhere else": ("4c,1c", "job < primary [1c]: n1~1c", ["2c NODE:n2"], "-", "n1~1c"),
+    "up to its maximum": ("4c", "job < primary [1c..1c]: n1~1c", ["1c", "1c NODE:n1"], "n1 -", "n1~1c"),
+    "one that names its flexible virtual node, too": (
+        "4c,4c", "job < primary [1c]: n2~1c", ["1c", "2c NODE:job/0"], "n2 n2", "n2~3c",
+    ),
+    "one that names a fixed virtual node does not": (
+        "4c", "job < primary [1c]: n1=1c", ["1c", "1c NODE:job/0"], "n1 -", "n1=1c",
     ),
     "a softly pinned one does": (
         "4c", "job < primary [1c]: n1~1c", ["1c", "1c NODE:n1:soft"], "n1 n1", "n1~2c",

@@ -16,7 +16,7 @@ from vctl.ops.forms import Shown
 from vctl.ops.free_amounts import FreeAmounts
 from vctl.ops.reasons import FITS_NOW, UNSEEN
 from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, shortage
-from vctl.scheduler.tasking import SOFT, may_grow, pinned_to
+from vctl.scheduler.tasking import SOFT, growing_for, pinned_to
 from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
 
@@ -54,13 +54,14 @@ class TaskReasons:
         if verdict not in (jb.INFEASIBLE, jb.INSUFFICIENT):
             return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}"
         named, places = pinned_to(task), self._places(task)
-        if named is not None and not places:
+        grows = self._may_ever_grow(task)
+        if named is not None and not places and not grows:
             where = cluster_text(task.cluster_id)
             return (
                 jb.INFEASIBLE,
                 f"its strategy names {named}, where {where} has no virtual node that takes work",
             )
-        if not any(self._holds(slot, task) for slot in places) and not self._may_ever_grow(task):
+        if not any(self._holds(slot, task) for slot in places) and not grows:
             alike = [slot for slot in places if _matches(slot, task)]
             return jb.INFEASIBLE, self._too_large(task, alike) if alike else short.text
         if short.fits:
@@ -75,9 +76,12 @@ class TaskReasons:
         places = self._places(task)
         if task.bound_vnode_id is not None:
             places = [slot for slot in places if slot.slot_id == task.bound_vnode_id] or places
+        asked = self._growing_for(task) if task.bound_vnode_id is None else None
+        above = () if asked is None else self.capacity.above(task.cluster_id)
+        if asked is not None and above:
+            places, task = places or self.capacity.slots(task.cluster_id).all, asked
         part = Part("one", {n: a for n, a in task.request.items() if a}, 1, task.selector)
-        grows = may_grow(task) and task.bound_vnode_id is None
-        return shortage([part], Slots(places), self.capacity.above(task.cluster_id) if grows else ())
+        return shortage([part], Slots(places), above)
 
     def _places(self, task: PendingTask) -> list[Slot]:
         named = pinned_to(task)
@@ -87,15 +91,22 @@ class TaskReasons:
     def _holds(self, slot: Slot, task: PendingTask) -> bool:
         return _matches(slot, task) and rs.within(task.request, slot.capacity.total.amounts)
 
+    def _growing_for(self, task: PendingTask) -> PendingTask | None:
+        row = clusters.get_vnode(self.store, pinned_to(task) or "")
+        return growing_for(task, None if row is None else rows.vnode(row))
+
     def _may_ever_grow(self, task: PendingTask) -> bool:
-        cluster = self.capacity.cluster(task.cluster_id)
+        cluster, asked = self.capacity.cluster(task.cluster_id), self._growing_for(task)
         while (
-            may_grow(task) and cluster is not None and cluster.spec.flexible and cluster.parent_id is not None
+            asked is not None
+            and cluster is not None
+            and cluster.spec.flexible
+            and cluster.parent_id is not None
         ):
             most = cluster.spec.flexible_max or {}
             if any(amount > most.get(name, amount) for name, amount in task.request.items()):
                 return False
-            if any(self._holds(slot, task) for slot in self.capacity.slots(cluster.parent_id).all):
+            if any(self._holds(slot, asked) for slot in self.capacity.slots(cluster.parent_id).all):
                 return True
             cluster = self.capacity.cluster(cluster.parent_id)
         return False

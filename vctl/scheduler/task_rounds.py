@@ -28,8 +28,8 @@ from vctl.scheduler.tasking import (
     could_grow_for,
     draw,
     feasible,
+    growing_for,
     is_available,
-    may_grow,
     pinned_to,
     rank_of,
 )
@@ -179,10 +179,11 @@ class _Visit:
 
         (None, []): growth does not help, and the ledger stays as it was.
         """
-        if not may_grow(task):
+        asked = growing_for(task, self.ledger.vnodes.get(pinned_to(task) or ""))
+        if asked is None:
             return None, []
         growth = grow(
-            self.ledger, task.cluster_id, task.request, task.selector, avoid=frozenset(self._closed())
+            self.ledger, task.cluster_id, task.request, asked.selector, avoid=frozenset(self._closed())
         )
         vnode = choose(self.ledger, task, self._now()) if growth else None
         if vnode is None:

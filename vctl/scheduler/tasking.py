@@ -7,11 +7,11 @@ from collections.abc import Mapping, Set
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
-from vctl.core.clusters import VNode
+from vctl.core.clusters import FLEXIBLE, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY, Amounts
 from vctl.core.tasks import PendingTask
-from vctl.core.values import field, value
+from vctl.core.values import field, replace, value
 
 THRESHOLD = 0.5
 """Below this utilisation virtual nodes count as equal and are packed in order (Ray's hybrid policy)."""
@@ -112,9 +112,19 @@ def _mixed(number: int) -> int:
     return z ^ (z >> 31)
 
 
-def may_grow(task: PendingTask) -> bool:
-    """Whether growth may help a task: not if its strategy names the only node for it."""
-    return not task.strategy.startswith(tk.NODE) or task.strategy.endswith(SOFT)
+def growing_for(task: PendingTask, named: VNode | None) -> PendingTask | None:
+    """The task as its cluster grows for it: where it names a node, only on that node. None: growth cannot help.
+
+    ``named``: the virtual node with the id that the strategy names; a fixed one does not grow.
+    """
+    node_id = pinned_to(task)
+    if node_id is None:
+        return task
+    if named is not None and named.cluster_id == task.cluster_id:
+        if named.kind != FLEXIBLE:
+            return None
+        node_id = named.node_id
+    return replace(task, selector=(*task.selector, lb.Condition(lb.NODE_ID, "in", (node_id,))))
 
 
 def pinned_to(task: PendingTask) -> str | None:
@@ -129,12 +139,13 @@ def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
     Only ``flexible_max`` of the clusters that grow is checked, not the borrow limit.
     """
     cluster = ledger.clusters[task.cluster_id]
-    while may_grow(task) and cluster.spec.flexible and cluster.parent_id is not None:
+    asked = growing_for(task, ledger.vnodes.get(pinned_to(task) or ""))
+    while asked is not None and cluster.spec.flexible and cluster.parent_id is not None:
         most = cluster.spec.flexible_max or {}
         if any(amount > most.get(name, amount) for name, amount in task.request.items()):
             return False
         above = (ledger.vnodes[v] for v in ledger.members.get(cluster.parent_id, ()))
-        if any(suits(ledger, task, v) and rs.within(task.request, v.allocation.amounts) for v in above):
+        if any(suits(ledger, asked, v) and rs.within(task.request, v.allocation.amounts) for v in above):
             return True
         cluster = ledger.clusters[cluster.parent_id]
     return False
