@@ -57,6 +57,13 @@ def test_bad_strategies(strategy):
         TaskRequest(argv=("true",), strategy=strategy)
 
 
+def test_a_mistyped_soft_is_no_part_of_the_id_of_a_node() -> None:
+    """No id has a colon. It was said that there is no node n-1:sof, and to write NODE:n-1:sof:soft."""
+    with pytest.raises(BadSpec, match='only soft may stand behind the id of a node, not "sof"') as refused:
+        check_strategy("NODE:n-1:sof")
+    assert refused.value.fix == "write NODE:n-1:soft, or NODE:n-1"
+
+
 BAD = {
     "no command": {"argv": ()},
     "NUL": {"argv": ("a\0",)},

@@ -119,6 +119,10 @@ def check_strategy(strategy: str) -> str:
     word, colon, rest = check_line(strategy, param("strategy")).partition(":")
     if strategy == NODE or (word == NODE and not pinned_to(strategy)[0]):
         raise refuse(param("strategy"), "NODE needs the id of a node", "write NODE:<id>, or NODE:<id>:soft")
+    node_id, more, after = pinned_to(strategy)[0].partition(":")
+    if word == NODE and more:
+        message = f"only soft may stand behind the id of a node, not {show(after)}"
+        raise refuse(param("strategy"), message, f"write NODE:{node_id}:soft, or NODE:{node_id}")
     if word not in STRATEGIES:
         raise refuse(
             param("strategy"),
