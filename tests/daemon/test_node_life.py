@@ -10,6 +10,7 @@ from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import nodes as node_ops
+from vctl.ops import views
 from vctl.store.store import Store
 
 pytestmark = spec("12.node-death", "3.states")
@@ -329,6 +330,50 @@ def test_a_node_that_grows_lets_infeasible_work_start(life: Life) -> None:
     assert life.job("j")["state_reason"] == "Infeasible"
     node_ops.update(life.store, a, resources=cpu(6))
     life.until(lambda: life.job("j")["status"] == "RUNNING")
+
+
+def labels_of(life: Life, cluster: str) -> list[dict[str, str]]:
+    """The labels of the virtual nodes of a cluster, without those of the system."""
+    found = views.nodes(life.store, cluster)
+    return [
+        {name: value for name, value in one["Labels"].items() if not name.startswith("ray.io/")}
+        for one in found
+    ]
+
+
+@spec("5.labels")
+def test_clusters_inherit_the_new_labels_of_a_node_and_keep_their_own(life: Life) -> None:
+    """Work may ask for them. A label of its own stays, also one that was equal to the label of the node."""
+    a, _ = life.nodes(2, "t", cpus=4)
+    node_ops.update(life.store, a, labels={"rack": "r1", "disk": "ssd"})
+    life.logical("whole", {"t": 1}, divisible=True)
+    named = {"resources": {"CPU": 1}, "labels": {"rack": "r1", "role": "head"}}
+    life.run("j", cluster="whole", spec={"fixed_size_nodes": [named], "flexible_resource_min": {"CPU": 1}})
+    assert (life.members("whole"), life.members("whole##j")) == ([a], [a])
+    old, both = {"rack": "r1", "disk": "ssd"}, {"rack": "r1", "disk": "ssd", "role": "head"}
+    assert (labels_of(life, "whole"), labels_of(life, "whole##j")) == ([old], [both, old])
+    life.turn()
+    node_ops.update(life.store, a, labels={"rack": "r2", "zone": "z"}, resources=cpu(6))
+    new = {"rack": "r2", "zone": "z"}
+    assert labels_of(life, "whole") == [new]
+    assert labels_of(life, "whole##j") == [{"rack": "r1", "role": "head", "zone": "z"}, new]
+    wanted = {"resources": {"CPU": 1}, "label_selector": {"zone": "z", "rack": "!r1"}}
+    life.run("zoned", cluster="whole", spec={"fixed_size_nodes": [wanted]})
+    assert life.job("zoned")["node_ids"] == [a]
+    life.die()
+    assert life.replay() == [[]] * 6
+    life.turn()
+
+
+@spec("5.labels", "9.growth")
+def test_a_growing_cluster_has_the_new_labels_too(life: Life) -> None:
+    (a,) = life.nodes(1, "t", cpus=4)
+    life.logical("slices", divisible=True, spec={"flexible_resource_min": {"CPU": 1}})
+    wanted = {"resources": {"CPU": 3}, "label_selector": {"rack": "r2"}}
+    life.turn()
+    node_ops.update(life.store, a, labels={"rack": "r2"})
+    life.run("j", cluster="slices", spec={"fixed_size_nodes": [wanted]})
+    assert labels_of(life, "slices") == [{"rack": "r2"}]
 
 
 def test_a_node_may_shrink_below_its_use_and_takes_nothing_until_that_fits(life: Life) -> None:

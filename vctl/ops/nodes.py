@@ -306,10 +306,21 @@ def update(
         shrunk = node.shrunk or (
             is_used(store, node.node_id) and not rs.FreeCapacity(total).fits_exactly(node.total)
         )
+        if merged != node.labels and is_used(store, node.node_id):
+            _relabel(store, replace(node, labels=merged))
         store.emit(engine.changes.NodeChanged(replace(node, total=total, labels=merged, shrunk=shrunk)))
         if total != node.total:
             _resize_whole(store, node.node_id, total)
         return get_node(store, node.node_id)
+
+
+def _relabel(store: Store, node: Node) -> None:
+    """Give the virtual nodes on a node its new labels."""
+    from vctl.scheduler.replacement import relabelled  # here: a list of nodes need not load the scheduler
+    from vctl.store.clusters import load_ledger
+
+    if placed := relabelled(load_ledger(store), node):
+        store.emit(engine.changes.VNodesChanged(placed=placed))
 
 
 def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:

@@ -15,9 +15,9 @@ from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import DEAD
+from vctl.core.nodes import DEAD, Node
 from vctl.core.resources import Allocation, FreeCapacity
-from vctl.core.slots import SlotClass
+from vctl.core.slots import SlotClass, primary_labels
 from vctl.core.values import replace, value
 from vctl.scheduler.membership import is_undivided
 from vctl.scheduler.placement import Placed, place
@@ -148,18 +148,28 @@ def _moved(ledger: Ledger, parts: list[VNode], slot: VNode) -> list[VNode] | Non
             return None
         capacities[above_id].take_exactly(allocation)
         capacities[part.vnode_id] = FreeCapacity(allocation)
-        labels = inherit(ledger.vnodes[above_id], part, above)
+        labels = inherit(ledger, part, above)
         new[part.vnode_id] = replace(
             part, node_id=slot.node_id, parent_id=above.vnode_id, allocation=allocation, labels=labels
         )
     return [new[part.vnode_id] for part in parts]
 
 
-def inherit(old_parent: VNode, vnode: VNode, new_parent: VNode) -> dict[str, str]:
+def inherit(ledger: Ledger, vnode: VNode, new_parent: VNode) -> dict[str, str]:
     """The labels of a virtual node below a new parent: those of the parent, its own, and the system's."""
+    old_parent = ledger.vnodes[vnode.parent_id or ""]
     own = {key: value for key, value in vnode.labels.items() if old_parent.labels.get(key) != value}
     system = {lb.VNODE_ID: vnode.vnode_id, lb.VCLUSTER_ID: vnode.cluster_id}
-    return {**new_parent.labels, **own, **system}
+    return {**new_parent.labels, **own, **wanted_by(ledger, vnode)[1].labels, **system}
+
+
+def relabelled(ledger: Ledger, node: Node) -> tuple[VNode, ...]:
+    """The virtual nodes on a node as they are when the node has these labels, outermost first."""
+    new = {node.node_id: replace(ledger.vnodes[node.node_id], labels=primary_labels(node))}
+    for vnode in below(ledger, node.node_id):
+        above = new[vnode.parent_id or ""]
+        new[vnode.vnode_id] = replace(vnode, labels=inherit(ledger, vnode, above))
+    return tuple(new.values())[1:]
 
 
 def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
@@ -238,7 +248,7 @@ def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
 
 
 def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation) -> Move:
-    labels = inherit(ledger.vnodes[vnode.parent_id or ""], vnode, slot)
+    labels = inherit(ledger, vnode, slot)
     after = replace(
         vnode, node_id=slot.node_id, parent_id=slot.vnode_id, allocation=allocation, labels=labels
     )
