@@ -136,3 +136,21 @@ def test_the_refusal_of_what_can_never_run_says_what_is_missing(
         submitting.submit(
             store, JobRequest(argv=("true",), spec=parse_cluster_spec(document)), environment={}
         )
+
+
+@pytest.mark.parametrize("parent", [None, "outer"])
+def test_the_largest_amount_is_that_which_the_maximum_of_a_cluster_on_the_way_leaves(
+    store: Store, parent: str | None
+) -> None:
+    """Who asks for the number that the refusal names is not refused again."""
+    if parent:
+        clusters.create(store, parent, spec=ClusterSpec(), divisible=True)
+    half = parse_cluster_spec({"flexible_resource_max": {"CPU": 4}})
+    clusters.create(store, "half", spec=half, divisible=True, parent_id=parent)
+    wanted = parse_cluster_spec({"replica_sets": {"8c": 2}})
+    with pytest.raises(
+        Infeasible, match="capacity of half: 2 whole nodes of template 8c asked, 0 exist"
+    ) as no:
+        submitting.submit(store, JobRequest(argv=("true",), spec=wanted, cluster="half"), environment={})
+    assert (no.value.details["need"], no.value.details["largest"]) == (2.0, 0.0)
+    assert "vctl vc update half" in no.value.fix

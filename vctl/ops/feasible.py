@@ -51,9 +51,11 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
     if never is not None and not never.exhausted:
         judge = judge_of(store, parent_id)
         above = None if judge == parent_id else ever(ledger, judge, spec, entry)
-        where, never = (
-            (parent_id, never) if above is None else (judge, above)
-        )  # name the nodes of the limiting cluster, else the limits of a cluster on the way
+        # name the nodes of the limiting cluster, unless the limits of a cluster on the way leave less
+        if above is None or (above.resource == never.resource and above.have > never.have):
+            where = parent_id
+        else:
+            where, never = judge, above
         fix = f"ask for less, or {to_enlarge(store, where)}"
         if not never.have and not nodes.states(store):  # there is no node at all
             fix = f"{to_enlarge(store, where)}, or let this machine be one: VCTL_LOCAL_NODE=1"
