@@ -267,6 +267,23 @@ def test_room_that_another_job_has_is_waited_for(daemon: Site) -> None:
     assert told == {"total": {"CPU": 3.0}}
 
 
+@spec("4.fields", "9.resize")
+def test_a_program_may_have_whole_nodes_beside_slices(daemon: Site) -> None:
+    """A logical cluster may not; the cluster of a job and those inside it may, and are resized so."""
+    daemon.nodes(3, template="t")
+    told = daemon.run(
+        """
+        own = os.environ["VCTL_CLUSTER_ID"]
+        connect().clusters.update(own, spec={"replica_sets": {"t": 2}, "flexible_resource_min": {"CPU": 2}})
+        tell(total=cluster_resources()["CPU"])
+        with VirtualCluster(replica_sets={"t": 1}, flexible_resource_min={"CPU": 1}):
+            tell(inner=sorted([one["Kind"], one["Resources"]["CPU"]] for one in nodes()))
+        """,
+        virtual_cluster={"replica_sets": {"t": 1}, "flexible_resource_min": {"CPU": 1}},
+    )
+    assert told == {"total": 10.0, "inner": [["fixed", 4.0], ["flexible", 1.0]]}
+
+
 def test_an_exception_gives_everything_back(daemon: Site) -> None:
     daemon.nodes(1)
     told = daemon.run(

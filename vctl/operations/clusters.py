@@ -84,7 +84,7 @@ def create(
         here.store,
         cluster_id,
         divisible=divisible,
-        spec=_spec(here, cluster_id, spec, replica_sets),
+        spec=_spec(here, cluster_id, spec, replica_sets, parent=parent),
         replica_sets=replica_sets,
         parent_id=parent,
         detach=detach,
@@ -194,7 +194,12 @@ def resume(here: Here, cluster_id: Id) -> "ClusterForm":
 
 
 def _spec(
-    here: Here, cluster_id: str, document: Mapping[str, Any] | Written | None, replica_sets: Document
+    here: Here,
+    cluster_id: str,
+    document: Mapping[str, Any] | Written | None,
+    replica_sets: Document,
+    *,
+    parent: str | None = None,
 ) -> "ClusterSpec | None":
     if document is None:
         return None
@@ -203,7 +208,11 @@ def _spec(
             param("spec"), f"it cannot be combined with {param('replica_sets')}", "keep one of the two"
         )
     return spec.cluster_spec.parse_cluster_spec(
-        document_of(document), units=here.units, camel_case=True, logical=True, cluster_id=cluster_id
+        document_of(document),
+        units=here.units,
+        camel_case=True,
+        logical=JOB_MARK not in (parent or cluster_id),
+        cluster_id=cluster_id,
     )
 
 

@@ -184,13 +184,13 @@ def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> N
 
 
 def _check_form(old: Cluster, spec: ClusterSpec) -> None:
-    """Refuse a change from whole nodes to slices, or back."""
+    """Refuse a change from whole nodes to slices, or back. A cluster inside a job may have both."""
     if of_whole_nodes(spec) and not of_whole_nodes(old.spec):
         raise Conflict(
             f"{cluster_text(old.cluster_id)} was made from a resource spec and cannot change to replica sets",
             fix=f"give {param('spec')}=JSON",
         )
-    if old.spec.replica_sets and not of_whole_nodes(spec):
+    if old.kind == LOGICAL and old.spec.replica_sets and not of_whole_nodes(spec):
         raise Conflict(
             f"{cluster_text(old.cluster_id)} was made from replica sets and cannot change to a resource spec",
             fix=f"give {param('replica_sets')}",
@@ -234,7 +234,10 @@ def _needs_more(ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> bool:
     """Whether the new spec of a cluster of slices needs resources beyond those that the cluster has."""
     has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, cluster.cluster_id))
     _, fresh = common_groups(old, cluster.spec)
-    return bool(fresh) or any(amount > has.get(n, 0) for n, amount in cluster.spec.flexible_min.items())
+    whole = cluster.spec.replica_sets != old.replica_sets
+    return (
+        whole or bool(fresh) or any(amount > has.get(n, 0) for n, amount in cluster.spec.flexible_min.items())
+    )
 
 
 def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> None:

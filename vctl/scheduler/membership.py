@@ -38,7 +38,7 @@ def exchange(
     A missing template counts as 0. Of the idle members, dead ones leave first, then by node id. Alive,
     undivided nodes of the parent join. A shortage of removable nodes is reported before one of nodes to add.
     """
-    own = _by_template(ledger, cluster_id) if cluster_id is not None else {}
+    own = whole_by_template(ledger, cluster_id) if cluster_id is not None else {}
     leave: list[VNode] = []
     removable: dict[str, int] = {}
     too_few = False
@@ -106,7 +106,8 @@ def of_whole_nodes(spec: ClusterSpec) -> bool:
     return not spec.flexible and not spec.groups
 
 
-def _by_template(ledger: Ledger, cluster_id: str) -> dict[str, list[VNode]]:
+def whole_by_template(ledger: Ledger, cluster_id: str) -> dict[str, list[VNode]]:
+    """The whole nodes of a cluster."""
     found: dict[str, list[VNode]] = {}
     for vnode in ledger.slots(cluster_id):
         if vnode.whole:

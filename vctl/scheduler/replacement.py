@@ -179,7 +179,8 @@ def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
     """
     cluster = ledger.clusters[vnode.cluster_id]
     asked = [(number, node) for number, group in enumerate(cluster.spec.groups) for node in group.nodes]
-    fixed = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id] if ledger.vnodes[v].kind == FIXED)
+    members = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id])
+    fixed = (member for member in members if member.kind == FIXED and not member.whole)
     in_order = sorted(fixed, key=lambda member: member.rank)
     position = in_order.index(vnode) if vnode in in_order else len(asked)
     if position < len(asked):

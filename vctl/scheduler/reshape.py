@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
+from vctl.core.nodes import DEAD
 from vctl.core.values import replace, value
 from vctl.scheduler.elasticity import (
     Grow,
@@ -16,7 +19,7 @@ from vctl.scheduler.elasticity import (
 )
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.leasing import free_of
-from vctl.scheduler.membership import is_undivided
+from vctl.scheduler.membership import is_undivided, whole_by_template
 from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 from vctl.scheduler.placement_result import vnodes_of
 
@@ -33,11 +36,13 @@ def reshape(
 ) -> Unplaced | InUse | None:
     """Give a cluster its new fixed nodes and flexible minimum. None: done; else the ledger must be discarded.
 
-    Groups that stay keep their virtual nodes, groups that go must be idle, flexible parts change in place.
-    Idle amounts above the new minimum are given back. A parent without free capacity grows if it can; its
-    steps are added to ``growth``.
+    Groups that stay keep their virtual nodes, groups and whole nodes that go must be idle, flexible parts
+    change in place. Idle amounts above the new minimum are given back. A parent without free capacity grows
+    if it can; its steps are added to ``growth``.
     """
     gone, wanted = _match(ledger, cluster_id, old, new)
+    surplus, lacking = _whole_nodes(ledger, cluster_id, new.replica_sets)
+    gone += surplus
     for vnode in gone:
         if not is_undivided(ledger, vnode):
             return InUse(vnode)
@@ -53,7 +58,7 @@ def reshape(
         elif part.amounts:
             ledger.resize(after)
     missing = {n: a - has.get(n, 0) for n, a in new.flexible_min.items() if a > has.get(n, 0)}
-    extra = ClusterSpec(flexible_min=missing, groups=wanted, flexible=bool(missing))
+    extra = ClusterSpec(missing, None, wanted, lacking, flexible=bool(missing))
     if not extra.has_gang:
         return None
     placed = place_more(ledger, cluster_id, extra)
@@ -76,7 +81,7 @@ def _match(
     ledger: Ledger, cluster_id: str, old: ClusterSpec, new: ClusterSpec
 ) -> tuple[list[VNode], tuple[Group, ...]]:
     """The virtual nodes of groups that the new spec no longer has, and its new groups."""
-    fixed = [vnode for vnode in _members(ledger, cluster_id) if vnode.kind == FIXED]
+    fixed = [vnode for vnode in _members(ledger, cluster_id) if vnode.kind == FIXED and not vnode.whole]
     wanted = list(new.groups)
     gone: list[VNode] = []
     for group in old.groups:
@@ -86,6 +91,25 @@ def _match(
         else:
             gone += members
     return gone, tuple(wanted)
+
+
+def _whole_nodes(
+    ledger: Ledger, cluster_id: str, wanted: Mapping[str, int]
+) -> tuple[list[VNode], dict[str, int]]:
+    """The whole nodes beyond the wanted counts, idle ones if there are enough; and the lacking counts."""
+    own = whole_by_template(ledger, cluster_id)
+    surplus: list[VNode] = []
+    for template, has in sorted(own.items()):
+        has.sort(
+            key=lambda vnode: (
+                not is_undivided(ledger, vnode),
+                ledger.nodes[vnode.node_id].state != DEAD,
+                vnode.node_id,
+            )
+        )
+        surplus += has[: max(len(has) - wanted.get(template, 0), 0)]
+    more = {template: count - len(own.get(template, ())) for template, count in wanted.items()}
+    return surplus, {template: count for template, count in more.items() if count > 0}
 
 
 # ---- more pieces for a cluster: at most one flexible virtual node on each physical node ----
