@@ -352,6 +352,9 @@ def test_places_that_cannot_be(store: Store) -> None:
     with pytest.raises(Conflict, match="a cluster cannot move to another parent") as moved:
         plan(store, flat({"id": "text", "spec": {}}))
     assert moved.value.details["path"] == "clusters[0]"
+    (top, *_) = DEEP["clusters"]
+    with pytest.raises(Conflict, match=f"{top['id']} is in primary, and"):
+        plan(store, flat({"id": "other", "divisible": True, "children": [top]}))
     with pytest.raises(NotFound):
         plan(store, flat({"id": "new", "parent": "nope"}))
     with pytest.raises(NotFound):

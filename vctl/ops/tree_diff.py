@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, Group
 from vctl.core.values import replace
+from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, VctlError
 from vctl.ops.cluster_views import cluster_row
 from vctl.spec.cluster_spec import spec_to_document
@@ -120,8 +121,9 @@ def _check_place(store: Store, cluster: TreeCluster, present: dict[str, Cluster]
         if old is None:
             return
         if old.parent_id != cluster.parent_id:
+            place = cluster_text(old.parent_id or PRIMARY)
             raise Conflict(
-                f"{cluster.cluster_id} is in {old.parent_id}, and a cluster cannot move to another parent",
+                f"{cluster.cluster_id} is in {place}, and a cluster cannot move to another parent",
                 fix="put it there in the file, or delete the cluster first",
             )
         if old.state == "REMOVING":
