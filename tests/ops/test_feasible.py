@@ -154,3 +154,27 @@ def test_the_largest_amount_is_that_which_the_maximum_of_a_cluster_on_the_way_le
         submitting.submit(store, JobRequest(argv=("true",), spec=wanted, cluster="half"), environment={})
     assert (no.value.details["need"], no.value.details["largest"]) == (2.0, 0.0)
     assert "vctl vc update half" in no.value.fix
+
+
+def test_a_cluster_that_can_never_be_is_refused_with_the_fix_of_a_job(store: Store, tmp_path: Path) -> None:
+    wanted = parse_cluster_spec({"flexible_resource_min": {"CPU": 99}})
+    clusters.create(store, "team", replica_sets={"8c": 1}, divisible=True)
+    clusters.create(store, "elastic", spec=ClusterSpec(), divisible=True)
+    with Store.open(tmp_path / "empty") as empty:
+        fixes = (
+            (store, None, "ask for less, or add a node with `vctl node add`"),
+            (store, "elastic", "ask for less, or add a node with `vctl node add`"),
+            (
+                store,
+                "team",
+                "ask for less, or give team more nodes with `vctl vc update team --replica-sets JSON`",
+            ),
+            (empty, None, "add a node with `vctl node add`, or let this machine be one: VCTL_LOCAL_NODE=1"),
+        )
+        for where, parent, fix in fixes:
+            request = JobRequest(argv=("true",), spec=wanted, cluster=parent)
+            with pytest.raises(Infeasible) as of_job:
+                submitting.submit(where, request, environment={})
+            with pytest.raises(Infeasible) as of_cluster:
+                clusters.create(where, "large", spec=wanted, parent_id=parent)
+            assert of_job.value.fix == of_cluster.value.fix == fix

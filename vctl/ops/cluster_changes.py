@@ -385,7 +385,7 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
         return Infeasible(
             f"cluster {cluster_text(cluster.cluster_id)} exceeds the capacity of"
             f" {cluster_text(cluster.parent_id)}: {never.capacity}",
-            fix="ask for less",
+            fix=feasible.fix_for(store, feasible.judge_of(store, cluster.parent_id), never),
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
     return Conflict(

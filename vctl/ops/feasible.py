@@ -18,6 +18,7 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.core.ledger import Ledger
+    from vctl.scheduler.placement import Unplaced
 
 TEMPLATES = "provider_templates"
 """The key under which the scheduler stores the nodes that its provider could make."""
@@ -56,14 +57,18 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
             where = parent_id
         else:
             where, never = judge, above
-        fix = f"ask for less, or {to_enlarge(store, where)}"
-        if not never.have and not nodes.states(store):  # there is no node at all
-            fix = f"{to_enlarge(store, where)}, or let this machine be one: VCTL_LOCAL_NODE=1"
         raise Infeasible(
             f"the job can never run: it exceeds the capacity of {cluster_text(where)}: {never.capacity}",
-            fix=fix,
+            fix=fix_for(store, where, never),
             details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
         )
+
+
+def fix_for(store: Store, cluster_id: str, never: Unplaced) -> str:
+    """The fix for a request that exceeds the capacity of a cluster."""
+    if not never.have and not nodes.states(store):  # there is no node at all
+        return f"{to_enlarge(store, cluster_id)}, or let this machine be one: VCTL_LOCAL_NODE=1"
+    return f"ask for less, or {to_enlarge(store, cluster_id)}"
 
 
 def judge_of(store: Store, parent_id: str) -> str:
