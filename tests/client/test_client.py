@@ -469,3 +469,14 @@ def test_a_client_knows_where_it_is(site: Site, monkeypatch: pytest.MonkeyPatch)
         vctl.cluster_resources()
     with pytest.raises(NotFound):
         vctl.get_runtime_context().current_node()
+
+
+@spec("3.totals", "4.labels")
+def test_the_labels_of_a_node_change_one_by_one(client: vctl.Client) -> None:
+    """As ``kubectl label`` does it: the others stay, and null removes one."""
+    client.physical_nodes.add(node_id="n", resources={"CPU": 1}, labels={"rack": "r1", "disk": "ssd"})
+    changed = client.physical_nodes.update("n", labels={"rack": "r2", "zone": "z"})
+    assert changed["labels"] == {"rack": "r2", "disk": "ssd", "zone": "z"}
+    assert client.physical_nodes.update("n", labels={"disk": None})["labels"] == {"rack": "r2", "zone": "z"}
+    with pytest.raises(BadSpec, match=r"labels\.rack"):
+        client.physical_nodes.update("n", labels={"rack": "-"})

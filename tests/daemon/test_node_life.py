@@ -353,7 +353,7 @@ def test_clusters_inherit_the_new_labels_of_a_node_and_keep_their_own(life: Life
     old, both = {"rack": "r1", "disk": "ssd"}, {"rack": "r1", "disk": "ssd", "role": "head"}
     assert (labels_of(life, "whole"), labels_of(life, "whole##j")) == ([old], [both, old])
     life.turn()
-    node_ops.update(life.store, a, labels={"rack": "r2", "zone": "z"}, resources=cpu(6))
+    node_ops.update(life.store, a, labels={"rack": "r2", "zone": "z", "disk": None}, resources=cpu(6))
     new = {"rack": "r2", "zone": "z"}
     assert labels_of(life, "whole") == [new]
     assert labels_of(life, "whole##j") == [{"rack": "r1", "role": "head", "zone": "z"}, new]

@@ -115,6 +115,9 @@ def test_update_replaces_what_it_names(ground: Ground) -> None:
     assert form["resources"]["memory"] == 8.0 * 2**30
     assert form["labels"] == {"a": "b"}
     assert "disk" not in nodes.update(ground.store, "n-00", resources={"disk": 0})["resources"]
+    assert nodes.update(ground.store, "n-00", labels={"c": "d"})["labels"] == {"a": "b", "c": "d"}
+    changed = nodes.update(ground.store, "n-00", labels={"c": "e", "a": None, "none": None})
+    assert changed["labels"] == {"c": "e"}
     nodes.kill(ground.store, "n-00")
     with pytest.raises(Conflict, match="DEAD"):
         nodes.update(ground.store, "n-00", resources=cpu(1))

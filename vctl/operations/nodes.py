@@ -20,6 +20,10 @@ TOTALS = Opt(
 Labels = Annotated[
     Mapping[str, str] | None, Opt("--labels", metavar="JSON", reads="labels", help="Labels as a JSON map.")
 ]
+LabelChanges = Annotated[
+    Mapping[str, str | None] | None,
+    Opt("--labels", metavar="JSON", reads="labels", help="Labels to set, as a JSON map; null removes one."),
+]
 Timeout = Annotated[
     float | None,
     Opt(
@@ -77,14 +81,14 @@ def update(
     node_id: Node,
     *,
     resources: Annotated[Mapping[str, Any] | None, TOTALS] = None,
-    labels: Labels = None,
+    labels: LabelChanges = None,
 ) -> "NodeForm":
     """Change the resources or the labels of a node."""
     return ops.nodes.update(
         here.store,
         node_id,
         resources=here.amounts(resources, param("resources"), totals=True),
-        labels=None if labels is None else spec.selectors.parse_labels(labels, param("labels")),
+        labels=None if labels is None else spec.selectors.parse_label_changes(labels, param("labels")),
         units=here.units,
     )
 

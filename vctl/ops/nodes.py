@@ -276,10 +276,10 @@ def update(
     node_id: str,
     *,
     resources: Amounts | None = None,
-    labels: Mapping[str, str] | None = None,
+    labels: Mapping[str, str | None] | None = None,
     units: frozenset[str] = DEFAULT_UNITS,
 ) -> NodeForm:
-    """Change the totals or the labels of a node. Only the named totals are replaced."""
+    """Change the totals or the labels of a node. Only the named ones are replaced; None removes a label."""
     with store.transaction():
         row = _row(store, node_id)
         node = rows.node(row)
@@ -302,7 +302,7 @@ def update(
                 ]
                 known[name] = list(dict.fromkeys(had))
             observed.remember_devices(store, node.node_id, {**devices, "numbers": known})
-        merged = dict(node.labels if labels is None else labels)
+        merged = {key: text for key, text in {**node.labels, **(labels or {})}.items() if text is not None}
         shrunk = node.shrunk or (
             is_used(store, node.node_id) and not rs.FreeCapacity(total).fits_exactly(node.total)
         )

@@ -29,6 +29,14 @@ def parse_labels(value: object, path: str) -> dict[str, str]:
     return labels
 
 
+def parse_label_changes(value: object, path: str) -> dict[str, str | None]:
+    """Changes of the labels of a node: a value to set, or None to remove the label."""
+    document = as_mapping(value, path, "labels", '{"name": "value"}')
+    _check_number(len(document), path)
+    given = {key: text for key, text in document.items() if text is not None}
+    return dict.fromkeys(document) | parse_labels(given, path)
+
+
 def parse_selector(value: object, path: str) -> Selector:
     """Read a label selector; each value has one of the six ``_FORMS``, or is a list that means ``in(...)``.
 

@@ -47,7 +47,7 @@ def _with_labels(wanted: Given, pairs: list[str] | None) -> dict[str, Any]:
     """The given options; the labels of ``--label`` take precedence over those of ``--labels``."""
     values = dict(wanted or {})
     if pairs is not None:
-        labels = spec.selectors.parse_labels(values.get("labels", {}), "--labels")
+        labels = spec.selectors.parse_label_changes(values.get("labels", {}), "--labels")
         values["labels"] = labels | spec.options.parse_label_pairs(pairs)
     return values
 
@@ -86,6 +86,7 @@ shows(nodes.undrain, _changed, "vctl node undrain 8c16g-00", common=CHANGES)
     "node update",
     "vctl node update 8c16g-00 --resources '{\"CPU\": 16}'",
     "vctl node update 8c16g-00 --label rack=r2",
+    "vctl node update 8c16g-00 --labels '{\"rack\": null}'",
     common=CHANGES,
 )
 def update(call: Call, wanted: Annotated[Given, Together.of(nodes.update)], label: Label = None) -> Answer:
