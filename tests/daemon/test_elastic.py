@@ -476,6 +476,27 @@ def test_force_deletes_the_cluster_of_a_job_with_its_detached_sub_cluster(
     assert work.node("n0") == (4, 4)
 
 
+@spec("10.life", "7.delete")
+@pytest.mark.parametrize("how", ["drain", "force"])
+@pytest.mark.parametrize("ends_first", [True, False], ids=["its job is over", "its job runs"])
+def test_an_empty_detached_sub_cluster_goes_at_once_with_the_cluster_above(
+    work: Elastic, ends_first: bool, how: str
+) -> None:
+    """Nobody waits for the maintenance round."""
+    work.life.logical("team", divisible=True, spec={"flexible_resource_min": {"CPU": 2}})
+    work.life.run("k", cluster="team", spec={"flexible_resource_min": {"CPU": 1}})
+    kept = detached_cluster(work, parent="team##k")
+    if ends_first:
+        work.life.end("k")
+    clusters.delete(work.store, "team", drain=how == "drain", force=how == "force")
+    if not ends_first and how == "drain":
+        assert work.exists(kept)
+        work.life.end("k")
+    work.life.until(lambda: work.life.job("k")["status"] == "STOPPED")
+    work.life.turn(maintain=False)
+    assert [one for one in (kept, "team##k", "team") if work.exists(one)] == []
+
+
 @spec("10.life")
 def test_only_a_cluster_inside_a_job_can_be_detached(work: Elastic) -> None:
     """Spec 10."""

@@ -170,7 +170,11 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         if row["kind"] != JOB or is_over:
             for below in [cluster_id, *table.subtree(store, cluster_id)]:
                 child = table.get(store, below)
-                if child is not None and (is_over or row["kind"] in (SUB, child["kind"])):
+                if child is not None and (
+                    is_over
+                    or row["kind"] in (SUB, child["kind"])
+                    or not jobs.is_running(store, int(child["job_id"]))  # it only stays for what is detached
+                ):
                     store.emit(ClusterMoved(store.clock(), below, "remove", REMOVING))
     if force:
         _stop_everything(store, cluster_id, attached_too=row["kind"] == SUB)
