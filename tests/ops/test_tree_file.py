@@ -343,8 +343,12 @@ def test_what_is_used_is_not_pruned(store: Store) -> None:
     submitted = submitting.submit(store, JobRequest(argv=("true",), cluster="y", cwd="/"), environment={})
     found = plan(store, flat(), prune=True)
     assert [change["blockers"] for change in found["changes"]] == [[], [f"job {submitted['submission_id']}"]]
-    with pytest.raises(Conflict, match="still in use"):
+    with pytest.raises(Conflict, match="still in use") as refused:
         apply(store, flat(), prune=True)
+    assert (
+        refused.value.fix
+        == "`vctl vc delete y --drain` waits for them, `vctl vc delete y --force` stops them"
+    )
 
 
 def test_places_that_cannot_be(store: Store) -> None:

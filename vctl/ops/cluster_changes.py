@@ -134,7 +134,7 @@ def update(
 def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> None:
     """Delete an unused cluster."""
     if blockers := blockers_of(store, cluster_id):
-        raise in_use(cluster_id, blockers)
+        raise in_use(cluster_id, blockers, f"vctl vc delete {cluster_id}")
     store.emit(table.removal(store, cluster_id))
     if ledger is not None:
         ledger.remove_cluster(cluster_id)

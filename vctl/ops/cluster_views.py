@@ -208,13 +208,19 @@ def _contents(store: Store, cluster_id: str, spec: ClusterSpec | None) -> Cluste
     }
 
 
-def in_use(cluster_id: str, blockers: list[str]) -> Conflict:
-    """The refusal to delete a cluster; ``blockers`` are its users, by name."""
+def in_use(cluster_id: str, blockers: list[str], command: str = "") -> Conflict:
+    """The refusal to delete a cluster; ``blockers`` are its users, by name.
+
+    ``command``: the command that has the options of the fix, if it is another one than that which was refused.
+    """
+    drain, force = param("drain"), param("force")
+    if command:
+        drain, force = f"`{command} --drain`", f"`{command} --force`"
     more = f" and {len(blockers) - NAMED} more" if len(blockers) > NAMED else ""
     return Conflict(
         f"The virtual cluster {cluster_id} can not be removed as it is still in use."
         f" Its users: {', '.join(blockers[:NAMED])}{more}.",
-        fix=f"{param('drain')} waits for them, {param('force')} stops them",
+        fix=f"{drain} waits for them, {force} stops them",
         details={"blockers": blockers},
     )
 
