@@ -150,6 +150,14 @@ def test_what_changes_nothing_that_waits_starts_nobody(one: Place) -> None:
     assert one.reach("held", "SUCCEEDED")
 
 
+def test_a_scheduler_whose_record_is_lost_is_not_stopped(one: Place) -> None:
+    one.daemon()
+    (one.home / "scheduler.lock").write_text("")
+    ran = one.run("daemon", "--stop")
+    assert (ran.code, ran.out) == (6, "")
+    assert "scheduler.lock does not say which process it is" in ran.err
+
+
 @pytest.mark.parametrize("how", ["stop", "drain", "wait"])
 def test_whatever_needs_it_starts_it(one: Place, how: str) -> None:
     one.ok("vc", "create", "team", "--divisible", "--spec", '{"flexible_resource_min": {"CPU": 2}}')

@@ -8,6 +8,7 @@ from tests.scheduler.trace import Given, Trace, used
 from tests.specification import spec
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import INFEASIBLE
+from vctl.core.nodes import ALIVE, DRAINED
 from vctl.core.queue_policy import FIFO, SECOND, STRICT, QueuePolicy
 from vctl.core.resources import CPU, SCALE
 from vctl.core.values import replace
@@ -80,6 +81,13 @@ def test_a_machine_gets_more_or_fewer_nodes_but_not_those_in_use() -> None:
     trace.submit(Given("busy", 4, 10, 2))
     trace.round()
     assert resized(trace.ledger, 1) == 2
+
+
+def test_a_node_that_is_added_takes_work_whatever_the_state_of_the_one_it_is_like() -> None:
+    ledger = equal_nodes(2, {CPU: 2 * SCALE})
+    ledger.put_node(replace(ledger.nodes["n00001"], state=DRAINED))
+    assert resized(ledger, 4) == 4
+    assert [node.state for node in ledger.nodes.values()].count(ALIVE) == 3
 
 
 def test_a_preempted_job_starts_over() -> None:

@@ -182,6 +182,11 @@ def wait_for_start(background: Background, *, within_s: float = 30.0) -> locks.H
 
 def pinned(holder: locks.Holder, home: Path) -> int | None:
     """A pidfd of the process of a scheduler; None when it has ended."""
+    if not holder.pid:
+        raise Unreachable(
+            f"a scheduler runs in {home}, but {locks.SCHEDULER_LOCK} does not say which process it is",
+            fix="find the process with `ps`, and end it",
+        )
     try:
         handle = os.pidfd_open(holder.pid)
     except (ProcessLookupError, ValueError):

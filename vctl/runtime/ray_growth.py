@@ -92,6 +92,7 @@ class Growth:
     def _watch(self) -> None:
         parent = self.parent
         words = [raylets.python_of(parent.ray), ray_parent.GCS, parent.address, ray_gcs.WATCH, f"{LOOK_S:g}"]
+        self.line = b""  # the one before may have ended within a line
         self.output, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(theirs, True)
         with open(parent.log, "ab") as log:

@@ -9,7 +9,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import Node
+from vctl.core.nodes import ALIVE, Node
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.scheduler.elasticity import Grow, apply_growth
@@ -90,7 +90,7 @@ def resized(ledger: Ledger, count: int, template_id: str | None = None) -> int:
         number += 1
         node_id = f"{kind}-more-{number:05}"
         if node_id not in ledger.nodes:
-            ledger.put_node(replace(models[0], node_id=node_id, hostname=node_id))
+            ledger.put_node(replace(models[0], node_id=node_id, hostname=node_id, state=ALIVE))
     return len(ledger.nodes)
 
 
