@@ -123,6 +123,23 @@ def test_few_open_files_and_many_connections(tmp_path: Path) -> None:
     assert len(said.splitlines()) < 10
 
 
+def test_many_connections_may_wait_for_a_busy_server(server: Running) -> None:
+    """The server is suspended: the kernel takes them all. A connection beyond the limit waited a second or more."""
+    assert server.http.get("/healthz").status_code == 200
+    host, _, port = server.address.removeprefix("http://").partition(":")
+    crowd = [socket.socket() for _ in range(300)]
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        for raw in crowd:
+            raw.settimeout(0.5)
+            raw.connect((host, int(port)))
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        for raw in crowd:
+            raw.close()
+    assert server.http.get("/healthz").status_code == 200
+
+
 @pytest.mark.parametrize(
     "host", ["[::1]x", "[::1", "::1", "localhost:80x", "localhost:1:2", "a@localhost", "", "127.0.0.1 x"]
 )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 TOKEN_FILE = "token"
 LEAST_TOKEN = 16
 GRACE_S = 3
-WAITING = 2048
 ACCEPTED = 64
 """The most connections that the event loop accepts in one step."""
 HOST, PORT = "127.0.0.1", 8265
@@ -159,7 +158,7 @@ def _tcp(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(address)
-        listening.listen(WAITING)
+        listening.listen()
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRNOTAVAIL:
@@ -188,7 +187,7 @@ def _unix(path: str) -> socket.socket:
     before = os.umask(0o177)
     try:
         listening.bind(path)
-        listening.listen(WAITING)
+        listening.listen()
     except OSError as error:
         listening.close()
         problem = "the path is too long" if error.errno is None else error.strerror

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import resource
+import socket
 import sys
 from types import FrameType
 from typing import Any
@@ -24,6 +25,8 @@ BODY_S = 60.0
 """Seconds for the body of a request."""
 UPLOAD_S = 900.0
 """Seconds for the body of an upload, which may be large."""
+WAITING = 2048
+"""The most connections that wait until the server accepts them."""
 
 
 class Protocol(H11Protocol):
@@ -161,6 +164,12 @@ class Ending(uvicorn.Server):
     def __init__(self, settings: uvicorn.Config, changes: Changes) -> None:
         super().__init__(settings)
         self._changes = changes
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start serving; connections queue up to the limit of the socket, which asyncio has lowered."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(WAITING)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGINT or SIGTERM: also let the waiting requests return."""
