@@ -207,7 +207,7 @@ def request(
         str | None,
         Opt(
             "--signal", metavar="SIG@TIME",
-            help="Signal sent this many seconds before the time limit and before preemption: USR1@60.",
+            help="Signal sent this many seconds before the time limit, and with the notice of a preemption: USR1@60.",
         ),
     ] = None,
     job_scope: Annotated[
