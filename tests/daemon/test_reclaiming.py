@@ -303,7 +303,7 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     def looked(state: FollowedState, *rest: Any) -> bool:
         """Somebody else, after the scheduler looked and before it has the lock, gives half of the lease back."""
         found = follows(state, *rest)
-        if to_call(state) and not halved:
+        if to_call(state, time.time_ns()) and not halved:
             halved.append(True)
             (lease,) = table.of_borrower(shared.store, "b")
             with shared.store.transaction():

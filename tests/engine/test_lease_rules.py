@@ -98,8 +98,10 @@ def test_what_lies_in_a_lease_that_was_called_in_is_called_in_too() -> None:
 def waiting(state: SchedulerState, cluster_id: str) -> None:
     """A job was sent to a cluster, was looked at, and has to wait."""
     apply(state, JobSubmitted(PendingJob(9, "w", cluster_id, "s", ClusterSpec(), {}), DETAILS))
-    (shape,) = state.queues[cluster_id].shapes.values()
-    shape.judge(Verdict("InsufficientResources", ""))
+    queue = state.queues[cluster_id]
+    ((name, shape),) = queue.shapes.items()
+    shape.judge(verdict := Verdict("InsufficientResources", ""))
+    queue.told[name] = verdict[:2]
 
 
 def test_a_lease_is_due_when_it_was_idle_long_enough_and_is_cool_again() -> None:
@@ -128,9 +130,9 @@ def test_a_lender_with_waiting_work_calls_in_the_newest_lease_of_what_it_lent() 
         replace(trees.lease(ledger, "b/0: 2c", lender="a", number=number), since=number) for number in (1, 2)
     ]
     state = state_of(ledger, leases)
-    assert to_call(state) == []
+    assert to_call(state, S) == []
     waiting(state, "a")
-    assert to_call(state) == [leases[1]]
+    assert to_call(state, S) == [leases[1]]
     state.lease_terms = LeaseTerms(reclaim_grace_s=5)
     called = LeaseCalled(replace(leases[1], state=CALLED, expires_at=15 * S))
     assert follows(state, revoked(state, Memo(), Now(10 * S, S))) == [called]

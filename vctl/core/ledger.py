@@ -1,8 +1,7 @@
 """The ledger: the tree of virtual nodes with the free capacity of each. Decisions and commits work on it.
 
 One rule at every level: total of a virtual node = free + its child virtual nodes + what processes of its own
-cluster hold. ``Ledger`` keeps it by construction; ``FreeCapacity.fits`` is the one predicate for deciding
-and committing.
+cluster hold. ``Ledger`` keeps it by construction; plans and commits both ask ``FreeCapacity.fits``.
 """
 
 from __future__ import annotations
@@ -46,6 +45,8 @@ class Ledger:
         """cluster id -> what it will gain (negative: lend) for nominated jobs; limits count it as held."""
         self.removing: set[str] = set()
         """The clusters in the state REMOVING: they are removed when they are empty."""
+        self.withheld: set[str] = set()
+        """Clusters that lend nothing now, because their own work waits."""
         self.templates: tuple[Template, ...] = ()
         """The machines that a node provider can make: work that fits no present node may run on these."""
         self.versions: dict[str, int] = {}
@@ -68,10 +69,11 @@ class Ledger:
         twin.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
         twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
         twin.charges, twin.homes, twin.removing = dict(self.charges), dict(self.homes), set(self.removing)
-        twin.grown = {cluster_id: set(ids) for cluster_id, ids in self.grown.items()}
-        twin.joined = {cluster_id: set(ids) for cluster_id, ids in self.joined.items()}
+        twin.grown, twin.joined = (
+            {one: set(ids) for one, ids in was.items()} for was in (self.grown, self.joined)
+        )
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        twin.templates, twin.versions = self.templates, dict(self.versions)
+        twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), set(self.withheld)
         twin._static, twin._indexes_made = dict(self._static), self._indexes_made
         twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
         twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
@@ -81,7 +83,7 @@ class Ledger:
         """A copy with the capacities of these clusters alone, without charges, for trials of placement."""
         twin = Ledger()
         twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
-        twin.subclusters, twin.templates = self.subclusters, self.templates
+        twin.subclusters, twin.templates, twin.withheld = self.subclusters, self.templates, self.withheld
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         twin._static = dict(self._static)
         twin.members = {}
@@ -303,14 +305,12 @@ class Ledger:
 
     def upward(self, cluster_id: str) -> list[Cluster]:
         """A cluster and its ancestors, nearest first, without the primary."""
-        if (cluster := self.clusters.get(cluster_id)) is None or cluster.parent_id is None:
-            return []
-        return [cluster, *self.upward(cluster.parent_id)]
+        cluster = self.clusters.get(cluster_id)
+        return [cluster, *self.upward(cluster.parent_id)] if cluster and cluster.parent_id is not None else []
 
     def below(self, cluster_id: str) -> list[str]:
         """All clusters below one, parents first."""
-        found = sorted(self.subclusters.get(cluster_id, ()))
-        for one in found:  # the list grows during the loop
+        for one in (found := sorted(self.subclusters.get(cluster_id, ()))):  # grows on the way
             found += sorted(self.subclusters.get(one, ()))
         return found
 

@@ -17,6 +17,7 @@ from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.observing import Observer
 from vctl.daemon.trouble import say
 from vctl.engine.rules import machines
+from vctl.engine.rules.revocation import keeping
 from vctl.engine.settings import NO_PROVIDER
 from vctl.engine.stimuli import MachinesWanted, Now, ProcessOver, Stimulus
 from vctl.engine.turn import follows, looked_at, rules
@@ -95,8 +96,8 @@ class Turn:
 
     @staticmethod
     def _is_judged(state: FollowedState) -> bool:
-        """Whether rules depend on the jobs that a search left waiting: to call in leases or add machines."""
-        return bool(state.leases) or state.machine_terms.kind != NO_PROVIDER
+        """Whether rules depend on the jobs that a search left waiting: to call in leases, to lend, to add machines."""
+        return bool(state.leases or state.ledger.withheld) or state.machine_terms.kind != NO_PROVIDER
 
     def _follows(self, state: FollowedState, stimuli: Sequence[Stimulus], now: Now) -> bool:
         """Whether anything is to be written; if not, there is no transaction."""
@@ -196,11 +197,13 @@ class Turn:
 
     def _search(self, state: FollowedState, *, again: bool = False) -> Plan:
         """Search what can start, and why the rest waits. The plan is empty if that was found already."""
-        if self._mark(state) == self._searched and not again:
+        now_ns = self.store.clock()
+        lends_again = state.withhold(keeping(state, now_ns))
+        if self._mark(state) == self._searched and not (again or lends_again):
             return Plan()
         plan = decide(
             state.ledger, state.queues, state.tasks.queues,
-            now_ns=self.store.clock(), running=state.running, usage=state.usage, keeps=True,
+            now_ns=now_ns, running=state.running, usage=state.usage, keeps=True,
         )  # fmt: skip
         state.trial = plan.trial
         self._searched = None if leaves_more(plan, plan.proposed) else self._mark(state)

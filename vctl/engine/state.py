@@ -306,6 +306,15 @@ class SchedulerState:
             if (waiting := self.tasks.queues.get(one)) is not None:
                 waiting.forget_verdicts()
 
+    def withhold(self, cluster_ids: set[str]) -> bool:
+        """Let only these clusters lend nothing. True: others lend again, so work that waits may start."""
+        ledger = self.ledger
+        again = ledger.withheld - cluster_ids
+        for one in again:
+            ledger.note_growth(ledger.members.get(one, ()))
+        ledger.withheld = cluster_ids
+        return bool(again)
+
     def forget_verdicts(self) -> None:
         """Let everything that waits be judged anew."""
         for queue in self.queues.values():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from vctl.core import jobs as jb
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOST, Node
 from vctl.core.resources import whole_node
@@ -14,6 +15,7 @@ from vctl.ops import forms
 from vctl.ops.feasible import templates
 from vctl.scheduler.elasticity import apply_growth, revert_growth
 from vctl.scheduler.leasing import above_minimum
+from vctl.scheduler.lending import Waiting, keepers, waiting_job
 from vctl.scheduler.plan import Start
 from vctl.scheduler.victims import Victim
 from vctl.scheduler.whatif import Holder, Situation
@@ -56,10 +58,21 @@ def load(store: Store) -> Situation:
 
 
 def ledger(store: Store) -> Ledger:
-    """The ledger of the whole tree."""
+    """The ledger of the whole tree, with the lenders that keep what they have for their own waiting work."""
     found = clusters.load_ledger(store)
     found.templates = templates(store)
+    if any(any(cluster.lending_limit.values()) for cluster in found.clusters.values()):
+        found.withheld = keepers(found, _waiting(store, found), preemptions.nominations(store))
     return found
+
+
+def _waiting(store: Store, tree: Ledger) -> Iterator[Waiting]:
+    """The work that was told last that there is too little for it."""
+    for job in queues.short(store):
+        yield waiting_job(tree, job)
+    for row in tasks.waiting_rows(store):
+        if row["state_reason"] == jb.INSUFFICIENT:
+            yield Waiting(row["cluster_id"], rows.task(row).request)
 
 
 def kinds_of_nodes(situation: Situation) -> dict[str, Node]:

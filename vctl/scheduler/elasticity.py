@@ -105,8 +105,13 @@ def within_limits(ledger: Ledger, cluster: Cluster, more: Mapping[str, int]) -> 
 
 
 def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
-    """How much of its minimum a cluster may still lend: nothing of a resource of which it has more."""
-    if lender.kind != LOGICAL or not any(lender.lending_limit.values()):
+    """How much of its minimum a cluster may still lend: nothing of a resource of which it has more,
+    and nothing while its own work waits."""
+    if (
+        lender.kind != LOGICAL
+        or not any(lender.lending_limit.values())
+        or lender.cluster_id in ledger.withheld
+    ):
         return {}
     has, left = held(ledger, lender.cluster_id), {}
     for name, limit in lender.lending_limit.items():

@@ -296,6 +296,21 @@ class Queue:
                 shape.forget()
                 shape.verdict, shape.grown = told, []  # it holds again if other starts take the capacity
 
+    def short(self, now_ns: int, *, judged: bool) -> Iterator[PendingJob]:
+        """An example of each class with a job that may start now and was told that there is too little for it.
+
+        ``judged``: only classes for which nothing has come free since.
+        """
+        for shape in self.shapes.values():
+            if judged and (shape.blocked is None or shape.blocked.reason != INSUFFICIENT):
+                continue
+            if any(
+                self.told.get(self.wait_key(sub_queue), ("", ""))[0] == INSUFFICIENT
+                and any(Candidates(self, sub_queue, now_ns))
+                for sub_queue in shape.sub_queues.values()
+            ):
+                yield shape.example
+
     def reserved_after(self, now_ns: int) -> Iterator[int]:
         """The reserved starts of the last round that are in the future."""
         for reservation in self.kept.values():

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 from operator import itemgetter
 
+from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.store import rows
 from vctl.store.store import Row, Store
@@ -40,10 +41,20 @@ def queued(store: Store) -> Iterator[PendingJob]:
     return _values(store, _QUEUED)
 
 
-def _values(store: Store, sql: str) -> Iterator[PendingJob]:
+def short(store: Store) -> Iterator[PendingJob]:
+    """One queued job of each shape that was told last that there is too little for it."""
+    told = (
+        "SELECT 1 FROM waits w WHERE w.parent_cluster_id = jobs.parent_cluster_id"
+        " AND w.shape IN (jobs.shape, jobs.shape || ';user=' || jobs.user) AND w.reason = ?"
+    )
+    sql = f"{_QUEUED} AND coalesce(begin_at, 0) <= ? AND EXISTS ({told}) GROUP BY parent_cluster_id, shape"
+    return _values(store, sql, store.clock(), jb.INSUFFICIENT)
+
+
+def _values(store: Store, sql: str, *values: object) -> Iterator[PendingJob]:
     cursor = store.db.cursor()
     cursor.row_factory = None
-    return map(rows.pending_of, cursor.execute(sql))
+    return map(rows.pending_of, cursor.execute(sql, values))
 
 
 def position(store: Store, parent_id: str, priority: int, job_id: int) -> int:

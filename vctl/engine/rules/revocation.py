@@ -22,7 +22,7 @@ from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import LeaseNotified, Now, Stimulus
 from vctl.scheduler.elasticity import flexible_parts
 from vctl.scheduler.leasing import free_part, newest_first
-from vctl.scheduler.tasking import ancestors
+from vctl.scheduler.lending import Waiting, in_lender, keepers, loans, waiting_job, waiting_tasks
 
 
 def begin_graces(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus], now: Now) -> None:
@@ -38,7 +38,7 @@ def revoked(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
     for gone in memo.notified.keys() - state.leases.keys():
         del memo.notified[gone]
     ends_at = now.wall + int(state.lease_terms.reclaim_grace_s * 1e9)
-    for lease in to_call(state):
+    for lease in to_call(state, now.wall):
         if lease.state != CALLED:
             yield LeaseCalled(
                 replace(lease, state=CALLED, expires_at=min(ends_at, lease.expires_at or ends_at))
@@ -70,27 +70,28 @@ def _called(state: SchedulerState) -> list[Lease]:
     return [lease for lease in leases if lease.state == CALLED]
 
 
-def to_call(state: SchedulerState) -> list[Lease]:
-    """The newest lease from each cluster that has lent to siblings and has waiting work."""
+def to_call(state: SchedulerState, now: int) -> list[Lease]:
+    """The newest lease of each cluster whose own work waits for a part of its minimum that it has lent."""
+    lent = loans(state.ledger, state.leases.values())
+    wanting = keepers(state.ledger, waiting(state, now, judged=True)) if lent else ()
+    return [newest_first(lent[one])[0] for one in sorted(lent) if one in wanting]
+
+
+def keeping(state: SchedulerState, now: int) -> set[str]:
+    """Clusters that lend nothing now, because their own work waits."""
+    work = waiting(state, now, judged=False)
+    return keepers(state.ledger, work, state.nominations.values())
+
+
+def waiting(state: SchedulerState, now: int, *, judged: bool) -> Iterator[Waiting]:
+    """The work that waits for resources. ``judged``: only if nothing has come free since it was looked at."""
     ledger = state.ledger
-    lent: dict[str, list[Lease]] = {}
-    for lease in state.leases.values():
-        borrower = ledger.clusters.get(lease.borrower_id)
-        if borrower is not None and borrower.parent_id != lease.lender_id:  # a sibling has it
-            lent.setdefault(lease.lender_id, []).append(lease)
-    return [newest_first(lent[one])[0] for one in sorted(lent) if waits_in(state, one)]
-
-
-def waits_in(state: SchedulerState, cluster_id: str) -> bool:
-    """Whether work in a cluster or anywhere below it was judged and has to wait."""
-    for parent_id, queue in state.queues.items():
-        blocked = any(shape.blocked is not None for shape in queue.shapes.values())
-        if blocked and cluster_id in ancestors(state.ledger, parent_id):
-            return True
-    return any(
-        queue.blocked and cluster_id in ancestors(state.ledger, one)
-        for one, queue in state.tasks.queues.items()
-    )
+    for queue in state.queues.values():
+        if in_lender(ledger, queue.parent_id):
+            yield from (waiting_job(ledger, job) for job in queue.short(now, judged=judged))
+    for tasks in state.tasks.queues.values():
+        if in_lender(ledger, tasks.cluster_id):
+            yield from waiting_tasks(ledger, tasks, judged=judged)
 
 
 def users_of(state: SchedulerState, lease: Lease) -> list[Run]:

@@ -1,0 +1,94 @@
+"""Lenders that keep what they have for their own waiting work.
+
+Without this, a loan that was called back would be lent again at once, to the next job of the borrower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from vctl.core import resources as rs
+from vctl.core.jobs import PendingJob
+from vctl.core.leases import Lease
+from vctl.core.ledger import Ledger
+from vctl.core.resources import Amounts
+from vctl.core.tasks import PendingTask
+from vctl.scheduler.elasticity import growing, held
+from vctl.scheduler.nominations import Nomination
+from vctl.scheduler.task_queue import TaskQueue
+from vctl.scheduler.tasking import could_grow_for
+
+
+class Waiting(NamedTuple):
+    """Work of a cluster that waits for resources: what it needs in all, and whether it may end other jobs there."""
+
+    cluster_id: str
+    need: Amounts
+    preempts: bool = False
+
+
+def waiting_job(ledger: Ledger, job: PendingJob) -> Waiting:
+    """The need of a waiting job. Whole nodes count as nothing, because their amounts are not known."""
+    parent, spec = ledger.clusters.get(job.parent_id), job.spec
+    need = rs.total([*(node.resources for node in spec.fixed), spec.flexible_min])
+    return Waiting(job.parent_id, rs.maximum(need, job.entry), parent is not None and parent.queue.preempts)
+
+
+def waiting_tasks(ledger: Ledger, queue: TaskQueue, *, judged: bool) -> Iterator[Waiting]:
+    """The tasks of a cluster that wait for resources. ``judged``: only if nothing has come free since."""
+    if queue.cluster_id not in ledger.clusters:
+        return
+    for shape, verdict in (queue.blocked if judged else queue.before).items():
+        task: PendingTask | None = next(iter(queue.sub_queues.get(shape, {}).values()), None)
+        if task is not None and (not verdict.infeasible or could_grow_for(ledger, task)):
+            yield Waiting(queue.cluster_id, task.request)
+
+
+def in_lender(ledger: Ledger, cluster_id: str) -> bool:
+    """Whether a cluster lends, or lies in one that lends."""
+    return any(up.lending_limit for up in ledger.upward(cluster_id))
+
+
+def loans(ledger: Ledger, leases: Iterable[Lease]) -> dict[str, list[Lease]]:
+    """The leases that siblings have, by lender."""
+    lent: dict[str, list[Lease]] = {}
+    for lease in leases:
+        borrower = ledger.clusters.get(lease.borrower_id)
+        if borrower is not None and borrower.parent_id != lease.lender_id:
+            lent.setdefault(lease.lender_id, []).append(lease)
+    return lent
+
+
+def keepers(ledger: Ledger, work: Iterable[Waiting], nominations: Iterable[Nomination] = ()) -> set[str]:
+    """Lenders with work that waits, for which there may be enough once they have all of their minimum again.
+
+    Without those whose loan is a part of a nomination: it was promised before.
+    """
+    found: set[str] = set()
+    for one in work:
+        lenders = [up.cluster_id for up in ledger.upward(one.cluster_id) if any(up.lending_limit.values())]
+        if not lenders or found.issuperset(lenders):
+            continue
+        reach = [
+            one.cluster_id,
+            *(ledger.clusters[up].parent_id or "" for up in growing(ledger, one.cluster_id)),
+        ]
+        own = ledger.total(one.cluster_id) if one.preempts else _free(ledger, one.cluster_id, one.need)
+        have = rs.total([own, *(_free(ledger, up, one.need) for up in reach[1:])])
+        for lender_id in lenders:
+            least, has = ledger.clusters[lender_id].spec.flexible_min, held(ledger, lender_id)
+            lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
+            if lender_id in reach and rs.within(one.need, rs.add(have, lacks)):
+                found.add(lender_id)
+    grown = (one.growth(ledger) for one in nominations) if found else ()
+    return found.difference(*(growth.lent for growth in grown if growth is not None))
+
+
+def _free(ledger: Ledger, cluster_id: str, names: Iterable[str]) -> dict[str, int]:
+    """The free amounts of these resources in a cluster, on whatever nodes."""
+    classes = ledger.index(cluster_id).classes.values()
+    return {
+        name: sum(max(group.capacity.free.get(name, 0), 0) * len(group.ids) for group in classes)
+        for name in names
+    }
