@@ -19,6 +19,7 @@ from vctl.engine.changes import LeaseReturned
 from vctl.engine.rules.revocation import to_call
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.turn import follows
+from vctl.errors import Conflict
 from vctl.ops import clusters, leases, nodes, tasks, views
 from vctl.ops.why import why
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -254,6 +255,23 @@ def lent(shared: Life, **queue: object) -> None:
     shared.run("big", cluster="b", spec={"flexible_resource_min": {"CPU": 4}})
     assert loans(shared) == [("b", "a", 2.0)]
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
+
+
+def test_a_cluster_can_be_changed_while_it_lends(shared: Life) -> None:
+    """What it lent is its own: a change of its maximum does not ask for that again."""
+    shared.run("big", cluster="b", spec={"flexible_resource_min": {"CPU": 4}})
+    assert (loans(shared), total(shared, "a")) == ([("b", "a", 2.0)], 4.0)
+
+    def changed(least: int) -> None:
+        spec = {"flexible_resource_min": {"CPU": least}, "flexible_resource_max": {"CPU": 7}}
+        clusters.update(shared.store, "a", spec=parse_cluster_spec(spec, logical=True))
+
+    changed(6)
+    assert (loans(shared), total(shared, "a")) == ([("b", "a", 2.0)], 4.0)
+    with pytest.raises(Conflict, match="needs 1 CPU in total, 0 CPU free"):
+        changed(7)
+    shared.end("big")
+    shared.until(lambda: total(shared, "a") == 6.0)
 
 
 def test_a_job_that_has_to_give_back_waits_again_where_its_cluster_requeues(shared: Life) -> None:

@@ -250,7 +250,7 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     nominations = preemptions.nominations(store)
     kept = Nominations(ledger, nominations)
     growth: list[Grow] = []
-    refusal = _change(ledger, cluster, old, growth)
+    refusal = _change(store, ledger, cluster, old, growth)
     if refusal is not None:
         kept_for = _kept_for(store, cluster, old, nominations) if nominations else []
         if isinstance(refusal, Shortage):
@@ -293,11 +293,12 @@ def _difference(
 
 
 def _change(
-    ledger: Ledger, cluster: Cluster, old: ClusterSpec, growth: list[Grow]
+    store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec, growth: list[Grow]
 ) -> Shortage | Unplaced | InUse | None:
     """Change the virtual nodes of the cluster in the ledger; after a refusal the ledger must be dropped."""
     if not of_whole_nodes(cluster.spec):
-        return reshape(ledger, cluster.cluster_id, old, cluster.spec, growth)
+        lent = leases.lent(store, cluster.cluster_id)
+        return reshape(ledger, cluster.cluster_id, old, cluster.spec, growth, lent)
     assert cluster.parent_id is not None
     answer = exchange(ledger, cluster.parent_id, cluster.cluster_id, cluster.spec.replica_sets)
     if isinstance(answer, Shortage):
@@ -319,7 +320,7 @@ def _kept_for(
     def works(others: Sequence[Nomination]) -> bool:
         trial = ledger.copy()
         Nominations(trial, others)
-        return _change(trial, cluster, old, []) is None
+        return _change(store, trial, cluster, old, []) is None
 
     if not works([]):
         return []

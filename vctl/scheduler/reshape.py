@@ -8,6 +8,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
+from vctl.core.resources import Amounts
 from vctl.core.values import replace, value
 from vctl.scheduler.elasticity import (
     Grow,
@@ -32,13 +33,13 @@ class InUse:
 
 
 def reshape(
-    ledger: Ledger, cluster_id: str, old: ClusterSpec, new: ClusterSpec, growth: list[Grow]
+    ledger: Ledger, cluster_id: str, old: ClusterSpec, new: ClusterSpec, growth: list[Grow], lent: Amounts
 ) -> Unplaced | InUse | None:
     """Give a cluster its new fixed nodes and flexible minimum. None: done; else the ledger must be discarded.
 
     Groups that stay keep their virtual nodes, groups and whole nodes that go must be idle, flexible parts
     change in place. Idle amounts above the new minimum are given back. A parent without free capacity grows
-    if it can; its steps are added to ``growth``.
+    if it can; its steps are added to ``growth``. What the cluster has ``lent`` to siblings counts as its own.
     """
     gone, wanted = _match(ledger, cluster_id, old, new)
     surplus, lacking = _whole_nodes(ledger, cluster_id, new.replica_sets)
@@ -57,6 +58,7 @@ def reshape(
             ledger.release(vnode.vnode_id)
         elif part.amounts:
             ledger.resize(after)
+    has = rs.add(has, lent)
     missing = {n: a - has.get(n, 0) for n, a in new.flexible_min.items() if a > has.get(n, 0)}
     extra = ClusterSpec(missing, None, wanted, lacking, flexible=bool(missing))
     if not extra.has_gang:

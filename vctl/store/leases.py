@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vctl.core import resources as rs
 from vctl.core.leases import CALLED, Lease
 from vctl.store import rows
 from vctl.store.store import Row, Store
@@ -22,6 +23,16 @@ def of_borrower(store: Store, cluster_id: str) -> list[Lease]:
     """The leases of a borrower, oldest first."""
     found = store.rows("SELECT * FROM leases WHERE borrower_id = ? ORDER BY lease_id", cluster_id)
     return [rows.lease(row) for row in found]
+
+
+def lent(store: Store, cluster_id: str) -> dict[str, int]:
+    """The amounts that the siblings of a cluster have from it."""
+    found = store.column(
+        "SELECT l.amounts FROM leases l JOIN clusters b ON b.cluster_id = l.borrower_id"
+        " JOIN clusters c ON c.cluster_id = l.lender_id WHERE c.cluster_id = ? AND b.parent_id = c.parent_id",
+        cluster_id,
+    )
+    return rs.total(map(rows.loads, found))
 
 
 def flexible_entry(store: Store, cluster_id: str) -> dict[str, int]:
