@@ -64,6 +64,17 @@ def test_idle_nodes_are_released_and_used_ones_kept(life: Life) -> None:
     assert life.job("big")["status"] == "RUNNING"
 
 
+def test_the_node_that_why_offers_belongs_to_its_user(life: Life) -> None:
+    """With the label of the provider's node it would count as one, and the provider would delete it."""
+    begin(life)
+    life.run("big", spec=EIGHT)
+    life.submit("second", spec=EIGHT)
+    life.turn()
+    (offer,) = (one for one in why(life.store, "second")["changes"] if "node" in one["change"])
+    assert "vctl node add --template 8c --resources '{\"CPU\":8}'" in offer["command"]
+    assert "--labels" not in offer["command"]
+
+
 def test_nodes_take_their_time_to_boot(life: Life) -> None:
     begin(life, boot_time=0.3)
     life.submit("train", spec=EIGHT)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import LOST, Node
+from vctl.core.nodes import LOST, MADE_BY, Node
 from vctl.core.resources import whole_node
 from vctl.core.values import replace
 from vctl.ops import forms
@@ -81,14 +81,15 @@ def kinds_of_nodes(situation: Situation) -> dict[str, Node]:
     known = situation.ledger.nodes
     for node in sorted(known.values(), key=lambda node: (node.state in LOST, node.node_id)):
         amounts = {name: amount for name, amount in sorted(node.total.amounts.items()) if amount}
-        key = json.dumps([node.template_id, amounts, dict(sorted(node.labels.items()))])
+        labels = {name: value for name, value in sorted(node.labels.items()) if name != MADE_BY}
+        key = json.dumps([node.template_id, amounts, labels])
         if key in found or not amounts or node.shrunk:
             continue
         node_id = next(
             one for n in range(len(known) + 1) if (one := f"{node.template_id}-{n:02d}") not in known
         )
         total = whole_node(amounts, node.total.instances)
-        found[key] = Node(node_id, node.template_id, total, node_id, dict(node.labels), node.source)
+        found[key] = Node(node_id, node.template_id, total, node_id, labels, node.source)
     return found
 
 
