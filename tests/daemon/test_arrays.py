@@ -72,6 +72,17 @@ def test_the_first_bad_code_by_index(here: Life) -> None:
     assert (here.job("a")["status"], here.job("a")["exit_code"]) == ("FAILED", 10)
 
 
+def test_the_reason_of_an_array_fits_its_status(here: Life) -> None:
+    """FAILED by the reason of a member that was stopped: no job is that."""
+    array(here, "a", "0-1", "sh", "-c", "test $VCTL_ARRAY_INDEX = 0 && exec sleep 60; exit 4")
+    here.until(lambda: states(here, "a").get("FAILED"))
+    job_ops.stop(here.store, "a_0")
+    here.until(lambda: settled(here, "a"))
+    whole = here.job("a")
+    assert states(here, "a") == {"FAILED": 1, "STOPPED": 1}
+    assert (whole["status"], whole["state_reason"], whole["exit_code"]) == ("FAILED", "NonZeroExit", 143)
+
+
 def test_the_running_limit(here: Life) -> None:
     array(here, "a", "0-9%3", *SLEEP)
     assert reasons(here, "a") == ["PendingEvaluation"] * 3 + ["ArrayLimit"] * 7

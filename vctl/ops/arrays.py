@@ -74,7 +74,7 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
     counts = table.counts(store, array)
     example = next(
         found
-        for states in ("'RUNNING'", "'PENDING'", "'FAILED', 'STOPPED'", "'SUCCEEDED'")
+        for states in ("'RUNNING'", "'PENDING'", "'FAILED'", "'STOPPED'", "'SUCCEEDED'")
         if (found := table.example(store, array, states)) is not None
     )
     row = job_views.get(store, example)
