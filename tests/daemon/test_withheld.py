@@ -7,6 +7,7 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.daemon.test_reclaiming import TERMS, loans
 from tests.specification import spec
+from vctl.errors import BadSpec
 from vctl.ops import clusters, job_edits, jobs
 from vctl.ops.why import why
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -91,6 +92,17 @@ def test_nothing_is_called_back_where_that_is_not_enough(shared: Life, lender: s
     assert (shared.events("lease.called_in"), running(shared)) == ([], 3)
     shared.end("own")
     shared.until(lambda: shared.job("second")["status"] == "RUNNING")
+
+
+def test_the_clusters_of_a_job_lend_nothing(shared: Life) -> None:
+    """Only a logical cluster may lend: the option was accepted there, and did nothing."""
+    (job, *_) = (name for name in JOBS if shared.job(name)["status"] == "RUNNING")
+    limit = parse_resources({"CPU": 1}, "limit")
+    with pytest.raises(BadSpec, match="only a logical cluster lends"):
+        clusters.update(shared.store, f"b##{job}", lending_limit=limit)
+    with pytest.raises(BadSpec, match="only a logical cluster lends"):
+        clusters.create(shared.store, "sub", parent_id=f"b##{job}", lending_limit=limit)
+    clusters.update(shared.store, f"b##{job}", lending_limit={})
 
 
 @pytest.mark.parametrize("obstacle", ["closed", "held", "infeasible"])

@@ -19,6 +19,7 @@ from vctl.engine.rules.nodes import leases_settled
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError, param
 from vctl.ops import feasible
 from vctl.ops.cluster_views import blockers_of, cluster_row, in_use
+from vctl.ops.leases import check_lending
 from vctl.scheduler.elasticity import Grow, flexible_parts
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange, join, of_whole_nodes
@@ -88,6 +89,7 @@ def create(
     if table.get(store, cluster_id) is not None:
         name = cluster_text(cluster_id)
         raise Conflict(f"virtual cluster {name} exists already", fix=f"vctl vc update {name} …")
+    check_lending(kind, wanted.lending_limit)
     divisible = True if kind == SUB else bool(wanted.divisible)
     spec = wanted.spec or (ClusterSpec() if kind == SUB else NOTHING)
     cluster = Cluster(
@@ -114,6 +116,7 @@ def update(
     """Bring a cluster to a wanted state. ``has`` is the spec that an earlier step of the transaction shrank it to."""
     old = changeable(store, cluster_id)
     check_update(old, wanted, revision)
+    check_lending(old.kind, wanted.lending_limit)
     spec = old.spec if wanted.spec is None else common_first(old.spec, wanted.spec)
     cluster = replace(
         old,
@@ -297,8 +300,7 @@ def _change(
 ) -> Shortage | Unplaced | InUse | None:
     """Change the virtual nodes of the cluster in the ledger; after a refusal the ledger must be dropped."""
     if not of_whole_nodes(cluster.spec):
-        lent = leases.lent(store, cluster.cluster_id)
-        return reshape(ledger, cluster.cluster_id, old, cluster.spec, growth, lent)
+        return reshape(ledger, cluster.cluster_id, old, cluster.spec, growth, leases.lent(store, cluster))
     assert cluster.parent_id is not None
     answer = exchange(ledger, cluster.parent_id, cluster.cluster_id, cluster.spec.replica_sets)
     if isinstance(answer, Shortage):

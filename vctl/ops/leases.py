@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
+from vctl.core.clusters import LOGICAL
+from vctl.core.resources import Amounts
+from vctl.errors import param
 from vctl.ops import forms
 from vctl.ops.reasons import Reasons
 from vctl.ops.task_reasons import TaskReasons
+from vctl.spec.fields import refuse
 from vctl.store import job_views, leases, rows
 from vctl.store import tasks as table
 from vctl.store.store import Store
@@ -75,3 +79,10 @@ def _count(found: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], wh
     line["count"] += 1
     if len(line["by"]) < MOST_NAMES:
         line["by"].append(who)
+
+
+def check_lending(kind: str, limit: Amounts | None) -> None:
+    """Refuse a lending limit for the cluster of a job, and for a cluster inside one."""
+    if kind != LOGICAL and any((limit or {}).values()):
+        problem = "only a logical cluster lends, not the cluster of a job, nor a cluster inside it"
+        raise refuse(param("lending_limit"), problem, "leave it out")

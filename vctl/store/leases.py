@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vctl.core import resources as rs
+from vctl.core.clusters import Cluster
 from vctl.core.leases import CALLED, Lease
 from vctl.store import rows
 from vctl.store.store import Row, Store
@@ -25,13 +26,13 @@ def of_borrower(store: Store, cluster_id: str) -> list[Lease]:
     return [rows.lease(row) for row in found]
 
 
-def lent(store: Store, cluster_id: str) -> dict[str, int]:
+def lent(store: Store, cluster: Cluster) -> dict[str, int]:
     """The amounts that the siblings of a cluster have from it."""
     found = store.column(
         "SELECT l.amounts FROM leases l JOIN clusters b ON b.cluster_id = l.borrower_id"
-        " JOIN clusters c ON c.cluster_id = l.lender_id WHERE c.cluster_id = ? AND b.parent_id = c.parent_id",
-        cluster_id,
-    )
+        " WHERE l.lender_id = ? AND b.parent_id = ?",
+        cluster.cluster_id, cluster.parent_id,
+    )  # fmt: skip
     return rs.total(map(rows.loads, found))
 
 
