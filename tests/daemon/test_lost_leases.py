@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import tasks as task_ops
+from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("12.node-death", "9.return")
@@ -96,3 +99,25 @@ def test_an_empty_cluster_of_a_job_that_is_over_is_destroyed(life: Life) -> None
     life.store.db.execute("UPDATE clusters SET detached = 1")  # kept by a replay
     life.turn()
     assert life.store.value("SELECT count(*) FROM clusters") == 0
+
+
+@pytest.mark.parametrize("backlog", [False, True])
+def test_a_lender_gets_what_it_had_lent_on_a_dead_node_from_the_next_node(life: Life, backlog: bool) -> None:
+    """Spec 9 and 12: its minimum is replaced, lent or not. It was lost, and its sibling borrowed the new node."""
+    life.node("n1", "4c")
+    for name, lends in (("a", 4), ("b", 0)):
+        least = parse_cluster_spec({"flexible_resource_min": {"CPU": 4}}, logical=True)
+        cluster_ops.create(life.store, name, divisible=True, spec=least, lending_limit=cpu(lends))
+        life.node("n2", "4c") if name == "a" else None
+    four = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 4}}]}]}
+    jobs = [life.run(name, cluster="b", spec=four) for name in ("own", "lent")]
+    (on_n1,) = (name for name in jobs if life.job(name)["node_ids"] == ["n1"])
+    if backlog:
+        life.submit("next", cluster="b", spec=four)
+    life.kill("n1")
+    life.until(lambda: life.job(on_n1)["status"] == "FAILED")
+    life.turn()
+    life.node("n3", "4c")
+    life.until(lambda: life.job("next")["status"] == "RUNNING" if backlog else life.members("a") == ["n3"])
+    lenders = life.store.column("SELECT lender_id FROM leases")
+    assert lenders == (["a"] if backlog else [])

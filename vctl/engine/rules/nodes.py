@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import FLEXIBLE, JOB
+from vctl.core.clusters import FLEXIBLE, JOB, ClusterSpec
 from vctl.core.jobs import Run
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
@@ -32,7 +32,10 @@ from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import NodeSilent, Stimulus
 from vctl.scheduler.feasibility import is_overdrawn
 from vctl.scheduler.leasing import empty_parts, settle
+from vctl.scheduler.lending import lost as lost_loans
+from vctl.scheduler.placement import Placed
 from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, slice_moves, whole_moves
+from vctl.scheduler.reshape import joined, place_more
 
 
 def silent(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
@@ -95,6 +98,10 @@ def replaced(state: SchedulerState, now: int, number: Callable[[], int]) -> Iter
         for move in chain(whole_moves(ledger, dead), slice_moves(ledger, dead)):
             yield VNodesChanged(move.removed, move.placed)
             done += move.parts
+    for cluster_id, lacks in list(lost_loans(ledger, state.leases.values())):
+        placed = place_more(ledger, cluster_id, ClusterSpec(flexible_min=lacks))
+        for piece in placed.pieces if isinstance(placed, Placed) else ():
+            yield VNodesChanged(placed=(joined(ledger, cluster_id, piece),))
     for cluster_id in dict.fromkeys(part.before.cluster_id for part in done):
         found = sorted(
             (one for one in state.leases.values() if one.borrower_id == cluster_id),
