@@ -34,29 +34,30 @@ def busy(trace: Trace, cluster: str, *, limit: bool, seconds: int = 100) -> list
 
 
 @pytest.mark.parametrize("limit", [True, False], ids=["with limits", "without limits"])
-@pytest.mark.parametrize("deep", [False, True], ids=["a sibling", "a cousin"])
-def test_a_starving_gang_of_a_growing_cluster_gets_what_its_siblings_give_back(
-    limit: bool, deep: bool
-) -> None:
-    """Spec 8: the guard keeps room on all that a cluster may use, not only on its own, which is nothing here."""
+@pytest.mark.parametrize("where", ["b", "org", PRIMARY], ids=["a sibling", "a cousin", "above"])
+def test_a_starving_gang_gets_what_growing_clusters_give_back(limit: bool, where: str) -> None:
+    """Spec 8: the guard keeps room on all that a cluster may use, not only on its own, which is nothing here. The
+    cluster above lends to those below it, and its own jobs waited for ever."""
     trace = Trace(4, 1, GUARD)
     elastic(trace, "a", GUARD)
     elastic(trace, "org", GUARD)
-    elastic(trace, "b", GUARD, parent="org" if deep else PRIMARY)
-    jobs = [*busy(trace, "a", limit=limit), Given("gang", 1, 50, nodes=4, at=10, cluster="b", limit=50)]
+    elastic(trace, "b", GUARD, parent="org" if where == "org" else PRIMARY)
+    cluster = PRIMARY if where == PRIMARY else "b"
+    jobs = [*busy(trace, "a", limit=limit), Given("gang", 1, 50, nodes=4, at=10, cluster=cluster, limit=50)]
     trace.play(jobs, until=4000)
     assert 610 <= trace.started["gang"] <= 610 + 2 * 100
     assert len(trace.started) > 100  # and then the others go on
 
 
-def test_a_backfilling_cluster_reserves_on_what_others_hold_and_short_jobs_pass() -> None:
+@pytest.mark.parametrize("cluster", ["b", PRIMARY])
+def test_a_backfilling_cluster_reserves_on_what_others_hold_and_short_jobs_pass(cluster: str) -> None:
     """Spec 8: by their limits they cannot delay it."""
-    trace = Trace(4, 1, QueuePolicy())
+    trace = Trace(4, 1, BACK if cluster == PRIMARY else QueuePolicy())
     elastic(trace, "a", QueuePolicy())
     elastic(trace, "b", BACK)
     jobs = [Given(f"a-{n}", 1, 100 + 50 * n, cluster="a", limit=100 + 50 * n) for n in range(4)]
     jobs += [
-        Given("gang", 1, 50, nodes=4, at=10, cluster="b", limit=50),
+        Given("gang", 1, 50, nodes=4, at=10, cluster=cluster, limit=50),
         Given("long", 1, 500, at=20, cluster="a", limit=500),
         Given("short", 1, 60, at=20, cluster="a", limit=60),
         Given("straight", 1, 60, at=20, limit=60),

@@ -111,6 +111,12 @@ def level_of(ledger: Ledger, cluster_id: str) -> str:
     return cluster.cluster_id
 
 
+def has_elastic(ledger: Ledger, level: str) -> bool:
+    """Whether ``elastic_below`` finds a cluster; it is asked often, and a level may have many clusters of jobs."""
+    children = map(ledger.clusters.__getitem__, ledger.subclusters.get(level, ()))
+    return any(child.kind != JOB and child.spec.flexible for child in children)
+
+
 def elastic_below(ledger: Ledger, level: str) -> Iterator[str]:
     """The clusters below a level that may grow up to it, parents first, without those of jobs."""
     for child_id in sorted(ledger.subclusters.get(level, ())):

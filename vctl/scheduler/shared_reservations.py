@@ -6,6 +6,7 @@ end before the reserved start may use that capacity. Three kinds of heads get a 
   pass it for ever;
 - a head that has starved, in a queue with the discipline best-effort;
 - the first heads of a queue with the discipline backfill.
+The last two also apply to the queue of the level itself: clusters below it may have grown over its capacity.
 A head gets none if the limits of its clusters do not allow its growth.
 """
 
@@ -20,7 +21,14 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR
 from vctl.core.resources import Amounts
 from vctl.core.values import replace, value
-from vctl.scheduler.availability import Availability, amounts_of, elastic_below, idle_parts, level_of
+from vctl.scheduler.availability import (
+    Availability,
+    amounts_of,
+    elastic_below,
+    has_elastic,
+    idle_parts,
+    level_of,
+)
 from vctl.scheduler.backfill import reserve
 from vctl.scheduler.disciplines import ReservationTable
 from vctl.scheduler.elasticity import within_limits
@@ -72,6 +80,7 @@ class SharedReservations:
         self._availability: dict[tuple[str, frozenset[str]], Availability] = {}
         self._above: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, tuple[str, str | None]] = {}
+        self._elastic: dict[str, bool] = {}
         for queue in queues:
             for job_id, shared in queue.shared.items():
                 if job_id not in queue.jobs or not shared.reservation.stands(ledger, shared.level):
@@ -152,8 +161,6 @@ class SharedReservations:
         """Reserve for a head that does not fit into the free capacity, if its queue's policy says so."""
         policy = queue.policy
         level, fair = self._level_and_fair(queue.parent_id)
-        if not self.concerns(queue):
-            return
         if fair is not None:  # in a fair cluster the turn decides, not the time of waiting
             self.note_passed(queue, table, job)
             return
@@ -165,6 +172,8 @@ class SharedReservations:
                 return
         elif policy.discipline != BACKFILL or table.heads > policy.backfill_depth:
             return
+        if level == queue.parent_id and not self._has_elastic(level):
+            return  # nobody else holds what comes free here
         reserved = self._reserved.pop(job.job_id, None)
         if reserved is not None and not reserved.reservation.is_due(self.now_ns) and self._may_grow(job):
             self._reserved[job.job_id] = reserved
@@ -278,6 +287,12 @@ class SharedReservations:
         """Whether jobs of a queue may have shared reservations."""
         level, fair = self._level_and_fair(queue.parent_id)
         return fair is not None or level != queue.parent_id
+
+    def _has_elastic(self, level: str) -> bool:
+        """Whether a cluster below a level may have grown over its capacity."""
+        if level not in self._elastic:
+            self._elastic[level] = has_elastic(self.ledger, level)
+        return self._elastic[level]
 
     def _level_and_fair(self, cluster_id: str) -> tuple[str, str | None]:
         """The level of a cluster, and the highest cluster on the way up to it at which the order is fair."""
