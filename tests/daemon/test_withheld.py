@@ -7,6 +7,7 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.daemon.test_reclaiming import TERMS, loans
 from tests.specification import spec
+from vctl.core.values import replace
 from vctl.errors import BadSpec
 from vctl.ops import clusters, job_edits, jobs
 from vctl.ops.why import why
@@ -119,3 +120,24 @@ def test_nothing_is_called_back_for_a_job_that_waits_for_something_else(
     for _ in range(5):
         shared.turn()
     assert (shared.events("lease.called_in"), running(shared)) == ([], 3)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_loan_that_is_needed_no_more_is_left_to_its_borrower(
+    shared: Life, lender: str, restarts: bool
+) -> None:
+    """Its job had notice and was ended at the end of the grace, although nobody waited any more."""
+    assert shared.scheduler is not None
+    shared.scheduler.lease_terms = replace(TERMS, reclaim_grace_s=60.0)
+    submit(shared, lender, 6)
+    shared.until(lambda: list((shared.home / "notices").iterdir()))
+    jobs.stop(shared.store, "own")
+    if restarts:
+        shared.die()
+        shared.start().lease_terms = TERMS
+    shared.until(lambda: shared.events("lease.spared") and not list((shared.home / "notices").iterdir()))
+    assert running(shared) == 3
+    assert shared.store.column("SELECT state FROM leases WHERE lender_id = ?", lender) == ["GRANTED"] * 2
+    shared.scheduler.lease_terms = TERMS
+    submit(shared, lender, 6, "again")
+    shared.until(lambda: shared.job("again")["status"] == "RUNNING")

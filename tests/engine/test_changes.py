@@ -96,6 +96,7 @@ SAMPLES: list[ch.Change] = [
     ch.NodesPublished("p##j", ("n", "m"), 1),
     ch.LeaseGranted(LEASE),
     ch.LeaseCalled(replace(LEASE, state="CALLED", expires_at=9)),
+    ch.LeaseSpared(LEASE),
     ch.LeaseReturned(replace(LEASE, amounts={})),
     ch.JobEnded(9, 1, "j", "a", "p##j", "end", "SUCCEEDED", None, None, 0, ch.ClusterRemoved("p##j", silent=True)),
     ch.NodeAdded(9, NODE_OF, 3.5, '{"GPU":[]}'),

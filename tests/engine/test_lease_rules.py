@@ -144,6 +144,7 @@ def test_who_uses_a_lease_that_is_called_in_is_told_and_ended_after_its_grace_un
     lease = replace(trees.lease(ledger, "b/0: 2c", lender="a"), since=1, state=CALLED)
     run = Run("1.1.0.x", 1, 1, 0, "b", "b/0", "n1", Allocation({"CPU": 40000}), "RUNNING", started_at=1)
     state = state_of(ledger, [lease])
+    waiting(state, "a")
     state.add_run(run)
     state.running.put(RunningJob(1, "b", "b", run.run_id, "me", None, "j", started_at_ns=1))
     state.lease_terms, memo = LeaseTerms(reclaim_grace_s=5), Memo()

@@ -131,6 +131,7 @@ LEASE = Lifecycle(
     (GRANTED,),
     {
         "call": ((GRANTED,), (CALLED,)),
+        "spare": ((CALLED,), (GRANTED,)),
         "cut": ((GRANTED, CALLED), SAME),
         "return": ((GRANTED, CALLED), (GONE,)),
     },

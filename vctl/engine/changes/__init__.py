@@ -16,6 +16,7 @@ from vctl.engine.changes.clusters import (
     LeaseCalled,
     LeaseGranted,
     LeaseReturned,
+    LeaseSpared,
     NodeReplaced,
     NodesPublished,
     QueueChanged,

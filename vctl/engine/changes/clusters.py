@@ -238,6 +238,19 @@ class LeaseCalled(Change):
 
 
 @change
+class LeaseSpared(Change):
+    """The lender needs a lease that it wanted back no more: the borrower keeps it."""
+
+    lease: Lease
+
+    def public_event(self) -> PublicEvent:
+        return _lease_event("lease.spared", self.lease, {})
+
+    def apply(self, state: SchedulerState) -> None:
+        state.put_lease(self.lease)
+
+
+@change
 class LeaseReturned(Change):
     """A lease was returned in part or as a whole; ``lease`` has the rest, and is over without any."""
 

@@ -1,7 +1,8 @@
 """Calls in leases whose lenders have waiting work, and stops the work that uses these leases.
 
 Jobs that use such a lease get notice and a grace. What uses the lease after that is stopped, newest first, no
-more than the lease needs, and never a part of a gang.
+more than the lease needs, and never a part of a gang. If the lender needs it no more before
+the end of the grace, the jobs go on.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import Run
-from vctl.core.leases import CALLED, Lease
+from vctl.core.leases import CALLED, GRANTED, Lease
 from vctl.core.resources import Allocation, FreeCapacity, difference
 from vctl.core.values import replace
-from vctl.engine.changes import Change, LeaseCalled
+from vctl.engine.changes import Change, LeaseCalled, LeaseSpared
 from vctl.engine.rules import stops
 from vctl.engine.rules.leases import slots_inside
 from vctl.engine.settings import Memo
@@ -37,6 +38,7 @@ def revoked(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
     """Call in leases whose lenders have waiting work, and stop what uses them after its grace."""
     for gone in memo.notified.keys() - state.leases.keys():
         del memo.notified[gone]
+    yield from _spared(state, memo, now.wall)
     ends_at = now.wall + int(state.lease_terms.reclaim_grace_s * 1e9)
     for lease in to_call(state, now.wall):
         if lease.state != CALLED:
@@ -48,6 +50,21 @@ def revoked(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
     if any(at <= now.uptime for at in graces):
         for lease in _called(state):
             yield from _end_use(state, memo, lease, now)
+
+
+def _spared(state: SchedulerState, memo: Memo, now: int) -> Iterator[Change]:
+    """Leave leases with their borrowers whose lender needs them no more: its work was stopped, or has started."""
+    if not (called := _called(state)):
+        return
+    wanting, duration_s = (
+        keepers(state.ledger, waiting(state, now, judged=False)),
+        state.lease_terms.duration_s,
+    )
+    for lease in called:
+        if lease.lender_id not in wanting:
+            expires_at = None if duration_s is None else lease.since + int(duration_s * 1e9)
+            yield LeaseSpared(replace(lease, state=GRANTED, expires_at=expires_at))
+            memo.notified.pop(lease.lease_id, None)
 
 
 def _end_use(state: SchedulerState, memo: Memo, lease: Lease, now: Now) -> Iterator[Change]:

@@ -163,6 +163,13 @@ def _leases_called(db: sqlite3.Connection, called: Sequence[ch.LeaseCalled]) -> 
         moves.update(db, LEASE, "call", one.lease.lease_id, "state = ?, expires_at = ?", values)
 
 
+@writes(ch.LeaseSpared)
+def _leases_spared(db: sqlite3.Connection, spared: Sequence[ch.LeaseSpared]) -> None:
+    for one in spared:
+        values = (one.lease.state, one.lease.expires_at)
+        moves.update(db, LEASE, "spare", one.lease.lease_id, "state = ?, expires_at = ?", values)
+
+
 @writes(ch.LeaseReturned)
 def _leases_returned(db: sqlite3.Connection, returned: Sequence[ch.LeaseReturned]) -> None:
     for one in returned:
