@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from vctl.core import jobs as jb
 from vctl.core.listed import Alike, Values, joined
 from vctl.core.resources import Amounts
-from vctl.store import database, rows
+from vctl.store import database, queues, rows
 from vctl.store.store import Row, Store
 
 VIEW = (
@@ -119,14 +120,10 @@ def _page(store: Store, parent_id: str, where: str, values: Iterable[object], li
 
 
 def _members_behind(store: Store, row: Row) -> tuple[int, int]:
-    """The number of waiting members of an array from a waiting one on, with its priority; and the last of them."""
-    found = store.row(
-        "SELECT count(*), max(job_id) FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ? AND priority = ?"
-        " AND job_id BETWEEN ? AND (SELECT last_job_id FROM arrays WHERE array_id = ?)",
-        row["parent_cluster_id"], row["priority"], row["job_id"], row["array_id"],
-    )  # fmt: skip
-    assert found is not None
-    return found[0], found[1]
+    """The number of waiting members of an array from a waiting one on, with its priority; and the array's last job."""
+    last: int = store.value("SELECT last_job_id FROM arrays WHERE array_id = ?", row["array_id"])
+    place = partial(queues.position, store, row["parent_cluster_id"], row["priority"])
+    return place(last + 1) - place(row["job_id"]), last
 
 
 def running(store: Store, limit: int, where: str, values: Iterable[object]) -> list[Row]:
