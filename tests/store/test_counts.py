@@ -14,6 +14,7 @@ from tests.specification import spec
 from vctl.ops import health, overview, positions, submitting, views
 from vctl.ops.jobs import list_jobs
 from vctl.spec.job_request import JobRequest
+from vctl.spec.options import parse_array
 from vctl.store import job_views, queues, repair
 from vctl.store import jobs as table
 from vctl.store.database import _statements
@@ -166,6 +167,10 @@ def test_what_looking_and_submitting_cost_does_not_grow(tmp_path: Path) -> None:
     for name, queued, finished in (("small", 2000, 500), ("large", 20_000, 10_000)):
         fill(tmp_path / name, queued=queued, finished=finished)
         with Store.open(tmp_path / name) as store:
+            array = parse_array(f"0-{queued - 1}")
+            submitting.submit(
+                store, JobRequest(argv=("true",), cwd="/", array=array, priority=1), environment={}
+            )
             asked = {
                 "submit": lambda store=store: submitting.submit(
                     store, JobRequest(argv=("true",), cwd="/"), environment={}
