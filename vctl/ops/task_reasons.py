@@ -92,7 +92,8 @@ class TaskReasons:
         return _matches(slot, task) and rs.within(task.request, slot.capacity.total.amounts)
 
     def _growing_for(self, task: PendingTask) -> PendingTask | None:
-        row = clusters.get_vnode(self.store, pinned_to(task) or "")
+        named = pinned_to(task)
+        row = None if named is None else clusters.get_vnode(self.store, named)
         return growing_for(task, None if row is None else rows.vnode(row))
 
     def _may_ever_grow(self, task: PendingTask) -> bool:
