@@ -184,7 +184,8 @@ def test_what_a_sibling_lent(has: str, borrowed: str, want: str) -> None:
 def test_what_the_parent_lent_stays_there() -> None:
     ledger = trees.tree("8c", LENT + "4c", "b < primary []: n1~2c")
     lease = trees.lease(ledger, "b/0: 2c")
-    assert restored(ledger, lease, give_back(ledger, lease, free_part(ledger, lease, [lease]))) is None
+    done = give_back(ledger, lease, free_part(ledger, lease, [lease]))
+    assert restored(ledger, lease, done.before, done.after) is None
 
 
 # ---- after a change of the minimum or of the virtual nodes ----

@@ -108,7 +108,7 @@ def test_what_a_victim_has_borrowed_is_kept_for_the_winner() -> None:
     low = Given("low", 2, 100, cluster="child")
     trace.play([low, Given("high", 2, 10, at=40, priority=5, cluster="child")])
     assert trace.started == {"low": 50, "high": 40}
-    assert used(trace) == {"child": 0}
+    assert used(trace) == {"child": 2}  # nobody wants it any more
 
 
 def test_or_it_is_stopped() -> None:

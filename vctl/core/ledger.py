@@ -12,6 +12,7 @@ from vctl.core import clusters as cl
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.leases import Lease
 from vctl.core.nodes import ALIVE, LOST, Node, Template
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
@@ -43,8 +44,12 @@ class Ledger:
         """cluster id -> physical nodes that joined it, or on which it grew, since this was last cleared."""
         self.promised: dict[str, dict[str, int]] = {}
         """cluster id -> what it will gain (negative: lend) for nominated jobs; limits count it as held."""
+        self.leases: dict[int, Lease] = {}
+        """The leases of all clusters, by number."""
         self.removing: set[str] = set()
         """The clusters in the state REMOVING: they are removed when they are empty."""
+        self.lenders: set[str] = set()
+        """The clusters with a lending limit."""
         self.withheld: set[str] = set()
         """Clusters that lend nothing now, because their own work waits."""
         self.templates: tuple[Template, ...] = ()
@@ -69,10 +74,12 @@ class Ledger:
         twin.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
         twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
         twin.charges, twin.homes, twin.removing = dict(self.charges), dict(self.homes), set(self.removing)
+        twin.lenders = set(self.lenders)
         twin.grown, twin.joined = (
             {one: set(ids) for one, ids in was.items()} for was in (self.grown, self.joined)
         )
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
+        twin.leases = dict(self.leases)
         twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), set(self.withheld)
         twin._static, twin._indexes_made = dict(self._static), self._indexes_made
         twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
@@ -109,6 +116,13 @@ class Ledger:
             mine[name] = mine.get(name, 0) + sign * amount
         if not any(mine.values()):
             del self.promised[cluster_id]
+
+    def put_lease(self, lease: Lease) -> None:
+        """Add or replace a lease; one without amounts is over, and removed."""
+        if any(lease.amounts.values()):
+            self.leases[lease.lease_id] = lease
+        else:
+            self.leases.pop(lease.lease_id, None)
 
     # ---- nodes ----
 
@@ -152,6 +166,9 @@ class Ledger:
         """Add or replace a cluster."""
         self.clusters[cluster.cluster_id] = cluster
         (self.removing.add if cluster.state == cl.REMOVING else self.removing.discard)(cluster.cluster_id)
+        (self.lenders.add if any(cluster.lending_limit.values()) else self.lenders.discard)(
+            cluster.cluster_id
+        )
         self.members.setdefault(cluster.cluster_id, {})
         if cluster.parent_id is not None:
             self.subclusters.setdefault(cluster.parent_id, {})[cluster.cluster_id] = None
@@ -162,6 +179,7 @@ class Ledger:
         self._refile([self._release(vnode_id) for vnode_id in list(self.members[cluster_id])])
         cluster = self.clusters.pop(cluster_id)
         self.removing.discard(cluster_id)
+        self.lenders.discard(cluster_id)
         del self.members[cluster_id]
         for known in (self._indexes, self._kinds, self._sums):
             known.pop(cluster_id, None)

@@ -22,7 +22,6 @@ from vctl.store import (
     dependencies,
     feed,
     jobs,
-    leases,
     objects,
     observed,
     preemptions,
@@ -137,7 +136,6 @@ class FollowedState(SchedulerState):
                 state.sort_run(run)
             state._read_preemptions(store)
             state.node_requests = {row["request_id"]: provider.request(row) for row in provider.rows(store)}
-            state.leases = {row["lease_id"]: rows.lease(row) for row in leases.all_rows(store)}
         state.changed.nodes.update(state.ledger.nodes)
         state.ledger.joined.clear()  # no node is new in its cluster: all were there before
         return state

@@ -219,5 +219,5 @@ class Turn:
         if state.machine_terms.kind == NO_PROVIDER:
             return []
         wanted = machines.wanted(state, now.wall)
-        is_other = wanted.nodes or wanted.called_back or (wanted.spare and state.machine_terms.kind == RAY)
+        is_other = wanted.nodes or (wanted.spare and state.machine_terms.kind == RAY)
         return [MachinesWanted(wanted)] if is_other else []

@@ -79,6 +79,8 @@ def replay(tables: Tables, done: Replayed, now: int) -> None:
     for cluster_id in sorted(tables.vnodes):
         tree.set_aside(3, cluster_id, f"its cluster {cluster_id} does not exist")
     _processes(tables, done, tree, now)
+    for lease in tree.leases.values():
+        done.ledger.put_lease(lease)
 
 
 class _Tree:

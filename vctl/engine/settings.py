@@ -46,8 +46,6 @@ class Memo:
 
     idle_leases: dict[int, int] = field(default_factory=dict)
     """Lease -> since when a part of it is unused."""
-    wanted_leases: set[int] = field(default_factory=set)
-    """Idle leases that others can use: they are returned after the cooldown."""
     notified: dict[int, dict[int, int]] = field(default_factory=dict)
     """Called lease -> job that uses it and got notice -> when the grace of the job ends."""
     idle_machines: dict[str, int] = field(default_factory=dict)

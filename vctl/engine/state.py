@@ -94,7 +94,6 @@ class SchedulerState:
         """Waiting job -> the resources that are reserved for it, in the order of the first nominations."""
         self.node_requests: dict[str, NodeRequest] = {}
         """Request id -> the request to a node provider that is not done."""
-        self.leases: dict[int, Lease] = {}
         self.lease_terms, self.machine_terms = LeaseTerms(), MachineTerms()
 
     def sort_node(self, node: Node) -> None:
@@ -262,12 +261,10 @@ class SchedulerState:
         one = self.preemptions.get(job.job_id)
         return one if one is not None and one.attempt == job.attempt else None
 
-    def put_lease(self, lease: Lease) -> None:
-        """Add or replace a lease; one without amounts is over, and removed."""
-        if lease.amounts:
-            self.leases[lease.lease_id] = lease
-        else:
-            self.leases.pop(lease.lease_id, None)
+    @property
+    def leases(self) -> dict[int, Lease]:
+        """The leases of all clusters, by number."""
+        return self.ledger.leases
 
     def put_nomination(self, nomination: Nomination) -> None:
         """Reserve the resources of a nomination for its job."""

@@ -14,11 +14,11 @@ from vctl.core.wording import cluster_text, counted
 from vctl.errors import param
 from vctl.ops import scope
 from vctl.ops import simulate as playing
-from vctl.simulate.borrowing import Loans
+from vctl.simulate.borrowing import return_all
 from vctl.simulate.workload import Arrival, Workload, in_order
 from vctl.spec.fields import refuse
 from vctl.spec.ids import JOB_MARK
-from vctl.store import clusters, job_views, leases, rows, settings
+from vctl.store import clusters, job_views, rows, settings
 from vctl.store.database import database_path
 from vctl.store.store import Store
 
@@ -178,9 +178,6 @@ def machine(store: Store) -> Ledger:
     own = [one.cluster_id for one in ledger.clusters.values() if one.kind in (JOB, SUB)]
     for cluster_id in sorted(own, key=lambda one: one.count("##"), reverse=True):
         ledger.remove_cluster(cluster_id)
-    loans = Loans(ledger)
-    found = [rows.lease(row) for row in leases.all_rows(store)]
-    loans.leases = {lease.lease_id: lease for lease in found if lease.vnode_id in ledger.vnodes}
-    loans.settle()
+    return_all(ledger)
     ledger.grown.clear()
     return ledger

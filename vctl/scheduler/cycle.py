@@ -7,6 +7,7 @@ reservations and the preemption of the round.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
@@ -15,11 +16,13 @@ from vctl.core.wording import cluster_text
 from vctl.scheduler.elasticity import suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.foresight import follow_plan
+from vctl.scheduler.gang_growth import level_above
 from vctl.scheduler.nominations import Nominations
 from vctl.scheduler.plan import Plan, Start, Trial, Wait, revert
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queue_scan import QueueScan
 from vctl.scheduler.queueing import Queue
+from vctl.scheduler.recall import borrowers_below, is_loose
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
@@ -73,6 +76,7 @@ def decide(
             usage.advance(ledger, now_ns)
         shares = Shares(ledger, running, usage) if fair else None
         shared = SharedReservations(ledger, open_queues, running, now_ns, grown)
+        may_loosen = cache(partial(is_loose, ledger))
         turns = [
             QueueScan(
                 ledger,
@@ -83,6 +87,7 @@ def decide(
                 shared,
                 now_ns=now_ns,
                 stale=queue.parent_id in grown,
+                may_loosen=may_loosen,
             )
             for queue in open_queues
         ]
@@ -119,7 +124,7 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> 
     """Prepare a queue for the round: its policy, its capacity, and the verdicts that no longer hold.
 
     A verdict is forgotten if capacity that came free since the last round may help its shape: in the parent,
-    or, if the parent can grow, in a cluster from which it can grow.
+    or, if the parent can grow, in a cluster from which it can grow, or in one whose idle loans can come home.
     """
     queue.again_ns = None  # also for an empty queue
     parent = ledger.clusters.get(queue.parent_id)
@@ -130,6 +135,8 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> 
         queue.reconsider(ledger, grown.get(queue.parent_id, ()))
     elif grown and not suppliers(ledger, queue.parent_id).isdisjoint(grown):
         queue.regard_growth(ledger)
+    if parent is not None and borrowers_below(ledger, level_above(ledger, queue.parent_id), grown):
+        queue.regard_loans(ledger)
 
 
 def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:

@@ -27,6 +27,10 @@ class Grow:
     after: VNode
     lender_id: str | None = None
     lent: Mapping[str, int] = field(default_factory=dict)
+    returns: int | None = None
+    """The lease of which the step returns an idle part: the virtual node of its borrower gets smaller."""
+    is_removal: bool = False
+    """Whether the virtual node goes, because all of it is returned and nothing lies in it."""
 
     @property
     def gained(self) -> dict[str, int]:
@@ -37,7 +41,9 @@ class Grow:
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:
     """Apply a step to a ledger. The gain is for one job, so no node counts as joined for others."""
-    if grow.before is None:
+    if grow.is_removal:
+        ledger.release(grow.after.vnode_id)
+    elif grow.before is None:
         ledger.assign(grow.after, for_start=True)
     else:
         ledger.resize(grow.after, for_start=True)
@@ -47,8 +53,10 @@ def revert_growth(ledger: Ledger, grow: Grow) -> None:
     """Undo ``apply_growth``."""
     if grow.before is None:
         ledger.release(grow.after.vnode_id)
+    elif grow.is_removal:
+        ledger.assign(grow.before, for_start=True)
     else:
-        ledger.resize(grow.before)
+        ledger.resize(grow.before, for_start=True)
 
 
 def growth_fits(ledger: Ledger, grow: Grow) -> bool:
@@ -60,8 +68,10 @@ def growth_fits(ledger: Ledger, grow: Grow) -> bool:
     if grow.before is not None and ledger.vnodes.get(grow.after.vnode_id) != grow.before:
         return False
     if grow.before is not None and within(grow.after.allocation.amounts, grow.before.allocation.amounts):
-        lent = difference(grow.before.allocation, grow.after.allocation)  # a step of a lender, which shrinks
-        most = lendable(ledger, cluster)
+        lent = difference(grow.before.allocation, grow.after.allocation)  # a step that returns or lends
+        if grow.is_removal and is_used(ledger, grow.after.vnode_id):
+            return False
+        most = above_its_minimum(ledger, cluster) if grow.returns is not None else lendable(ledger, cluster)
         return within(lent.amounts, most) and ledger.capacities[grow.after.vnode_id].fits_exactly(lent)
     if not can_grow(cluster) or not within_limits(ledger, cluster, grow.gained):
         return False
@@ -155,6 +165,12 @@ def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
     return found
 
 
+def above_its_minimum(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
+    """What a cluster has above its minimum: it has borrowed that."""
+    has, least = held(ledger, cluster.cluster_id), cluster.spec.flexible_min
+    return {name: amount - least.get(name, 0) for name, amount in has.items() if amount > least.get(name, 0)}
+
+
 def held(ledger: Ledger, cluster_id: str) -> dict[str, int]:
     """The amounts of the flexible virtual nodes of a cluster, plus the growth promised to nominated jobs."""
     parts = [part.allocation.amounts for part in flexible_parts(ledger, cluster_id)]
@@ -184,6 +200,11 @@ def enlarged(ledger: Ledger, cluster_id: str, slot_id: str, gain: Allocation) ->
     vnode_id = f"{cluster_id}/{rank}"
     labels = {**slot.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
     return VNode(vnode_id, cluster_id, slot.node_id, slot_id, FLEXIBLE, gain, labels, rank=rank)
+
+
+def is_used(ledger: Ledger, vnode_id: str) -> bool:
+    """Whether a virtual node has children or processes, which may hold nothing."""
+    return bool(ledger.children[vnode_id]) or ledger.homes.get(vnode_id, 0) > 0
 
 
 def next_rank(ledger: Ledger, cluster_id: str) -> int:

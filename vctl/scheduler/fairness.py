@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
-from vctl.core.clusters import LOGICAL, PRIMARY
+from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
 
@@ -163,29 +163,6 @@ class Shares:
             ]
             share = self._known[member] = max(parts, default=0.0) + self.lag.get(member, 0.0)
         return share / weight
-
-
-def must_yield(ledger: Ledger, shares: Shares, queues: Mapping[str, Queue], cluster_id: str) -> bool:
-    """Whether a cluster must return its idle loans: a sibling with a smaller share has waiting jobs."""
-    cluster = ledger.clusters.get(cluster_id)
-    if cluster is None or cluster.parent_id is None or cluster.kind != LOGICAL:
-        return False
-    parent_id = cluster.parent_id
-    if ledger.clusters[parent_id].queue.order != FAIR:
-        return False
-    mine = shares.of_child(parent_id, cluster_id)
-    for waiting_id, queue in queues.items():
-        blocked = [shape for shape in queue.shapes.values() if shape.blocked is not None]
-        if not blocked or waiting_id not in ledger.clusters:
-            continue
-        if waiting_id == parent_id:
-            users = {sub_queue.user for shape in blocked for sub_queue in shape.sub_queues.values()}
-            if any(shares.of_user(parent_id, user) < mine for user in users):
-                return True
-        for above, child, _ in _above(ledger, waiting_id):
-            if above == parent_id and child != cluster_id and shares.of_child(parent_id, child) < mine:
-                return True
-    return False
 
 
 def _above(ledger: Ledger, cluster_id: str) -> list[Member]:

@@ -7,10 +7,10 @@ grows where and by how much, and which sibling lends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.clusters import FLEXIBLE, PRIMARY, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity, difference, merged
@@ -30,6 +30,7 @@ from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
 from vctl.scheduler.growth_supply import OWN, UNLIMITED, Ladder, Need
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.placement_result import Piece, seated
+from vctl.scheduler.recall import Returned, idle_loans, put_back, recall
 from vctl.scheduler.upper_bound import UpperBound
 from vctl.scheduler.work import Work, finished
 
@@ -46,13 +47,72 @@ def place_with_growth(
     avoid: frozenset[str] = frozenset(),
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
+    loose: bool = True,
 ) -> tuple[list[Grow], Placed] | Unplaced:
     """Let a cluster grow in the ledger until a gang fits into it; returns the steps and the place.
 
+    ``loose``: idle loans go home for it, and siblings lend, if free capacity is not enough (``recall``).
     Without a place the ledger stays as it was. For the other parameters see ``find_growth``.
     """
-    found = finished(find_growth(ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget))
-    return found if isinstance(found, Unplaced) else growth_for(*found, entry)
+
+    def search(*, lends: bool) -> tuple[GrowthCandidates, Placed] | Unplaced:
+        work = find_growth(
+            ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget, lends=lends
+        )
+        return finished(work)
+
+    found, chain, returns = search(lends=False), growing(ledger, parent_id), list[Returned]()
+    if isinstance(found, Unplaced) and loose and chain:
+        top_id = level_above(ledger, parent_id)
+        idle = idle_loans(ledger, top_id)
+        if not is_lacking(ledger, parent_id, spec, idle):
+            # what comes home to a cluster of the chain serves it; only its limits can ask for its own loans
+            is_limited = any(allowance(ledger, ledger.clusters[one]) for one in chain)
+            for keep in (chain, ())[: 1 + is_limited] if idle else ():
+                if isinstance(found, Unplaced) and (came := recall(ledger, top_id, keep)):
+                    returns += came
+                    found = search(lends=False)
+            if isinstance(found, Unplaced) and _has_lenders(ledger, chain):
+                found = search(lends=True)
+    if isinstance(found, Unplaced):
+        put_back(ledger, returns)
+        return found
+    steps, placed = growth_for(*found, entry)
+    return [*_needed(ledger, returns, placed), *steps], placed
+
+
+def place_with_recall(
+    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts
+) -> tuple[list[Grow], Placed] | Unplaced | None:
+    """Like ``place_with_growth`` for a cluster that cannot grow: idle loans below it go home.
+
+    None: nothing that is borrowed and idle can help.
+    """
+    idle = idle_loans(ledger, parent_id)
+    if not idle or is_lacking(ledger, parent_id, spec, idle):
+        return None
+    returns = recall(ledger, parent_id)
+    found = place(ledger, parent_id, spec, entry)
+    if isinstance(found, Unplaced):
+        put_back(ledger, returns)
+        return found
+    return _needed(ledger, returns, found), found
+
+
+def _needed(ledger: Ledger, returns: Sequence[Returned], placed: Placed) -> list[Grow]:
+    """Put back in the ledger the returns that a place does not need; returns the steps of the others."""
+    if not returns:
+        return []
+    for piece in placed.pieces:
+        ledger.capacities[piece.parent_vnode_id].take_exactly(piece.allocation)
+    kept = put_back(ledger, returns)
+    for piece in placed.pieces:
+        ledger.capacities[piece.parent_vnode_id].give_back(piece.allocation)
+    return kept
+
+
+def _has_lenders(ledger: Ledger, chain: Iterable[str]) -> bool:
+    return any(any(lenders_to(ledger, ledger.clusters[one])) for one in chain)
 
 
 def place_or_grow(
@@ -62,10 +122,19 @@ def place_or_grow(
     found = place(ledger, parent_id, spec, entry)
     if isinstance(found, Placed):
         return [], found
-    grown = place_with_growth(ledger, parent_id, spec, entry)
-    if isinstance(grown, Unplaced):
-        return replace(grown, exhausted=found.exhausted or grown.exhausted)
-    return grown
+    if growing(ledger, parent_id):
+        more = place_with_growth(ledger, parent_id, spec, entry)
+    else:
+        more = place_with_recall(ledger, parent_id, spec, entry) or found
+    if isinstance(more, Unplaced):
+        return replace(more, exhausted=found.exhausted or more.exhausted)
+    return more
+
+
+def level_above(ledger: Ledger, cluster_id: str) -> str:
+    """The cluster above all those that grow with a cluster: it gives what they gain."""
+    chain = growing(ledger, cluster_id)
+    return (ledger.clusters[chain[-1]].parent_id or PRIMARY) if chain else cluster_id
 
 
 def find_growth(
@@ -77,15 +146,17 @@ def find_growth(
     avoid: frozenset[str] = frozenset(),
     barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
+    lends: bool = True,
 ) -> Work[tuple[GrowthCandidates, Placed] | Unplaced]:
     """The candidate nodes with growth and a place on them. The ledger must not change while the work pauses.
 
+    ``lends``: siblings may lend, if free capacity is not enough.
     ``avoid``: physical nodes, and ``barred``: virtual nodes of the parent or above it, that must not be used.
     """
     found = Unplaced("", 0, 0, f"{cluster_text(parent_id)} cannot grow")
-    for lending in (False, True):
+    for lending in (False, True)[: 1 + lends]:
         chain = growing(ledger, parent_id)
-        if lending and not any(any(lenders_to(ledger, ledger.clusters[one])) for one in chain):
+        if lending and not _has_lenders(ledger, chain):
             break
         if (short := shortage(ledger, parent_id, spec, lending=lending)) is not None:
             found = short
@@ -108,6 +179,14 @@ def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: UpperBou
     if ledger.clusters[cluster_id].spec.flexible:
         return shortage(ledger, cluster_id, spec, lending=True) is not None
     return not count.is_met(count.inside(ledger.index(cluster_id)))
+
+
+def is_lacking(ledger: Ledger, cluster_id: str, spec: ClusterSpec, idle: Amounts) -> bool:
+    """Whether a gang certainly has no place, also if ``idle`` came home: there is too little in total."""
+    if growing(ledger, cluster_id):
+        return shortage(ledger, cluster_id, spec, lending=True, idle=idle) is not None
+    need = rs.total([*(node.resources for node in spec.fixed), spec.flexible_min])
+    return any(a > _free(ledger, cluster_id, n)[0] + idle.get(n, 0) for n, a in need.items() if a)
 
 
 def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
@@ -134,20 +213,25 @@ def grow(
     request: Amounts,
     selector: Selector = (),
     avoid: frozenset[str] = frozenset(),
+    *,
+    loose: bool = True,
 ) -> list[Grow] | None:
     """Let a cluster grow in the ledger until a request fits into one of its virtual nodes.
 
     Returns the steps, top level first. None, with the ledger as it was: limits or too little free capacity
     above forbid it.
     """
-    found = place_with_growth(ledger, cluster_id, one_piece(request, selector), {}, avoid=avoid)
+    found = place_with_growth(ledger, cluster_id, one_piece(request, selector), {}, avoid=avoid, loose=loose)
     return found[0] if isinstance(found, tuple) else None
 
 
-def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool) -> Unplaced | None:
+def shortage(
+    ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool, idle: Amounts = EMPTY.amounts
+) -> Unplaced | None:
     """A reason if a cluster and its suppliers together have too little of a resource; None: no such resource.
 
-    This is a cheap necessary condition. ``lending``: siblings that lend are suppliers, too.
+    This is a cheap necessary condition. ``lending``: siblings that lend are suppliers, too. ``idle``: what
+    could come home.
     """
     chain = growing(ledger, cluster_id)
     if not chain:
@@ -163,7 +247,8 @@ def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: boo
             continue
         own, own_most = _free(ledger, cluster_id, name)
         others = [_free(ledger, one, name) for one in above]
-        gain = min(sum(free for free, _ in others), limit.get(name, UNLIMITED))
+        more = idle.get(name, 0)
+        gain = min(sum(free for free, _ in others) + more, limit.get(name, UNLIMITED) + more)
         largest = max((resources.get(name, 0) for resources in fixed), default=0)
         for need, have, where in (
             (amount, own + gain, "in total"),

@@ -8,9 +8,9 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, difference, merged
+from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, difference
 from vctl.core.values import replace, value
-from vctl.scheduler.elasticity import Grow, flexible_in, flexible_parts, held
+from vctl.scheduler.elasticity import Grow, enlarged, flexible_parts, held, is_used
 
 
 def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) -> dict[str, int]:
@@ -101,6 +101,44 @@ def free_part(
     return free_of(ledger, vnode, lease.amounts, cluster.spec.flexible_min, beside, capacity)
 
 
+def idle_parts(ledger: Ledger, lease: Lease, leases: Collection[Lease]) -> Iterator[tuple[VNode, Allocation]]:
+    """What a lease could return now: the idle part of its own virtual node, then of the others of the borrower.
+
+    A loan is a matter of amounts: a cluster whose borrowed part is in use and whose minimum lies idle
+    elsewhere returns the latter, and what it uses becomes its minimum. The idle part of another virtual node
+    counts only as far as the leases there do not account for it. ``leases``: all leases, at least those of the
+    borrower.
+    """
+    vnode, cluster = ledger.vnodes.get(lease.vnode_id), ledger.clusters.get(lease.borrower_id)
+    if cluster is None:
+        return
+    given: Amounts = EMPTY.amounts
+    if vnode is not None and (own := free_part(ledger, lease, leases)).amounts:
+        given = own.amounts
+        yield vnode, own
+    left = {name: amount - given.get(name, 0) for name, amount in lease.amounts.items()}
+    if not any(left.values()):
+        return
+    claimed: dict[str, dict[str, int]] = {}
+    for one in leases:
+        if one.borrower_id == lease.borrower_id:
+            claimed[one.vnode_id] = rs.add(claimed.get(one.vnode_id, {}), one.amounts)
+    for part in reversed(flexible_parts(ledger, lease.borrower_id)):
+        if part.vnode_id == lease.vnode_id:
+            continue
+        free, mine = ledger.capacities[part.vnode_id].free, claimed.get(part.vnode_id, {})
+        most = {name: min(amount, free.get(name, 0) - mine.get(name, 0)) for name, amount in left.items()}
+        most = {name: amount for name, amount in most.items() if amount > 0}
+        if not most:
+            continue
+        beside = [one for one in leases if one.vnode_id == part.vnode_id]
+        idle = free_of(ledger, part, most, rs.add(cluster.spec.flexible_min, given), beside)
+        if idle.amounts:
+            yield part, idle
+            given = rs.add(given, idle.amounts)
+            left = {name: amount - idle.amounts.get(name, 0) for name, amount in left.items()}
+
+
 def free_of(
     ledger: Ledger, vnode: VNode, most: Amounts, least: Amounts, leases: Iterable[Lease] = (),
     capacity: FreeCapacity | None = None,
@@ -171,51 +209,49 @@ class _Shares:
         return all(a >= min(need, b) for need, a, b in zip(needs, after, before, strict=False))
 
 
-def give_back(ledger: Ledger, lease: Lease, part: Allocation) -> Return:
+def give_back(ledger: Ledger, lease: Lease, part: Allocation, vnode: VNode | None = None) -> Return:
     """Shrink the borrower's virtual node in the ledger by an idle part of a lease."""
-    done = return_of(ledger, lease, part)
+    done = return_of(ledger, lease, part, vnode)
     ledger.rearrange(done.removed, done.placed)
     return done
 
 
-def return_of(ledger: Ledger, lease: Lease, part: Allocation) -> Return:
-    """The return of an idle part of a lease: the borrower's virtual node before and after."""
-    vnode = ledger.vnodes[lease.vnode_id]
-    after, gone = replace(vnode, allocation=difference(vnode.allocation, part)), part.amounts
+def return_of(ledger: Ledger, lease: Lease, part: Allocation, vnode: VNode | None = None) -> Return:
+    """The return of an idle part of a lease: the borrower's virtual node before and after.
+
+    ``vnode``: the virtual node that has the idle part; None: that of the lease.
+    """
+    before = ledger.vnodes[lease.vnode_id] if vnode is None else vnode
+    after, gone = replace(before, allocation=difference(before.allocation, part)), part.amounts
     left = {n: a - gone.get(n, 0) for n, a in lease.amounts.items() if a > gone.get(n, 0)}
     # an empty virtual node is removed unless it has children or processes, which may hold nothing
-    is_gone = not after.allocation.amounts and not _is_used(ledger, vnode.vnode_id)
-    return Return(lease, vnode, None if is_gone else after, left)
+    is_gone = not any(after.allocation.amounts.values()) and not is_used(ledger, before.vnode_id)
+    return Return(lease, before, None if is_gone else after, left)
 
 
 def restore(ledger: Ledger, lease: Lease, done: Return) -> None:
     """Give the lender back its part of a return, in the ledger."""
-    if (more := restored(ledger, lease, done)) is not None:
+    if (more := restored(ledger, lease, done.before, done.after)) is not None:
         ledger.rearrange((), (more,), for_start=True)
 
 
-def restored(ledger: Ledger, lease: Lease, done: Return) -> VNode | None:
+def restored(ledger: Ledger, lease: Lease, before: VNode, after: VNode | None) -> VNode | None:
     """The virtual node of a lending sibling after a return: it grows again, up to the sibling's minimum.
 
-    None: the parent was the lender, or the sibling lacks nothing or has no flexible virtual node there now.
+    If the sibling has none in that place (what is returned lay elsewhere than what was lent), it gets one.
+    None: the parent was the lender, or the sibling lacks nothing.
     """
     borrower = ledger.clusters.get(lease.borrower_id)
     lender = ledger.clusters.get(lease.lender_id)
     if borrower is None or lender is None or lender.cluster_id == borrower.parent_id:
         return None
-    theirs = flexible_in(ledger, lender.cluster_id, done.before.parent_id or "")
-    if theirs is None:
-        return None
-    after = EMPTY if done.after is None else done.after.allocation
+    slot_id = before.parent_id or ""
     has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lender.cluster_id))
     least = lender.spec.flexible_min
     lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
-    gone = _at_most(difference(done.before.allocation, after), lacks)
-    slot = ledger.capacities[theirs.parent_id or ""]
-    back = slot.copy().take_most(gone)  # the same instances that were returned
-    if not back.amounts:
-        return None
-    return replace(theirs, allocation=merged(theirs.allocation, back))
+    gone = _at_most(difference(before.allocation, EMPTY if after is None else after.allocation), lacks)
+    back = ledger.capacities[slot_id].copy().take_most(gone)  # the same instances that were returned
+    return enlarged(ledger, lender.cluster_id, slot_id, back) if any(back.amounts.values()) else None
 
 
 def _at_most(allocation: Allocation, most: Mapping[str, int]) -> Allocation:
@@ -240,15 +276,11 @@ def empty_parts(ledger: Ledger) -> Iterator[str]:
     for vnode_id, vnode in ledger.vnodes.items():
         if vnode.kind != FLEXIBLE or any(vnode.allocation.amounts.values()):
             continue
-        if _is_used(ledger, vnode_id):
+        if is_used(ledger, vnode_id):
             continue
         cluster = ledger.clusters[vnode.cluster_id]
         if cluster.kind == LOGICAL and rs.within(cluster.spec.flexible_min, held(ledger, cluster.cluster_id)):
             yield vnode_id
-
-
-def _is_used(ledger: Ledger, vnode_id: str) -> bool:
-    return bool(ledger.children[vnode_id]) or ledger.homes.get(vnode_id, 0) > 0
 
 
 def newest_first(leases: Iterable[Lease]) -> list[Lease]:

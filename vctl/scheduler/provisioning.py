@@ -1,7 +1,7 @@
 """Provisioning: the nodes that the node provider should add so that waiting jobs and tasks start.
 
-It adds few nodes, of templates that waste little; a placement on a trial proves each addition. Idle leases
-are reclaimed first if that saves a node.
+It adds few nodes, of templates that waste little; a placement on a trial proves each addition. What is borrowed
+and idle comes first (``recall``).
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob
-from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node, Template
 from vctl.core.resources import DEFAULT_UNITS, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
-from vctl.scheduler.leasing import free_part, give_back, newest_first, restore
 from vctl.scheduler.plan import Start, TaskStart, revert, start_of, take
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
@@ -34,10 +32,9 @@ MOST_OF_GANG = 1000
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The nodes to request by template, and the ids of idle leases to reclaim first."""
+    """The nodes to request by template."""
 
     nodes: Mapping[str, int]
-    called_back: Collection[int] = ()
     spare: Mapping[str, int] = field(default_factory=dict)
     """Template -> the number of requested nodes that have not come yet and are not needed any more."""
 
@@ -51,56 +48,26 @@ def wanted_nodes(
     units: frozenset[str] = DEFAULT_UNITS,
     *,
     coming: Mapping[str, int] | None = None,
-    idle: Collection[Lease] = (),
     running: Running | None = None,
     now_ns: int = 0,
 ) -> Wanted:
     """The nodes of each template to add now. ``present``: existing, ``coming``: requested nodes by template.
 
     For each waiting job and task, in order, a trial gets the fewest nodes that let it start, of the templates
-    that waste least. ``idle``: leases that may be reclaimed. The ledger is left as it was.
+    that waste least. The ledger is left as it was.
     """
     kinds = list(templates)
     running = Running() if running is None else running
 
-    def tried(world: Ledger) -> _Trial:
-        grown, joined = world.grown, world.joined
-        world.grown, world.joined = {}, {}
-        trial = _Trial(world, kinds, dict(present), units)
-        try:
-            trial.expect(coming or {})
-            trial.satisfy_all(queues, tasks, running, now_ns)
-        finally:
-            trial.undo()
-            world.grown, world.joined = grown, joined
-        return trial
-
-    plain = tried(ledger)
-    if not plain.added or not idle:
-        return Wanted(plain.added, spare=plain.spare)
-    returned, freed = _all_returned(ledger, idle)
-    spared = tried(returned)
-    if sum(spared.added.values()) >= sum(plain.added.values()):
-        return Wanted(plain.added, spare=plain.spare)
-    called_back = {lease.lease_id for lease in freed if lease.node_id in spared.used}
-    return Wanted(spared.added, called_back, spared.spare)
-
-
-def _all_returned(ledger: Ledger, leases: Collection[Lease]) -> tuple[Ledger, list[Lease]]:
-    """A copy of the ledger in which all idle leases are given back, and the leases that this ends or cuts."""
-    copy = ledger.copy()
-    freed: list[Lease] = []
-    left = newest_first(leases)
-    while True:
-        idle = [lease for lease in left if free_part(copy, lease, left).amounts]
-        if not idle:
-            return copy, freed
-        for lease in idle:  # then again: a parent may have borrowed what its child gave back
-            part = free_part(copy, lease, left)
-            left.remove(lease)
-            if part.amounts:
-                restore(copy, lease, give_back(copy, lease, part))
-                freed.append(lease)
+    grown, joined, ledger.grown, ledger.joined = ledger.grown, ledger.joined, {}, {}
+    trial = _Trial(ledger, kinds, dict(present), units)
+    try:
+        trial.expect(coming or {})
+        trial.satisfy_all(queues, tasks, running, now_ns)
+    finally:
+        trial.undo()
+        ledger.grown, ledger.joined = grown, joined
+    return Wanted(trial.added, trial.spare)
 
 
 class _Trial:

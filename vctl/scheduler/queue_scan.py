@@ -6,6 +6,7 @@ and preemption decide which jobs behind a passed job may start.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from vctl.core import jobs as jb
@@ -16,19 +17,18 @@ from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text, counted
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
-from vctl.scheduler.fairness import Shares
-from vctl.scheduler.gang_growth import find_growth, is_short, place_with_growth, surely_grows
+from vctl.scheduler.fairness import Shares, is_fair
+from vctl.scheduler.gang_growth import is_short, place_with_growth, place_with_recall, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_result import seated
-from vctl.scheduler.plan import Start, Wait, start_of, take
+from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Candidates, Queue
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import Shared, SharedReservations
-from vctl.scheduler.work import finished
 
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]
 """(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
@@ -48,6 +48,7 @@ class QueueScan:
         *,
         now_ns: int,
         stale: bool,
+        may_loosen: Callable[[], bool],
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -59,6 +60,11 @@ class QueueScan:
         self.policy = queue.policy
         self.waits: list[Wait] = []
         self._said: set[str] = set()
+        self._may_loosen = may_loosen
+        """Whether anything is borrowed and idle, or may be lent."""
+        self._goes_first = shares is not None and is_fair(ledger, queue.parent_id)
+        self._held: int | None = None
+        """The head that found no place in what its cluster has or what is free: idle loans are its next try."""
         self._table = ReservationTable(ledger, queue, running, now_ns=now_ns, stale=stale)
         self._heads: list[Head] = [
             (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
@@ -72,11 +78,18 @@ class QueueScan:
         """Whether every job was started or passed."""
         return not self._heads
 
-    def rank(self) -> tuple[float, ...]:
-        """The rank of the queue: the queue with the least rank has the next turn. Starts only raise it."""
+    def rank(self) -> tuple[tuple[float, ...], tuple[int, bool, int]]:
+        """The rank of the queue: the queue with the least rank has the next turn.
+
+        Where no order is fair, the highest priority is first, then the oldest job, as in one queue. But of equal
+        priority those that need no idle loan of another cluster come first, so that few loans move.
+        """
+        key = self._heads[0][1]
+        job = self.queue.jobs[key[1]]
+        turn = (-job.priority, self._held == job.job_id, job.job_id)
         if self.shares is None:
-            return ()
-        return (*self.shares.turn_of(self.queue.parent_id), self._heads[0][0])
+            return (), turn
+        return (*self.shares.turn_of(self.queue.parent_id), self._heads[0][0]), turn
 
     def finish(self) -> None:
         """Keep the reservations for the next round."""
@@ -103,13 +116,21 @@ class QueueScan:
         if kept_off and own is None and sub_queue.is_blocked_by(kept_off):
             self._pass_reserved(job, sub_queue, rest, kept_off, beyond=bool(outer))
             return None
+        is_held, self._held = self._held == job.job_id, None
         with self.preemptor.holds.lifted(reach):
-            start, found = self._try(job, shape, binding, outer)
-            if start is None and due is not None and (there := seated(self.ledger, due.placed, job.entry)):
-                start = self._take(start_of(self.ledger, job, there))
-            if start is None and (nominated := self.preemptor.holds.seat(job)) is not None:
-                growth, placed = nominated
-                start = self._take(start_of(self.ledger, job, placed, growth))
+            start, found = None, None
+            if not is_held:
+                start, found = self._try(job, shape, binding, outer)
+                start = start or self._start_reserved(job, due)
+            if start is None and (is_held or self._may_loosen()):
+                if not (is_held or self._goes_first):
+                    self._held = job.job_id
+                    heappush(
+                        self._heads,
+                        (self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest),
+                    )
+                    return None
+                start, found = self._try(job, shape, binding, outer, loose=True)
             if start is not None:
                 self._count(start)
         if start is not None:
@@ -123,6 +144,15 @@ class QueueScan:
             shape.judge(verdict)
             self._pass_blocked(job, sub_queue, rest, verdict)
         return start
+
+    def _start_reserved(self, job: PendingJob, due: Reservation | None) -> Start | None:
+        """Start a job in the place whose reserved start has come, or that a preemption has freed for it."""
+        if due is not None and (there := seated(self.ledger, due.placed, job.entry)):
+            return self._take(start_of(self.ledger, job, there))
+        if (nominated := self.preemptor.holds.seat(job)) is not None:
+            growth, placed = nominated
+            return self._take(start_of(self.ledger, job, placed, growth))
+        return None
 
     def _next_head(self) -> tuple[PendingJob, SubQueue, Candidates] | None:
         """Take out the first head; None: its key was out of date, and it is filed again."""
@@ -254,23 +284,27 @@ class QueueScan:
         shape: SchedulingClass,
         binding: list[Reservation],
         outer: list[Shared],
+        *,
+        loose: bool = False,
     ) -> tuple[Start | None, Unplaced | None]:
         """Start a job in capacity that is not reserved; the start is applied to the ledger.
+
+        ``loose``: idle loans of other clusters go home for it, and siblings lend.
 
         Returns (start, None), or (None, the reason why the job does not fit even without reservations), or
         (None, None): only reservations keep it from starting. ``outer``: shared reservations. They are hidden
         only if the whole free capacity could be enough.
         """
         if not outer:
-            found = self._start(job, shape, binding, why=True)
-        elif is_short(self.ledger, job.parent_id, job.spec, shape.count):
+            found = self._start(job, shape, binding, why=True, loose=loose)
+        elif not loose and is_short(self.ledger, job.parent_id, job.spec, shape.count):
             found = None
         else:
             with self.shared.hidden(outer):
-                found = self._start(job, shape, binding, why=False)
+                found = self._start(job, shape, binding, why=False, loose=loose)
         if isinstance(found, Start):
             return found, None
-        return None, self._lack(job, shape) if outer or binding else found
+        return None, self._lack(job, shape, loose=loose) if outer or binding else found
 
     def _start(
         self,
@@ -279,6 +313,7 @@ class QueueScan:
         binding: list[Reservation],
         *,
         why: bool,
+        loose: bool,
     ) -> Start | Unplaced | None:
         """Place a job; its parent grows if it has too little free capacity.
 
@@ -289,23 +324,25 @@ class QueueScan:
             found = None if can_grow and not self._has_capacity(shape) else self._place(job)
             if isinstance(found, Placed):
                 return self._take(start_of(self.ledger, job, found))
-            grown = self._grow(job) if can_grow else found
+            grown = self._grow(job, loose=loose) or found
             if not isinstance(grown, Unplaced) or not why:
                 return grown
+            if loose:
+                return grown if found is None else _with_doubt(grown, found)
             found = found or self._place(job)  # the reason is that of the cluster without growth
             return _with_doubt(found, grown) if isinstance(found, Unplaced) else None
-        if not can_grow and not self._has_capacity(shape):
+        if not (can_grow or loose) and not self._has_capacity(shape):
             return None
         view = self._table.view(binding)
         if view.has_capacity(shape.count) and (placed := view.place(job)) is not None:
             return self._take(start_of(self.ledger, job, placed))
-        if not can_grow:
+        if not (can_grow or loose):
             return None
         with view.taken():
-            grown = self._grow(job)
+            grown = self._grow(job, loose=loose)
         return grown if isinstance(grown, Start) else None
 
-    def _lack(self, job: PendingJob, shape: SchedulingClass) -> Unplaced | None:
+    def _lack(self, job: PendingJob, shape: SchedulingClass, *, loose: bool) -> Unplaced | None:
         """Why a job would not fit if nothing were reserved; None: it would."""
         ledger, parent_id = self.ledger, self.queue.parent_id
         if self._has_capacity(shape) and shape.count.is_exact(job.entry):
@@ -316,8 +353,11 @@ class QueueScan:
         found = self._place(job)
         if isinstance(found, Placed):
             return None
-        grown = finished(find_growth(ledger, parent_id, job.spec, job.entry)) if can_grow else found
-        return _with_doubt(found, grown) if isinstance(grown, Unplaced) else None
+        start = self._grow(job, loose=loose)
+        if isinstance(start, Start):
+            revert(ledger, start)
+            return None
+        return found if start is None else _with_doubt(found, start)
 
     def _has_capacity(self, shape: SchedulingClass) -> bool:
         index = self.ledger.index(self.queue.parent_id)
@@ -327,8 +367,15 @@ class QueueScan:
         places = self.queue.shapes[job.shape].places
         return place_again(self.ledger, job.parent_id, job.spec, job.entry, places)
 
-    def _grow(self, job: PendingJob) -> Start | Unplaced:
-        grown = place_with_growth(self.ledger, job.parent_id, job.spec, job.entry)
+    def _grow(self, job: PendingJob, *, loose: bool) -> Start | Unplaced | None:
+        """Start a job after growth, or (``loose``) the return of idle loans. None: neither is possible."""
+        ledger, parent_id = self.ledger, job.parent_id
+        if ledger.clusters[parent_id].spec.flexible:
+            grown = place_with_growth(ledger, parent_id, job.spec, job.entry, loose=loose)
+        elif not loose or (more := place_with_recall(ledger, parent_id, job.spec, job.entry)) is None:
+            return None
+        else:
+            grown = more
         if isinstance(grown, Unplaced):
             return grown
         steps, placed = grown

@@ -17,9 +17,10 @@ from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.core.values import replace
 from vctl.scheduler.feasibility import could_help
 from vctl.scheduler.feasibility_judge import FeasibilityJudge
-from vctl.scheduler.gang_growth import is_short
+from vctl.scheduler.gang_growth import is_lacking, is_short, level_above
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
+from vctl.scheduler.recall import idle_loans
 from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey
 
@@ -295,6 +296,14 @@ class Queue:
             elif self.can_help(ledger, shape, []):
                 shape.forget()
                 shape.verdict, shape.grown = told, []  # it holds again if other starts take the capacity
+
+    def regard_loans(self, ledger: Ledger) -> None:
+        """Forget the verdicts on shapes that may fit after something borrowed came idle."""
+        self.growths += 1
+        idle = idle_loans(ledger, level_above(ledger, self.parent_id))
+        for shape in self.shapes.values():
+            if not is_lacking(ledger, self.parent_id, shape.example.spec, idle):
+                shape.forget()
 
     def short(self, now_ns: int, *, judged: bool) -> Iterator[PendingJob]:
         """An example of each class with a job that may start now and was told that there is too little for it.

@@ -17,8 +17,9 @@ from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted
 from vctl.scheduler.elasticity import Grow, revert_growth, suppliers
-from vctl.scheduler.gang_growth import grow
+from vctl.scheduler.gang_growth import grow, level_above
 from vctl.scheduler.plan import TaskStart, TaskWait
+from vctl.scheduler.recall import borrowers_below, is_loose
 from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, Verdict, shape_of
 from vctl.scheduler.tasking import (
     Circumstances,
@@ -51,6 +52,8 @@ class TaskRound:
         """Whether tasks were put off that may start in the next round."""
         self.closed: set[str] = set()
         """Nodes that joined and take no further task in this round."""
+        self.loose = False
+        """Whether idle loans go home for a task. Only after all tasks were tried without, so that few loans move."""
 
     def decide(
         self, queues: Mapping[str, TaskQueue], grown: Set[str], joined: Mapping[str, Set[str]] = NOBODY
@@ -60,6 +63,7 @@ class TaskRound:
         ``grown``: clusters in which capacity came free; only tasks there and below are judged again.
         ``joined``: cluster -> physical nodes that joined it, or became larger there, since the last round.
         """
+        self.loose = not is_loose(self.ledger)
         visits = [
             _Visit(self, queues[cluster_id], grown, joined)
             for cluster_id in sorted(queues)
@@ -70,6 +74,9 @@ class TaskRound:
                 visit.serve(visit.too_large())
         for visit in visits:
             visit.serve(visit.open_sub_queues())
+        self.loose = True
+        for visit in visits:
+            visit.serve(visit.tight)
         for visit in visits:
             self.waits += visit.waits()
 
@@ -85,8 +92,12 @@ class _Visit:
         self.queue = queue
         above = ancestors(self.ledger, queue.cluster_id)
         self.joined = {node_id for one in above for node_id in joined.get(one, ())} if joined else set()
-        if not suppliers(self.ledger, queue.cluster_id).isdisjoint(grown):
+        if not suppliers(self.ledger, queue.cluster_id).isdisjoint(grown) or borrowers_below(
+            self.ledger, level_above(self.ledger, queue.cluster_id), grown
+        ):
             queue.forget_verdicts()
+        self.tight: list[SchedulingClass] = []
+        """The sub-queues whose first task found no place without idle loans."""
         self.load: dict[str, dict[str, int]] = dict(queue.load)
         self.started: set[str] = set()
         self.last_spread = queue.last_spread
@@ -164,8 +175,8 @@ class _Visit:
         if chosen is not None:
             self._start(task, chosen, growth)
             return True
-        if self._is_put_off():
-            return False
+        if not self.round.loose or self._is_put_off():
+            return self._put_off(shape, task)
         places = feasible(self.ledger, task)
         if not places:
             return self._put_off(shape, task)
@@ -183,8 +194,9 @@ class _Visit:
         if asked is None:
             return None, []
         growth = grow(
-            self.ledger, task.cluster_id, task.request, asked.selector, avoid=frozenset(self._closed())
-        )
+            self.ledger, task.cluster_id, task.request, asked.selector, frozenset(self._closed()),
+            loose=self.round.loose,
+        )  # fmt: skip
         vnode = choose(self.ledger, task, self._now()) if growth else None
         if vnode is None:
             for step in reversed(growth or []):
@@ -211,8 +223,13 @@ class _Visit:
         return told is not None and told.infeasible
 
     def _put_off(self, shape: SchedulingClass, task: PendingTask) -> bool:
-        """Stop a sub-queue in this round; block it unless closed nodes were left out. Returns False."""
-        if not self._is_put_off():
+        """Stop a sub-queue in this round; block it unless closed nodes were left out. Returns False.
+
+        Before idle loans were tried, it is only stopped until they are.
+        """
+        if not self.round.loose:
+            self.tight.append(shape)
+        elif not self._is_put_off():
             self.queue.block(shape, _verdict(self.ledger, task))
         return False
 

@@ -3,64 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
-from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, Node
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
+from vctl.engine.changes import LeaseGranted, LeaseReturned
+from vctl.engine.rules.leases import granted, returned
 from vctl.scheduler.elasticity import Grow, apply_growth
-from vctl.scheduler.leasing import above_minimum, free_part, give_back, newest_first, restore
+from vctl.scheduler.recall import recall
 
 
-class Loans:
-    """The leases of the clusters of a ledger; ``settle`` gives back the idle ones."""
+def grow(ledger: Ledger, steps: Sequence[Grow], now_ns: int, number: Callable[[], int]) -> None:
+    """Carry out the growth of a start in the ledger, with the leases that it returns and grants."""
+    for step in steps:
+        apply_growth(ledger, step)
+    changes: Iterator[LeaseReturned | LeaseGranted] = chain(
+        returned(ledger.leases, steps), granted(ledger, steps, now_ns, number)
+    )
+    for change in changes:
+        ledger.put_lease(change.lease)
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.leases: dict[int, Lease] = {}
-        self._number = 0
 
-    def grow(self, step: Grow, now_ns: int) -> None:
-        """Apply a step of growth; the part above the cluster's minimum becomes a lease for each lender."""
-        apply_growth(self.ledger, step)
-        over = above_minimum(self.ledger, step)
-        cluster = self.ledger.clusters[step.after.cluster_id]
-        if not over or cluster.parent_id is None:
-            return
-        loan = {n: min(a, step.lent.get(n, 0)) for n, a in over.items() if step.lent.get(n, 0)}
-        rest = {n: a - loan.get(n, 0) for n, a in over.items() if a > loan.get(n, 0)}
-        for lender_id, lent in ((step.lender_id, loan), (cluster.parent_id, rest)):
-            if lender_id is not None and lent:
-                self._number += 1
-                self.leases[self._number] = Lease(
-                    self._number, cluster.cluster_id, lender_id, step.after.vnode_id, step.after.node_id, lent, now_ns
-                )  # fmt: skip
-
-    def settle(self, nominated: Container[str] = ()) -> None:
-        """Give back the idle parts of leases, level by level: a parent may have borrowed what its child had.
-
-        ``nominated``: virtual nodes with a part that is nominated for a job; their leases stay as they are.
-        """
-        waiting = newest_first(self.leases.values())
-        while waiting:
-            lease = waiting.pop(0)
-            if self.leases.get(lease.lease_id) != lease or lease.vnode_id in nominated:
-                continue
-            part = free_part(self.ledger, lease, self.leases.values())
-            if not part.amounts:
-                continue
-            above = self.ledger.vnodes[lease.vnode_id].parent_id
-            done = give_back(self.ledger, lease, part)
-            restore(self.ledger, lease, done)
-            if done.left:
-                self.leases[lease.lease_id] = replace(lease, amounts=done.left)
-            else:
-                del self.leases[lease.lease_id]
-            waiting += newest_first([up for up in self.leases.values() if up.vnode_id == above])
+def return_all(ledger: Ledger) -> None:
+    """Let all idle loans go home in the ledger, with their leases."""
+    for steps in recall(ledger, PRIMARY):
+        for change in returned(ledger.leases, steps):
+            ledger.put_lease(change.lease)
 
 
 def equal_nodes(count: int, each: Amounts) -> Ledger:

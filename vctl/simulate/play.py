@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import count
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
@@ -23,7 +24,7 @@ from vctl.scheduler.fairness import Usage
 from vctl.scheduler.plan import Plan, Start, Trial
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
-from vctl.simulate.borrowing import Loans
+from vctl.simulate.borrowing import grow
 from vctl.simulate.workload import Arrival
 
 UNKNOWN_CLUSTER = "UnknownCluster"
@@ -52,8 +53,8 @@ class Played:
 class Player:
     """Plays jobs on a ledger, which it changes; ``now_ns`` is the time of the virtual clock.
 
-    A cluster gives back a loan when a job ends or a nomination lapses and the loan is idle, while a daemon
-    waits some seconds. A preempted job ends at once, like a program that does not handle the warning.
+    An idle loan that nobody wants stays with its borrower, while a daemon gives it back after some seconds.
+    A preempted job ends at once, like a program that does not handle the warning.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -66,7 +67,7 @@ class Player:
         self.jobs: dict[int, Played] = {}
         self.waits: dict[tuple[str, str], tuple[str, str]] = {}
         """(cluster, wait key) -> the last reason and message."""
-        self._loans = Loans(ledger)
+        self._lease_ids = count(1)
         self._ends: list[tuple[int, int, int]] = []
         """A heap of (end, job id, number of the attempt)."""
         self._begins: list[int] = []
@@ -91,17 +92,12 @@ class Player:
             heappush(self._begins, job.begin_at_ns)
 
     def end(self, job_id: int) -> None:
-        """End a job, and give back all loans that are idle then."""
+        """End a job. What its cluster has borrowed stays there, idle, until work that waits starts with it."""
         start = self._starts.pop(job_id)
         self.ledger.discharge(start.run_id)
         if start.cluster is not None:
             self.ledger.remove_cluster(start.cluster.cluster_id)
         self.running.drop(job_id)
-        self._settle()
-
-    def _settle(self) -> None:
-        nominations = (one for queue in self.queues.values() for one in queue.nominations.values())
-        self._loans.settle({part[0] for nomination in nominations for part in nomination.pieces})
 
     def round(self) -> list[Start]:
         """Run rounds as long as the scheduler would go on at once; returns the starts."""
@@ -128,8 +124,6 @@ class Player:
         """Carry out the preemptions of a plan; True if the scheduler would go on at once."""
         for parent_id, job_id in plan.lapsed:
             self._unmark(self.queues[parent_id], job_id)
-        if plan.lapsed:
-            self._settle()
         for one in plan.preempts:
             queue = self.queues[one.job.parent_id]
             queue.set_nomination(one.job.job_id, replace(one.nomination, awaited=frozenset()))
@@ -166,8 +160,7 @@ class Player:
 
     def _start(self, start: Start, trial: Trial | None) -> None:
         job, played = start.job, self.jobs[start.job.job_id]
-        for step in start.growth:
-            self._loans.grow(step, self.now_ns)
+        grow(self.ledger, start.growth, self.now_ns, lambda: next(self._lease_ids))
         if trial and start.cluster and trial.settle(job.job_id, start.cluster, start.vnodes):
             self.ledger.charge(start.run_id, start.vnode_id, start.allocation)
         else:

@@ -204,6 +204,8 @@ def load_ledger(store: Store) -> Ledger:
         for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'"):
             run = rows.run(row)
             ledger.charge(run.run_id, run.vnode_id, run.allocation)
+        for row in store.rows("SELECT * FROM leases ORDER BY lease_id"):
+            ledger.put_lease(rows.lease(row))
     return ledger
 
 

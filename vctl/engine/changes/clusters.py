@@ -219,7 +219,7 @@ class LeaseGranted(Change):
         return _lease_event("lease.granted", self.lease, data)
 
     def apply(self, state: SchedulerState) -> None:
-        state.put_lease(self.lease)
+        state.ledger.put_lease(self.lease)
 
 
 @change
@@ -234,7 +234,7 @@ class LeaseCalled(Change):
         return _lease_event("lease.called_in", self.lease, data)
 
     def apply(self, state: SchedulerState) -> None:
-        state.put_lease(self.lease)
+        state.ledger.put_lease(self.lease)
 
 
 @change
@@ -247,7 +247,7 @@ class LeaseSpared(Change):
         return _lease_event("lease.spared", self.lease, {})
 
     def apply(self, state: SchedulerState) -> None:
-        state.put_lease(self.lease)
+        state.ledger.put_lease(self.lease)
 
 
 @change
@@ -260,7 +260,7 @@ class LeaseReturned(Change):
         return _lease_event("lease.returned", self.lease, {"left": in_units(self.lease.amounts)})
 
     def apply(self, state: SchedulerState) -> None:
-        state.put_lease(self.lease)
+        state.ledger.put_lease(self.lease)
 
 
 def _lease_event(kind: str, lease: Lease, data: Mapping[str, Any]) -> PublicEvent:

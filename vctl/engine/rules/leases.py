@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import resources as rs
 from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
-from vctl.core.queue_policy import FAIR
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseGranted, LeaseReturned, VNodesChanged
@@ -15,61 +14,41 @@ from vctl.engine.settings import LeaseTerms, Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import Now
 from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.fairness import Shares, must_yield
-from vctl.scheduler.leasing import above_minimum, free_part, newest_first, restored, return_of
+from vctl.scheduler.leasing import above_minimum, idle_parts, newest_first, restored, return_of
 from vctl.scheduler.replacement import below
 
 
 def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
-    """Return the free parts of leases that were idle for long enough, have expired, or were called in."""
-    memo.wanted_leases &= state.leases.keys()
+    """Return the idle parts of leases that nobody wanted for long enough, that have expired, or were called in.
+
+    What somebody wants does not wait for that: the start that needs it returns it (``vctl/scheduler/recall.py``).
+    """
     idle_s = {lease_id: (now.uptime - since) / 1e9 for lease_id, since in memo.idle_leases.items()}
-    found = waits(state, idle_s, memo.wanted_leases, state.lease_terms, now.wall)
+    found = waits(state, idle_s, state.lease_terms, now.wall)
     memo.idle_leases = {one.lease_id: memo.idle_leases.get(one.lease_id, now.uptime) for one, _ in found}
     memo.due += [now.uptime + int(wait_s * 1e9) for _, wait_s in found if wait_s > 0]
     yield from give_back(state, [lease for lease, wait_s in found if wait_s <= 0])
 
 
-def returnable(state: SchedulerState) -> list[Lease]:
-    """All leases without nominated resources if a part of one is idle, else none.
-
-    A lease that is not idle may become so once one below it is returned.
-    """
-    nominated = nominated_slots(state)
-    leases = [lease for lease in state.leases.values() if lease.vnode_id not in nominated]
-    return leases if any(_idle(state, lease) for lease in leases) else []
-
-
-def _idle(state: SchedulerState, lease: Lease) -> Amounts:
-    return free_part(state.ledger, lease, state.leases.values()).amounts
-
-
 def waits(
-    state: SchedulerState, idle_s: Mapping[int, float], wanted: Collection[int], terms: LeaseTerms, now: int
+    state: SchedulerState, idle_s: Mapping[int, float], terms: LeaseTerms, now: int
 ) -> list[tuple[Lease, float]]:
     """The leases of which a part is idle, newest first, and the seconds until each is due.
 
-    ``idle_s``: how long a lease has been idle. ``wanted``: leases that others can use, due once cool.
+    ``idle_s``: how long a lease has been idle.
     """
-    ledger, called, nominated = state.ledger, called_in(state), nominated_slots(state)
-    shares: Shares | None = None
+    called, nominated = called_in(state), nominated_slots(state)
     found = []
     for lease in newest_first(state.leases.values()):
-        number, above = lease.lease_id, ledger.clusters[lease.borrower_id].parent_id
-        if (lease.vnode_id in nominated and number not in called) or not _idle(state, lease):
+        number = lease.lease_id
+        if lease.vnode_id in nominated and number not in called:
             continue
-        until_cool = (lease.since - now) / 1e9 + terms.cooldown_s
-        wait_s = until_cool if number in wanted else max(terms.idle_s - idle_s.get(number, 0.0), until_cool)
+        if next(idle_parts(state.ledger, lease, state.leases.values()), None) is None:
+            continue
+        wait_s = max(terms.idle_s - idle_s.get(number, 0.0), (lease.since - now) / 1e9 + terms.cooldown_s)
         if lease.expires_at is not None:
             wait_s = min(wait_s, (lease.expires_at - now) / 1e9)
-        if number in called:
-            wait_s = 0.0
-        elif above is not None and ledger.clusters[above].queue.order == FAIR:
-            # what comes free goes to the next in order, not to the last borrower
-            shares = shares or Shares(ledger, state.running, state.usage)
-            if must_yield(ledger, shares, state.queues, lease.borrower_id):
-                wait_s = 0.0
-        found.append((lease, wait_s))
+        found.append((lease, 0.0 if number in called else wait_s))
     return found
 
 
@@ -79,22 +58,22 @@ def nominated_slots(state: SchedulerState) -> set[str]:
 
 
 def give_back(state: SchedulerState, due: Sequence[Lease]) -> Iterator[Change]:
-    """Return the free parts of leases. A parent that borrowed what a child returns passes it on at once."""
-    ledger, waiting = state.ledger, list(due)
+    """Return the idle parts of leases. A parent that borrowed what a child returns passes it on at once."""
+    ledger, waiting, nominated = state.ledger, list(due), nominated_slots(state)
     while waiting:
         lease = waiting.pop(0)
         if state.leases.get(lease.lease_id) != lease:
             continue  # removed or changed meanwhile
-        part = free_part(ledger, lease, state.leases.values())
-        if not part.amounts:
-            continue
-        above = ledger.vnodes[lease.vnode_id].parent_id
-        done = return_of(ledger, lease, part)
-        yield VNodesChanged(done.removed, done.placed)
-        yield LeaseReturned(replace(lease, amounts=done.left))
-        if (more := restored(ledger, lease, done)) is not None:
-            yield VNodesChanged(placed=(more,), for_start=True)
-        waiting += newest_first([up for up in state.leases.values() if up.vnode_id == above])
+        for vnode, part in list(idle_parts(ledger, lease, state.leases.values())):
+            if vnode.vnode_id in nominated and vnode.vnode_id != lease.vnode_id:
+                continue
+            done = return_of(ledger, lease, part, vnode)
+            lease = replace(lease, amounts=done.left)
+            yield VNodesChanged(done.removed, done.placed)
+            yield LeaseReturned(lease)
+            if (more := restored(ledger, lease, done.before, done.after)) is not None:
+                yield VNodesChanged(placed=(more,), for_start=True)
+            waiting += newest_first([up for up in state.leases.values() if up.vnode_id == vnode.parent_id])
 
 
 def called_in(state: SchedulerState) -> set[int]:
@@ -108,6 +87,19 @@ def slots_inside(state: SchedulerState, vnode_id: str) -> set[str]:
     """A virtual node and all virtual nodes inside it."""
     there = below(state.ledger, vnode_id) if vnode_id in state.ledger.vnodes else ()
     return {vnode_id, *(vnode.vnode_id for vnode in there)}
+
+
+def returned(leases: Mapping[int, Lease], steps: Iterable[Grow]) -> Iterator[LeaseReturned]:
+    """What is left of the leases of which the growth for a start returns a part."""
+    left = dict[int, Lease]()
+    for step in steps:
+        if step.returns is not None:
+            lease = left.get(step.returns) or leases[step.returns]
+            amounts = rs.add(lease.amounts, step.gained)  # a loss
+            amounts = {name: amount for name, amount in amounts.items() if amount > 0}
+            left[step.returns] = replace(lease, amounts=amounts)
+    for lease in left.values():
+        yield LeaseReturned(lease)
 
 
 def granted(

@@ -28,7 +28,7 @@ from vctl.engine.changes import (
     NodeMoved,
     NodeRemoved,
 )
-from vctl.engine.rules.leases import nominated_slots, returnable
+from vctl.engine.rules.leases import nominated_slots
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import MachinesReady, MachinesRefused, MachinesWanted, Now, Stimulus
@@ -55,8 +55,6 @@ def changes(
             case MachinesRefused(request, message):
                 yield from failed(state, request, message)
             case MachinesWanted(wanted):
-                memo.wanted_leases |= set(wanted.called_back)
-                memo.due.append(now.uptime + int(state.lease_terms.cooldown_s * 1e9))
                 if terms.kind == RAY:
                     yield from withdrawn(state, wanted.spare)
                 yield from asked(state, wanted.nodes, terms.templates, terms.kind, now.wall, new_id)
@@ -81,7 +79,7 @@ def wanted(state: SchedulerState, now: int) -> Wanted:
     possible = [one for one in templates if one.name not in failing]
     return wanted_nodes(
         state.ledger, state.queues, state.tasks.queues, possible, present, units,
-        coming={one.name: coming[one.name] for one in possible if coming[one.name]}, idle=returnable(state),
+        coming={one.name: coming[one.name] for one in possible if coming[one.name]},
         running=state.running, now_ns=now,
     )  # fmt: skip
 

@@ -128,9 +128,14 @@ def _start_task(state: SchedulerState, start: TaskStart, supply: Supply, now: in
 def _grow(
     state: SchedulerState, growth: Sequence[Grow], job_id: int | None, supply: Supply, now: int
 ) -> Iterator[Change]:
-    """Let clusters grow for a start, top level first."""
+    """Let idle loans go home and clusters grow for a start, top level first."""
     if growth:
-        yield VNodesChanged(placed=tuple(step.after for step in growth), for_start=True)
+        yield VNodesChanged(
+            tuple(step.after.vnode_id for step in growth if step.is_removal),
+            tuple(step.after for step in growth if not step.is_removal),
+            for_start=True,
+        )
+        yield from leases.returned(state.leases, growth)
         yield from leases.granted(
             state.ledger, growth, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job_id
         )
