@@ -14,6 +14,7 @@ from vctl.core.nodes import Node
 from vctl.core.queue_policy import SECOND, QueuePolicy
 from vctl.core.resources import SCALE, whole_node
 from vctl.core.values import replace
+from vctl.scheduler.recall import recall
 from vctl.simulate.play import Player
 from vctl.simulate.workload import Arrival
 
@@ -86,6 +87,8 @@ def test_what_starts_ends_and_leaves_nothing_behind(seed: int) -> None:
     played = player.play(workload(dice, sorted(ledger.clusters), 60))
     assert len(played) == 60
     assert all(one.end_ns is not None for one in played if one.reason is None)
+    recall(ledger, PRIMARY)  # nobody wants what is borrowed and idle
+    assert ledger.leases == {}
     assert all(capacity.is_untouched() for capacity in ledger.capacities.values())
     for node_id, node in ledger.nodes.items():
         assert ledger.capacities[node_id].all_free() == node.total, node_id

@@ -202,7 +202,7 @@ def test_what_idle_leases_give_back_comes_before_a_machine() -> None:
     for lease in leases:
         ledger.put_lease(lease)
     queue = Queue(PRIMARY)
-    queue.put(waiting_job(1, "STRICT_SPREAD: 2c 2c"))
+    queue.put(waiting_job(1, "STRICT_SPREAD: 2c, 2c"))
     decide(ledger, {PRIMARY: queue}, now_ns=0)
     before = copy.deepcopy(ledger)
     kinds = templates([("2c", 9)])

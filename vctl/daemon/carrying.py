@@ -128,7 +128,7 @@ class Carrier:
         if run.job_id not in state.runs_of_job:
             gangs.forget(self.store.home, run)
         self.rays.forget(run)
-        self.memo.idle_leases.update(dict.fromkeys(self.rays.returned(state, run), 0))
+        self.memo.unneeded_leases.update(self.rays.returned(state, run))
 
     def settle(self, state: FollowedState, uptime: int) -> None:
         """Remove files that nothing needs; called after a look at every process."""

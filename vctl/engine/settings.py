@@ -46,6 +46,8 @@ class Memo:
 
     idle_leases: dict[int, int] = field(default_factory=dict)
     """Lease -> since when a part of it is unused."""
+    unneeded_leases: set[int] = field(default_factory=set)
+    """Leases that their borrower has used up: they need not be idle for a time first."""
     notified: dict[int, dict[int, int]] = field(default_factory=dict)
     """Called lease -> job that uses it and got notice -> when the grace of the job ends."""
     idle_machines: dict[str, int] = field(default_factory=dict)

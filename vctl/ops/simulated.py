@@ -14,7 +14,7 @@ from vctl.core.wording import cluster_text, counted
 from vctl.errors import param
 from vctl.ops import scope
 from vctl.ops import simulate as playing
-from vctl.simulate.borrowing import return_all
+from vctl.scheduler.recall import recall
 from vctl.simulate.workload import Arrival, Workload, in_order
 from vctl.spec.fields import refuse
 from vctl.spec.ids import JOB_MARK
@@ -178,6 +178,6 @@ def machine(store: Store) -> Ledger:
     own = [one.cluster_id for one in ledger.clusters.values() if one.kind in (JOB, SUB)]
     for cluster_id in sorted(own, key=lambda one: one.count("##"), reverse=True):
         ledger.remove_cluster(cluster_id)
-    return_all(ledger)
+    recall(ledger, PRIMARY)
     ledger.grown.clear()
     return ledger

@@ -50,20 +50,25 @@ class ReservationTable:
         """The number of heads that were passed."""
         self.most_heads = self.policy.backfill_depth if self.policy.discipline == BACKFILL else 1
         """The number of heads that may get a reservation."""
-        nodes_at = ledger.capacity(queue.parent_id)
-        changed = queue.kept_at != nodes_at
-        queue.kept_at = nodes_at
-        self.reserved = {
-            job_id: reservation
-            for job_id, reservation in queue.kept.items()
-            if job_id in queue.jobs and (not changed or reservation.stands(ledger, queue.parent_id))
-        }
+        self.reserved = {n: reservation for n, reservation in queue.kept.items() if n in queue.jobs}
+        self._drop_fallen()
         self._seen: set[int] = set()
         """Jobs whose reservation, or lack of one, was settled in this round."""
         self._disturbed = False
         """Whether a job with a better right has ignored a reservation."""
         self._profile: AvailabilityProfile | None = None
         self._views: dict[tuple[int, ...], View] = {}
+
+    def _drop_fallen(self) -> None:
+        """Drop reservations on virtual nodes that are gone or too small since this was last checked.
+
+        Others have started in what the cluster had borrowed and did not use.
+        """
+        nodes_at = self.ledger.capacity(self.queue.parent_id)
+        if self.queue.kept_at != nodes_at:
+            self.queue.kept_at = nodes_at
+            standing = self.reserved.items()
+            self.reserved = {n: one for n, one in standing if one.stands(self.ledger, self.queue.parent_id)}
 
     @property
     def profile(self) -> AvailabilityProfile:
@@ -74,6 +79,7 @@ class ReservationTable:
 
     def binding(self, job: PendingJob) -> list[Reservation]:
         """The reservations that a job must leave alone if it starts now: those that begin before its end."""
+        self._drop_fallen()
         if not self.reserved:
             return []
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
@@ -135,6 +141,7 @@ class ReservationTable:
 
     def others(self, job: PendingJob) -> list[Reservation]:
         """The reservations that a new reservation for a job must leave alone."""
+        self._drop_fallen()
         return [
             reservation
             for reservation in self.reserved.values()

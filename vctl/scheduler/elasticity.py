@@ -10,8 +10,9 @@ from itertools import takewhile
 
 from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, VNode
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation, difference, merged, subtract, total, within
+from vctl.core.resources import Allocation, add, difference, merged, subtract, total, within
 from vctl.core.values import field, replace, value
 
 
@@ -27,8 +28,8 @@ class Grow:
     after: VNode
     lender_id: str | None = None
     lent: Mapping[str, int] = field(default_factory=dict)
-    returns: int | None = None
-    """The lease of which the step returns an idle part: the virtual node of its borrower gets smaller."""
+    returns: Lease | None = None
+    """The lease, before the step, of which it returns an idle part: the virtual node of its borrower gets smaller."""
     is_removal: bool = False
     """Whether the virtual node goes, because all of it is returned and nothing lies in it."""
 
@@ -38,9 +39,19 @@ class Grow:
         old = {} if self.before is None else self.before.allocation.amounts
         return {n: a for n, a in subtract(self.after.allocation.amounts, old).items() if a}
 
+    @property
+    def left(self) -> Lease | None:
+        """What is left of the lease of which the step returns a part; without amounts it is over."""
+        if self.returns is None:
+            return None
+        amounts = add(self.returns.amounts, self.gained)  # a loss
+        return replace(self.returns, amounts={name: amount for name, amount in amounts.items() if amount > 0})
+
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:
     """Apply a step to a ledger. The gain is for one job, so no node counts as joined for others."""
+    if (left := grow.left) is not None:
+        ledger.put_lease(left)
     if grow.is_removal:
         ledger.release(grow.after.vnode_id)
     elif grow.before is None:
@@ -51,6 +62,8 @@ def apply_growth(ledger: Ledger, grow: Grow) -> None:
 
 def revert_growth(ledger: Ledger, grow: Grow) -> None:
     """Undo ``apply_growth``."""
+    if grow.returns is not None:
+        ledger.put_lease(grow.returns)
     if grow.before is None:
         ledger.release(grow.after.vnode_id)
     elif grow.is_removal:
@@ -70,6 +83,8 @@ def growth_fits(ledger: Ledger, grow: Grow) -> bool:
     if grow.before is not None and within(grow.after.allocation.amounts, grow.before.allocation.amounts):
         lent = difference(grow.before.allocation, grow.after.allocation)  # a step that returns or lends
         if grow.is_removal and is_used(ledger, grow.after.vnode_id):
+            return False
+        if grow.returns is not None and ledger.leases.get(grow.returns.lease_id) != grow.returns:
             return False
         most = above_its_minimum(ledger, cluster) if grow.returns is not None else lendable(ledger, cluster)
         return within(lent.amounts, most) and ledger.capacities[grow.after.vnode_id].fits_exactly(lent)

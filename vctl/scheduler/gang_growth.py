@@ -30,7 +30,7 @@ from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
 from vctl.scheduler.growth_supply import OWN, UNLIMITED, Ladder, Need
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.placement_result import Piece, seated
-from vctl.scheduler.recall import Returned, idle_loans, put_back, recall
+from vctl.scheduler.recall import Returned, idle_loans, put_back, recall, undo
 from vctl.scheduler.upper_bound import UpperBound
 from vctl.scheduler.work import Work, finished
 
@@ -75,7 +75,7 @@ def place_with_growth(
             if isinstance(found, Unplaced) and _has_lenders(ledger, chain):
                 found = search(lends=True)
     if isinstance(found, Unplaced):
-        put_back(ledger, returns)
+        undo(ledger, returns)
         return found
     steps, placed = growth_for(*found, entry)
     return [*_needed(ledger, returns, placed), *steps], placed
@@ -94,7 +94,7 @@ def place_with_recall(
     returns = recall(ledger, parent_id)
     found = place(ledger, parent_id, spec, entry)
     if isinstance(found, Unplaced):
-        put_back(ledger, returns)
+        undo(ledger, returns)
         return found
     return _needed(ledger, returns, found), found
 

@@ -79,15 +79,15 @@ def recall(ledger: Ledger, top_id: str, keep: Collection[str] = ()) -> list[Retu
     """
     returns: list[Returned] = []
     for leases in _by_borrower(ledger, top_id, keep):
-        left = {lease.lease_id: lease for lease in leases}
-        for lease_id in [lease.lease_id for lease in leases]:
-            for vnode, part in list(idle_parts(ledger, left[lease_id], left.values())):
-                lease = left[lease_id]
+        numbers = [lease.lease_id for lease in leases]
+        for number in numbers:
+            beside = [ledger.leases[one] for one in numbers if one in ledger.leases]
+            for vnode, part in list(idle_parts(ledger, ledger.leases[number], beside)):
+                lease = ledger.leases[number]
                 done = return_of(ledger, lease, part, vnode)
                 after = replace(vnode, allocation=difference(vnode.allocation, part))
-                step = Grow(vnode, after, returns=lease_id, is_removal=done.after is None)
+                step = Grow(vnode, after, returns=lease, is_removal=done.after is None)
                 returns.append(_carried_out(ledger, lease, step))
-                left[lease_id] = replace(lease, amounts=done.left)
     return returns
 
 
@@ -101,6 +101,13 @@ def _carried_out(ledger: Ledger, lease: Lease, step: Grow) -> Returned:
     again = Grow(ledger.vnodes.get(more.vnode_id), more)
     apply_growth(ledger, again)
     return step, again
+
+
+def undo(ledger: Ledger, returns: Sequence[Returned]) -> None:
+    """Revert all returns, after nothing was found that needs them."""
+    for steps in reversed(returns):
+        for step in reversed(steps):
+            revert_growth(ledger, step)
 
 
 def put_back(ledger: Ledger, returns: Sequence[Returned]) -> list[Grow]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY
@@ -12,28 +11,16 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, Node
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
-from vctl.engine.changes import LeaseGranted, LeaseReturned
-from vctl.engine.rules.leases import granted, returned
+from vctl.engine.rules.leases import granted
 from vctl.scheduler.elasticity import Grow, apply_growth
-from vctl.scheduler.recall import recall
 
 
 def grow(ledger: Ledger, steps: Sequence[Grow], now_ns: int, number: Callable[[], int]) -> None:
     """Carry out the growth of a start in the ledger, with the leases that it returns and grants."""
     for step in steps:
         apply_growth(ledger, step)
-    changes: Iterator[LeaseReturned | LeaseGranted] = chain(
-        returned(ledger.leases, steps), granted(ledger, steps, now_ns, number)
-    )
-    for change in changes:
+    for change in granted(ledger, steps, now_ns, number):
         ledger.put_lease(change.lease)
-
-
-def return_all(ledger: Ledger) -> None:
-    """Let all idle loans go home in the ledger, with their leases."""
-    for steps in recall(ledger, PRIMARY):
-        for change in returned(ledger.leases, steps):
-            ledger.put_lease(change.lease)
 
 
 def equal_nodes(count: int, each: Amounts) -> Ledger:

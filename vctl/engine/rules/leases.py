@@ -23,7 +23,9 @@ def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
 
     What somebody wants does not wait for that: the start that needs it returns it (``vctl/scheduler/recall.py``).
     """
+    memo.unneeded_leases &= state.leases.keys()
     idle_s = {lease_id: (now.uptime - since) / 1e9 for lease_id, since in memo.idle_leases.items()}
+    idle_s |= dict.fromkeys(memo.unneeded_leases, state.lease_terms.idle_s)
     found = waits(state, idle_s, state.lease_terms, now.wall)
     memo.idle_leases = {one.lease_id: memo.idle_leases.get(one.lease_id, now.uptime) for one, _ in found}
     memo.due += [now.uptime + int(wait_s * 1e9) for _, wait_s in found if wait_s > 0]
@@ -89,15 +91,9 @@ def slots_inside(state: SchedulerState, vnode_id: str) -> set[str]:
     return {vnode_id, *(vnode.vnode_id for vnode in there)}
 
 
-def returned(leases: Mapping[int, Lease], steps: Iterable[Grow]) -> Iterator[LeaseReturned]:
+def returned(steps: Iterable[Grow]) -> Iterator[LeaseReturned]:
     """What is left of the leases of which the growth for a start returns a part."""
-    left = dict[int, Lease]()
-    for step in steps:
-        if step.returns is not None:
-            lease = left.get(step.returns) or leases[step.returns]
-            amounts = rs.add(lease.amounts, step.gained)  # a loss
-            amounts = {name: amount for name, amount in amounts.items() if amount > 0}
-            left[step.returns] = replace(lease, amounts=amounts)
+    left = {step.left.lease_id: step.left for step in steps if step.left is not None}
     for lease in left.values():
         yield LeaseReturned(lease)
 
