@@ -140,11 +140,9 @@ def test_siblings_with_jobs_of_mixed_sizes_keep_to_their_weights(
 ) -> None:
     """Spec 8: who has small jobs does not pass who has large ones; within 5 % in every four hours, always backlogged.
 
-    Clusters have the weights 1:2:3:4, users are equal. Time limits are up to twice the true run time. A single window
-    has half as many jobs, each twice as long.
+    Clusters have the weights 1:2:3:4, users are equal. Time limits are up to twice the true run time.
     """
     random, window = Random(1), 4
-    scale = 2 if hours == window else 1
     trace = Trace(20, 1, QueuePolicy(FAIR))
     weights = {name: int(name[1:]) if clusters else 1 for name in sizes}
     for name in sizes if clusters else ():
@@ -157,7 +155,7 @@ def test_siblings_with_jobs_of_mixed_sizes_keep_to_their_weights(
         waiting = Counter(whose(job) for queue in trace.queues.values() for job in queue.jobs.values())
         for name, choices in sizes.items():
             for number in range(waiting[name], 10):
-                runs = scale * random.randint(20, 300)
+                runs = random.randint(20, 300)
                 job = Given(
                     f"{name}-{len(trace.player.jobs)}-{number}", 1, runs, random.choice(choices),
                     limit=int(runs * random.uniform(1, 2)) + 1,
