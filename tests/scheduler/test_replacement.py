@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.scheduler import candidates as g
@@ -14,17 +12,17 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import EMPTY
 from vctl.core.values import replace
-from vctl.scheduler.replacement import Move, Replaced, broken_gangs, is_published, slice_moves, whole_moves
+from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, move, units
 
 pytestmark = spec("12.node-death", "12.replay")
 
 
-def carried_out(ledger: Ledger, moves: Iterator[Move]) -> list[Replaced]:
-    """The ledger gets each move before the next is asked for."""
+def carried_out(ledger: Ledger, *node_ids: str) -> list[Replaced]:
+    """Make all moves off these nodes."""
     done: list[Replaced] = []
-    for move in moves:
-        ledger.rearrange(move.removed, move.placed)
-        done += move.parts
+    while (found := move(ledger, units(ledger, node_ids, {}), {})) is not None:
+        ledger.rearrange(found.removed, found.placed)
+        done += found.parts
     return done
 
 
@@ -137,18 +135,15 @@ CASES = {
 def test_replacement(nodes: str, clusters: list[str], dead: str, want: dict[str, str]) -> None:
     ledger = world(nodes, *clusters)
     kill(ledger, *dead.split())
-    lost = dead.split()
-    carried_out(ledger, whole_moves(ledger, lost))
-    carried_out(ledger, slice_moves(ledger, lost))
+    carried_out(ledger, *dead.split())
     assert {cluster_id: places(ledger, cluster_id) for cluster_id in want} == want
-    assert [*whole_moves(ledger, lost), *slice_moves(ledger, lost)] == []
 
 
 def test_growth_above_the_minimum_is_just_lost() -> None:
     ledger = world("4c,4c", V + "n1~1c,n2~1c")
     ledger.put_cluster(replace(ledger.clusters["v"], spec=ClusterSpec(flexible_min=g.amounts("1c"))))
     kill(ledger, "n1")
-    (lost,) = carried_out(ledger, slice_moves(ledger, ["n1"]))
+    (lost,) = carried_out(ledger, "n1")
     assert (lost.before.node_id, lost.after) == ("n1", None)
     assert places(ledger, "v") == "n2~1c"
 
@@ -157,14 +152,14 @@ def test_a_draining_node_is_no_spare() -> None:
     ledger = world("4c,4c", V + "n1")
     kill(ledger, "n1")
     kill(ledger, "n2", state=DRAINING)
-    assert list(whole_moves(ledger, ["n1"])) == []
+    assert carried_out(ledger, "n1") == []
 
 
 def test_a_cluster_that_is_to_go_gets_nothing() -> None:
     ledger = world("4c,4c", V + "n1")
     ledger.put_cluster(replace(ledger.clusters["v"], state="REMOVING"))
     kill(ledger, "n1")
-    assert list(whole_moves(ledger, ["n1"])) == []
+    assert carried_out(ledger, "n1") == []
 
 
 GANGS = {

@@ -106,6 +106,8 @@ def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
         hidden,
         "; `vctl vc tree` shows all",
     )
+    below = [one for one in branches if one.get("below_minimum")]
+    yield Section("Below their minimum", screen.table(_BELOW, below) if below else (), least=1)
     queue, running = data["queue"], data["running_jobs"]
     yield Section(
         "Running",
@@ -145,6 +147,10 @@ _RESOURCES = [
     Column("RESERVED", _figure("reserved"), right=True),
     Column("USED", _figure("used"), right=True),
     Column("USE", lambda row: Bar(row["used"], row["total"]), whole=True),
+]
+_BELOW = [
+    cluster("CLUSTER", "cluster_id"),
+    matters("WHY", lambda row: row["below_minimum"]["message"]),
 ]
 _RUNNING = [
     key("JOB", "submission_id"),

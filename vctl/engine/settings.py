@@ -53,6 +53,8 @@ class Memo:
     idle_machines: dict[str, int] = field(default_factory=dict)
     """Node -> since when it is unused."""
     replaced: int = -1
-    """The last entry of the journal at the latest search for replacements of dead nodes."""
+    """The last entry of the journal at the latest search for replacements of nodes."""
+    stuck: object = None
+    """What had no place in that search, and the free capacity then: with the same there is nothing to search."""
     due: list[int] = field(default_factory=list)
     """The times at which the rules have to run again."""

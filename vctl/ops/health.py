@@ -13,6 +13,7 @@ from vctl.errors import Damaged
 from vctl.ops import forms, objects
 from vctl.ops import prove as proof
 from vctl.ops import replay as replaying
+from vctl.ops.minimums import all_below_minimum
 from vctl.ops.views import scheduler
 from vctl.runtime.place import asides
 from vctl.store import copies, database, feed, nodes, runs
@@ -45,7 +46,7 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagno
         repaired += objects.remove_left_over(store)
     findings = [
         *_database(store), *_unreadable_rows(store, all_rows=prove), *proof.prove(store, all_rows=prove),
-        *_orphans(store), *objects.without_files(store), *_clock(store),
+        *_below_minimum(store), *_orphans(store), *objects.without_files(store), *_clock(store),
     ]  # fmt: skip
     result: Diagnosis = {
         "ok": not findings,
@@ -122,6 +123,11 @@ def _database(store: Store) -> list[str]:
     if kind in database.NETWORK_FILESYSTEMS:
         found.append(f"{store.home} is on a network filesystem ({kind})")
     return found
+
+
+def _below_minimum(store: Store) -> list[str]:
+    with store.snapshot():
+        return [one.text for one in all_below_minimum(store).values()]
 
 
 def _orphans(store: Store) -> list[str]:

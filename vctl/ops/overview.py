@@ -16,6 +16,7 @@ from vctl.core.jobs import RUNNING as RUNNING_STATE
 from vctl.ops import forms, scope
 from vctl.ops.capacity import Capacity, capacities
 from vctl.ops.cluster_views import cluster_row, existing
+from vctl.ops.minimums import all_below_minimum
 from vctl.ops.positions import is_plain, position
 from vctl.ops.reasons import Reasons
 from vctl.ops.views import scheduler
@@ -27,7 +28,8 @@ from vctl.store.settings import queue_of
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.reports import ClusterLine, FailedLine, RunningLine, Status, WaitingLine
+    from vctl.scheduler.minimum import BelowMinimum
+    from vctl.spec.reports import ClusterLine, FailedLine, Minimum, RunningLine, Status, WaitingLine
 
 RUNNING = 10
 HEAD = 5
@@ -98,6 +100,7 @@ def _lines(
     below: dict[str, list[Row | None]] = {}
     for child in (*clusters.logical_rows(store), *clusters.kept(store)):
         below.setdefault(child["parent_id"], []).append(child)
+    lacking = all_below_minimum(store)
     first = None if top == PRIMARY else cluster_row(store, top)
     lines: list[ClusterLine] = []
     stack: list[tuple[Row | None, int]] = [(first, 0)]
@@ -113,10 +116,22 @@ def _lines(
                 "depth": depth,
                 **sums[cluster_id].form(),
                 "jobs": {"pending": 0, "running": 0, **jobs.get(cluster_id, {})},
+                "below_minimum": _minimum(lacking.get(cluster_id)),
             }
         )
         stack += [(one, depth + 1) for one in reversed(below.get(cluster_id, []))]
     return lines
+
+
+def _minimum(below: BelowMinimum | None) -> Minimum | None:
+    if below is None:
+        return None
+    return {
+        "has": forms.amounts(below.has),
+        "minimum": forms.amounts(below.minimum),
+        "node_ids": [node_id for node_id, _ in below.nodes],
+        "message": below.text,
+    }
 
 
 def _running(store: Store, row: Row) -> RunningLine:

@@ -22,6 +22,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.core.ledger import Ledger
     from vctl.ops.free_amounts import FreeAmounts
+    from vctl.scheduler.minimum import BelowMinimum
     from vctl.scheduler.shortage import Shortage
 
 UNSEEN = "the scheduler has not evaluated it yet"
@@ -130,13 +131,16 @@ class Reasons:
         short = self.shortage(row)
         match verdict:
             case None:
-                return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}"
+                return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}{self._below(parent_id)}"
             case jb.HEAD_OF_LINE:
-                return jb.HEAD_OF_LINE, f"{row['judged_words']} ({self._age(row)}); {short.text}"
+                return (
+                    jb.HEAD_OF_LINE,
+                    f"{row['judged_words']} ({self._age(row)}); {short.text}{self._below(parent_id)}",
+                )
             case jb.CAP_REACHED | jb.USER_LIMIT if (shown := self._limit(row, parent_id)) is not None:
                 return shown
             case jb.INFEASIBLE if (never := self._why_never(row)) is not None:
-                return jb.INFEASIBLE, never
+                return jb.INFEASIBLE, f"{never}{self._below(parent_id)}"
         return self._insufficient(row, short) or (jb.PENDING_EVALUATION, f"{FITS_NOW}; {short.text}")
 
     def _insufficient(self, row: Row, short: Shortage) -> tuple[str, str] | None:
@@ -152,13 +156,31 @@ class Reasons:
             several = len(parts) > 1 or any(part.count > 1 for part in parts)
             what = "the parts do not all fit at the same time" if several else "that is not enough for it"
             beside = f"{beside}; {what}"
-        return None if short.fits else (jb.INSUFFICIENT, f"{short.text}{beside}{self._coming_back(row)}")
+        below = self._below(str(row["parent_cluster_id"]))
+        return (
+            None if short.fits else (jb.INSUFFICIENT, f"{short.text}{beside}{self._coming_back(row)}{below}")
+        )
 
     def _coming_back(self, row: Row) -> str:
         """The end of a message: the resources that a job needs and that borrowers are giving back."""
         wanted = rows.loads(row["resources"])
         called = self.capacity.coming_back(str(row["parent_cluster_id"]))
         return self._given_back(lease for lease in called if wanted.keys() & lease.amounts.keys())
+
+    @cached_property
+    def _minimums(self) -> dict[str, BelowMinimum]:
+        from vctl.ops.minimums import all_below_minimum
+
+        return all_below_minimum(self.store)
+
+    def _below(self, cluster_id: str) -> str:
+        """The end of a message: the nearest cluster of a job that is below its minimum."""
+        cluster = self.capacity.cluster(cluster_id)
+        while cluster is not None and cluster.parent_id is not None:
+            if (below := self._minimums.get(cluster.cluster_id)) is not None:
+                return f"; {below.text}"
+            cluster = self.capacity.cluster(cluster.parent_id)
+        return ""
 
     def to_give_back(self, cluster_id: str) -> str:
         """The end of a message: the resources that the cluster of a running job must give back."""

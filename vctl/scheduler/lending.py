@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from vctl.core import resources as rs
-from vctl.core.clusters import LOGICAL
 from vctl.core.jobs import PendingJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
-from vctl.scheduler.elasticity import flexible_parts, growing, held
+from vctl.scheduler.elasticity import growing, held
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.tasking import could_grow_for
@@ -59,21 +58,6 @@ def loans(ledger: Ledger, leases: Iterable[Lease]) -> dict[str, list[Lease]]:
         if borrower is not None and borrower.parent_id != lease.lender_id:
             lent.setdefault(lease.lender_id, []).append(lease)
     return lent
-
-
-def lost(ledger: Ledger, leases: Iterable[Lease]) -> Iterator[tuple[str, dict[str, int]]]:
-    """The part of the minimum of clusters that they neither have nor lend: they had lent it on nodes that died."""
-    lent = loans(ledger, leases)
-    for cluster_id, cluster in ledger.clusters.items():
-        least = cluster.spec.flexible_min
-        if cluster.kind != LOGICAL or cluster.state == "REMOVING" or not any(least.values()):
-            continue
-        parts = (part.allocation.amounts for part in flexible_parts(ledger, cluster_id))
-        has = rs.total([*parts, *(lease.amounts for lease in lent.get(cluster_id, ()))])
-        if lacks := {
-            name: amount - has.get(name, 0) for name, amount in least.items() if amount > has.get(name, 0)
-        }:
-            yield cluster_id, lacks
 
 
 def keepers(ledger: Ledger, work: Iterable[Waiting], nominations: Iterable[Nomination] = ()) -> set[str]:

@@ -1,27 +1,28 @@
-"""Replacement of dead nodes: which gangs are broken, and where the virtual nodes on a dead node move.
+"""Replacement of dead nodes: which gangs are broken, and what moves off dead, draining and shrunk nodes.
 
-Everything on a dead whole node moves together, at the highest level at which the cluster above has a spare:
-an alive and undivided node of the same template. A slice gets a new place by its spec. Amounts above a
-minimum are lost.
+What is on a node moves together if it can, else at the highest level at which there is a place for it: units are tried
+all at once, then one by one, then opened (decision 0022). ``relocation`` searches the places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, Cluster, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, Cluster, FixedNode, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import DEAD, Node
-from vctl.core.resources import Allocation, FreeCapacity
-from vctl.core.slots import SlotClass, primary_labels
-from vctl.core.values import replace, value
-from vctl.scheduler.membership import is_undivided
-from vctl.scheduler.placement import Placed, place
-from vctl.scheduler.reshape import joined, place_more
+from vctl.core.nodes import DEAD, DRAINING, Node
+from vctl.core.resources import Amounts
+from vctl.core.slots import primary_labels
+from vctl.core.values import field, replace, value
+from vctl.scheduler.minimum import lacks
+from vctl.scheduler.relocation import Relocation
+
+Lent = Mapping[str, Amounts]
+"""Cluster -> the part of its minimum that siblings have borrowed."""
 
 
 @value(frozen=True, slots=True)
@@ -33,51 +34,245 @@ class Replaced:
 
 
 class Move(NamedTuple):
-    """Virtual nodes to remove and to place, and the pairs that replace each other.
-
-    A move is possible in the ledger when it is yielded; the caller must apply it before it takes the next
-    move.
-    """
+    """Virtual nodes to remove and to place, in this order, and the pairs that replace each other."""
 
     removed: tuple[str, ...]
     placed: tuple[VNode, ...] = ()
     parts: tuple[Replaced, ...] = ()
 
 
-def whole_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
-    """The moves of the whole virtual nodes on dead nodes to spares. Virtual nodes without a spare stay.
+BUDGET = 2_000
+"""The slots that the searches of one ``move`` may try."""
+LEFT = (DEAD, DRAINING)
+"""The states of nodes that everything leaves which can."""
+LEAST_BUDGET = 8
+"""The slots for each virtual node that a search may try in any case."""
 
-    Nodes with the most clusters on them come first.
+
+@value(frozen=True, slots=True)
+class Unit:
+    """Virtual nodes that move together, each after the one in which it lies.
+
+    ``amounts``: cluster -> the part of its minimum that it lacks for another reason than these virtual nodes.
     """
-    chains = {node_id: whole_chain(ledger, node_id) for node_id in dead}
-    for node_id in sorted(chains, key=lambda node_id: (-len(chains[node_id]), node_id)):
-        for vnode in chains[node_id]:
-            if (move := _move(ledger, vnode)) is not None:
-                yield move
-                break
+
+    parts: tuple[VNode, ...]
+    amounts: Mapping[str, Amounts] = field(default_factory=dict)
+
+
+def units(ledger: Ledger, node_ids: Iterable[str], lent: Lent | None = None) -> list[Unit]:
+    """What is displaced from these dead, draining and shrunk nodes and not in use, most clusters of a node first.
+
+    ``lent``: cluster -> the part of its minimum that siblings have; None: that is not known, and no cluster gets
+    more than it had on these nodes.
+    """
+    here = {node_id: len(below(ledger, node_id)) for node_id in node_ids}
+    found: list[Unit] = []
+    for one in sorted(here, key=lambda one: (-here[one], one)):
+        found += (_units_in if ledger.nodes[one].state in LEFT else _units_beyond)(ledger, one)
+    found = _joined(ledger, found)
+    if lent is not None:
+        parts = [part for unit in found for part in unit.parts if ledger.nodes[part.node_id].state == DEAD]
+        moved = _flexible_amounts(parts)
+        named = {part.cluster_id for one in here for part in below(ledger, one) if part.kind == FLEXIBLE}
+        named.update(one.cluster_id for one in ledger.clusters.values() if any(one.lending_limit.values()))
+        for cluster_id in sorted(named):
+            if ledger.clusters[cluster_id].kind == LOGICAL:
+                found += _of_amounts(ledger, cluster_id, lent, moved.get(cluster_id, {}))
+    return found
+
+
+def _units_in(ledger: Ledger, vnode_id: str) -> Iterator[Unit]:
+    """The outermost unused virtual nodes in a virtual node, each with everything in it."""
+    for child_id in ledger.children[vnode_id]:
+        top = ledger.vnodes[child_id]
+        parts = (top, *below(ledger, child_id))
+        if _moves(ledger, parts):
+            yield Unit(parts)
+        else:
+            yield from _units_in(ledger, child_id)
+
+
+def _units_beyond(ledger: Ledger, vnode_id: str) -> Iterator[Unit]:
+    """Unused slices that make room for the others on a node that shrank: one that is enough, else the largest."""
+    inside = [ledger.vnodes[one] for one in ledger.children[vnode_id]]
+    for vnode in inside:
+        if vnode.whole:
+            yield from _units_beyond(ledger, vnode.vnode_id)
+    excess = {name: -free for name, free in ledger.capacities[vnode_id].free.items() if free < 0}
+    candidates = [(vnode, *below(ledger, vnode.vnode_id)) for vnode in inside if not vnode.whole]
+    candidates = [parts for parts in candidates if _moves(ledger, parts)]
+    while excess and candidates:
+        freed = [parts[0].allocation.amounts for parts in candidates]
+        sizes = [sum(min(one.get(name, 0), amount) for name, amount in excess.items()) for one in freed]
+        beyond = [sum(one.values()) for one in freed]
+        at = max(range(len(candidates)), key=lambda at: (sizes[at], -beyond[at], candidates[at][0].vnode_id))
+        if not sizes[at]:
+            return
+        excess = {n: a - freed[at].get(n, 0) for n, a in excess.items() if a > freed[at].get(n, 0)}
+        yield Unit(candidates.pop(at))
+
+
+def _moves(ledger: Ledger, parts: Sequence[VNode]) -> bool:
+    """Whether virtual nodes are not in use, and not about to go."""
+    top, clusters = parts[0], [ledger.clusters[part.cluster_id] for part in parts]
+    if any(part.vnode_id in ledger.homes for part in parts):
+        return False
+    if ledger.nodes[top.node_id].state != DEAD and (
+        top.whole or any(cluster.kind != LOGICAL for cluster in clusters)
+    ):
+        return False
+    of_jobs = [one for one in parts if ledger.clusters[one.cluster_id].kind == JOB and not one.whole]
+    if any(one.kind == FIXED or lacks(ledger, one.cluster_id, {}) for one in of_jobs):
+        return False  # the gang ends with it
+    return len(parts) > 1 or top.kind == FLEXIBLE or clusters[0].state != "REMOVING"
+
+
+def _joined(ledger: Ledger, found: list[Unit]) -> list[Unit]:
+    """The same units, with those in one that have members of one STRICT_PACK group."""
+    joined: list[Unit] = []
+    group_of: dict[tuple[str, int], int] = {}
+    for unit in found:
+        groups = [
+            (part.cluster_id, number)
+            for part in unit.parts
+            if part.kind == FIXED and not part.whole
+            for number, _, policy in [_asked(ledger, part)]
+            if policy == "STRICT_PACK"
+        ]
+        at = next((group_of[group] for group in groups if group in group_of), len(joined))
+        if at < len(joined):
+            joined[at] = Unit((*joined[at].parts, *unit.parts))
+        else:
+            joined.append(unit)
+        group_of.update(dict.fromkeys(groups, at))
+    return joined
+
+
+def _of_amounts(ledger: Ledger, cluster_id: str, lent: Lent, moved: Amounts) -> Iterator[Unit]:
+    """The unit of the amounts that a cluster lacks beyond those which move."""
+    lack = lacks(ledger, cluster_id, lent.get(cluster_id, {}))
+    more = {name: amount - moved.get(name, 0) for name, amount in lack.items() if amount > moved.get(name, 0)}
+    if more:
+        yield Unit((), {cluster_id: more})
+
+
+def _flexible_amounts(parts: Iterable[VNode]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for part in parts:
+        if part.kind == FLEXIBLE:
+            found[part.cluster_id] = rs.add(found.get(part.cluster_id, {}), part.allocation.amounts)
+    return found
+
+
+def stamp_of(ledger: Ledger, found: Iterable[Unit]) -> object:
+    """A value that is the same while units that have no place cannot have one: nothing came free for them."""
+    named = {part.cluster_id for unit in found for part in unit.parts}
+    named.update(cluster_id for unit in found for cluster_id in unit.amounts)
+    above = {up.parent_id or PRIMARY for one in named for up in ledger.upward(one)}
+    parts = tuple((unit.parts, rs.total(unit.amounts.values())) for unit in found)
+    return parts, tuple((one, ledger.index(one).stamp) for one in sorted(above | named))
+
+
+def move(ledger: Ledger, found: Sequence[Unit], lent: Lent | None = None) -> Move | None:
+    """The move of all units, or of as many as have a place beside those before them; None: none has one."""
+    best: Move | None = None
+    kept: list[Unit] = []
+    budget = BUDGET
+
+    def keep(some: Sequence[Unit]) -> None:
+        """Keep these units if all have a place; else the first half as far as it goes, then the second."""
+        nonlocal best, budget
+        made, budget = _search(ledger, [*kept, *some], lent or {}, budget)
+        if made is not None:
+            best = made
+            kept.extend(some)
+        elif len(some) > 1:
+            keep(some[: len(some) // 2])
+            keep(some[len(some) // 2 :])
+        elif opened := list(_opened(ledger, some[0], lent)):
+            keep(opened)
+
+    if found:
+        keep(found)
+    return best
+
+
+def _opened(ledger: Ledger, unit: Unit, lent: Lent | None) -> Iterator[Unit]:
+    """The units in the outermost virtual nodes of a unit that has no place, and the amounts of flexible ones."""
+    if any(ledger.nodes[part.node_id].state not in LEFT for part in unit.parts):
+        return
+    inside = {part.vnode_id for part in unit.parts}
+    tops = [part for part in unit.parts if part.parent_id not in inside]
+    for top in tops:
+        yield from _units_in(ledger, top.vnode_id)
+    if not unit.parts or lent is None:
+        return
+    for cluster_id in dict.fromkeys(top.cluster_id for top in tops if top.kind == FLEXIBLE):
+        if any(top.cluster_id == cluster_id and ledger.children[top.vnode_id] for top in tops):
+            yield from _of_amounts(ledger, cluster_id, lent, {})
+
+
+def _search(ledger: Ledger, trial: Sequence[Unit], lent: Lent, budget: int) -> tuple[Move | None, int]:
+    """One search for all of these units, and the budget that is left."""
+    parts = [part for unit in trial for part in unit.parts]
+    gains = _flexible_amounts(parts)
+    for unit in trial:
+        for cluster_id, amounts in unit.amounts.items():
+            gains[cluster_id] = rs.add(gains.get(cluster_id, {}), amounts)
+    fixed = {part.cluster_id for part in parts if part.kind == FIXED and not part.whole}
+    wanted = {
+        one: _asked(ledger, ledger.vnodes[one])
+        for cluster_id in fixed
+        for one in ledger.members[cluster_id]
+        if ledger.vnodes[one].kind == FIXED and not ledger.vnodes[one].whole
+    }
+    search = Relocation(
+        ledger,
+        parts,
+        gains,
+        lent,
+        wanted,
+        partial(inherit, ledger),
+        max(budget, LEAST_BUDGET * (len(parts) + 1)),
+    )
+    placed = search.placed()
+    left = max(min(budget, search.growth.budget), 0)
+    if placed is None:
+        return None, left
+    removed = tuple(part.vnode_id for part in reversed(parts))
+    return Move(removed, tuple(placed), tuple(_pairs(parts, placed, search.home))), left
+
+
+def _pairs(
+    parts: Sequence[VNode], placed: Sequence[VNode], home: Mapping[str, str | None]
+) -> Iterator[Replaced]:
+    """Each virtual node that moved with its successor; a flexible one may have several, or none."""
+    after = {vnode.vnode_id: vnode for vnode in placed}
+    grown: dict[str, list[VNode]] = {}
+    for vnode in placed:
+        if vnode.kind == FLEXIBLE and vnode.vnode_id not in home.values():
+            grown.setdefault(vnode.cluster_id, []).append(vnode)
+    for part in parts:
+        one = home.get(part.vnode_id)
+        found = grown.pop(part.cluster_id, []) if one is None else [after[one]]
+        yield from (Replaced(part, vnode) for vnode in found)
+        if not found:
+            yield Replaced(part, None)
 
 
 def replace_dead(ledger: Ledger) -> None:
     """Make all possible moves in a ledger, as a scheduler does before it starts jobs."""
-    is_moving = True
-    while is_moving:
-        dead = [
-            one.node_id for one in ledger.nodes.values() if one.state == DEAD and ledger.children[one.node_id]
+    while True:
+        left = [
+            one.node_id
+            for one in ledger.nodes.values()
+            if (one.state in LEFT or one.shrunk) and ledger.children[one.node_id]
         ]
-        is_moving = False
-        for move in chain(whole_moves(ledger, dead), slice_moves(ledger, dead)):
-            ledger.rearrange(move.removed, move.placed)
-            is_moving = True
-
-
-def whole_chain(ledger: Ledger, node_id: str) -> list[VNode]:
-    """The virtual nodes that span a whole physical node, outermost first."""
-    chain: list[VNode] = []
-    inside = ledger.children[node_id]
-    while whole := [ledger.vnodes[child] for child in inside if ledger.vnodes[child].whole]:
-        chain.append(whole[0])  # there is at most one, beside slices that hold nothing
-        inside = ledger.children[whole[0].vnode_id]
-    return chain
+        found = move(ledger, units(ledger, left))
+        if found is None:
+            return
+        ledger.rearrange(found.removed, found.placed)
 
 
 def below(ledger: Ledger, vnode_id: str) -> list[VNode]:
@@ -86,73 +281,6 @@ def below(ledger: Ledger, vnode_id: str) -> list[VNode]:
     for child in ledger.children[vnode_id]:
         found += [ledger.vnodes[child], *below(ledger, child)]
     return found
-
-
-def spare(ledger: Ledger, cluster_id: str, template: str) -> VNode | None:
-    """The unused, alive whole node of a template with the lowest node id in a cluster; None: no such node."""
-    return _first(
-        ledger, cluster_id,
-        lambda group: group.template_id == template and group.untouched,
-        lambda vnode: not ledger.children[vnode.vnode_id] and vnode.vnode_id not in ledger.homes,
-    )  # fmt: skip
-
-
-def _first(
-    ledger: Ledger, cluster_id: str, of: Callable[[SlotClass], bool], will_do: Callable[[VNode], bool]
-) -> VNode | None:
-    """The virtual node with the lowest node id that passes ``will_do`` and whose class passes ``of``."""
-    found = []
-    for group in filter(of, ledger.index(cluster_id).classes.values()):
-        vnodes = (ledger.vnodes[vnode_id] for vnode_id in group.ids)
-        if (first := next(filter(will_do, vnodes), None)) is not None:
-            found.append(first)
-    return min(found, key=lambda vnode: (vnode.node_id, vnode.vnode_id), default=None)
-
-
-def _move(ledger: Ledger, vnode: VNode) -> Move | None:
-    """The move of a whole virtual node with all virtual nodes in it to a spare.
-
-    None: a process or a slice of a job is still there, the virtual node is empty and its cluster is being
-    removed, there is no spare, or a slice does not fit on the spare.
-    """
-    parts = [vnode, *below(ledger, vnode.vnode_id)]
-    cluster = ledger.clusters[vnode.cluster_id]
-    assert cluster.parent_id is not None
-    if len(parts) == 1 and cluster.state == "REMOVING":
-        return None
-    if any(part.vnode_id in ledger.homes or _ends_with_its_job(ledger, part) for part in parts):
-        return None
-    slot = spare(ledger, cluster.parent_id, ledger.nodes[vnode.node_id].template_id)
-    moved = None if slot is None else _moved(ledger, parts, slot)
-    if moved is None:
-        return None
-    replaced = tuple(Replaced(old, new) for old, new in zip(parts, moved, strict=True))
-    return Move(tuple(part.vnode_id for part in reversed(parts)), tuple(moved), replaced)
-
-
-def _ends_with_its_job(ledger: Ledger, vnode: VNode) -> bool:
-    return not vnode.whole and ledger.clusters[vnode.cluster_id].kind == JOB
-
-
-def _moved(ledger: Ledger, parts: list[VNode], slot: VNode) -> list[VNode] | None:
-    """The same virtual nodes in another slot; None: a slice among them does not fit there."""
-    top = parts[0].parent_id or ""
-    new: dict[str, VNode] = {top: slot}
-    capacities = {top: FreeCapacity(slot.allocation)}
-    for part in parts:
-        above_id = part.parent_id or ""
-        above = new[above_id]
-        allocation = above.allocation if part.whole else part.allocation
-        selector = () if part.whole else wanted_by(ledger, part)[1].selector
-        if not capacities[above_id].fits_exactly(allocation) or not lb.matches(selector, above.labels):
-            return None
-        capacities[above_id].take_exactly(allocation)
-        capacities[part.vnode_id] = FreeCapacity(allocation)
-        labels = inherit(ledger, part, above)
-        new[part.vnode_id] = replace(
-            part, node_id=slot.node_id, parent_id=above.vnode_id, allocation=allocation, labels=labels
-        )
-    return [new[part.vnode_id] for part in parts]
 
 
 def inherit(ledger: Ledger, vnode: VNode, new_parent: VNode) -> dict[str, str]:
@@ -190,88 +318,10 @@ def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
     return -1, FixedNode(vnode.allocation.amounts)
 
 
-# ---- slices get a new place in the parent; only unused slices are moved ----
-
-
-def slice_moves(ledger: Ledger, dead: Iterable[str]) -> Iterator[Move]:
-    """The moves of the slices of dead nodes, innermost first. Slices without a new place stay."""
-    for node_id in sorted(dead):
-        for vnode in reversed(below(ledger, node_id)):
-            if vnode.whole or vnode.vnode_id not in ledger.vnodes or vnode.node_id != node_id:
-                continue
-            if ledger.vnodes[vnode.vnode_id] == vnode and is_undivided(ledger, vnode):
-                reseat = _flexible if vnode.kind == FLEXIBLE else _fixed
-                yield from reseat(ledger, vnode)
-
-
-def _fixed(ledger: Ledger, vnode: VNode) -> Iterator[Move]:
-    cluster = ledger.clusters[vnode.cluster_id]
-    if cluster.kind == JOB or cluster.state == "REMOVING":
-        return
-    assert cluster.parent_id is not None
-    number, asked = wanted_by(ledger, vnode)
-    policy = cluster.spec.groups[number].policy if number >= 0 else "PACK"
-    if policy == "STRICT_SPREAD":
-        slot = _apart(ledger, vnode, number)
-        if slot is not None:
-            yield _put(ledger, vnode, slot, ledger.capacities[slot.vnode_id].copy().take(asked.resources))
-        return
-    members = [vnode]
-    if policy == "STRICT_PACK":
-        members = list(_group(ledger, vnode, number))
-        if not all(is_undivided(ledger, member) for member in members):
-            return
-    group = Group(tuple(wanted_by(ledger, member)[1] for member in members), policy)
-    placed = place(ledger, cluster.parent_id, ClusterSpec(groups=(group,), flexible=False), {})
-    if isinstance(placed, Placed):
-        for member, piece in zip(members, placed.pieces, strict=True):
-            yield _put(ledger, member, ledger.vnodes[piece.parent_vnode_id], piece.allocation)
-
-
-def _group(ledger: Ledger, vnode: VNode, number: int) -> Iterator[VNode]:
-    """The members of a group, in the order of the spec."""
-    members = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id])
-    for member in sorted(members, key=lambda member: member.rank):
-        if member == vnode or (member.kind == FIXED and wanted_by(ledger, member)[0] == number):
-            yield member
-
-
-def _apart(ledger: Ledger, vnode: VNode, number: int) -> VNode | None:
-    """A slot on a node without another member of the group."""
-    cluster = ledger.clusters[vnode.cluster_id]
-    asked = wanted_by(ledger, vnode)[1]
-    taken = {member.node_id for member in _group(ledger, vnode, number)}
-    return _first(
-        ledger, cluster.parent_id or "",
-        lambda group: group.capacity.fits(asked.resources),
-        lambda slot: slot.node_id not in taken and lb.matches(asked.selector, slot.labels),
-    )  # fmt: skip
-
-
-def _put(ledger: Ledger, vnode: VNode, slot: VNode, allocation: Allocation) -> Move:
-    labels = inherit(ledger, vnode, slot)
-    after = replace(
-        vnode, node_id=slot.node_id, parent_id=slot.vnode_id, allocation=allocation, labels=labels
-    )
-    return Move((vnode.vnode_id,), (after,), (Replaced(vnode, after),))
-
-
-def _flexible(ledger: Ledger, vnode: VNode) -> Iterator[Move]:
-    """Moves of a flexible part: the amounts that the minimum lacks get a new place, the rest is lost."""
-    cluster = ledger.clusters[vnode.cluster_id]
-    missing = {n: min(a, vnode.allocation.amounts.get(n, 0)) for n, a in short(ledger, cluster).items()}
-    missing = {n: a for n, a in missing.items() if a}
-    if not missing:
-        yield Move((vnode.vnode_id,), (), (Replaced(vnode, None),))
-        return
-    if cluster.kind == JOB or cluster.state == "REMOVING":
-        return
-    placed = place_more(ledger, cluster.cluster_id, ClusterSpec(flexible_min=missing))
-    if isinstance(placed, Placed):
-        yield Move((vnode.vnode_id,))
-        for piece in placed.pieces:
-            after = joined(ledger, cluster.cluster_id, piece)
-            yield Move((), (after,), (Replaced(vnode, after),))
+def _asked(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode, str]:
+    number, node = wanted_by(ledger, vnode)
+    policy = ledger.clusters[vnode.cluster_id].spec.groups[number].policy if number >= 0 else ""
+    return number, node, policy
 
 
 # ---- gangs ----
@@ -282,22 +332,13 @@ def broken_gangs(ledger: Ledger, node_id: str) -> list[Cluster]:
     broken: dict[str, Cluster] = {}
     for vnode in below(ledger, node_id):
         cluster = ledger.clusters[vnode.cluster_id]
-        if cluster.kind == JOB and not vnode.whole and (vnode.kind == FIXED or short(ledger, cluster)):
+        if (
+            cluster.kind == JOB
+            and not vnode.whole
+            and (vnode.kind == FIXED or lacks(ledger, cluster.cluster_id, {}))
+        ):
             broken[cluster.cluster_id] = cluster
     return [broken[cluster_id] for cluster_id in sorted(broken)]
-
-
-def short(ledger: Ledger, cluster: Cluster) -> Mapping[str, int]:
-    """The amounts that the flexible parts on living nodes lack of a cluster's minimum."""
-    if not any(cluster.spec.flexible_min.values()):
-        return {}
-    parts = (ledger.vnodes[v] for v in ledger.members[cluster.cluster_id])
-    has = rs.total(
-        part.allocation.amounts
-        for part in parts
-        if part.kind == FLEXIBLE and ledger.nodes[part.node_id].state != DEAD
-    )
-    return {n: a - has.get(n, 0) for n, a in cluster.spec.flexible_min.items() if a > has.get(n, 0)}
 
 
 def is_published(cluster: Cluster) -> bool:

@@ -136,8 +136,17 @@ class DryRun(TypedDict):
 # ---- status ----
 
 
+class Minimum(TypedDict):
+    """What a cluster that is below its minimum has of it, and the nodes on which it lost the rest."""
+
+    has: Amounts
+    minimum: Amounts
+    node_ids: list[str]
+    message: str
+
+
 class ClusterLine(ClusterUse):
-    """A cluster in the tree of ``vctl status``."""
+    """A cluster in the tree of ``vctl status``. ``below_minimum``: null while it has its minimum."""
 
     cluster_id: str
     parent_id: str | None
@@ -145,6 +154,7 @@ class ClusterLine(ClusterUse):
     state: str
     depth: int
     jobs: dict[str, int]
+    below_minimum: Minimum | None
 
 
 class JobLine(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from sqlite3 import Row
 from typing import TYPE_CHECKING
 
@@ -103,6 +104,16 @@ def vnode_rows(store: Store, cluster_id: str) -> list[Row]:
 def all_vnode_rows(store: Store) -> list[Row]:
     """The virtual nodes of all clusters but the primary."""
     return store.rows("SELECT * FROM vnodes ORDER BY cluster_id, rank, vnode_id")
+
+
+def on_nodes(store: Store, states: Sequence[str]) -> list[Row]:
+    """The virtual nodes on nodes in one of these states, with the state and the kind of their cluster."""
+    marks = ", ".join("?" * len(states))
+    return store.rows(
+        "SELECT v.vnode_id, v.cluster_id, v.node_id, v.parent_vnode_id, n.state AS node_state, c.kind AS cluster_kind"
+        f" FROM nodes n JOIN vnodes v USING (node_id) JOIN clusters c USING (cluster_id) WHERE n.state IN ({marks})",
+        *states,
+    )
 
 
 def get_vnode(store: Store, vnode_id: str) -> Row | None:

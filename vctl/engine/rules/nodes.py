@@ -1,4 +1,4 @@
-"""Changes of nodes: silent nodes die, dead nodes are replaced by spares, empty draining nodes are drained.
+"""Changes of nodes: silent nodes die, dead and draining nodes are replaced, empty draining nodes are drained.
 
 Also removes the empty clusters that are to be removed.
 """
@@ -6,15 +6,14 @@ Also removes the empty clusters that are to be removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import FLEXIBLE, JOB, ClusterSpec
+from vctl.core.clusters import FLEXIBLE, JOB
 from vctl.core.jobs import Run
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINED
-from vctl.core.resources import Amounts
+from vctl.core.resources import Amounts, total
 from vctl.core.values import replace
 from vctl.engine.changes import (
     Change,
@@ -32,10 +31,8 @@ from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import NodeSilent, Stimulus
 from vctl.scheduler.feasibility import is_overdrawn
 from vctl.scheduler.leasing import empty_parts, settle
-from vctl.scheduler.lending import lost as lost_loans
-from vctl.scheduler.placement import Placed
-from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, slice_moves, whole_moves
-from vctl.scheduler.reshape import joined, place_more
+from vctl.scheduler.lending import loans
+from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, move, stamp_of, units
 
 
 def silent(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
@@ -70,8 +67,11 @@ def upkeep(
     state: SchedulerState, memo: Memo, now: int, number: Callable[[], int], *, sweep: bool
 ) -> Iterator[Change]:
     """The maintenance that is due now. ``sweep``: with the part that has to look at all objects."""
-    if state.dead_nodes and (sweep or memo.replaced != state.seen):
-        yield from replaced(state, now, number)
+    if (state.dead_nodes or state.draining_nodes or state.shrunk_nodes) and (
+        sweep or memo.replaced != state.seen
+    ):
+        memo.stuck = None if sweep else memo.stuck
+        yield from replaced(state, memo, now, number)
         memo.replaced = state.seen
     if sweep:
         yield from over(state)
@@ -86,31 +86,35 @@ def upkeep(
 # ---- replacement ----
 
 
-def replaced(state: SchedulerState, now: int, number: Callable[[], int]) -> Iterator[Change]:
-    """Replace dead nodes by spares, again while that succeeds. ``number`` returns the next lease's id."""
+def replaced(state: SchedulerState, memo: Memo, now: int, number: Callable[[], int]) -> Iterator[Change]:
+    """Move what leaves dead, draining and shrunk nodes, again while that succeeds. ``number``: the next lease's id."""
     ledger = state.ledger
-    done: list[Replaced] = []
-    looked_at = -1
-    while len(done) > looked_at and (
-        dead := [one for one in sorted(state.dead_nodes) if ledger.children[one]]
-    ):
-        looked_at = len(done)
-        for move in chain(whole_moves(ledger, dead), slice_moves(ledger, dead)):
-            yield VNodesChanged(move.removed, move.placed)
-            done += move.parts
-    for cluster_id, lacks in list(lost_loans(ledger, state.leases.values())):
-        placed = place_more(ledger, cluster_id, ClusterSpec(flexible_min=lacks))
-        for piece in placed.pieces if isinstance(placed, Placed) else ():
-            yield VNodesChanged(placed=(joined(ledger, cluster_id, piece),))
-    for cluster_id in dict.fromkeys(part.before.cluster_id for part in done):
-        found = sorted(
-            (one for one in state.leases.values() if one.borrower_id == cluster_id),
-            key=lambda one: one.lease_id,
-        )
-        yield from leases_settled(ledger, cluster_id, found, _entry(state, cluster_id), now, number)
-        yield from _announced(
-            ledger, cluster_id, [part for part in done if part.before.cluster_id == cluster_id]
-        )
+    while True:
+        lent = _lent(state)
+        found = units(ledger, sorted(state.dead_nodes | state.draining_nodes | state.shrunk_nodes), lent)
+        stamp = stamp_of(ledger, found) if found else None
+        if stamp == memo.stuck or (done := move(ledger, found, lent)) is None:
+            memo.stuck = stamp
+            return
+        yield VNodesChanged(done.removed, done.placed)
+        touched = [part.before.cluster_id for part in done.parts] + [one.cluster_id for one in done.placed]
+        for cluster_id in dict.fromkeys(touched):
+            leases = sorted(
+                (one for one in state.leases.values() if one.borrower_id == cluster_id),
+                key=lambda one: one.lease_id,
+            )
+            yield from leases_settled(ledger, cluster_id, leases, _entry(state, cluster_id), now, number)
+            if parts := [part for part in done.parts if part.before.cluster_id == cluster_id]:
+                yield from _announced(ledger, cluster_id, parts)
+
+
+def _lent(state: SchedulerState) -> dict[str, Amounts]:
+    """Cluster -> the part of its minimum that siblings have on nodes that are not dead."""
+    lent = loans(state.ledger, state.leases.values())
+    return {
+        lender_id: total(one.amounts for one in found if one.node_id not in state.dead_nodes)
+        for lender_id, found in lent.items()
+    }
 
 
 def leases_settled(

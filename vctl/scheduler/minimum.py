@@ -1,0 +1,102 @@
+"""The minimum of a cluster: what it lacks of it, and the words for that."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from vctl.core import resources as rs
+from vctl.core.clusters import FLEXIBLE, LOGICAL, REMOVING, Cluster, VNode
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import DEAD, DRAINING
+from vctl.core.resources import Amounts
+from vctl.core.values import value
+from vctl.core.wording import amount_text, cluster_text, listed, number_text
+
+MOST_NAMED = 3
+_WORDS = {DEAD: "died", DRAINING: "drains"}
+
+
+def lacks(ledger: Ledger, cluster_id: str, lent: Amounts) -> dict[str, int]:
+    """The part of the flexible minimum of a cluster that it neither has on living nodes nor lends."""
+    cluster = ledger.clusters[cluster_id]
+    if not any(cluster.spec.flexible_min.values()):
+        return {}
+    parts = (ledger.vnodes[one] for one in ledger.members[cluster_id])
+    return _lacks(cluster, (one for one in parts if ledger.nodes[one.node_id].state != DEAD), lent)
+
+
+def _lacks(cluster: Cluster, vnodes: Iterable[VNode], lent: Amounts) -> dict[str, int]:
+    if cluster.state == REMOVING:
+        return {}
+    has = rs.total([*(one.allocation.amounts for one in vnodes if one.kind == FLEXIBLE), lent])
+    return {n: a - has.get(n, 0) for n, a in cluster.spec.flexible_min.items() if a > has.get(n, 0)}
+
+
+@value(frozen=True, slots=True)
+class BelowMinimum:
+    """A logical cluster that has less than its minimum: its fixed and whole virtual nodes and its flexible minimum.
+
+    ``nodes``: the nodes on which it lost the rest, with their states; none if it had lent that to siblings.
+    """
+
+    cluster_id: str
+    has: Amounts
+    minimum: Amounts
+    nodes: tuple[tuple[str, str], ...]
+
+    @property
+    def amounts(self) -> str:
+        """What it has of the resources of which it has too little."""
+        lacking = [name for name, amount in sorted(self.minimum.items()) if amount > self.has.get(name, 0)]
+        return " and ".join(
+            f"{number_text(name, self.has.get(name, 0))} of {amount_text(name, self.minimum[name])}"
+            for name in lacking
+        )
+
+    @property
+    def since(self) -> str:
+        """What became of the nodes, such as ``nodes n1, n2 died``; empty if there are none."""
+        found = []
+        for state, word in _WORDS.items():
+            named = [node_id for node_id, one in self.nodes if one == state]
+            if named:
+                found.append(f"node{'s' * (len(named) > 1)} {listed(named, MOST_NAMED)} {word}")
+        return " and ".join(found)
+
+    @property
+    def text(self) -> str:
+        """The sentence that commands show."""
+        since = f" since {self.since}" if self.nodes else ""
+        return f"{cluster_text(self.cluster_id)} is below its minimum: it has {self.amounts}{since}"
+
+
+def below_minimum(
+    cluster: Cluster, vnodes: Iterable[VNode], states: Mapping[str, str], used: Collection[str], lent: Amounts
+) -> BelowMinimum | None:
+    """What a cluster lacks of its minimum; None: nothing. A slice on a draining node counts while it is in use.
+
+    ``vnodes``: those of the cluster. ``states``: those of nodes that are dead or draining. ``used``: virtual nodes on
+    draining nodes in which something runs. ``lent``: what siblings have of its minimum.
+    """
+    if cluster.kind != LOGICAL:
+        return None
+
+    def is_lost(one: VNode) -> bool:
+        state = states.get(one.node_id)
+        return state == DEAD or (state == DRAINING and not one.whole and one.vnode_id not in used)
+
+    all_, spec = list(vnodes), cluster.spec
+    lost = [one for one in all_ if is_lost(one)]
+    lacking = rs.total(
+        [
+            *(one.allocation.amounts for one in lost if one.kind != FLEXIBLE),
+            _lacks(cluster, (one for one in all_ if one not in lost), lent),
+        ]
+    )
+    if not any(lacking.values()):
+        return None
+    minimum = rs.total([spec.flexible_min, *(one.allocation.amounts for one in all_ if one.kind != FLEXIBLE)])
+    nodes = sorted({one.node_id for one in lost})
+    return BelowMinimum(
+        cluster.cluster_id, rs.subtract(minimum, lacking), minimum, tuple((one, states[one]) for one in nodes)
+    )

@@ -1,0 +1,396 @@
+"""Relocation: the search for new places for displaced virtual nodes, all of them or none.
+
+A depth-first search on a copy of a part of the ledger, outermost virtual nodes first; see decision 0022 for the order,
+and why it tries everything that could make a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vctl.core import labels as lb
+from vctl.core import resources as rs
+from vctl.core.clusters import FLEXIBLE, PRIMARY, ClusterSpec, FixedNode, VNode
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import ALIVE
+from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
+from vctl.core.slots import SlotClass, template_of
+from vctl.core.values import replace, value
+from vctl.scheduler.allowed_growth import AllowedGrowth, lacking
+from vctl.scheduler.elasticity import flexible_in, flexible_parts
+from vctl.scheduler.minimum import lacks
+from vctl.scheduler.placement import Placed
+from vctl.scheduler.reshape import place_more
+
+PRICE_OF_FILLING = 5
+"""The number of slots for which the placement of the rest of one minimum counts."""
+MOST_UNITS = 12
+"""The most units of all minimums together that are placed one after the other."""
+
+Wanted = Mapping[str, tuple[int, FixedNode, str]]
+"""Fixed virtual node -> its group (-1: none), its request, and the policy of the group."""
+
+
+@value(frozen=True, slots=True)
+class Rule:
+    """The rule for the place of a fixed virtual node: its policy, the nodes of its group, and its selector."""
+
+    policy: str = ""
+    others: frozenset[str] = frozenset()
+    selector: lb.Selector = ()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the selector may tell virtual nodes apart that are alike otherwise."""
+        return any(condition.key in lb.OWN for condition in self.selector)
+
+    def allows(self, slot: VNode) -> bool:
+        """Whether a slot may be taken, if there is room."""
+        if self.policy == "STRICT_SPREAD" and slot.node_id in self.others:
+            return False
+        if self.policy == "STRICT_PACK" and self.others and {slot.node_id} != self.others:
+            return False
+        return lb.matches(self.selector, slot.labels)
+
+    def preference(self, slot: VNode, near: str | None) -> tuple[bool, bool, str, str]:
+        """The sort key of a slot. ``near``: the slot in which its neighbours of before are now."""
+        is_away = bool(self.others) and (slot.node_id in self.others) == (self.policy == "SPREAD")
+        return slot.vnode_id != near, is_away, slot.node_id, slot.vnode_id
+
+
+@dataclass(slots=True)
+class Relocation:
+    """One search. ``parts``: the displaced virtual nodes, each after the one in which it lies.
+
+    ``allowance``: cluster -> the most that its flexible virtual nodes may gain. ``lent``: cluster -> the part of its
+    minimum that siblings have. ``inherit`` returns the labels of a virtual node in another parent.
+    """
+
+    ledger: Ledger
+    parts: Sequence[VNode]
+    allowance: dict[str, dict[str, int]]
+    lent: Mapping[str, Amounts]
+    wanted: Wanted
+    inherit: Callable[[VNode, VNode], dict[str, str]]
+    budget: int
+    """The number of slots that may be tried."""
+    now: Ledger = field(init=False)
+    growth: AllowedGrowth = field(init=False)
+    clusters: list[str] = field(init=False)
+    home: dict[str, str | None] = field(default_factory=dict)
+    """Displaced virtual node -> the virtual node in its place; None: a flexible one that is split."""
+    _inside: dict[str, list[VNode]] = field(default_factory=dict)
+    _apart: set[str] = field(default_factory=set)
+    """Nodes on which these clusters have virtual nodes: no other node is like one of them."""
+
+    def __post_init__(self) -> None:
+        ledger = self.ledger
+        named = {PRIMARY, *self.allowance, *(part.cluster_id for part in self.parts)}
+        named |= {up.cluster_id for one in list(named) for up in ledger.upward(one)}
+        self.clusters = sorted(named, key=lambda one: (len(ledger.upward(one)), one))
+        self.now = ledger.part(self.clusters)
+        self.growth = AllowedGrowth(ledger, self.now, dict(self.allowance), self.budget)
+        for part in reversed(self.parts):
+            self._inside.setdefault(part.parent_id or "", []).insert(0, part)
+            self.now.release(part.vnode_id)
+        for cluster_id in self.clusters[1:]:
+            self._apart |= {ledger.vnodes[one].node_id for one in ledger.members[cluster_id]}
+
+    def placed(self) -> list[VNode] | None:
+        """The virtual nodes that are new or changed, outermost first; None: no place was found."""
+        if self._is_hopeless():
+            return None
+        choices: list[Iterator[None]] = []
+        while True:
+            if len(choices) == len(self.parts):
+                if self._fill():
+                    return self._changed()
+            else:
+                choices.append(self._choices(self.parts[len(choices)]))
+            while choices and next(choices[-1], self) is self:
+                choices.pop()
+            if not choices or self.growth.budget <= 0:
+                return None
+
+    def _is_hopeless(self) -> bool:
+        """Whether there is too little in all, or no slot for one of them: then nothing needs to be tried."""
+        needs: dict[str, dict[str, int]] = {}
+        for cluster_id in reversed(self.clusters):
+            solid = [part for part in self.parts if part.kind != FLEXIBLE]
+            wanted = [part for part in solid if self._parent(part.cluster_id) == cluster_id]
+            coming = [part.allocation.amounts for part in solid if part.cluster_id == cluster_id]
+            inner = [needs[one] for one in needs if self._parent(one) == cluster_id]
+            need = rs.total([*(part.allocation.amounts for part in wanted), *inner])
+            lack = rs.subtract(need, rs.total([*coming, self._free(cluster_id, 1)])) if need else {}
+            allowed = self.allowance.get(cluster_id)
+            if allowed is not None:
+                lack = rs.maximum(lack, _least(self._lacks(cluster_id), allowed))
+                needs[cluster_id] = {name: amount for name, amount in lack.items() if amount > 0}
+            elif not coming and not all(self._has_slot(part, cluster_id) for part in wanted):
+                return True
+            if not rs.within(lack, allowed or {}):
+                return True
+        return False
+
+    def _has_slot(self, part: VNode, cluster_id: str) -> bool:
+        if part.whole:
+            return next(self._whole_slots(cluster_id, self._template(part), None), None) is not None
+        rule, request = self._rule(part), part.allocation.amounts
+        fits = self._members(
+            cluster_id, lambda group: group.capacity.fits(request), rule.allows, rule.is_named
+        )
+        return bool(fits)
+
+    def _template(self, part: VNode) -> str:
+        return self.ledger.nodes[part.node_id].template_id
+
+    def _changed(self) -> list[VNode]:
+        now, before = self.now, self.ledger.vnodes
+        return [
+            now.vnodes[one]
+            for cluster_id in self.clusters[1:]
+            for one in now.members[cluster_id]
+            if now.vnodes[one] is not before.get(one)
+        ]
+
+    # ---- the choices of one virtual node: each is made in the copy, and taken back when the next is asked for ----
+
+    def _choices(self, part: VNode) -> Iterator[None]:
+        if part.kind == FLEXIBLE:
+            yield from self._in_one_slot(part)
+        elif part.whole:
+            parent_id = self._parent(part.cluster_id)
+            for slot_id in self._whole_slots(parent_id, self._template(part), self._near(part)):
+                yield from self._here(part, slot_id, self.now.vnodes[slot_id].allocation)
+        else:
+            request, parent_id = part.allocation.amounts, self._parent(part.cluster_id)
+            for slot_id in self._slots(parent_id, request, self._near(part), self._rule(part)):
+                for allocation in _choices_of(self.now.capacities[slot_id], request):
+                    yield from self._here(part, slot_id, allocation)
+
+    def _here(self, part: VNode, slot_id: str, allocation: Allocation) -> Iterator[None]:
+        slot = self.now.vnodes[slot_id]
+        labels = self.inherit(part, slot)
+        self.now.assign(
+            replace(part, node_id=slot.node_id, parent_id=slot_id, allocation=allocation, labels=labels)
+        )
+        self.home[part.vnode_id] = part.vnode_id
+        yield
+        self.now.release(part.vnode_id)
+
+    def _in_one_slot(self, part: VNode) -> Iterator[None]:
+        """A flexible virtual node with something in it: in one slot, or where what lies in it finds places.
+
+        It is kept in one piece where its minimum pays for that; otherwise it gains only what its contents need.
+        """
+        cluster_id, needed = part.cluster_id, self._needed_in(part)
+        least = _least(self._lacks(cluster_id), part.allocation.amounts)
+        keep = {n: a for n, a in rs.maximum(least, needed).items() if a > 0}
+        is_covered = rs.within(needed, least)
+        if not is_covered:
+            self.home[part.vnode_id] = None
+            yield
+        for slot_id in self._slots(self._parent(cluster_id), keep, self._near(part)) if needed else ():
+            if self.growth.may_join(cluster_id, slot_id):
+                for vnode_id in self.growth.grown(cluster_id, slot_id, keep):
+                    self.home[part.vnode_id] = vnode_id
+                    yield
+        if is_covered:
+            self.home[part.vnode_id] = None
+            yield
+
+    def _needed_in(self, part: VNode) -> dict[str, int]:
+        """What the contents of a flexible virtual node need of it."""
+        return rs.total(
+            one.allocation.amounts if one.kind != FLEXIBLE
+            else rs.maximum(_least(self._lacks(one.cluster_id), one.allocation.amounts), self._needed_in(one))
+            for one in self._inside.get(part.vnode_id, ())
+        )  # fmt: skip
+
+    def _near(self, part: VNode) -> str | None:
+        return self.home.get(part.parent_id or "")
+
+    def _parent(self, cluster_id: str) -> str:
+        return self.ledger.clusters[cluster_id].parent_id or PRIMARY
+
+    def _rule(self, part: VNode) -> Rule:
+        number, asked, policy = self.wanted[part.vnode_id]
+        members = self.now.members[part.cluster_id]
+        found = (one for one, (group, _, _) in self.wanted.items() if group == number >= 0 and one in members)
+        nodes = frozenset(self.now.vnodes[one].node_id for one in found)
+        return Rule(policy, nodes, asked.selector)
+
+    # ---- slots ----
+
+    def _slots(
+        self, cluster_id: str, request: Amounts, near: str | None, rule: Rule | None = None
+    ) -> Iterator[str]:
+        """The slots of a cluster with room for a request: those that have it, then those that can be given it."""
+        rule = rule or Rule()
+        fitting = self._members(
+            cluster_id, lambda group: group.capacity.fits(request), rule.allows, rule.is_named
+        )
+        for slot in sorted(fitting, key=lambda slot: rule.preference(slot, near)):
+            self.growth.budget -= 1
+            yield slot.vnode_id
+        if cluster_id not in self.growth.allowance:
+            return
+        own = [part for part in flexible_parts(self.now, cluster_id) if self.growth.is_alive(part.vnode_id)]
+        for slot in sorted(own, key=lambda slot: rule.preference(slot, near)):
+            lack = lacking(self.now.capacities[slot.vnode_id], request)
+            if lack and rule.allows(slot):
+                yield from self.growth.grown(cluster_id, slot.parent_id or "", lack)
+        for outer_id in self._slots(self._parent(cluster_id), request, None):
+            if flexible_in(self.now, cluster_id, outer_id) is None and self.growth.may_join(
+                cluster_id, outer_id
+            ):
+                for slot_id in self.growth.grown(cluster_id, outer_id, request):
+                    if rule.allows(self.now.vnodes[slot_id]):
+                        yield slot_id
+
+    def _members(
+        self, cluster_id: str, of: Callable[[SlotClass], bool], will_do: Callable[[VNode], bool],
+        is_named: bool = False,
+    ) -> list[VNode]:  # fmt: skip
+        """The slots of the classes that will do; of the slots that are alike no more than could be needed."""
+        found: list[VNode] = []
+        for group in self.now.index(cluster_id).classes.values():
+            if not of(group):
+                continue
+            alike = 0
+            for slot_id in group.ids:
+                slot = self.now.vnodes[slot_id]
+                if slot.node_id not in self._apart and not is_named:
+                    alike += 1
+                    if alike > len(self.parts) + 1:
+                        continue
+                if will_do(slot):
+                    found.append(slot)
+        return found
+
+    def _whole_slots(self, cluster_id: str, template: str, near: str | None) -> Iterator[str]:
+        """The slots of a cluster that are an unused whole node: those that are, then those that can become one."""
+        found = self._members(
+            cluster_id, lambda group: group.template_id == template and group.untouched,
+            lambda slot: self._is_unused(slot.vnode_id),
+        )  # fmt: skip
+        for slot in sorted(found, key=lambda slot: Rule().preference(slot, near)):
+            self.growth.budget -= 1
+            yield slot.vnode_id
+        if cluster_id not in self.growth.allowance:
+            return
+        for part in flexible_parts(self.now, cluster_id):
+            node = self.ledger.nodes[part.node_id]
+            more = rs.subtract(node.total.amounts, part.allocation.amounts)
+            lack = {name: amount for name, amount in more.items() if amount > 0}
+            if (
+                node.state == ALIVE
+                and node.template_id == template
+                and lack
+                and self._is_unused(part.vnode_id)
+            ):
+                for slot_id in self.growth.grown(cluster_id, part.parent_id or "", lack):
+                    if template_of(self.now.vnodes[slot_id], node) == template:
+                        yield slot_id
+        for outer_id in self._whole_slots(self._parent(cluster_id), template, None):
+            outer = self.now.vnodes[outer_id]
+            if self.growth.may_join(cluster_id, outer_id):
+                yield from self.growth.grown(cluster_id, outer_id, outer.allocation.amounts)
+
+    def _is_unused(self, slot_id: str) -> bool:
+        is_free = self.now.capacities[slot_id].is_untouched() and not self.now.children[slot_id]
+        return is_free and slot_id not in self.ledger.homes
+
+    # ---- the rest of the minimums ----
+
+    def _lacks(self, cluster_id: str) -> dict[str, int]:
+        return lacks(self.now, cluster_id, self.lent.get(cluster_id, {}))
+
+    def _fill(self) -> bool:
+        """Fill what the minimums still lack; False: there is too little, and nothing is done.
+
+        At first each cluster at once, outermost first. That is enough but for odd cases (a cluster has one flexible
+        virtual node on a node, and its parent several), in which small amounts are placed one unit after the other.
+        """
+        if any(self._fill_with(unit) for unit in (1, SCALE)):
+            return True
+        units = sum(
+            -(-amount // SCALE) for one in self.growth.allowance for amount in self._rest(one).values()
+        )
+        return units <= MOST_UNITS and self._fill_by_units("", "", "")
+
+    def _rest(self, cluster_id: str) -> dict[str, int]:
+        rest = _least(self._lacks(cluster_id), self.growth.allowance[cluster_id])
+        return {name: amount for name, amount in sorted(rest.items()) if amount > 0}
+
+    def _fill_by_units(self, last_id: str, last_name: str, since: str) -> bool:
+        """Place the next unit, innermost clusters first. ``since``: where the one before it is, if they are alike."""
+        for cluster_id in reversed(self.clusters):
+            for name, amount in self._rest(cluster_id).items() if cluster_id in self.growth.allowance else ():
+                unit = {name: min(amount, SCALE)}
+                first = since if (cluster_id, name) == (last_id, last_name) else ""
+                for slot_id in self._slots(self._parent(cluster_id), unit, None):
+                    node_id = self.now.vnodes[slot_id].node_id
+                    if (
+                        node_id >= first
+                        and self.growth.may_join(cluster_id, slot_id)
+                        and self.growth.budget > 0
+                    ):
+                        for _ in self.growth.grown(cluster_id, slot_id, unit):
+                            if self._fill_by_units(cluster_id, name, node_id):
+                                return True
+                return False
+        return True
+
+    def _fill_with(self, unit: int) -> bool:
+        """Like ``_fill``; what is free in a slot counts in multiples of ``unit`` as room for the clusters below."""
+        done: list[tuple[str, str, VNode | None, Allocation]] = []
+        needs: dict[str, dict[str, int]] = {}
+        for cluster_id in reversed(self.clusters):
+            if cluster_id in self.growth.allowance:
+                inner = [needs[one] for one in needs if self._parent(one) == cluster_id]
+                beyond = rs.subtract(rs.total(inner), self._free(cluster_id, unit)) if inner else {}
+                need = rs.maximum(self._lacks(cluster_id), beyond)
+                needs[cluster_id] = {
+                    n: a for n, a in _least(need, self.growth.allowance[cluster_id]).items() if a > 0
+                }
+        for cluster_id in self.clusters:
+            if not needs.get(cluster_id):
+                continue
+            self.growth.budget -= PRICE_OF_FILLING
+            found = place_more(self.now, cluster_id, ClusterSpec(flexible_min=needs[cluster_id]))
+            if not isinstance(found, Placed):
+                for one in reversed(done):
+                    self.growth.take_back(*one)
+                return False
+            for piece in found.pieces:
+                before = flexible_in(self.now, cluster_id, piece.parent_vnode_id)
+                vnode_id = self.growth.gain(cluster_id, piece.parent_vnode_id, piece.allocation)
+                done.append((cluster_id, vnode_id, before, piece.allocation))
+        return True
+
+    def _free(self, cluster_id: str, unit: int) -> dict[str, int]:
+        """What is free in a cluster, in multiples of ``unit`` on each virtual node."""
+        return rs.total(
+            {n: max(a, 0) // unit * unit * len(group.ids) for n, a in group.capacity.free.items()}
+            for group in self.now.index(cluster_id).classes.values()
+        )
+
+
+def _least(left: Amounts, right: Amounts) -> dict[str, int]:
+    return {name: min(amount, right.get(name, 0)) for name, amount in left.items()}
+
+
+def _choices_of(capacity: FreeCapacity, request: Amounts) -> Iterator[Allocation]:
+    """The allocations for a request that leave different shares of unit resources behind, the usual one first."""
+    usual = capacity.choice(request)
+    yield usual
+    for name, shares in usual.instances.items():
+        (index, part) = next(iter(shares.items()), (0, SCALE))
+        if part < SCALE:
+            free = capacity.instances[name]
+            others = {share: one for one, share in sorted(free.items(), reverse=True) if share >= part}
+            for share, one in sorted(others.items()):
+                if share != free[index]:
+                    yield replace(usual, instances={**usual.instances, name: {one: part}})
