@@ -6,16 +6,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode, Group
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, SECOND, QueuePolicy
-from vctl.core.resources import SCALE, whole_node
+from vctl.core.resources import SCALE, Amounts, whole_node
 from vctl.core.values import replace
-from vctl.scheduler.reshape import joined, place_more
 from vctl.scheduler.placement import Placed
+from vctl.scheduler.reshape import joined, place_more
 from vctl.simulate.play import Player
 from vctl.simulate.workload import Arrival
 
@@ -33,11 +32,11 @@ def grow_tree(dice: random.Random, ledger: Ledger, levels: int, policy: QueuePol
     """Add clusters to a ledger, ``levels`` deep; returns those that run jobs: the leaves and some others."""
     leaves: list[str] = []
 
-    def plant(parent_id: str, level: int, share: float) -> None:
+    def plant(parent_id: str, level: int, whole: Amounts) -> None:
         count = dice.randint(2, 4)
         for number in range(count):
             cluster_id = f"{parent_id}-{number}" if parent_id != PRIMARY else f"t{number}"
-            least = minimum(dice, ledger, share / count)
+            least = minimum(dice, whole, count)
             spec = ClusterSpec(flexible_min=least)
             cluster = Cluster(cluster_id, parent_id, LOGICAL, spec, True, lending_limit=least, queue=policy)
             ledger.put_cluster(cluster)
@@ -47,24 +46,23 @@ def grow_tree(dice: random.Random, ledger: Ledger, levels: int, policy: QueuePol
                 for piece in placed.pieces:
                     ledger.assign(joined(ledger, cluster_id, piece))
             if level > 1 and dice.random() < 0.7:
-                plant(cluster_id, level - 1, share / count if least else 0.0)
+                plant(cluster_id, level - 1, least)
                 if dice.random() < 0.3:
                     leaves.append(cluster_id)
             else:
                 leaves.append(cluster_id)
 
-    plant(PRIMARY, levels, 1.0)
+    plant(PRIMARY, levels, ledger.total(PRIMARY))
     if dice.random() < 0.3:
         leaves.append(PRIMARY)
     return leaves
 
 
-def minimum(dice: random.Random, ledger: Ledger, share: float) -> dict[str, int]:
-    """No minimum, or up to this share of the machine."""
+def minimum(dice: random.Random, whole: Amounts, count: int) -> dict[str, int]:
+    """No minimum, or a part of what the parent is guaranteed, so that there is enough for ``count`` children."""
     if dice.random() < 0.4:
         return {}
-    total = ledger.total(PRIMARY)
-    found = {name: int(amount * share * dice.uniform(0.2, 0.8)) // SCALE * SCALE for name, amount in total.items()}
+    found = {n: int(amount / count * dice.uniform(0.2, 0.9)) // SCALE * SCALE for n, amount in whole.items()}
     return {name: amount for name, amount in found.items() if amount}
 
 
@@ -81,7 +79,9 @@ def gang(dice: random.Random, ledger: Ledger) -> tuple[ClusterSpec, bool]:
     if kind < 0.75:
         many = dice.randint(2, max(2, nodes // 2))
         policy = dice.choice(("PACK", "SPREAD", "STRICT_SPREAD"))
-        return ClusterSpec(groups=(Group(tuple(FixedNode(each) for _ in range(many)), policy),), flexible=False), False
+        return ClusterSpec(
+            groups=(Group(tuple(FixedNode(each) for _ in range(many)), policy),), flexible=False
+        ), False
     if kind < 0.9:
         return ClusterSpec(flexible_min={"CPU": dice.randint(1, 8) * SCALE}, flexible_max=None), False
     return ClusterSpec(replica_sets={"8c": dice.randint(1, max(1, nodes // 2))}, flexible=False), False
@@ -138,7 +138,14 @@ def backlog(dice: random.Random, ledger: Ledger, parents: list[str], jobs: int) 
         shape = dice.randrange(len(shapes))
         at = 0 if dice.random() < 0.7 else dice.randint(0, 200) * SECOND
         job = PendingJob(
-            number, f"j{number}", dice.choice(parents), f"s{shape}", shapes[shape][0], {}, user="u", submitted_at_ns=at
+            number,
+            f"j{number}",
+            dice.choice(parents),
+            f"s{shape}",
+            shapes[shape][0],
+            {},
+            user="u",
+            submitted_at_ns=at,
         )
         arrivals.append(Arrival(job, dice.randint(5, 60) * SECOND))
     return arrivals

@@ -50,8 +50,8 @@ class Ledger:
         """The clusters in the state REMOVING: they are removed when they are empty."""
         self.lenders: set[str] = set()
         """The clusters with a lending limit."""
-        self.withheld: set[str] = set()
-        """Clusters that lend nothing now, because their own work waits."""
+        self.withheld: Mapping[str, Amounts] = {}
+        """Lender -> what it does not lend now, because its own work starts with it once a loan has come back."""
         self.templates: tuple[Template, ...] = ()
         """The machines that a node provider can make: work that fits no present node may run on these."""
         self.versions: dict[str, int] = {}
@@ -80,7 +80,7 @@ class Ledger:
         )
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         twin.leases = dict(self.leases)
-        twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), set(self.withheld)
+        twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), self.withheld
         twin._static, twin._indexes_made = dict(self._static), self._indexes_made
         twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
         twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from vctl.core.jobs import STOPPED_BY_USER, PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING, Node, NodeRequest
+from vctl.core.resources import Amounts, within
 from vctl.core.tasks import CANCELLED
 from vctl.core.values import replace
 from vctl.engine.ahead import RunsAhead
@@ -303,13 +304,13 @@ class SchedulerState:
             if (waiting := self.tasks.queues.get(one)) is not None:
                 waiting.forget_verdicts()
 
-    def withhold(self, cluster_ids: set[str]) -> bool:
-        """Let only these clusters lend nothing. True: others lend again, so work that waits may start."""
+    def withhold(self, amounts: Mapping[str, Amounts]) -> bool:
+        """Let lenders keep these amounts, and no others. True: more is lent again, so work that waits may start."""
         ledger = self.ledger
-        again = ledger.withheld - cluster_ids
+        again = [one for one, kept in ledger.withheld.items() if not within(kept, amounts.get(one, {}))]
         for one in again:
             ledger.note_growth(ledger.members.get(one, ()))
-        ledger.withheld = cluster_ids
+        ledger.withheld = amounts
         return bool(again)
 
     def forget_verdicts(self) -> None:

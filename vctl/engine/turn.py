@@ -54,6 +54,7 @@ def rules(
     if state.leases or memo.notified:
         yield from leases.expired(state, memo, now)
         yield from revocation.revoked(state, memo, now)
+    yield from leases.regained(state)
     if state.machine_terms.kind != NO_PROVIDER:
         yield from machines.changes(state, memo, stimuli, now, supply.request)
     if state.changed.nodes:

@@ -256,10 +256,12 @@ def _leases(facts: _Facts) -> Iterator[str]:
     clusters, vnodes = facts.by_id["clusters"], facts.by_id["vnodes"]
     for lease_id, lease in facts.by_id["leases"].items():
         borrower, vnode = clusters.get(lease["borrower_id"]), vnodes.get(lease["vnode_id"])
-        lender = clusters.get(lease["lender_id"], {"parent_id": None})
-        lends = borrower is not None and borrower["parent_id"] in (lease["lender_id"], lender["parent_id"])
-        if not lends:
-            yield f"lease {lease_id}: {lease['lender_id']} is neither parent nor sibling of {lease['borrower_id']}"
+        around, lender = [lease["lender_id"]], clusters.get(lease["lender_id"])
+        while lender is not None:
+            around.append(lender["parent_id"])
+            lender = clusters.get(lender["parent_id"])
+        if borrower is None or borrower["parent_id"] not in around:
+            yield f"lease {lease_id}: {lease['lender_id']} is neither parent nor beside {lease['borrower_id']}"
         elif vnode is None or vnode["cluster_id"] != lease["borrower_id"]:
             yield f"lease {lease_id}: {lease['borrower_id']} has no virtual node {lease['vnode_id']}"
         elif any(a > vnode["amounts"].get(name, 0) for name, a in lease["amounts"].items()):

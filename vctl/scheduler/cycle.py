@@ -13,16 +13,15 @@ from heapq import heapify, heappop, heapreplace
 from vctl.core import jobs as jb
 from vctl.core.ledger import Ledger
 from vctl.core.wording import cluster_text
-from vctl.scheduler.elasticity import suppliers
+from vctl.scheduler.elasticity import level_above, suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.foresight import follow_plan
-from vctl.scheduler.gang_growth import level_above
 from vctl.scheduler.nominations import Nominations
 from vctl.scheduler.plan import Plan, Start, Trial, Wait, revert
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queue_scan import QueueScan
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.recall import borrowers_below, is_loose
+from vctl.scheduler.recall import has_loosened, is_loose
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
@@ -135,7 +134,7 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> 
         queue.reconsider(ledger, grown.get(queue.parent_id, ()))
     elif grown and not suppliers(ledger, queue.parent_id).isdisjoint(grown):
         queue.regard_growth(ledger)
-    if parent is not None and borrowers_below(ledger, level_above(ledger, queue.parent_id), grown):
+    if parent is not None and has_loosened(ledger, level_above(ledger, queue.parent_id), grown):
         queue.regard_loans(ledger)
 
 

@@ -30,6 +30,8 @@ class Grow:
     lent: Mapping[str, int] = field(default_factory=dict)
     returns: Lease | None = None
     """The lease, before the step, of which it returns an idle part: the virtual node of its borrower gets smaller."""
+    lends: str | None = None
+    """The lender of a loan that goes out of the cluster of this step: this cluster, or one below it."""
     is_removal: bool = False
     """Whether the virtual node goes, because all of it is returned and nothing lies in it."""
 
@@ -131,19 +133,18 @@ def within_limits(ledger: Ledger, cluster: Cluster, more: Mapping[str, int]) -> 
 
 def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
     """How much of its minimum a cluster may still lend: nothing of a resource of which it has more,
-    and nothing while its own work waits."""
-    if (
-        lender.kind != LOGICAL
-        or not any(lender.lending_limit.values())
-        or lender.cluster_id in ledger.withheld
-    ):
+    and nothing that it withholds for its own work."""
+    if lender.kind != LOGICAL or not any(lender.lending_limit.values()):
         return {}
     has, left = held(ledger, lender.cluster_id), {}
     for name, limit in lender.lending_limit.items():
         lent = lender.spec.flexible_min.get(name, 0) - has.get(name, 0)
         if 0 <= lent < limit:
             left[name] = limit - lent
-    return left
+    if withheld := ledger.withheld.get(lender.cluster_id):
+        free = ledger.available(lender.cluster_id)
+        left = {n: min(amount, free.get(n, 0) - withheld.get(n, 0)) for n, amount in left.items()}
+    return {name: amount for name, amount in left.items() if amount > 0}
 
 
 def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str, int]]]:
@@ -171,13 +172,26 @@ def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str
 
 
 def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
-    """A cluster and the clusters whose free capacity it may get: those above it, and siblings that lend."""
-    found = {cluster_id}
-    for one in growing(ledger, cluster_id):
-        parent_id = ledger.clusters[one].parent_id or PRIMARY
-        siblings = ledger.subclusters.get(parent_id, ())
-        found |= {parent_id, *(sibling for sibling in siblings if ledger.clusters[sibling].lending_limit)}
+    """A cluster and the clusters whose free capacity it may get: those above it, and all below these that lend."""
+    found = {cluster_id, *(ledger.clusters[one].parent_id or PRIMARY for one in growing(ledger, cluster_id))}
+    if ledger.lenders:
+        top_id = level_above(ledger, cluster_id)
+        found |= {one for one in ledger.lenders if is_below(ledger, one, top_id)}
     return found
+
+
+def level_above(ledger: Ledger, cluster_id: str) -> str:
+    """The cluster above all those that grow with a cluster: it gives what they gain."""
+    chain = growing(ledger, cluster_id)
+    return (ledger.clusters[chain[-1]].parent_id or PRIMARY) if chain else cluster_id
+
+
+def is_below(ledger: Ledger, cluster_id: str, top_id: str) -> bool:
+    """Whether a cluster exists and lies below another one."""
+    above = ledger.clusters[cluster_id].parent_id if cluster_id in ledger.clusters else None
+    while above is not None and above != top_id:
+        above = ledger.clusters[above].parent_id
+    return above is not None
 
 
 def above_its_minimum(ledger: Ledger, cluster: Cluster) -> dict[str, int]:

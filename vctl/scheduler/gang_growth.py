@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, PRIMARY, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.clusters import FLEXIBLE, ClusterSpec, FixedNode, Group, VNode
 from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity, difference, merged
@@ -25,12 +25,13 @@ from vctl.scheduler.elasticity import (
     flexible_in,
     growing,
     lenders_to,
+    level_above,
 )
 from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
 from vctl.scheduler.growth_supply import OWN, UNLIMITED, Ladder, Need
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.placement_result import Piece, seated
-from vctl.scheduler.recall import Returned, idle_loans, put_back, recall, undo
+from vctl.scheduler.recall import Move, idle_amounts, lend, put_back, recall, undo
 from vctl.scheduler.upper_bound import UpperBound
 from vctl.scheduler.work import Work, finished
 
@@ -61,51 +62,58 @@ def place_with_growth(
         )
         return finished(work)
 
-    found, chain, returns = search(lends=False), growing(ledger, parent_id), list[Returned]()
+    found, chain, moves = search(lends=False), growing(ledger, parent_id), list[Move]()
     if isinstance(found, Unplaced) and loose and chain:
         top_id = level_above(ledger, parent_id)
-        idle = idle_loans(ledger, top_id)
-        if not is_lacking(ledger, parent_id, spec, idle):
+        idle = idle_amounts(ledger, top_id)
+        if idle and not is_lacking(ledger, parent_id, spec, idle):
             # what comes home to a cluster of the chain serves it; only its limits can ask for its own loans
             is_limited = any(allowance(ledger, ledger.clusters[one]) for one in chain)
-            for keep in (chain, ())[: 1 + is_limited] if idle else ():
+            for keep in (chain, ())[: 1 + is_limited]:
                 if isinstance(found, Unplaced) and (came := recall(ledger, top_id, keep)):
-                    returns += came
+                    moves += came
                     found = search(lends=False)
             if isinstance(found, Unplaced) and _has_lenders(ledger, chain):
                 found = search(lends=True)
+            if isinstance(found, Unplaced) and (lent := lend(ledger, top_id, chain)):
+                moves += lent
+                found = search(lends=False)
     if isinstance(found, Unplaced):
-        undo(ledger, returns)
+        undo(ledger, moves)
         return found
     steps, placed = growth_for(*found, entry)
-    return [*_needed(ledger, returns, placed), *steps], placed
+    return [*_needed(ledger, moves, placed), *steps], placed
 
 
-def place_with_recall(
+def place_loosely(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts
 ) -> tuple[list[Grow], Placed] | Unplaced | None:
-    """Like ``place_with_growth`` for a cluster that cannot grow: idle loans below it go home.
+    """Like ``place_with_growth`` for a cluster that cannot grow: idle loans below it go home, and clusters lend.
 
-    None: nothing that is borrowed and idle can help.
+    None: nothing that is idle can help.
     """
-    idle = idle_loans(ledger, parent_id)
+    idle = idle_amounts(ledger, parent_id)
     if not idle or is_lacking(ledger, parent_id, spec, idle):
         return None
-    returns = recall(ledger, parent_id)
-    found = place(ledger, parent_id, spec, entry)
-    if isinstance(found, Unplaced):
-        undo(ledger, returns)
+    moves: list[Move] = []
+    found: Placed | Unplaced | None = None
+    for loosen in (recall, lend):
+        if not isinstance(found, Placed) and (more := loosen(ledger, parent_id, ())):
+            moves += more
+            found = place(ledger, parent_id, spec, entry)
+    if not isinstance(found, Placed):
+        undo(ledger, moves)
         return found
-    return _needed(ledger, returns, found), found
+    return _needed(ledger, moves, found), found
 
 
-def _needed(ledger: Ledger, returns: Sequence[Returned], placed: Placed) -> list[Grow]:
-    """Put back in the ledger the returns that a place does not need; returns the steps of the others."""
-    if not returns:
+def _needed(ledger: Ledger, moves: Sequence[Move], placed: Placed) -> list[Grow]:
+    """Put back in the ledger what moved and a place does not need; returns the steps of the rest."""
+    if not moves:
         return []
     for piece in placed.pieces:
         ledger.capacities[piece.parent_vnode_id].take_exactly(piece.allocation)
-    kept = put_back(ledger, returns)
+    kept = put_back(ledger, moves)
     for piece in placed.pieces:
         ledger.capacities[piece.parent_vnode_id].give_back(piece.allocation)
     return kept
@@ -125,16 +133,10 @@ def place_or_grow(
     if growing(ledger, parent_id):
         more = place_with_growth(ledger, parent_id, spec, entry)
     else:
-        more = place_with_recall(ledger, parent_id, spec, entry) or found
+        more = place_loosely(ledger, parent_id, spec, entry) or found
     if isinstance(more, Unplaced):
         return replace(more, exhausted=found.exhausted or more.exhausted)
     return more
-
-
-def level_above(ledger: Ledger, cluster_id: str) -> str:
-    """The cluster above all those that grow with a cluster: it gives what they gain."""
-    chain = growing(ledger, cluster_id)
-    return (ledger.clusters[chain[-1]].parent_id or PRIMARY) if chain else cluster_id
 
 
 def find_growth(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, LOGICAL, VNode
+from vctl.core.clusters import FLEXIBLE, JOB, LOGICAL, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, difference
@@ -43,7 +43,11 @@ def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amount
 
     Older leases are kept before newer ones. ``leases``: those of the cluster. ``own``: the part of the
     flexible virtual nodes that its entrypoint holds; it came with the gang and is no lease.
+    What was lent to a job for its gang stays as it is.
     """
+    cluster = ledger.clusters[cluster_id]
+    if cluster.kind == JOB:
+        leases = [lease for lease in leases if lease.lender_id == cluster.parent_id]
     parts = flexible_parts(ledger, cluster_id)
     least = rs.maximum(ledger.clusters[cluster_id].spec.flexible_min, own)
     over = {n: a - least.get(n, 0) for n, a in rs.total(part.allocation.amounts for part in parts).items()}
@@ -231,27 +235,39 @@ def return_of(ledger: Ledger, lease: Lease, part: Allocation, vnode: VNode | Non
 
 def restore(ledger: Ledger, lease: Lease, done: Return) -> None:
     """Give the lender back its part of a return, in the ledger."""
-    if (more := restored(ledger, lease, done.before, done.after)) is not None:
+    for more in restored(ledger, lease, done.before, done.after):
         ledger.rearrange((), (more,), for_start=True)
 
 
-def restored(ledger: Ledger, lease: Lease, before: VNode, after: VNode | None) -> VNode | None:
-    """The virtual node of a lending sibling after a return: it grows again, up to the sibling's minimum.
+def restored(ledger: Ledger, lease: Lease, before: VNode, after: VNode | None) -> Iterator[VNode]:
+    """The virtual nodes of a lender and of the clusters around it after a return, outermost first.
 
-    If the sibling has none in that place (what is returned lay elsewhere than what was lent), it gets one.
-    None: the parent was the lender, or the sibling lacks nothing.
+    Each grows again, up to its minimum; it gets a virtual node where it has none. The caller puts each into the
+    ledger before it asks for the next. None: the parent was the lender, or nothing is lacking.
     """
     borrower = ledger.clusters.get(lease.borrower_id)
-    lender = ledger.clusters.get(lease.lender_id)
-    if borrower is None or lender is None or lender.cluster_id == borrower.parent_id:
-        return None
+    if borrower is None or lease.lender_id == borrower.parent_id:
+        return
+    around = []
+    for one in ledger.upward(lease.lender_id):
+        around.append(one)
+        if one.parent_id == borrower.parent_id:
+            break
+    else:
+        return
+    gone = difference(before.allocation, EMPTY if after is None else after.allocation)
     slot_id = before.parent_id or ""
-    has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lender.cluster_id))
-    least = lender.spec.flexible_min
-    lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
-    gone = _at_most(difference(before.allocation, EMPTY if after is None else after.allocation), lacks)
-    back = ledger.capacities[slot_id].copy().take_most(gone)  # the same instances that were returned
-    return enlarged(ledger, lender.cluster_id, slot_id, back) if any(back.amounts.values()) else None
+    for lender in reversed(around):
+        has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lender.cluster_id))
+        least = lender.spec.flexible_min
+        lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
+        gone = _at_most(gone, lacks)
+        back = ledger.capacities[slot_id].copy().take_most(gone)  # the same instances that were returned
+        if not any(back.amounts.values()):
+            return
+        vnode = enlarged(ledger, lender.cluster_id, slot_id, back)
+        yield vnode
+        slot_id = vnode.vnode_id
 
 
 def _at_most(allocation: Allocation, most: Mapping[str, int]) -> Allocation:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from vctl.core import resources as rs
+from vctl.core.clusters import LOGICAL, PRIMARY, REMOVING, ClusterSpec, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
@@ -16,6 +17,8 @@ from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.elasticity import growing, held
 from vctl.scheduler.nominations import Nomination
+from vctl.scheduler.placement import Placed
+from vctl.scheduler.reshape import joined, place_more
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.tasking import could_grow_for
 
@@ -51,24 +54,50 @@ def in_lender(ledger: Ledger, cluster_id: str) -> bool:
 
 
 def loans(ledger: Ledger, leases: Iterable[Lease]) -> dict[str, list[Lease]]:
-    """The leases that siblings have, by lender."""
+    """The leases of what clusters have lent, by lender, and by the clusters around it out of which a loan goes."""
     lent: dict[str, list[Lease]] = {}
     for lease in leases:
         borrower = ledger.clusters.get(lease.borrower_id)
         if borrower is not None and borrower.parent_id != lease.lender_id:
-            lent.setdefault(lease.lender_id, []).append(lease)
+            for lender in ledger.upward(lease.lender_id):
+                lent.setdefault(lender.cluster_id, []).append(lease)
+                if lender.parent_id == borrower.parent_id:
+                    break
     return lent
 
 
-def keepers(ledger: Ledger, work: Iterable[Waiting], nominations: Iterable[Nomination] = ()) -> set[str]:
+def regain(ledger: Ledger) -> Iterator[VNode]:
+    """The virtual nodes by which lenders take back what nobody borrows any more, outermost cluster first.
+
+    A lender has lent to a job, and the job is over. The caller puts each into the ledger before it asks for the
+    next.
+    """
+    lent = loans(ledger, ledger.leases.values())
+    for lender_id in sorted(ledger.lenders, key=lambda one: (len(ledger.upward(one)), one)):
+        cluster = ledger.clusters[lender_id]
+        has = rs.total([held(ledger, lender_id), *(lease.amounts for lease in lent.get(lender_id, ()))])
+        free = ledger.available(cluster.parent_id or PRIMARY)
+        lacks = {n: min(a - has.get(n, 0), free.get(n, 0)) for n, a in cluster.spec.flexible_min.items()}
+        lacks = {name: amount for name, amount in lacks.items() if amount > 0}
+        if cluster.kind != LOGICAL or cluster.state == REMOVING or not lacks:
+            continue
+        placed = place_more(ledger, lender_id, ClusterSpec(flexible_min=lacks))
+        for piece in placed.pieces if isinstance(placed, Placed) else ():
+            yield joined(ledger, lender_id, piece)
+
+
+def keepers(
+    ledger: Ledger, work: Iterable[Waiting], nominations: Iterable[Nomination] = ()
+) -> dict[str, Amounts]:
     """Lenders with work that waits, for which there may be enough once they have all of their minimum again.
 
-    Without those whose loan is a part of a nomination: it was promised before.
+    Each with what that work needs: it lends the rest. Without those whose loan is a part of a nomination: it was
+    promised before.
     """
-    found: set[str] = set()
+    found: dict[str, Amounts] = {}
     for one in work:
         lenders = [up.cluster_id for up in ledger.upward(one.cluster_id) if any(up.lending_limit.values())]
-        if not lenders or found.issuperset(lenders):
+        if not lenders:
             continue
         reach = [
             one.cluster_id,
@@ -79,10 +108,13 @@ def keepers(ledger: Ledger, work: Iterable[Waiting], nominations: Iterable[Nomin
         for lender_id in lenders:
             least, has = ledger.clusters[lender_id].spec.flexible_min, held(ledger, lender_id)
             lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
-            if lender_id in reach and rs.within(one.need, rs.add(have, lacks)):
-                found.add(lender_id)
-    grown = (one.growth(ledger) for one in nominations) if found else ()
-    return found.difference(*(growth.lent for growth in grown if growth is not None))
+            need = rs.add(found.get(lender_id, {}), one.need)
+            if any(lacks.values()) and lender_id in reach and rs.within(need, rs.add(have, lacks)):
+                found[lender_id] = need
+    for growth in (one.growth(ledger) for one in nominations) if found else ():
+        for lender_id in growth.lent if growth is not None else ():
+            found.pop(lender_id, None)
+    return found
 
 
 def _free(ledger: Ledger, cluster_id: str, names: Iterable[str]) -> dict[str, int]:

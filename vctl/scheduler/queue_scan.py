@@ -18,7 +18,7 @@ from vctl.core.values import replace
 from vctl.core.wording import cluster_text, counted
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.fairness import Shares, is_fair
-from vctl.scheduler.gang_growth import is_short, place_with_growth, place_with_recall, surely_grows
+from vctl.scheduler.gang_growth import is_short, place_loosely, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_result import seated
@@ -372,7 +372,7 @@ class QueueScan:
         ledger, parent_id = self.ledger, job.parent_id
         if ledger.clusters[parent_id].spec.flexible:
             grown = place_with_growth(ledger, parent_id, job.spec, job.entry, loose=loose)
-        elif not loose or (more := place_with_recall(ledger, parent_id, job.spec, job.entry)) is None:
+        elif not loose or (more := place_loosely(ledger, parent_id, job.spec, job.entry)) is None:
             return None
         else:
             grown = more

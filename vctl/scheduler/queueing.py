@@ -15,12 +15,13 @@ from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.core.values import replace
+from vctl.scheduler.elasticity import level_above
 from vctl.scheduler.feasibility import could_help
 from vctl.scheduler.feasibility_judge import FeasibilityJudge
-from vctl.scheduler.gang_growth import is_lacking, is_short, level_above
+from vctl.scheduler.gang_growth import is_lacking, is_short
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
-from vctl.scheduler.recall import idle_loans
+from vctl.scheduler.recall import idle_amounts
 from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey
 
@@ -300,7 +301,7 @@ class Queue:
     def regard_loans(self, ledger: Ledger) -> None:
         """Forget the verdicts on shapes that may fit after something borrowed came idle."""
         self.growths += 1
-        idle = idle_loans(ledger, level_above(ledger, self.parent_id))
+        idle = idle_amounts(ledger, level_above(ledger, self.parent_id))
         for shape in self.shapes.values():
             if not is_lacking(ledger, self.parent_id, shape.example.spec, idle):
                 shape.forget()

@@ -1,67 +1,67 @@
-"""Recall: what clusters have borrowed and do not use goes home in the moment in which waiting work starts with it.
+"""What others do not use: loans go home, and clusters lend, in the moment in which waiting work starts with it.
 
 The problem. A cluster that has borrowed keeps what it does not use for a while, so that its next job finds it
-there. That must cost nobody anything: as soon as other work would start with it, the idle part has to be there
-for that work, at whatever level it waits.
+there; and a minimum is kept for its cluster also while that has nothing to run. Neither may cost anybody anything:
+as soon as other work would start with it, the idle part has to be there for that work, at whatever level it waits.
 
-The idea. Idle loans are a supply of last resort. A search first tries what a cluster has and what is free above
-it, and only then this: ``recall`` lets everything that is borrowed and idle go home in the ledger, innermost
-cluster first, so that a cluster passes on what it had borrowed for its child. The same search runs again. If it
-succeeds, ``put_back`` reverts all returns that the place does not need; the rest become the first steps of the
-start's growth, and are written with it in one transaction. If it fails, all are reverted, and the verdict that
-the search gives is true also for a machine without any idle loan.
+The idea. What is idle elsewhere is a supply of last resort. A search first tries what a cluster has and what is
+free above it, and only then this. ``recall`` lets everything that is borrowed and idle go home in the ledger,
+innermost cluster first, so that a cluster passes on what it had borrowed for its child; ``lend`` lets clusters lend
+what they do not use of their minimum. The same search runs again after each. If it succeeds, ``put_back`` reverts
+all moves that the place does not need; the rest become the first steps of the start's growth, and are written with
+it in one transaction. If it fails, ``undo`` reverts all, and the verdict of the search holds for a machine without
+any idle loan.
 
-Invariants. A return is a matter of amounts (``leasing.idle_parts``): no cluster gives anything that its
-minimum needs, or that it uses. What is nominated or reserved for others is charged in the ledger while a round
-runs, so it is not idle. A return that is not needed does not happen, so a loan moves only with a start.
+Invariants. A return is a matter of amounts (``leasing.idle_parts``): no cluster gives anything that its minimum
+needs, or that it uses; no lender passes its lending limit. What is nominated or reserved for others is charged in
+the ledger while a round runs, so it is not idle. A move that is not needed does not happen, so a loan moves only
+with a start.
 
 Example. Two nodes of 8 CPUs, clusters ``a`` and ``b`` without a minimum. A job of ``a`` on both nodes has ended:
 ``a`` has 16 CPUs, borrowed and idle. A job of ``b`` needs 8: nothing is free above, so both loans go home, ``b``
 grows by 8 on the first node, and the loan on the second one is put back: ``a`` still has 8.
 
-The costs are proportional to the number of leases with an idle part, and are paid only for a shape that fits
-nowhere else. Not done: a return is not split, so a cluster may return more of one loan than the start takes.
+The costs are proportional to the number of leases and lenders with an idle part, and are paid only for a shape that
+fits nowhere else. Not done: a move is not split, so a cluster may return more of one loan than the start takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from vctl.core import resources as rs
+from vctl.core.clusters import VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import difference
+from vctl.core.resources import Allocation, difference
 from vctl.core.values import replace
 from vctl.scheduler.elasticity import (
     Grow,
     apply_growth,
     flexible_parts,
+    held,
+    is_below,
     is_used,
     lendable,
     revert_growth,
     within_limits,
 )
-from vctl.scheduler.leasing import idle_parts, newest_first, restored, return_of
+from vctl.scheduler.leasing import free_of, idle_parts, newest_first, restored, return_of
 
-Returned = tuple[Grow, ...]
-"""The steps of one return: the borrower's virtual node gets smaller, then that of a lending sibling larger."""
-
-
-def idle_loans(ledger: Ledger, top_id: str) -> dict[str, int]:
-    """At most what ``recall`` can bring home: the free amounts of the borrowers below a cluster."""
-    found: dict[str, int] = {}
-    for borrower_id in {lease.borrower_id for lease in ledger.leases.values()}:
-        if is_below(ledger, borrower_id, top_id):
-            for part in flexible_parts(ledger, borrower_id):
-                for name, amount in ledger.capacities[part.vnode_id].free.items():
-                    if amount > 0:
-                        found[name] = found.get(name, 0) + amount
-    return found
+Move = tuple[Grow, ...]
+"""The steps of one return (the borrower's virtual node gets smaller, then those of a lending sibling larger), or
+of one loan (the lender's virtual node gets smaller, then those of the clusters around it)."""
 
 
-def borrowers_below(ledger: Ledger, top_id: str, among: Container[str]) -> list[str]:
-    """The clusters below a cluster that have borrowed, of those in ``among``."""
-    borrowers = {lease.borrower_id for lease in ledger.leases.values() if lease.borrower_id in among}
-    return sorted(one for one in borrowers if is_below(ledger, one, top_id))
+# ---- whether there is any ----
+
+
+def has_loosened(ledger: Ledger, top_id: str, grown: Collection[str]) -> bool:
+    """Whether something came free in a cluster below a cluster that has borrowed, or lends."""
+    if not grown:
+        return False
+    found = {lease.borrower_id for lease in ledger.leases.values() if lease.borrower_id in grown}
+    return any(is_below(ledger, one, top_id) for one in found | ledger.lenders.intersection(grown))
 
 
 def is_loose(ledger: Ledger) -> bool:
@@ -72,12 +72,32 @@ def is_loose(ledger: Ledger) -> bool:
     )
 
 
-def recall(ledger: Ledger, top_id: str, keep: Collection[str] = ()) -> list[Returned]:
-    """Let what is borrowed and idle below a cluster go home in the ledger; returns the steps of each return.
+def idle_amounts(ledger: Ledger, top_id: str) -> dict[str, int]:
+    """At most what can be brought together below a cluster: what borrowers and lenders have free."""
+    found: dict[str, int] = {}
+    for cluster_id in {lease.borrower_id for lease in ledger.leases.values()} | ledger.lenders:
+        if is_below(ledger, cluster_id, top_id):
+            for part in flexible_parts(ledger, cluster_id):
+                for name, amount in ledger.capacities[part.vnode_id].free.items():
+                    if amount > 0:
+                        found[name] = found.get(name, 0) + amount
+    return found
+
+
+def _has_idle(ledger: Ledger, cluster_id: str) -> bool:
+    parts = (part.vnode_id for part in flexible_parts(ledger, cluster_id))
+    return any(amount > 0 for one in parts for amount in ledger.capacities[one].free.values())
+
+
+# ---- what is borrowed goes home ----
+
+
+def recall(ledger: Ledger, top_id: str, keep: Collection[str] = ()) -> list[Move]:
+    """Let what is borrowed and idle below a cluster go home in the ledger.
 
     ``keep``: clusters that keep what they have borrowed. What was borrowed from them comes home to them.
     """
-    returns: list[Returned] = []
+    moves: list[Move] = []
     for leases in _by_borrower(ledger, top_id, keep):
         numbers = [lease.lease_id for lease in leases]
         for number in numbers:
@@ -87,76 +107,19 @@ def recall(ledger: Ledger, top_id: str, keep: Collection[str] = ()) -> list[Retu
                 done = return_of(ledger, lease, part, vnode)
                 after = replace(vnode, allocation=difference(vnode.allocation, part))
                 step = Grow(vnode, after, returns=lease, is_removal=done.after is None)
-                returns.append(_carried_out(ledger, lease, step))
-    return returns
+                moves.append(_carried_out(ledger, lease, step))
+    return moves
 
 
-def _carried_out(ledger: Ledger, lease: Lease, step: Grow) -> Returned:
-    """Apply a return to the ledger. A sibling that had lent the part gets it back."""
+def _carried_out(ledger: Ledger, lease: Lease, step: Grow) -> Move:
+    """Apply a return to the ledger. A lender that is not the parent gets the part back."""
     assert step.before is not None
+    steps = [step]
     apply_growth(ledger, step)
-    more = restored(ledger, lease, step.before, step.after)
-    if more is None:
-        return (step,)
-    again = Grow(ledger.vnodes.get(more.vnode_id), more)
-    apply_growth(ledger, again)
-    return step, again
-
-
-def undo(ledger: Ledger, returns: Sequence[Returned]) -> None:
-    """Revert all returns, after nothing was found that needs them."""
-    for steps in reversed(returns):
-        for step in reversed(steps):
-            revert_growth(ledger, step)
-
-
-def put_back(ledger: Ledger, returns: Sequence[Returned]) -> list[Grow]:
-    """Revert the returns whose part nobody has taken meanwhile, the last first; returns the steps of the rest."""
-    kept = [steps for steps in reversed(returns) if not _is_reverted(ledger, steps)]
-    return [step for steps in reversed(kept) for step in steps]
-
-
-def _is_reverted(ledger: Ledger, steps: Returned) -> bool:
-    """Revert a return if its part is still free; False, and the ledger stays as it is, if it is not."""
-    step, *again = steps
-    if again and not _is_unchanged(ledger, again[0]):
-        return False
-    for one in again:
-        revert_growth(ledger, one)
-    assert step.before is not None
-    part = difference(step.before.allocation, step.after.allocation)
-    capacity, cluster = (
-        ledger.capacities.get(step.before.parent_id or ""),
-        ledger.clusters[step.before.cluster_id],
-    )
-    if (
-        capacity is not None
-        and ledger.vnodes.get(step.after.vnode_id) == (None if step.is_removal else step.after)
-        and capacity.fits_exactly(part)
-        and within_limits(ledger, cluster, part.amounts)
-    ):
-        revert_growth(ledger, step)
-        return True
-    for one in again:
-        apply_growth(ledger, one)
-    return False
-
-
-def _is_unchanged(ledger: Ledger, step: Grow) -> bool:
-    """Whether a lender has what it got back by a step, does not use it, and could lend it again."""
-    vnode_id = step.after.vnode_id
-    if ledger.vnodes.get(vnode_id) != step.after:
-        return False
-    if step.before is None:
-        return not is_used(ledger, vnode_id)
-    lender, gain = (
-        ledger.clusters[step.after.cluster_id],
-        difference(step.after.allocation, step.before.allocation),
-    )
-    most = lendable(ledger, lender)
-    return ledger.capacities[vnode_id].fits_exactly(gain) and all(
-        amount <= most.get(name, 0) for name, amount in gain.amounts.items()
-    )
+    for more in restored(ledger, lease, step.before, step.after):
+        steps.append(Grow(ledger.vnodes.get(more.vnode_id), more))
+        apply_growth(ledger, steps[-1])
+    return tuple(steps)
 
 
 def _by_borrower(ledger: Ledger, top_id: str, keep: Collection[str]) -> Iterator[list[Lease]]:
@@ -165,20 +128,114 @@ def _by_borrower(ledger: Ledger, top_id: str, keep: Collection[str]) -> Iterator
     for lease in ledger.leases.values():
         if lease.borrower_id not in keep:
             of.setdefault(lease.borrower_id, []).append(lease)
-    below = [borrower_id for borrower_id in of if is_below(ledger, borrower_id, top_id)]
-    for borrower_id in sorted(below, key=lambda one: (-len(ledger.upward(one)), one)):
+    for borrower_id in _innermost_first(ledger, of, top_id):
         if _has_idle(ledger, borrower_id):
             yield newest_first(of[borrower_id])
 
 
-def is_below(ledger: Ledger, cluster_id: str, top_id: str) -> bool:
-    """Whether a cluster exists and lies below another one."""
-    above = ledger.clusters[cluster_id].parent_id if cluster_id in ledger.clusters else None
-    while above is not None and above != top_id:
-        above = ledger.clusters[above].parent_id
-    return above is not None
+def _innermost_first(ledger: Ledger, cluster_ids: Collection[str], top_id: str) -> list[str]:
+    """Those of the clusters that lie below a cluster."""
+    below = (one for one in cluster_ids if is_below(ledger, one, top_id))
+    return sorted(below, key=lambda one: (-len(ledger.upward(one)), one))
 
 
-def _has_idle(ledger: Ledger, cluster_id: str) -> bool:
-    parts = (part.vnode_id for part in flexible_parts(ledger, cluster_id))
-    return any(amount > 0 for one in parts for amount in ledger.capacities[one].free.values())
+# ---- what is guaranteed and idle is lent ----
+
+
+def lend(ledger: Ledger, top_id: str, chain: Collection[str]) -> list[Move]:
+    """Let clusters below a cluster lend what they do not use of their minimum, in the ledger.
+
+    ``chain``: the clusters that grow; they lend nothing, but clusters inside them may lend to them. A loan goes
+    through all clusters around the lender, each within its own lending limit. Nothing is lent of a resource of
+    which a cluster of the chain has less than its minimum: it reclaims its own loans.
+    """
+    moves: list[Move] = []
+    short = {
+        name
+        for one in chain
+        for name, amount in ledger.clusters[one].spec.flexible_min.items()
+        if held(ledger, one).get(name, 0) < amount
+    }
+    ends = {top_id, *chain}
+    for lender_id in _innermost_first(ledger, ledger.lenders, top_id):
+        if lender_id in ends or not lendable(ledger, ledger.clusters[lender_id]):
+            continue
+        around = []
+        for one in ledger.upward(lender_id):
+            around.append(one)
+            if one.parent_id in ends:
+                break
+        for vnode in reversed(flexible_parts(ledger, lender_id)):
+            most = dict(ledger.capacities[vnode.vnode_id].free)
+            for one in around:
+                lends = lendable(ledger, one)
+                most = {name: min(amount, lends.get(name, 0)) for name, amount in most.items()}
+            most = {name: amount for name, amount in most.items() if amount > 0 and name not in short}
+            if not most:
+                continue
+            least = rs.subtract(held(ledger, lender_id), most)
+            part = free_of(ledger, vnode, most, {n: max(a, 0) for n, a in least.items()})
+            if part.amounts:
+                moves.append(_let_out(ledger, [one.cluster_id for one in around], vnode, part))
+    return moves
+
+
+def _let_out(ledger: Ledger, around: Sequence[str], vnode: VNode, part: Allocation) -> Move:
+    """Let a part go out of a lender's virtual node, and of those of the clusters around it."""
+    steps: list[Grow] = []
+    for cluster_id in around:
+        after = replace(vnode, allocation=difference(vnode.allocation, part))
+        steps.append(Grow(vnode, after, lends=around[0] if cluster_id == around[-1] else None))
+        apply_growth(ledger, steps[-1])
+        vnode = ledger.vnodes[vnode.parent_id or ""]
+    return tuple(steps)
+
+
+# ---- only what is needed moves ----
+
+
+def undo(ledger: Ledger, moves: Sequence[Move]) -> None:
+    """Revert all moves, after nothing was found that needs them."""
+    for steps in reversed(moves):
+        for step in reversed(steps):
+            revert_growth(ledger, step)
+
+
+def put_back(ledger: Ledger, moves: Sequence[Move]) -> list[Grow]:
+    """Revert the moves whose part nobody has taken meanwhile, the last first; returns the steps of the rest."""
+    kept = [steps for steps in reversed(moves) if not _is_reverted(ledger, steps)]
+    return [step for steps in reversed(kept) for step in steps]
+
+
+def _is_reverted(ledger: Ledger, steps: Move) -> bool:
+    """Revert the steps of a move, the last first; False, and the ledger stays as it is, if one is needed."""
+    done: list[Grow] = []
+    for step in reversed(steps):
+        if not _is_free(ledger, step):
+            for one in reversed(done):
+                apply_growth(ledger, one)
+            return False
+        revert_growth(ledger, step)
+        done.append(step)
+    return True
+
+
+def _is_free(ledger: Ledger, step: Grow) -> bool:
+    """Whether a step can be reverted: its virtual node is as it left it, and what moved by it is still free."""
+    there = ledger.vnodes.get(step.after.vnode_id)
+    if there != (None if step.is_removal else step.after):
+        return False
+    cluster = ledger.clusters[step.after.cluster_id]
+    if step.before is None:
+        return ledger.capacities[step.after.vnode_id].is_untouched() and not is_used(
+            ledger, step.after.vnode_id
+        )
+    if any(
+        amount > 0 for amount in step.gained.values()
+    ):  # a lender that got something back, and would lend it again
+        more = difference(step.after.allocation, step.before.allocation)
+        capacity = ledger.capacities[step.after.vnode_id]
+        return capacity.fits_exactly(more) and rs.within(more.amounts, lendable(ledger, cluster))
+    less = difference(step.before.allocation, step.after.allocation)
+    slot = ledger.capacities.get(step.before.parent_id or "")
+    return slot is not None and slot.fits_exactly(less) and within_limits(ledger, cluster, less.amounts)

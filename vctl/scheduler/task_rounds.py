@@ -16,10 +16,10 @@ from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted
-from vctl.scheduler.elasticity import Grow, revert_growth, suppliers
-from vctl.scheduler.gang_growth import grow, level_above
+from vctl.scheduler.elasticity import Grow, level_above, revert_growth, suppliers
+from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.plan import TaskStart, TaskWait
-from vctl.scheduler.recall import borrowers_below, is_loose
+from vctl.scheduler.recall import has_loosened, is_loose
 from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, Verdict, shape_of
 from vctl.scheduler.tasking import (
     Circumstances,
@@ -92,7 +92,7 @@ class _Visit:
         self.queue = queue
         above = ancestors(self.ledger, queue.cluster_id)
         self.joined = {node_id for one in above for node_id in joined.get(one, ())} if joined else set()
-        if not suppliers(self.ledger, queue.cluster_id).isdisjoint(grown) or borrowers_below(
+        if not suppliers(self.ledger, queue.cluster_id).isdisjoint(grown) or has_loosened(
             self.ledger, level_above(self.ledger, queue.cluster_id), grown
         ):
             queue.forget_verdicts()

@@ -24,7 +24,7 @@ from vctl.scheduler.fairness import Usage
 from vctl.scheduler.plan import Plan, Start, Trial
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
-from vctl.simulate.borrowing import grow
+from vctl.simulate import borrowing
 from vctl.simulate.workload import Arrival
 
 UNKNOWN_CLUSTER = "UnknownCluster"
@@ -97,6 +97,7 @@ class Player:
         self.ledger.discharge(start.run_id)
         if start.cluster is not None:
             self.ledger.remove_cluster(start.cluster.cluster_id)
+            borrowing.end(self.ledger, start.cluster.cluster_id)
         self.running.drop(job_id)
 
     def round(self) -> list[Start]:
@@ -160,11 +161,15 @@ class Player:
 
     def _start(self, start: Start, trial: Trial | None) -> None:
         job, played = start.job, self.jobs[start.job.job_id]
-        grow(self.ledger, start.growth, self.now_ns, lambda: next(self._lease_ids))
+        leases = borrowing.grow(
+            self.ledger, start.growth, start.vnodes, self.now_ns, lambda: next(self._lease_ids)
+        )
         if trial and start.cluster and trial.settle(job.job_id, start.cluster, start.vnodes):
             self.ledger.charge(start.run_id, start.vnode_id, start.allocation)
         else:
             pl.take(self.ledger, start, start.run_id)
+        for lease in leases:
+            self.ledger.put_lease(lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
         self.queues[job.parent_id].drop(job.job_id)
         limit_ns = job.time_limit_ns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import resources as rs
+from vctl.core.clusters import VNode
 from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
@@ -15,6 +16,7 @@ from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import Now
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.leasing import above_minimum, idle_parts, newest_first, restored, return_of
+from vctl.scheduler.lending import regain
 from vctl.scheduler.replacement import below
 
 
@@ -73,7 +75,7 @@ def give_back(state: SchedulerState, due: Sequence[Lease]) -> Iterator[Change]:
             lease = replace(lease, amounts=done.left)
             yield VNodesChanged(done.removed, done.placed)
             yield LeaseReturned(lease)
-            if (more := restored(ledger, lease, done.before, done.after)) is not None:
+            for more in restored(ledger, lease, done.before, done.after):
                 yield VNodesChanged(placed=(more,), for_start=True)
             waiting += newest_first([up for up in state.leases.values() if up.vnode_id == vnode.parent_id])
 
@@ -98,11 +100,28 @@ def returned(steps: Iterable[Grow]) -> Iterator[LeaseReturned]:
         yield LeaseReturned(lease)
 
 
+Loans = dict[str, list[tuple[str, dict[str, int]]]]
+"""Virtual node in which loans came free -> (lender, what nobody has borrowed of it yet)."""
+
+
+def loans_of(steps: Iterable[Grow]) -> Loans:
+    """The loans that steps of growth let out of the clusters around their lenders."""
+    found: Loans = {}
+    for step in steps:
+        if step.lends is not None:
+            lent = {name: -amount for name, amount in step.gained.items()}
+            found.setdefault(step.after.parent_id or "", []).append((step.lends, lent))
+    return found
+
+
 def granted(
     ledger: Ledger, steps: Sequence[Grow], now: int, number: Callable[[], int], *, lease_s: float | None = None,
-    job_id: int | None = None,
+    job_id: int | None = None, loans: Loans | None = None,
 ) -> Iterator[LeaseGranted]:  # fmt: skip
-    """The leases for the growth of one change, whose steps are in the ledger already; top level first."""
+    """The leases for the growth of one change, whose steps are in the ledger already; top level first.
+
+    ``loans``: of these a growth borrows first. What it borrows is taken out.
+    """
     gained: dict[str, Amounts] = {}
     todo: list[tuple[Grow, Amounts]] = []
     for step in reversed(steps):
@@ -112,12 +131,53 @@ def granted(
         gained[cluster_id] = rs.add(later, step.gained)
     expires_at = None if lease_s is None else now + int(lease_s * 1e9)
     for step, over in reversed(todo):
-        vnode, parent_id = step.after, ledger.clusters[step.after.cluster_id].parent_id
-        loan = {n: min(a, step.lent.get(n, 0)) for n, a in over.items() if step.lent.get(n, 0)}
-        rest = {n: a - loan.get(n, 0) for n, a in over.items() if a > loan.get(n, 0)}
-        for lender_id, lent in ((step.lender_id, loan), (parent_id, rest)):
-            if lender_id is not None and lent:
+        vnode, left = step.after, dict(over)
+        found = _borrowed((loans or {}).get(vnode.parent_id or "", ()), left) if left else []
+        if step.lender_id is not None:
+            found += _borrowed([(step.lender_id, dict(step.lent))], left)
+        parent_id = ledger.clusters[vnode.cluster_id].parent_id or ""
+        for lender_id, lent in (*found, (parent_id, left)):
+            if lent:
                 yield LeaseGranted(Lease(
                     number(), vnode.cluster_id, lender_id, vnode.vnode_id, vnode.node_id, lent, now,
                     expires_at, job_id,
                 ))  # fmt: skip
+
+
+def granted_to_gang(
+    vnodes: Iterable[VNode], loans: Loans, now: int, number: Callable[[], int], *, lease_s: float | None = None,
+    job_id: int | None = None,
+) -> Iterator[LeaseGranted]:  # fmt: skip
+    """The leases of a job whose virtual nodes lie in what clusters beside it have lent."""
+    expires_at = None if lease_s is None else now + int(lease_s * 1e9)
+    for vnode in vnodes:
+        amounts = {name: amount for name, amount in vnode.allocation.amounts.items() if amount}
+        for lender_id, lent in _borrowed(loans.get(vnode.parent_id or "", ()), amounts):
+            yield LeaseGranted(Lease(
+                number(), vnode.cluster_id, lender_id, vnode.vnode_id, vnode.node_id, lent, now,
+                expires_at, job_id,
+            ))  # fmt: skip
+
+
+def _borrowed(
+    loans: Iterable[tuple[str, dict[str, int]]], wanted: dict[str, int]
+) -> list[tuple[str, dict[str, int]]]:
+    """(Lender, amounts) out of loans for what is wanted. Both are reduced by that."""
+    found = []
+    for lender_id, left in loans:
+        lent = {name: min(amount, left.get(name, 0)) for name, amount in wanted.items() if left.get(name, 0)}
+        for name, amount in lent.items():
+            left[name] -= amount
+            wanted[name] -= amount
+            if not wanted[name]:
+                del wanted[name]
+        if lent:
+            found.append((lender_id, lent))
+    return found
+
+
+def regained(state: SchedulerState) -> Iterator[Change]:
+    """Lenders take back what a job had borrowed that is over."""
+    if state.ledger.lenders:
+        for vnode in regain(state.ledger):
+            yield VNodesChanged(placed=(vnode,), for_start=True)

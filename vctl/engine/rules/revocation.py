@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
+from vctl.core.clusters import JOB
 from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, GRANTED, Lease
-from vctl.core.resources import Allocation, FreeCapacity, difference
+from vctl.core.resources import Allocation, Amounts, FreeCapacity, difference
 from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseCalled, LeaseSpared
 from vctl.engine.rules import stops
@@ -90,12 +91,12 @@ def _called(state: SchedulerState) -> list[Lease]:
 def to_call(state: SchedulerState, now: int) -> list[Lease]:
     """The newest lease of each cluster whose own work waits for a part of its minimum that it has lent."""
     lent = loans(state.ledger, state.leases.values())
-    wanting = keepers(state.ledger, waiting(state, now, judged=True)) if lent else ()
+    wanting = keepers(state.ledger, waiting(state, now, judged=True)) if lent else {}
     return [newest_first(lent[one])[0] for one in sorted(lent) if one in wanting]
 
 
-def keeping(state: SchedulerState, now: int) -> set[str]:
-    """Clusters that lend nothing now, because their own work waits."""
+def keeping(state: SchedulerState, now: int) -> dict[str, Amounts]:
+    """What lenders keep now, because their own work starts with it once a loan has come back."""
     work = waiting(state, now, judged=False)
     return keepers(state.ledger, work, state.nominations.values())
 
@@ -112,8 +113,10 @@ def waiting(state: SchedulerState, now: int, *, judged: bool) -> Iterator[Waitin
 
 
 def users_of(state: SchedulerState, lease: Lease) -> list[Run]:
-    """The runs on the virtual node of a lease or on one inside it, newest first."""
+    """The runs on the virtual node of a lease or on one inside it, newest first; of a job that borrowed, all."""
     inside = slots_inside(state, lease.vnode_id)
+    if _is_of_gang(state, lease):
+        inside = set().union(*(slots_inside(state, one) for one in state.ledger.members[lease.borrower_id]))
     return sorted((run for run in state.runs.values() if run.vnode_id in inside), key=_age, reverse=True)
 
 
@@ -180,11 +183,19 @@ class _Freed:
 
 def _is_free(state: SchedulerState, lease: Lease, capacity: FreeCapacity) -> bool:
     """Whether a whole lease could be returned if its virtual node had this free capacity."""
+    if _is_of_gang(state, lease):
+        return False  # it ends with its job
     ledger = state.ledger
     has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lease.borrower_id))
     over = rs.subtract(has, ledger.clusters[lease.borrower_id].spec.flexible_min)
     free = free_part(ledger, lease, state.leases.values(), capacity)
     return all(min(amount, over[name]) <= free.amounts.get(name, 0) for name, amount in lease.amounts.items())
+
+
+def _is_of_gang(state: SchedulerState, lease: Lease) -> bool:
+    """Whether a lease is a loan to a job, which needs it for its gang."""
+    borrower = state.ledger.clusters.get(lease.borrower_id)
+    return borrower is not None and borrower.kind == JOB and borrower.parent_id != lease.lender_id
 
 
 def _is_young(state: SchedulerState, run: Run, now: int) -> bool:

@@ -12,6 +12,7 @@ from vctl.core.resources import EMPTY
 from vctl.core.values import replace, value
 from vctl.engine.changes import Change, Copy, JobStarted, TaskBound, TaskStarted, VNodesChanged
 from vctl.engine.rules import leases, preemption
+from vctl.engine.rules.leases import Loans
 from vctl.engine.state import SchedulerState
 from vctl.scheduler.elasticity import Grow
 from vctl.scheduler.plan import Plan, Start, TaskStart, still_fits
@@ -75,7 +76,8 @@ def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Ite
         f"{job.job_id}.{attempt}.0.{supply.name()}", job.job_id, attempt, 0, start.cluster_id, start.vnode_id,
         start.node_id, start.allocation, supervisor=supply.supervisor(),
     )  # fmt: skip
-    yield from _grow(state, start.growth, None, supply, now)
+    loans = leases.loans_of(start.growth)
+    yield from _grow(state, start.growth, None, supply, now, loans)
     runs: tuple[Run, ...] = (run,)
     port = None
     if job.per_node:
@@ -83,6 +85,10 @@ def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Ite
         port = supply.port({one.master_port or 0 for one in state.running.jobs.values()})
     begun = RunningJob.begun(job, start.cluster_id, run.run_id, now, held=held, master_port=port)
     yield JobStarted(now, begun, node_ids, runs, cluster, start.vnodes)
+    if loans:
+        yield from leases.granted_to_gang(
+            start.vnodes, loans, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job.job_id
+        )
     yield from preemption.give_up(state, job.job_id, "it has started")
 
 
@@ -111,7 +117,7 @@ def by_rank(vnodes: Iterable[VNode]) -> list[VNode]:
 
 def _start_task(state: SchedulerState, start: TaskStart, supply: Supply, now: int) -> Iterator[Change]:
     task = state.tasks.unfinished[start.task.task_id]
-    yield from _grow(state, start.growth, task.job_id, supply, now)
+    yield from _grow(state, start.growth, task.job_id, supply, now, leases.loans_of(start.growth))
     attempt = task.attempt + 1
     run = Run(
         f"{task.task_id}.{attempt}.{supply.name()}", task.job_id, attempt, 0, task.cluster_id, start.vnode_id,
@@ -126,7 +132,7 @@ def _start_task(state: SchedulerState, start: TaskStart, supply: Supply, now: in
 
 
 def _grow(
-    state: SchedulerState, growth: Sequence[Grow], job_id: int | None, supply: Supply, now: int
+    state: SchedulerState, growth: Sequence[Grow], job_id: int | None, supply: Supply, now: int, loans: Loans
 ) -> Iterator[Change]:
     """Let idle loans go home and clusters grow for a start, top level first."""
     if growth:
@@ -137,5 +143,6 @@ def _grow(
         )
         yield from leases.returned(growth)
         yield from leases.granted(
-            state.ledger, growth, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job_id
-        )
+            state.ledger, growth, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job_id,
+            loans=loans,
+        )  # fmt: skip
