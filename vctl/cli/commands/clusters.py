@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 from vctl import cli
 from vctl.cli import queue_options
 from vctl.cli.call import Call
+from vctl.cli.command_client import INTERRUPTED
 from vctl.cli.commands.objects import listed
-from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster, place
+from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster, place
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single, single_by
 from vctl.core.jobs import RUNNING
@@ -89,7 +90,7 @@ shows(clusters.resume, _admission, "vctl vc resume team-a", common=CHANGES)
 def delete(
     call: Call,
     wanted: Annotated[Given, Together.of(clusters.delete)],
-    no_wait: Annotated[bool, Opt("--no-wait", help="Return before it is empty.")] = False,
+    no_wait: Annotated[bool, Opt("--no-wait", lasts=False, help="Return before it is empty.")] = False,
 ) -> Answer:
     """Delete a virtual cluster; its nodes go back to its parent."""
     given = wanted or {}
