@@ -27,9 +27,7 @@ def _add(kind: streams.Kind, one: str, watched: type[documents.Document]) -> Non
     async def wait(
         request: Request, ref: Annotated[str, Path(alias=one)], timeout_s: Seconds = 20
     ) -> dict[str, Any]:
-        over, form = await streams.wait_for(
-            server_of(request), kind, ref, timeout_s, request.is_disconnected
-        )
+        over, form = await streams.wait_for(server_of(request), kind, ref, timeout_s, request.is_disconnected)
         return {"over": over, one: form}
 
     async def logs(

@@ -71,8 +71,7 @@ def update(
     The queue settings can be changed too; of the primary cluster only they can.
     """
     data = clusters.update(call.backend, **wanted or {}, queue=queue_options.queue_of(queue))
-    revision = "" if data["kind"] == "primary" else f", revision {data['revision']}"  # the primary has none
-    return _changed(data, f"updated{revision}")
+    return _changed(data, f"updated, revision {data['revision']}")
 
 
 def _admission(cluster: Data) -> Answer:
