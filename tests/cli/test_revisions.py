@@ -76,6 +76,16 @@ def test_what_is_no_update_keeps_the_revision(clusters: Cli) -> None:
         assert clusters("vc get whole -o json").json["revision"] == before
 
 
+def test_an_empty_id_is_not_the_primary(clusters: Cli) -> None:
+    """Its queue was changed."""
+    before = clusters("vc get primary -o json").json
+    done = clusters("vc", "update", "", "--queue-order", "fifo")
+    assert (done.code, done.err.splitlines()[0]) == (
+        2, "Error: Invalid request, the virtual cluster id is empty."
+    )  # fmt: skip
+    assert clusters("vc get primary -o json").json == before
+
+
 def test_several_changes_are_one_update(clusters: Cli) -> None:
     """The queue settings too: a stale revision changes neither, and a bad setting not the spec."""
     before = clusters("vc get slices -o json").json

@@ -99,12 +99,13 @@ def update(
 ) -> ClusterForm:
     """Bring a cluster to a wanted state, completely or not at all. ``revision`` None means the current revision."""
     settled = _queue_changes(queue)
+    others = (divisible, spec, replica_sets, borrow_limit, lending_limit)
+    if full_cluster_id(cluster_id) == PRIMARY and settled and all(one is None for one in others):
+        return _update_primary(store, settled, revision)
+    _check_changed_id(cluster_id, "created or updated")
     wanted = Wanted(
         divisible, _contents(cluster_id, spec, replica_sets), borrow_limit, lending_limit, settled or None
     )
-    if resolve(cluster_id) == PRIMARY and settled and wanted == Wanted(queue=settled):
-        return _update_primary(store, settled, revision)
-    _check_changed_id(cluster_id, "created or updated")
     rights.check_cluster(store, cluster_id)
     if settled:
         _check_has_queue(rows.cluster(cluster_row(store, cluster_id)))

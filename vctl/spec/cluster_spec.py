@@ -93,10 +93,7 @@ def parse_cluster_spec(
     counts = parse_replica_sets(*fields[REPLICAS], cluster_id=cluster_id) if REPLICAS in fields else {}
     groups = _groups(*fields[FIXED], rules) if FIXED in fields else ()
     _check_number(groups, counts, path, logical=logical)
-    least, most = (
-        parse_resources(*fields[name], units) if name in fields else {}
-        for name in (MIN, MAX)
-    )
+    least, most = (parse_resources(*fields[name], units) if name in fields else {} for name in (MIN, MAX))
     for name in least:
         if name in most and least[name] > most[name]:
             raise refuse(
