@@ -23,8 +23,11 @@ TWICE = (
     "test_cluster_files",
     "test_errors",
     "test_hostile_text",
+    "test_nulls",
     "test_output",
+    "test_revisions",
     "test_scope",
+    "test_short_options",
     "test_state",
     "test_tasks",
 )

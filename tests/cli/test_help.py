@@ -7,7 +7,6 @@ from docs import reference
 from tests.cli.conftest import Cli, python
 from tests.specification import spec
 from vctl.cli import bridge, catalog, declare
-from vctl.cli.app import _spell_out
 from vctl.cli.declare import Command
 from vctl.core.resources import SCALE
 from vctl.errors import BadSpec
@@ -50,7 +49,7 @@ def test_every_example_can_be_read(command: Command) -> None:
         words = words[1 : words.index(">")] if ">" in words else words[1:]
         found, rest = catalog.find(words)
         assert found is command
-        assert declare.read(command, _spell_out(command, rest)) is not None
+        assert declare.read(command, rest) is not None
 
 
 def test_the_catalogue_names_every_command_and_nothing_else() -> None:
@@ -280,7 +279,7 @@ def test_what_is_wrong_goes_to_typer_which_refuses_it(cli: Cli, line: str) -> No
     assert ran.out == ""
 
 
-@pytest.mark.parametrize("line", ["job list -ojson", "job list -ao json", "job list --limit 1_0"])
+@pytest.mark.parametrize("line", ["job list --limit 1_0", "job list -w 1e1"])
 def test_rare_spellings_are_left_to_typer(line: str) -> None:
     command, rest = catalog.find(line.split())
     assert declare.read(command, rest) is None

@@ -139,6 +139,98 @@ def test_tasks(client: vctl.Client) -> None:
     assert job.status() == "STOPPED"
 
 
+@spec("4.labels")
+def test_system_labels_are_selected_by_ids_as_they_are(client: vctl.Client) -> None:
+    client.physical_nodes.add(resources={"CPU": 4}, count=2, template="4c")
+
+    def ask(**selector: object) -> vctl.VirtualCluster:
+        labels = {f"ray.io/{name}": one for name, one in selector.items()}
+        node = vctl.FixedSizeNode(resources={"CPU": 3}, label_selector=labels)
+        return vctl.VirtualCluster(fixed_size_nodes=[vctl.FixedSizeNodes(nodes=[node])])
+
+    name = "j" * 70
+    job = client.submit(
+        "sleep 100", submission_id=name,
+        virtual_cluster=ask(vnode_id=vctl.NotIn("4c-00"), vcluster_id=vctl.In("kPrimaryClusterID", "other##s")),
+    )  # fmt: skip
+    give_up = time.monotonic() + PATIENCE_S
+    while not job.info()["node_ids"] and time.monotonic() < give_up:
+        time.sleep(0.05)
+    assert job.info()["node_ids"] == ["4c-01"]
+    own = f"kPrimaryClusterID##{name}"
+    for selector in (
+        {"ray.io/vcluster_id": own},
+        {"ray.io/vnode_id": f"in({own}/0)", "ray.io/node-id": "4c-01"},
+    ):
+        assert client.run("true", job=name, label_selector=selector).wait(timeout_s=PATIENCE_S) == 0
+    elsewhere = client.tasks.run("true", job=name, label_selector={"ray.io/vcluster_id": f"!{own}"})
+    assert elsewhere.info()["state"] == "PENDING_NODE_ASSIGNMENT"
+    with pytest.raises(Infeasible, match=r"ray\.io/vcluster_id: kPrimaryClusterID##gone"):
+        client.submit("true", virtual_cluster=ask(vcluster_id="kPrimaryClusterID##gone"))
+    with pytest.raises(BadSpec, match="is not a virtual cluster id"):
+        client.submit("true", virtual_cluster=ask(vcluster_id="kPrimaryClusterID##"))
+    job.stop()
+
+
+@spec("4.errors")
+def test_a_null_amount_is_refused(client: vctl.Client) -> None:
+    client.physical_nodes.add(resources={"CPU": 4}, template="4c")
+    nothing: Any = {"CPU": None}
+    with pytest.raises(BadSpec, match=r"^flexible_resource_min\.CPU: null is no amount"):
+        vctl.VirtualCluster(flexible_resource_min=nothing)
+    wanted: dict[str, Any]
+    for wanted, path in (
+        ({"flexible_resource_min": nothing}, "flexible_resource_min.CPU"),
+        ({"flexibleResourceMax": nothing}, "flexibleResourceMax.CPU"),
+        (
+            {"fixed_size_nodes": [{"nodes": [{"resources": nothing}]}]},
+            "fixed_size_nodes[0].nodes[0].resources.CPU",
+        ),
+        ({"replica_sets": {"4c": None}}, "replica_sets.4c"),
+    ):
+        for ask in (
+            lambda wanted=wanted: client.submit("true", virtual_cluster=wanted),
+            lambda wanted=wanted: client.clusters.create("a", spec=wanted),
+        ):
+            with pytest.raises(BadSpec) as refused:
+                ask()
+            assert str(refused.value.details["path"]).endswith(path)
+            assert refused.value.fix
+    for ask in (
+        lambda: client.physical_nodes.add(resources=nothing),
+        lambda: client.physical_nodes.update("4c-00", resources=nothing),
+        lambda: client.clusters.create("a", replica_sets={"4c": None}),
+        lambda: client.clusters.create("a", spec={}, lending_limit=nothing),
+        lambda: client.clusters.create("a", spec={}, borrow_limit=nothing),
+    ):
+        with pytest.raises(BadSpec, match="null"):
+            ask()
+    assert (client.clusters.list(), client.jobs.list(), len(client.list_nodes())) == (
+        client.clusters.list(),
+        [],
+        1,
+    )
+
+
+@spec("7.revision")
+def test_every_update_checks_the_revision_and_makes_a_new_one(client: vctl.Client) -> None:
+    client.physical_nodes.add(resources={"CPU": 4}, count=2, template="4c")
+    client.clusters.create("whole", replica_sets={"4c": 1})
+    client.clusters.create("part", spec={"flexible_resource_min": {"CPU": 1}})
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("whole", {"replica_sets": {"4c": 1}}), ("whole", {"queue": {"order": "fifo"}}),
+        ("part", {"spec": {"flexible_resource_min": {"CPU": 2}}}), ("part", {"lending_limit": {"CPU": 1}}),
+        ("part", {"borrow_limit": {}}), ("part", {"queue": {"weight": 2, "max_running_jobs": None}}),
+        ("primary", {"queue": {"order": "fair"}}), ("primary", {"queue": {"ageing_s": 60}}),
+    ]  # fmt: skip
+    for name, change in changes:
+        before = client.clusters.get(name)["revision"]
+        with pytest.raises(Conflict, match=rf"The revision \(5\) is expired, .* {before}"):
+            client.clusters.update(name, revision=5, **change)
+        assert client.clusters.get(name)["revision"] == before
+        assert client.clusters.update(name, revision=str(before), **change)["revision"] > before
+
+
 def test_clusters(client: vctl.Client) -> None:
     client.physical_nodes.add(resources={"CPU": 4}, count=4, template="4c")
     made = client.clusters.create("team", divisible=True, replica_sets={"4c": 2})

@@ -435,10 +435,11 @@ def detached_cluster(work: Elastic, name: str = "kept", parent: str = "kPrimaryC
 @spec("10.life", "12.maintenance")
 def test_a_detached_sub_cluster_outlives_its_job_until_it_is_deleted(work: Elastic) -> None:
     """Spec 10: ``--detach`` also on ``vc create`` inside a job. Its job's cluster stays for it, and goes with it."""
-    clusters.create(work.store, "other", parent_id="kPrimaryClusterID##j")
+    other = clusters.create(work.store, "other", parent_id="kPrimaryClusterID##j")["cluster_id"]
     inner = clusters.create(work.store, "inner", parent_id="kPrimaryClusterID##j")["cluster_id"]
     kept = detached_cluster(work, parent=inner)
     work.life.end("j")
+    assert not work.exists(other)
     work.life.skew_ns += 10**12  # long enough for the maintenance round
     work.life.turn()
     work.die_and_start()
@@ -453,7 +454,6 @@ def test_a_detached_sub_cluster_outlives_its_job_until_it_is_deleted(work: Elast
     work.store.clock = work.life.now
     assert jobs.prune(work.store, 60, dry_run=True)["jobs"] == []
     clusters.delete(work.store, kept)
-    clusters.delete(work.store, "kPrimaryClusterID##j##other")
     assert not work.exists("kPrimaryClusterID##j")
     work.life.turn()
     assert (work.leases(), work.node("n0")) == ([], (4, 4))

@@ -10,7 +10,7 @@ import pytest
 from tests.engine.states import run_job, state_of
 from tests.scheduler import trees
 from tests.specification import spec
-from vctl.core.clusters import FIXED, JOB, PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.clusters import FIXED, JOB, PRIMARY, SUB, Cluster, ClusterSpec, VNode
 from vctl.core.jobs import Run
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
@@ -89,6 +89,29 @@ def job_over(tables: Tables) -> Tables:
     return replace(tables, running={}, runs=[])
 
 
+def with_sub_clusters(tables: Tables) -> Tables:
+    """Two of them, one inside the other."""
+    first = Cluster(f"{OWN}##a", OWN, SUB, ClusterSpec(), job="1")
+    second = Cluster(f"{OWN}##a##b", first.cluster_id, SUB, ClusterSpec(), job="1", detached=True)
+    return replace(tables, clusters=[*tables.clusters, first, second])
+
+
+def job_over_but_for_a_task(tables: Tables) -> Tables:
+    return replace(with_sub_clusters(tables), running={}, runs=[], inhabited=[OWN])
+
+
+def job_over_but_for_a_task_below(tables: Tables) -> Tables:
+    return replace(with_sub_clusters(tables), running={}, runs=[], inhabited=[f"{OWN}##a"])
+
+
+def no_process_but_sub_clusters(tables: Tables) -> Tables:
+    return replace(with_sub_clusters(tables), runs=[])
+
+
+def no_process_but_a_detached_cluster(tables: Tables) -> Tables:
+    return replace(with_sub_clusters(tables), runs=[], inhabited=[f"{OWN}##a##b"])
+
+
 def runs_of_a_job_that_is_over(tables: Tables) -> Tables:
     return replace(tables, running={}, inhabited=[OWN])
 
@@ -125,6 +148,19 @@ LOST = ch.JobEnded(
 
 WRONG = {
     "a job cluster whose job is over": Wrong(job_over, 4, [ch.ClusterRemoved(OWN)]),
+    "sub-clusters of a job that is over but for a task": Wrong(
+        job_over_but_for_a_task, 4, [ch.ClusterRemoved(f"{OWN}##a##b"), ch.ClusterRemoved(f"{OWN}##a")]
+    ),
+    "a sub-cluster in one with a task that outlives the job": Wrong(
+        job_over_but_for_a_task_below, 4, [ch.ClusterRemoved(f"{OWN}##a##b")]
+    ),
+    "a running job with sub-clusters and without a process": Wrong(
+        no_process_but_sub_clusters, 6,
+        [ch.ClusterRemoved(f"{OWN}##a##b"), ch.ClusterRemoved(f"{OWN}##a"), LOST],
+    ),
+    "a running job with a detached cluster and without a process": Wrong(
+        no_process_but_a_detached_cluster, 6, [replace(LOST, removed=None)]
+    ),
     "processes of a job that is over": Wrong(
         runs_of_a_job_that_is_over, 6, [ended("j1.0"), ended("j1.1")]
     ),

@@ -15,6 +15,7 @@ import pytest
 
 from tests.http.conftest import Running, Start
 from tests.specification import spec
+from vctl.ops import background
 
 pytestmark = spec("14.streams", "14.api")
 
@@ -242,3 +243,25 @@ def test_where_nobody_may_be_started_waiting_is_answered_with_the_fix(start: Sta
     assert "vctl daemon" in answer.text
     remote = server.vctl("job", "logs", "--follow", name)
     assert (remote.returncode, "vctl daemon" in remote.stderr) == (6, True), remote
+
+
+def test_a_request_that_waits_ends_with_its_client(server: Running):
+    """It started schedulers for its timeout of a minute, though nobody waited any more."""
+    server.nodes(1)
+    job = submit(server, "true", hold=True)
+    cluster = server.http.post("/api/v1/clusters", json={"cluster_id": "c", "replica_sets": {"t": 1}})
+    assert cluster.status_code == 200
+
+    def starts() -> bool:
+        return background.status(server.home)["running"]
+
+    for path in (f"/api/v1/jobs/{job}/wait", "/api/v1/clusters/c/wait"):
+        background.stop(server.home)
+        assert not starts()
+        with pytest.raises(httpx.ReadTimeout):
+            server.http.get(path, params={"timeout_s": 60}, timeout=2.0)
+        assert starts()  # for the one who waits
+        time.sleep(1.5)
+        background.stop(server.home)
+        time.sleep(2.0)
+        assert not starts(), path

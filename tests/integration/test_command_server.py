@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.conftest import PATIENCE_S, ROOT, VCTL, Place, Ran, eventually, is_gone
 from tests.specification import spec
-from vctl.cli import catalog, command_client
+from vctl.cli import command_client
 from vctl.cli.command_client import SOCKET
 from vctl.ops import handing, nodes
 from vctl.runtime import processes
@@ -412,14 +412,6 @@ def test_it_ends_with_its_scheduler_and_comes_with_the_next(tmp_path: Path) -> N
         assert not (place.home / SOCKET).exists()
     finally:
         place.end()
-
-
-def test_every_command_in_the_lists_exists() -> None:
-    for words in command_client.QUICK | command_client.QUICK_WHEN_DETACHED:
-        if words not in ("", "__complete"):
-            command, rest = catalog.find(words.split())
-            assert rest == []
-            assert command.path in (words, catalog.SHORT.get(words))
 
 
 def test_a_rehearsal_builds_what_a_submit_needs_and_leaves_nothing(tmp_path):

@@ -59,10 +59,6 @@ GOOD = {
         ClusterSpec(),
     ),
     "an empty maximum is infinite": ('{"flexible_resource_max": {}}', ClusterSpec()),
-    "a null maximum is infinite": (
-        '{"flexible_resource_max": {"CPU": null, "GPU": 1}}',
-        ClusterSpec(flexible_max={"GPU": 10_000}),
-    ),
     "a maximum of 0 stays": ('{"flexible_resource_max": {"CPU": 0}}', ClusterSpec(flexible_max={"CPU": 0})),
     "a minimum equal to the maximum": (
         '{"flexible_resource_min": {"CPU": 2}, "flexible_resource_max": {"CPU": 2}}',
@@ -405,6 +401,58 @@ def test_bad_selectors(value):
     with pytest.raises(BadSpec, match=r"^s\.k") as caught:
         parse_selector({"k": value}, "s")
     assert caught.value.fix
+
+
+OWN = "kPrimaryClusterID##" + "j" * 100
+SYSTEM_SELECTORS = {
+    ("ray.io/vcluster_id", "kPrimaryClusterID"): ("in", "kPrimaryClusterID"),
+    ("ray.io/vcluster_id", "primary"): ("in", "kPrimaryClusterID"),
+    ("ray.io/vcluster_id", "kPrimaryClusterID##s"): ("in", "kPrimaryClusterID##s"),
+    ("ray.io/vcluster_id", "!primary##s##deep"): ("!in", "kPrimaryClusterID##s##deep"),
+    ("ray.io/vcluster_id", f"in({OWN},team)"): ("in", OWN, "team"),
+    ("ray.io/vcluster_id", "!in(primary##s, kPrimaryClusterID##s)"): ("!in", "kPrimaryClusterID##s"),
+    ("ray.io/vnode_id", "8c16g-00"): ("in", "8c16g-00"),
+    ("ray.io/vnode_id", f"{OWN}/0"): ("in", f"{OWN}/0"),
+    ("ray.io/vnode_id", "!in(primary##s/0,team/12)"): ("!in", "kPrimaryClusterID##s/0", "team/12"),
+    ("ray.io/node-id", "n" * 128): ("in", "n" * 128),
+    ("ray.io/node-id", "in(8c16g-00,8c16g-01)"): ("in", "8c16g-00", "8c16g-01"),
+    ("ray.io/node-id", "exists()"): ("exists",),
+    ("ray.io/vnode_id", "!exists()"): ("!exists",),
+}
+BAD_SYSTEM_SELECTORS = [
+    ("ray.io/vcluster_id", "a##"), ("ray.io/vcluster_id", "##a"), ("ray.io/vcluster_id", "a#b"),
+    ("ray.io/vcluster_id", "team/0"), ("ray.io/vcluster_id", "a b"), ("ray.io/vcluster_id", ""),
+    ("ray.io/vcluster_id", "in()"), ("ray.io/vcluster_id", "x" * 2000), ("ray.io/vnode_id", "team/"),
+    ("ray.io/vnode_id", "/0"), ("ray.io/vnode_id", "team/x"), ("ray.io/vnode_id", "a##b"), ("ray.io/vnode_id", "a/1/2"),
+    ("ray.io/vnode_id", "team/\u0663"), ("ray.io/node-id", "n/0"), ("ray.io/node-id", "a##b"),
+    ("ray.io/node-id", "n" * 129), ("ray.io/node-id", None), ("ray.io/node-id", 1),
+]  # fmt: skip
+
+
+@spec("4.labels", "5.labels")
+@pytest.mark.parametrize(("given", "want"), SYSTEM_SELECTORS.items(), ids=str)
+def test_system_labels_are_selected_by_ids_as_they_are(given, want):
+    """Spec 4: also longer than a label may be, and by the name that tables show."""
+    key, text = given
+    condition = Condition(key, want[0], tuple(sorted(want[1:])))
+    assert parse_selector({key: text}, "s") == (condition,)
+    assert parse_selector({key: str(condition)}, "s") == (condition,)
+
+
+@spec("4.errors")
+@pytest.mark.parametrize(("key", "value"), BAD_SYSTEM_SELECTORS)
+def test_what_is_no_id_is_refused_for_a_system_label(key, value):
+    with pytest.raises(BadSpec) as caught:
+        parse_selector({key: value}, "s")
+    assert caught.value.details == {"path": f's["{key}"]'}
+    assert caught.value.fix
+
+
+@spec("4.labels")
+@pytest.mark.parametrize("value", ["a##b", "a/0", "j" * 64])
+def test_other_labels_have_no_such_values(value):
+    with pytest.raises(BadSpec, match="is not a label value"):
+        parse_selector({"ray.io/other": value}, "s")
 
 
 # ---- the way back ----

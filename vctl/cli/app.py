@@ -12,24 +12,29 @@ from typing import Any
 from vctl import cli, spec
 from vctl.cli import catalog, declare
 from vctl.cli.call import Call, tell
-from vctl.cli.common import HOISTED, INTERRUPTED
+from vctl.cli.command_client import INTERRUPTED, NOT_HERE
+from vctl.cli.common import HOISTED
 from vctl.cli.declare import Command
 from vctl.core.text import harmless
 from vctl.errors import BadSpec, VctlError, known
 from vctl.operations.params import Param
 
 
-def run(words: Sequence[str]) -> int:
-    """Run one command line; returns the exit code."""
+def run(words: Sequence[str], served: os.stat_result | None = None) -> int:
+    """Run one command line; returns the exit code.
+
+    ``served``: the state directory of the command server that runs it. Then the answer may be NOT_HERE.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a command must not fail because of bytes that are not text
             stream.reconfigure(errors="backslashreplace")
     try:
         command, rest = _find(list(words))
-        values = _read(command, rest) if command else None
-        if command is None or values is None:
+        if command is None:
             return 0  # help was shown
-        return _execute(command, values)
+        words = [*command.path.split(), *declare.spelled_out(command, rest)]
+        values = _read(command, rest)
+        return 0 if values is None else _execute(command, values, served)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - reported, and raised again with VCTL_DEBUG=1
@@ -114,7 +119,7 @@ def _check_order(words: list[str]) -> None:
     if at is None:
         return
     status, _ = catalog.find(["status"])
-    if declare.read(status, _spell_out(status, words)) is None:
+    if declare.read(status, words) is None:
         meant = " ".join(own[at : at + (2 if own[at] in catalog.GROUPS else 1)])
         raise catalog.too_early(words[0], meant)
 
@@ -133,10 +138,9 @@ def _show_help(group: str) -> None:
 
 
 def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
-    words = _spell_out(command, words)
     values = declare.read(command, words)
     if values is None:
-        values = cli.bridge.read(command, words)
+        values = cli.bridge.read(command, declare.spelled_out(command, words))
     if values is not None:
         _check_choices(command, values)
         for param in command.params:
@@ -154,21 +158,6 @@ def _check_value(param: Param, value: Any) -> None:
         raise BadSpec(f"{param.spelled}: {value} is out of range", fix="write a smaller number")
 
 
-def _spell_out(command: Command, words: list[str]) -> list[str]:
-    """``--watch`` alone means ``--watch=2``: neither parser knows options whose value may be missing."""
-    bare = {name: param.info.bare for param in command.params if param.info.bare for name in param.info.names}
-    if command.own_words or not any(word in bare for word in words):
-        return words
-    result: list[str] = []
-    for index, word in enumerate(words):
-        following = words[index + 1] if index + 1 < len(words) else ""
-        if word in bare and not following.replace(".", "", 1).isdigit():
-            result += [word, str(bare[word])]
-        else:
-            result.append(word)
-    return result
-
-
 def _check_choices(command: Command, values: dict[str, Any]) -> None:
     for param in command.params:
         value = values[param.name]
@@ -182,9 +171,12 @@ def _check_choices(command: Command, values: dict[str, Any]) -> None:
             raise BadSpec(f"{param.spelled}: {value!r} is not one of the choices", fix=fix)
 
 
-def _execute(command: Command, values: dict[str, Any]) -> int:
+def _execute(command: Command, values: dict[str, Any], served: os.stat_result | None) -> int:
+    lasts = command.lasts_with(values)
     shared = {name: values.pop(name) for name in command.common}
-    with Call(command, shared) as call:
+    with Call(command, shared, lasts=lasts) as call:
+        if served is not None and (lasts or not call.is_about(served)):
+            return NOT_HERE
         try:
             return _answer(call, command.arguments(values))
         except VctlError as error:

@@ -12,7 +12,7 @@ import tty
 from collections.abc import Iterator
 
 from vctl.cli.call import Call
-from vctl.cli.common import INTERRUPTED
+from vctl.cli.command_client import INTERRUPTED
 from vctl.runtime.door import Door
 from vctl.runtime.relay import DATA, SIZE, frame
 

@@ -32,10 +32,14 @@ _LOCAL = ("daemon", "serve")
 
 
 class Call:
-    """The first argument of a command function. ``shared`` are the values of the common options."""
+    """The first argument of a command function. ``shared`` are the values of the common options.
 
-    def __init__(self, command: Command, shared: dict[str, Any]) -> None:
+    ``lasts``: whether the command may wait.
+    """
+
+    def __init__(self, command: Command, shared: dict[str, Any], *, lasts: bool) -> None:
         self.command = command
+        self.lasts = lasts
         self.asked_output: str | None = shared.get("output")
         flags = {name: shared.get(name) for name in ("output", "color", "home")}
         flags["local_node"] = False if shared.get("no_local_node") else None
@@ -74,6 +78,13 @@ class Call:
     def is_remote(self) -> bool:
         """Whether the state is that of a server."""
         return bool(self.config.get("address")) and self.command.path not in _LOCAL
+
+    def is_about(self, folder: os.stat_result) -> bool:
+        """Whether the state is in this directory, or is that of a server."""
+        try:
+            return self.is_remote or os.path.samestat(os.stat(self.home), folder)
+        except OSError:  # it is to be made
+            return False
 
     @property
     def home(self) -> Path:
@@ -119,6 +130,7 @@ class Call:
 
     def waiter(self) -> "Waiter":
         """A waiter for jobs, tasks and clusters."""
+        assert self.lasts, f"vctl {self.command.path} waits, and does not declare it"
         if self.is_remote:
             return operations.connection.Waiter(self.connection, self.config)
         from vctl.daemon import waiting as here

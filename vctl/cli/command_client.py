@@ -15,18 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
 
-QUICK = frozenset((
-    "", "status", "nodes", "cluster-resources", "available-resources", "current-cluster", "current-node", "events",
-    "list", "get", "summary", "why", "demand", "ps", "logs", "__complete",
-    "job list", "job status", "job logs", "job delete", "job hold", "job release", "job edit",
-    "task list", "task status", "task logs", "task put", "lease list", "node list", "node drain", "node undrain",
-    "vc list", "vc get", "vc tree", "vc create", "vc update", "vc stop", "vc resume",
-))  # fmt: skip
-"""Commands that answer at once."""
-QUICK_WHEN_DETACHED = frozenset(("run", "job submit", "job rerun", "task run"))
-DETACHED = frozenset(("-d", "--detach", "--no-wait", "--dry-run"))
-LASTING = frozenset(("-f", "--follow", "--watch", "--wait", "--stdin", "--pty", "--home"))
-"""With one of these options a command takes long, or its state directory is not that of ``_path``."""
+NOT_HERE = -1
+"""The answer of a server that has not begun a command: it takes long, or is about another state directory."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 _START_S = 1.0
 """Seconds within which a server must take a command; after that, this process carries it out itself."""
 _LONGEST = 4096
@@ -34,7 +26,7 @@ _LONGEST = 4096
 
 def hand_over(words: list[str]) -> int | None:
     """The exit code of a command that a server has carried out; None if this process must carry it out."""
-    if not is_quick(words) or os.environ.get("VCTL_DEBUG") == "1":
+    if os.environ.get("VCTL_DEBUG") == "1":
         return None
     if (path := _path()) is None or not os.path.exists(path):
         return None
@@ -66,31 +58,15 @@ def _sent(line: "_socket.socket", path: str, words: list[str]) -> int | None:
     return int(pid)
 
 
-def carry_out(words: list[str]) -> int:
-    """Carry a command out in this process."""
+def carry_out(words: list[str], served: os.stat_result | None = None) -> int:
+    """Carry a command out in this process. ``served``: the state directory of the server that it belongs to."""
     if words[:1] == ["__complete"]:
         from vctl.cli.completion import offer
 
         return offer(words[1:])
     from vctl.cli.app import run
 
-    return run(words)
-
-
-def is_quick(words: list[str]) -> bool:
-    """Whether the server may carry out a command. Other commands do the same in their own processes."""
-    options = words[: words.index("--")] if "--" in words else words
-    if not LASTING.isdisjoint(options):
-        return False
-    first = words[:1]
-    if not first or first[0] in QUICK:
-        return True
-    both = " ".join(words[:2])
-    if both in QUICK:
-        return True
-    return (first[0] in QUICK_WHEN_DETACHED or both in QUICK_WHEN_DETACHED) and not DETACHED.isdisjoint(
-        options
-    )
+    return run(words, served)
 
 
 def stamp() -> bytes:
@@ -129,12 +105,16 @@ def _path() -> str | None:
         return None
 
 
-def _answered(line: "_socket.socket", pid: int) -> int:
+def _answered(line: "_socket.socket", pid: int) -> int | None:
+    was_interrupted = False
     while True:
         try:
             if code := line.recv(16):
-                return int(code)
+                if int(code) != NOT_HERE:
+                    return int(code)
+                return INTERRUPTED if was_interrupted else None
         except KeyboardInterrupt:
+            was_interrupted = True
             os.kill(pid, 2)
             continue
         except OSError:

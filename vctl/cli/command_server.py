@@ -6,8 +6,12 @@ client is ``command_client``.
 
 A fork is made before its command comes. If all goes well, it takes further commands: half of the time of its
 first command goes into copying the memory pages that it writes to.
+
+A fork carries out only commands that answer at once, as their declarations say; it says so of the others before it
+has begun them. A fork ends with its client: the kernel signals it when the client's end of the line closes.
 """
 
+import fcntl
 import gc
 import os
 import select
@@ -31,8 +35,7 @@ from socket import (
 
 from vctl import SOCKET, spec
 from vctl.cli import command_client
-from vctl.cli.command_client import stamp
-from vctl.cli.common import INTERRUPTED
+from vctl.cli.command_client import INTERRUPTED, NOT_HERE, stamp
 from vctl.core.text import visible
 from vctl.engine.changes import JobSubmitted
 from vctl.store.store import Store
@@ -77,7 +80,9 @@ def main() -> None:
     hand_over_jobs(sys.argv[1])
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
-    Forks(listening).serve()
+    signal.signal(signal.SIGIO, signal.SIG_DFL)  # it ends the process
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
+    Forks(listening, os.stat(sys.argv[1])).serve()
 
 
 def rehearse(home: str) -> None:
@@ -130,8 +135,9 @@ def listen(home: str) -> socket:
 class Forks:
     """The living forks: at most one of them waits for a command, the others carry one out."""
 
-    def __init__(self, listening: socket) -> None:
+    def __init__(self, listening: socket, home: os.stat_result) -> None:
         self.listening = listening
+        self.home = home
         listening.settimeout(0)  # another process may accept a connection first
         self.lines: dict[int, socket] = {}
         self.ready: int | None = None
@@ -161,7 +167,7 @@ class Forks:
                 if os.fork() == 0:
                     for one in (ours, *self.lines.values()):
                         one.close()
-                    work(self.listening, theirs)
+                    work(self.listening, theirs, self.home)
             except OSError:
                 ours.close()
                 return False
@@ -184,7 +190,7 @@ class Forks:
                 self.make()
 
 
-def work(listening: socket, line: socket) -> None:
+def work(listening: socket, line: socket, home: os.stat_result) -> None:
     """In a fork: take commands until none comes, one fails, or one leaves files open; never returns."""
     try:
         gc.disable()  # garbage of a command is collected after its answer
@@ -202,7 +208,7 @@ def work(listening: socket, line: socket) -> None:
                 asks, _ = listening.accept()
                 line.send(TAKEN)
                 with asks:
-                    is_fit = answer(asks, mine, own) and len(os.listdir(FILES)) == files + 1
+                    is_fit = answer(asks, mine, own, home) and len(os.listdir(FILES)) == files + 1
                     if not is_fit or not has_ended(asks):
                         break
                 gc.collect()
@@ -217,8 +223,8 @@ def work(listening: socket, line: socket) -> None:
         os._exit(0)
 
 
-def answer(line: socket, mine: bytes, own: list[int]) -> bool:
-    """Carry one command out, if it is of the same user; True if its exit code is 0."""
+def answer(line: socket, mine: bytes, own: list[int], home: os.stat_result) -> bool:
+    """Carry one command out, if it is of the same user and answers at once; False after a failure."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if int.from_bytes(line.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], sys.byteorder) != os.geteuid():
         return False
@@ -226,10 +232,12 @@ def answer(line: socket, mine: bytes, own: list[int]) -> bool:
     message, files, flags, _ = recv_fds(line, MOST_BYTES, 3)
     if flags & (MSG_TRUNC | MSG_CTRUNC) or len(files) != 3:
         return False  # the client carries its command out itself, or is of another installation
+    end_with(line)
     try:
-        code = carry_out(message.split(b"\0"), files)
+        code = carry_out(message.split(b"\0"), files, home)
     except KeyboardInterrupt:  # before the command could handle it
         code = INTERRUPTED
+    fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) & ~os.O_ASYNC)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for fd, file in enumerate(own):
         os.dup2(file, fd)  # close the files of the client: the reader of its output waits for that
@@ -237,7 +245,17 @@ def answer(line: socket, mine: bytes, own: list[int]) -> bool:
     os.chdir("/")
     with suppress(BrokenPipeError):  # a client that was interrupted may have ended before
         line.send(b"%d" % code)
-    return code == 0
+    return code in (0, NOT_HERE)
+
+
+def end_with(line: socket) -> None:
+    """Let the kernel end this process (SIGIO) as soon as the client has ended, whatever is going on here."""
+    fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(line, 0)
+    if poll.poll(0):  # it ended before that
+        os.kill(os.getpid(), signal.SIGIO)
 
 
 def has_ended(asks: socket) -> bool:
@@ -247,7 +265,7 @@ def has_ended(asks: socket) -> bool:
     return True
 
 
-def carry_out(parts: list[bytes], files: list[int]) -> int:
+def carry_out(parts: list[bytes], files: list[int], home: os.stat_result) -> int:
     """Take over the standard files, environment and directory of the client, and run its words."""
     folder, encoding, mask, count = parts[0], parts[1].decode(), int(parts[2]), int(parts[3])
     words, variables = parts[4 : 4 + count], parts[4 + count :]
@@ -267,7 +285,7 @@ def carry_out(parts: list[bytes], files: list[int]) -> int:
     sys.stdin = os.fdopen(0, encoding=encoding, closefd=False)
     sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, encoding=encoding, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
-    code = command_client.carry_out(sys.argv[1:])
+    code = command_client.carry_out(sys.argv[1:], home)
     with suppress(BrokenPipeError):
         if code != INTERRUPTED:  # the rest of interrupted output may wait for a reader that does not read
             sys.stdout.flush()

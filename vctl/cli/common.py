@@ -41,8 +41,9 @@ HOME = _option(
 )
 NO_HEADER = _option("no_header", Flag, "--no-header", help="Leave out the heading of tables and CSV.")
 WATCH = _option(
-    "watch", float | None, "-w", "--watch", metavar="SEC", bare="2", help="Refresh every SEC seconds (2)."
-)
+    "watch", float | None, "-w", "--watch", metavar="SEC", bare="2", lasts=True,
+    help="Refresh every SEC seconds (2).",
+)  # fmt: skip
 LIMIT = _option("limit", int | None, "--limit", help="At most N entries (tables: 100, else no limit).")
 FILTER = _option(
     "filter", list[str] | None, "-f", "--filter", metavar="K=V|K!=V",
@@ -71,9 +72,6 @@ COLUMNS = _option(
     help="Show these fields of the JSON form in tables and CSV.",
 )  # fmt: skip
 NO_LOCAL_NODE = _option("no_local_node", Flag, "--no-local-node", help="Do not make this machine a node.")
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 
 CHANGES = (OUTPUT, COLOR, HOME)
 """The options of every command, also of those that change something."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from vctl import operations, spec
-from vctl.cli import catalog
+from vctl.cli import catalog, declare
 from vctl.cli.common import CHOSEN_BY, HOISTED
 from vctl.cli.declare import Command
 from vctl.core.text import visible
@@ -113,7 +113,8 @@ class _Line:
                 self.read(word.partition("=")[0])
                 self.read(word.partition("=")[2])
             else:
-                self.pending = self._option(word)
+                last = declare.spelled_out(self.command, [word])[-1] if self.command else word  # -ac
+                self.pending = self._option(last)
         elif self.command:
             self.loose.append(word)
             if self.command.own_words:

@@ -35,6 +35,8 @@ class Command:
         self.hidden = False
         self.own_words = False
         """True when everything from the first positional word on belongs to the user's own command."""
+        self.lasts = False
+        """True when it waits, or is about this machine, unless an option says otherwise (``Opt.lasts``)."""
         text = (self.declared.__doc__ or "").strip()
         self.help, _, rest = text.partition("\n")
         self.details = " ".join(rest.split())
@@ -43,8 +45,16 @@ class Command:
         """The same command under a shorter word, also in its examples."""
         examples = [example.replace(f"vctl {self.path}", f"vctl {word}") for example in self.examples]
         twin = Command(word, self.run, examples, list(self.common.values()), self.declared)
-        twin.hidden, twin.own_words = self.hidden, self.own_words
+        twin.hidden, twin.own_words, twin.lasts = self.hidden, self.own_words, self.lasts
         return twin
+
+    def lasts_with(self, values: Mapping[str, Any]) -> bool:
+        """Whether it takes long with these values: then it has a process of its own, which ends with its user.
+
+        The command server carries out only what answers at once.
+        """
+        given = {param.info.lasts for param in self.params if values[param.name] not in (None, False)}
+        return True in given or (self.lasts and False not in given)
 
     @property
     def params(self) -> list[Param]:
@@ -123,13 +133,18 @@ COMMANDS: dict[str, Command] = {}
 
 
 def command(
-    path: str, *examples: str, common: Sequence[Param] = (), hidden: bool = False, own_words: bool = False
+    path: str,
+    *examples: str,
+    common: Sequence[Param] = (),
+    hidden: bool = False,
+    own_words: bool = False,
+    lasts: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the command with these words. The docstring's first line is its one-line help."""
 
     def declare(run: Callable[..., Any]) -> Callable[..., Any]:
         made = Command(path, run, examples, common)
-        made.hidden, made.own_words = hidden, own_words
+        made.hidden, made.own_words, made.lasts = hidden, own_words, lasts
         COMMANDS[path] = made
         return run
 
@@ -142,6 +157,7 @@ def shows(
     *examples: str,
     common: Sequence[Param],
     path: str = "",
+    lasts: bool = False,
 ) -> None:
     """Declare the command of a verb: its options are the parameters of the verb, ``show`` draws the reply.
 
@@ -152,7 +168,47 @@ def shows(
         return show(call.backend.call(operation, **values))
 
     path = path or operation.name
-    COMMANDS[path] = Command(path, run, examples, common, operation.run)
+    made = Command(path, run, examples, common, operation.run)
+    made.lasts = lasts
+    COMMANDS[path] = made
+
+
+def spelled_out(command: Command, words: Sequence[str]) -> list[str]:
+    """The words with one option in each: ``-aw`` is ``-a -w 2``, ``-n5`` is ``-n 5``, ``--watch`` is ``--watch 2``.
+
+    Typer knows no options whose value may be missing. The value of such an option is a number, in its word or
+    the next one; anything else behind it is another option or argument.
+    """
+    options = {name: param for param in command.params for name in param.info.names}
+    result: list[str] = []
+    left = list(reversed(words))
+    while left:
+        word = left.pop()
+        if word.startswith("-") and word not in ("-", "--"):
+            _spell_out(word, options, left, result)
+            continue
+        result.append(word)
+        if word == "--" or command.own_words:
+            break
+    return [*result, *reversed(left)]
+
+
+def _spell_out(word: str, options: Mapping[str, Param], left: list[str], result: list[str]) -> None:
+    """Move one word of options to the result, with the word behind it if that is the value of an option."""
+    name, rest = (word, "") if word.startswith("--") else (word[:2], word[2:])
+    while (param := options.get(name)) is not None and param.is_flag and rest:
+        result.append(name)
+        name, rest = f"-{rest[0]}", rest[1:]
+    if param is None or param.is_flag:
+        result.append(name + rest)  # also --option=value, and what typer has to refuse
+    elif not (bare := param.info.bare):
+        result += [name, rest] if rest else [name, *([left.pop()] if left else [])]
+    elif _is_number(rest or (left[-1] if left else ""), whole=False):
+        result += [name, rest or left.pop()]
+    else:
+        result += [name, bare]
+        if rest:
+            _spell_out(f"-{rest}", options, left, result)
 
 
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
@@ -160,6 +216,7 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
     params = command.params
     options = {name: (param, True) for param in params for name in param.info.names}
     options.update({param.info.off: (param, False) for param in params if param.info.off})
+    words = spelled_out(command, words)
     values: dict[str, Any] = {param.name: param.absent for param in params}
     loose: list[str] = []
     left = list(reversed(words))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vctl import cli, operations
-from vctl.cli.common import INTERRUPTED
+from vctl.cli.command_client import INTERRUPTED
 from vctl.cli.progress import Progress
 from vctl.core import jobs as jb
 from vctl.core.caller import Caller

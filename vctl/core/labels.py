@@ -9,6 +9,8 @@ from vctl.core.values import value
 
 VNODE_ID, VCLUSTER_ID, NODE_ID = "ray.io/vnode_id", "ray.io/vcluster_id", "ray.io/node-id"
 """System labels that every virtual node carries: itself, its cluster, its physical node."""
+SYSTEM = frozenset({VNODE_ID, VCLUSTER_ID, NODE_ID})
+"""Users cannot set them, and select them by ids, which are no label values: ``kPrimaryClusterID##job/0``."""
 OWN = frozenset({VNODE_ID, NODE_ID})
 """The system labels in which otherwise equal virtual nodes of a cluster differ."""
 

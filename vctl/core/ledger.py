@@ -333,10 +333,9 @@ class Ledger:
         return found
 
     def outlives_job(self, cluster_id: str) -> bool:
-        """Whether a job cluster outlives its job: it has a detached sub-cluster that is not to be removed."""
-        is_of_a_job = (cluster := self.clusters.get(cluster_id)) is not None and cluster.kind == cl.JOB
-        detached = [one for one in self.below(cluster_id) if is_of_a_job and self.clusters[one].detached]
-        return not all(any(up.cluster_id in self.removing for up in self.upward(one)) for one in detached)
+        """Whether a sub-cluster outlives its job: it is detached, and neither it nor one above is to be removed."""
+        is_detached = self.clusters[cluster_id].kind == cl.SUB and self.clusters[cluster_id].detached
+        return is_detached and not any(up.cluster_id in self.removing for up in self.upward(cluster_id))
 
     def total(self, cluster_id: str) -> Amounts:
         """The total of a cluster on nodes that are not lost, cached until virtual nodes or nodes change."""

@@ -5,7 +5,7 @@ It writes nothing. A replay of repaired tables finds no changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -92,13 +92,13 @@ class _Tree:
         self._gone: set[str] = set()
 
     def put(self, step: int, clusters: Sequence[Cluster]) -> None:
-        """Put clusters into the ledger; remove unneeded job clusters, set aside clusters without a parent."""
+        """Put clusters into the ledger; remove unneeded clusters of jobs, set aside clusters without a parent."""
         for cluster in clusters:
             cluster_id = cluster.cluster_id
             if cluster_id in self._gone:
                 continue
-            if cluster.kind == JOB and not self._is_needed(cluster):
-                removed = [self.removal(one) for one in reversed(self._from(cluster))]
+            if cluster.kind != LOGICAL and not self._is_needed(cluster):
+                removed = [self.removal(one) for one in reversed(self.inside(cluster))]
                 self.done.mend(step, f"removed {cluster_id}: its job is over", *removed)
             elif cluster.parent_id not in self.done.ledger.clusters:
                 problem = f"its parent {cluster.parent_id} does not exist"
@@ -146,11 +146,13 @@ class _Tree:
 
     def _is_needed(self, cluster: Cluster) -> bool:
         """Whether the job of a cluster runs, or something that outlives it is in the cluster or below it."""
-        if int(cluster.job or 0) in self.tables.running:
-            return True
-        return any(one.cluster_id in self.tables.inhabited for one in self._from(cluster))
+        return int(cluster.job or 0) in self.tables.running or self.is_kept(cluster)
 
-    def _from(self, cluster: Cluster) -> list[Cluster]:
+    def is_kept(self, cluster: Cluster) -> bool:
+        """Whether something that outlives its job is in a cluster or below it."""
+        return any(one.cluster_id in self.tables.inhabited for one in self.inside(cluster))
+
+    def inside(self, cluster: Cluster) -> list[Cluster]:
         """A cluster and all clusters below it, parents first."""
         found = {cluster.cluster_id: cluster}
         for one in self.tables.clusters:
@@ -182,16 +184,21 @@ def _processes(tables: Tables, done: Replayed, tree: _Tree, now: int) -> None:
     with_runs = {run.job_id for run in done.runs.values()}
     for job_id in tables.running.keys() - with_runs:
         job = tables.running[job_id]
-        done.mend(5, f"ended job {job.submission_id}: it has no process", _lost(job, ledger, tree, now))
+        done.mend(5, f"ended job {job.submission_id}: it has no process", *_lost(job, ledger, tree, now))
 
 
-def _lost(job: RunningJob, ledger: Ledger, tree: _Tree, now: int) -> JobEnded:
+def _lost(job: RunningJob, ledger: Ledger, tree: _Tree, now: int) -> Iterator[Change]:
     """The end of a running job without a run: FAILED ``ProcessLost``, because its outcome is unknown."""
     removed, cluster = None, ledger.clusters.get(job.cluster_id)
-    if cluster is not None and cluster.kind == JOB and not ledger.subclusters.get(job.cluster_id):
-        removed = tree.removal(cluster, silent=True)
-        ledger.remove_cluster(job.cluster_id)
-    return JobEnded(
+    for one in reversed(tree.inside(cluster)) if cluster is not None and cluster.kind == JOB else ():
+        if one.cluster_id in ledger.clusters and not tree.is_kept(one):
+            removal = tree.removal(one, silent=one is cluster)
+            ledger.remove_cluster(one.cluster_id)
+            if one is cluster:
+                removed = removal
+            else:
+                yield removal
+    yield JobEnded(
         now, job.job_id, job.submission_id, job.array_id, job.cluster_id, "end", jb.FAILED, jb.PROCESS_LOST,
         "its process is not known any more", None, removed,
     )  # fmt: skip

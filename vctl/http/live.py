@@ -27,7 +27,7 @@ def _add(kind: streams.Kind, one: str, watched: type[documents.Document]) -> Non
     async def wait(
         request: Request, ref: Annotated[str, Path(alias=one)], timeout_s: Seconds = 20
     ) -> dict[str, Any]:
-        over, form = await streams.wait_for(server_of(request), kind, ref, timeout_s)
+        over, form = await streams.wait_for(server_of(request), kind, ref, timeout_s, request.is_disconnected)
         return {"over": over, one: form}
 
     async def logs(
@@ -70,7 +70,7 @@ _add(streams.TASKS, "task", documents.WatchedTask)
 )
 async def wait_until_gone(request: Request, cluster: str, timeout_s: Seconds = 20) -> dict[str, Any]:
     """``{"gone": true}`` as soon as a cluster that is to be removed is gone."""
-    return await streams.wait_until_gone(server_of(request), cluster, timeout_s)
+    return await streams.wait_until_gone(server_of(request), cluster, timeout_s, request.is_disconnected)
 
 
 @router.get(

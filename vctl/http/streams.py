@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,8 @@ from vctl.store import feed
 from vctl.store.store import Row, Store
 
 Form = Mapping[str, Any]
+IsGone = Callable[[], Awaitable[bool]]
+"""Asks whether the client has disconnected."""
 
 LOOK_EVERY_S = 0.1
 """Seconds between reads of a growing log; commits are noticed at once."""
@@ -113,15 +115,17 @@ async def _quietly(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield block
 
 
-async def wait_for(server: Server, kind: Kind, name: str, timeout_s: float) -> tuple[bool, Form | None]:
-    """Whether a job or task is over, and its JSON form; at its end, or after the timeout."""
+async def wait_for(
+    server: Server, kind: Kind, name: str, timeout_s: float, is_gone: IsGone
+) -> tuple[bool, Form | None]:
+    """Whether a job or task is over, and its JSON form; at its end, after the timeout, or without a client."""
     ref = _ref(await server.read(lambda store: kind.get(store, name)))
     give_up = time.monotonic() + timeout_s
     while True:
         ticket = server.changes.ticket()
         form = await server.read(lambda store: kind.look(store, ref))
         left_s = give_up - time.monotonic()
-        if (over := kind.is_over(form)) or server.changes.ended:
+        if (over := kind.is_over(form)) or server.changes.ended or await is_gone():
             return over, form
         await _see_to_it(server)
         if left_s <= 0:
@@ -129,14 +133,16 @@ async def wait_for(server: Server, kind: Kind, name: str, timeout_s: float) -> t
         await within(ticket, min(left_s, SAFETY_S))
 
 
-async def wait_until_gone(server: Server, cluster_id: str, timeout_s: float) -> dict[str, Any]:
-    """``{gone}``: whether a cluster is deleted; at its end, or after the timeout."""
+async def wait_until_gone(
+    server: Server, cluster_id: str, timeout_s: float, is_gone: IsGone
+) -> dict[str, Any]:
+    """``{gone}``: whether a cluster is deleted; at its end, after the timeout, or without a client."""
     give_up = time.monotonic() + timeout_s
     while True:
         ticket = server.changes.ticket()
         form = await server.read(lambda store: _after_sweep(store, cluster_id))
         left_s = give_up - time.monotonic()
-        if form is None or left_s <= 0 or server.changes.ended:
+        if form is None or left_s <= 0 or server.changes.ended or await is_gone():
             return {"gone": form is None}
         await _see_to_it(server)
         await within(ticket, min(left_s, SAFETY_S))

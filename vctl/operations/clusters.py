@@ -161,8 +161,10 @@ def delete(
     here: Here,
     cluster_id: Id,
     *,
-    drain: Annotated[bool, Opt("--drain", help="Refuse new jobs, let queued and running ones end.")] = False,
-    force: Annotated[bool, Opt("--force", help="Stop its jobs and tasks first.")] = False,
+    drain: Annotated[
+        bool, Opt("--drain", lasts=True, help="Refuse new jobs, let queued and running ones end.")
+    ] = False,
+    force: Annotated[bool, Opt("--force", lasts=True, help="Stop its jobs and tasks first.")] = False,
 ) -> "RemovedCluster":
     """Delete a virtual cluster; its nodes go back to its parent."""
     return ops.clusters.delete(here.store, cluster_id, drain=drain, force=force)

@@ -18,7 +18,7 @@ from vctl.engine.rules.leases import granted
 from vctl.engine.rules.nodes import leases_settled
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError, param
 from vctl.ops import feasible
-from vctl.ops.cluster_views import blockers_of, cluster_row, in_use
+from vctl.ops.cluster_views import blockers_of, check_revision, cluster_row, in_use
 from vctl.ops.leases import check_lending
 from vctl.scheduler.elasticity import Grow, flexible_parts
 from vctl.scheduler.feasibility import ever
@@ -55,6 +55,7 @@ class Wanted:
     spec: ClusterSpec | None = None
     borrow_limit: Amounts | None = None
     lending_limit: Amounts | None = None
+    queue: Mapping[str, object] | None = None
 
 
 def create(
@@ -165,22 +166,17 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
 
 def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> None:
     """Refuse a stale revision, a change of ``divisible``, and a change between whole nodes and slices."""
-    if revision is not None and revision != old.revision:
-        raise Conflict(
-            f"The revision ({revision}) is expired, the latest revision of the virtual cluster {old.cluster_id} is"
-            f" {old.revision}",
-            fix="look at it again, then repeat the update with its revision",
-            details={"revision": str(old.revision)},
-        )
+    check_revision(old.cluster_id, old.revision, revision)
     if wanted.divisible is not None and wanted.divisible != old.divisible:
         raise Conflict(
             f"The requested attributes are incompatible with virtual cluster {old.cluster_id}. expect:"
             f" ({str(old.divisible).lower()}), actual: ({str(wanted.divisible).lower()}).",
             fix="a cluster keeps its kind; make another one",
         )
-    if wanted.spec is None and wanted.borrow_limit is None and wanted.lending_limit is None:
+    if (wanted.spec, wanted.borrow_limit, wanted.lending_limit, wanted.queue) == (None,) * 4:
         raise BadSpec(
-            "nothing to update", fix=f"give {param('replica_sets')}, {param('spec')}=JSON or a limit"
+            "nothing to update",
+            fix=f"give {param('replica_sets')}, {param('spec')}=JSON, a limit or a setting",
         )
     if wanted.spec is not None:
         _check_form(old, wanted.spec)

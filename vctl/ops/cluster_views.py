@@ -49,6 +49,16 @@ def no_cluster(cluster_id: str, known: Iterable[Row], kind: str = "virtual") -> 
     )
 
 
+def check_revision(cluster_id: str, latest: int, given: int | None) -> None:
+    """Refuse an update that was made for an earlier revision than the latest one."""
+    if given is not None and given != latest:
+        raise Conflict(
+            f"The revision ({given}) is expired, the latest revision of the virtual cluster {cluster_id} is {latest}",
+            fix="look at it again, then repeat the update with its revision",
+            details={"revision": str(latest)},
+        )
+
+
 def logical_row(store: Store, cluster_id: str) -> Row:
     """The row of a logical cluster; the errors have the words of ant-ray's management API."""
     row = cluster_row(store, cluster_id, "logical")
@@ -143,7 +153,7 @@ def _primary_form(store: Store) -> ClusterForm:
         "parent_id": None,
         "kind": "primary",
         "divisible": True,
-        "revision": 0,
+        "revision": settings.primary_revision(store),
         "spec": {},
         "replica_sets": dict(Counter(node["template_id"] for node in instances.values())),
         "node_instances": instances,

@@ -18,6 +18,7 @@ from vctl.ops import forms, nodes, rights
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import (
     blockers_of,
+    check_revision,
     cluster_form,
     cluster_row,
     get_cluster,
@@ -80,7 +81,7 @@ def create(
         made = changes.create(
             store, cluster_id, wanted, parent_id=parent, owner=nodes.author(), detach=detach
         )
-        _set_queue(store, made.cluster_id, settled)
+        _set_queue(store, made, settled)
         return get_cluster(store, made.cluster_id)
 
 
@@ -98,12 +99,16 @@ def update(
 ) -> ClusterForm:
     """Bring a cluster to a wanted state, completely or not at all. ``revision`` None means the current revision."""
     settled = _queue_changes(queue)
-    given = (divisible, spec, replica_sets, revision, borrow_limit, lending_limit)
-    if settled and all(value is None for value in given):
-        return _update_queue(store, cluster_id, settled)
+    others = (divisible, spec, replica_sets, borrow_limit, lending_limit)
+    if full_cluster_id(cluster_id) == PRIMARY and settled and all(one is None for one in others):
+        return _update_primary(store, settled, revision)
     _check_changed_id(cluster_id, "created or updated")
-    wanted = Wanted(divisible, _contents(cluster_id, spec, replica_sets), borrow_limit, lending_limit)
+    wanted = Wanted(
+        divisible, _contents(cluster_id, spec, replica_sets), borrow_limit, lending_limit, settled or None
+    )
     rights.check_cluster(store, cluster_id)
+    if settled:
+        _check_has_queue(rows.cluster(cluster_row(store, cluster_id)))
     nodes.join(store)
     if JOB_MARK in cluster_id:
         from vctl.ops import private_rays
@@ -112,25 +117,19 @@ def update(
             store, cluster_id, lambda: changes.update(store, cluster_id, wanted, revision=revision)
         )
     with store.transaction():
-        changes.update(store, cluster_id, wanted, revision=revision)
-        _set_queue(store, cluster_id, settled)
+        updated = changes.update(store, cluster_id, wanted, revision=revision)
+        _set_queue(store, updated, settled)
         return get_cluster(store, cluster_id)
 
 
-def _update_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> ClusterForm:
-    """Change only the queue settings of a cluster, which may be the primary. The revision stays."""
-    cluster_id = resolve(cluster_id)
-    rights.check_cluster(store, cluster_id)
+def _update_primary(store: Store, settled: Mapping[str, object], revision: int | None) -> ClusterForm:
+    """Change the queue settings of the primary, of which nothing else can change."""
+    rights.check_cluster(store, PRIMARY)
     with store.transaction():
-        if cluster_id != PRIMARY:
-            _check_changed_id(cluster_id, "created or updated")
-            if (row := cluster_row(store, cluster_id))["kind"] != LOGICAL:
-                raise BadSpec(
-                    f"{cluster_text(cluster_id)} is a {row['kind']} cluster: it has no queue",
-                    fix="name a logical one",
-                )
-        _set_queue(store, cluster_id, settled)
-        return get_cluster(store, cluster_id)
+        check_revision(PRIMARY, settings.primary_revision(store), revision)
+        policy = replace(settings.queue_of(store, PRIMARY), **settled)  # type: ignore[arg-type]
+        store.emit(QueueChanged(PRIMARY, policy, store.next_revision()))
+        return get_cluster(store, PRIMARY)
 
 
 def _queue_changes(queue: Mapping[str, object] | None) -> Mapping[str, object]:
@@ -141,10 +140,19 @@ def _queue_changes(queue: Mapping[str, object] | None) -> Mapping[str, object]:
     return parse_queue(queue)
 
 
-def _set_queue(store: Store, cluster_id: str, settled: Mapping[str, object]) -> None:
+def _set_queue(store: Store, cluster: Cluster, settled: Mapping[str, object]) -> None:
     if settled:
-        policy = replace(settings.queue_of(store, cluster_id), **settled)  # type: ignore[arg-type]
-        store.emit(QueueChanged(cluster_id, policy))
+        _check_has_queue(cluster)
+        policy = replace(settings.queue_of(store, cluster.cluster_id), **settled)  # type: ignore[arg-type]
+        store.emit(QueueChanged(cluster.cluster_id, policy))
+
+
+def _check_has_queue(cluster: Cluster) -> None:
+    if cluster.kind != LOGICAL:
+        raise BadSpec(
+            f"{cluster_text(cluster.cluster_id)} is a {cluster.kind} cluster: it has no queue",
+            fix="name a logical one",
+        )
 
 
 def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = False) -> RemovedCluster:

@@ -93,10 +93,7 @@ def parse_cluster_spec(
     counts = parse_replica_sets(*fields[REPLICAS], cluster_id=cluster_id) if REPLICAS in fields else {}
     groups = _groups(*fields[FIXED], rules) if FIXED in fields else ()
     _check_number(groups, counts, path, logical=logical)
-    least, most = (
-        parse_resources(_without_nulls(fields[name][0]), fields[name][1], units) if name in fields else {}
-        for name in (MIN, MAX)
-    )
+    least, most = (parse_resources(*fields[name], units) if name in fields else {} for name in (MIN, MAX))
     for name in least:
         if name in most and least[name] > most[name]:
             raise refuse(
@@ -117,11 +114,6 @@ def parse_cluster_spec(
     named = bool(groups or any(counts.values()) or (logical and REPLICAS in fields))
     flexible = MIN in fields or MAX in fields or not named
     return ClusterSpec(least, most or None, groups, counts, flexible)
-
-
-def _without_nulls(value: object) -> object:
-    """A minimum or maximum without the names whose value is null."""
-    return {name: v for name, v in value.items() if v is not None} if isinstance(value, Mapping) else value
 
 
 def _fields(

@@ -104,6 +104,10 @@ def as_text(value: object, path: str, what: str) -> str:
 
 def as_count(value: object, path: str, what: str, *, most: int) -> int:
     """The value as a whole number from 0 to ``most``."""
+    if value is None:
+        raise refuse(
+            path, f"{what} must be a whole number, not null", "write a number, or leave the name out"
+        )
     if isinstance(value, bool) or not isinstance(value, int):
         raise refuse(path, f"{what} must be a whole number, not {show(value)}", "write a number such as 1")
     if value < 0:

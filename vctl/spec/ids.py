@@ -45,7 +45,7 @@ def resolve_cluster_id(cluster_id: str, path: str = "") -> str:
     if not cluster_id:
         raise refuse(path, "the virtual cluster id is empty", f"write an id, or {PRIMARY_ALIAS}")
     cluster_id = full_cluster_id(cluster_id)
-    if len(cluster_id) > 1024 or not all(_is_part(part) for part in cluster_id.split(JOB_MARK)):
+    if len(cluster_id) > 1024 or not all(is_id(part) for part in cluster_id.split(JOB_MARK)):
         raise refuse(
             path, f"{show(cluster_id)} is not a virtual cluster id", "see `vctl vc list` for the ids"
         )
@@ -59,8 +59,9 @@ def full_cluster_id(cluster_id: str) -> str:
     return cluster_id
 
 
-def _is_part(part: str) -> bool:
-    return bool(re.match(SUBMISSION_PATTERN, part))
+def is_id(text: str) -> bool:
+    """Whether a text has the form of the id of a node or a job, or of a part of the id of a cluster."""
+    return bool(re.match(SUBMISSION_PATTERN, text))
 
 
 def check_submission_id(submission_id: str, path: str = "--submission-id") -> str:

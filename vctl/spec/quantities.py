@@ -209,6 +209,8 @@ def parse_resources(
     for name, given in document.items():
         here = child(path, name)
         check_resource_name(name, here, unit_names)
+        if given is None:
+            raise refuse(here, "null is no amount", "write a number, or leave the name out")
         amounts[name] = parse_memory(given, here) if name in SIZES else _number_only(given, here)
         if name in unit_names:
             check_unit_amount(name, amounts[name], here, totals=totals)

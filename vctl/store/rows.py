@@ -22,7 +22,7 @@ from vctl.core.tasks import PENDING_ARGS, Task
 dumps, loads = compact.dumps, json.loads
 BORROW, LENDING, STOPPED, QUEUE = "borrow_limit", "lending_limit", "stopped", "queue"
 """The keys of the column ``settings`` of a cluster: limits, why it is stopped, how its queue is served."""
-PRIMARY_QUEUE = "primary_queue"
+PRIMARY_QUEUE, PRIMARY_REVISION = "primary_queue", "primary_revision"
 """The key in ``meta`` of the queue settings of the primary cluster, which has no row of its own."""
 
 

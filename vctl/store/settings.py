@@ -6,10 +6,19 @@ from typing import Any
 
 from vctl.core.clusters import PRIMARY
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
-from vctl.store.rows import BORROW, LENDING, PRIMARY_QUEUE, QUEUE, STOPPED, loads, queue_policy
+from vctl.store.rows import (
+    BORROW,
+    LENDING,
+    PRIMARY_QUEUE,
+    PRIMARY_REVISION,
+    QUEUE,
+    STOPPED,
+    loads,
+    queue_policy,
+)
 from vctl.store.store import Store
 
-__all__ = ["BORROW", "LENDING", "STOPPED", "of", "queue_of", "queues"]
+__all__ = ["BORROW", "LENDING", "STOPPED", "of", "primary_revision", "queue_of", "queues"]
 
 
 def of(text: str) -> dict[str, Any]:
@@ -24,6 +33,11 @@ def queue_of(store: Store, cluster_id: str) -> QueuePolicy:
         return queue_policy(store.recall(PRIMARY_QUEUE) or {})
     text = store.value("SELECT settings FROM clusters WHERE cluster_id = ?", cluster_id)
     return queue_policy(of(str(text or "{}")).get(QUEUE, {}))
+
+
+def primary_revision(store: Store) -> int:
+    """The revision of the primary: of its last update, 0 before the first one."""
+    return int(store.recall(PRIMARY_REVISION) or 0)
 
 
 def queues(store: Store) -> dict[str, QueuePolicy]:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 from vctl import cli
 from vctl.cli import queue_options
 from vctl.cli.call import Call
+from vctl.cli.command_client import INTERRUPTED
 from vctl.cli.commands.objects import listed
-from vctl.cli.common import CHANGES, INTERRUPTED, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster, place
+from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster, place
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single, single_by
 from vctl.core.jobs import RUNNING
@@ -70,8 +71,7 @@ def update(
     The queue settings can be changed too; of the primary cluster only they can.
     """
     data = clusters.update(call.backend, **wanted or {}, queue=queue_options.queue_of(queue))
-    revision = "" if data["kind"] == "primary" else f", revision {data['revision']}"  # the primary has none
-    return _changed(data, f"updated{revision}")
+    return _changed(data, f"updated, revision {data['revision']}")
 
 
 def _admission(cluster: Data) -> Answer:
@@ -89,7 +89,7 @@ shows(clusters.resume, _admission, "vctl vc resume team-a", common=CHANGES)
 def delete(
     call: Call,
     wanted: Annotated[Given, Together.of(clusters.delete)],
-    no_wait: Annotated[bool, Opt("--no-wait", help="Return before it is empty.")] = False,
+    no_wait: Annotated[bool, Opt("--no-wait", lasts=False, help="Return before it is empty.")] = False,
 ) -> Answer:
     """Delete a virtual cluster; its nodes go back to its parent."""
     given = wanted or {}

@@ -10,7 +10,9 @@ from vctl.cli.output import Answer, done, single
 from vctl.operations import jobs
 from vctl.operations.params import Given, Opt, Together
 
-NoWait = Annotated[bool, Opt("-d", "--detach", "--no-wait", help="Print the submission id and return.")]
+NoWait = Annotated[
+    bool, Opt("-d", "--detach", "--no-wait", lasts=False, help="Print the submission id and return.")
+]
 StopOnInterrupt = Annotated[
     bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
 ]
@@ -24,6 +26,7 @@ StopOnInterrupt = Annotated[
     ', {"resources": {"GPU": 1}}], "scheduling_policy": "STRICT_SPREAD"}]}\' -- ./run.sh',
     common=(NO_LOCAL_NODE, *CHANGES),
     own_words=True,
+    lasts=True,
 )
 def submit(
     call: Call,
@@ -60,14 +63,20 @@ def submit(
         ),
     ] = None,
     stdin: Annotated[
-        bool, Opt("--stdin", help="Pass standard input on to the command; Ctrl-C then stops the job.")
+        bool,
+        Opt("--stdin", lasts=True, help="Pass standard input on to the command; Ctrl-C then stops the job."),
     ] = False,
     terminal: Annotated[
-        bool, Opt("--pty", help="Connect the command to this terminal, as `vctl shell` does.")
+        bool, Opt("--pty", lasts=True, help="Connect the command to this terminal, as `vctl shell` does.")
     ] = False,
     no_wait: NoWait = False,
     dry_run: Annotated[
-        bool, Opt("--dry-run", help="Show whether and where the job would start, without submitting it.")
+        bool,
+        Opt(
+            "--dry-run",
+            lasts=False,
+            help="Show whether and where the job would start, without submitting it.",
+        ),
     ] = False,
     stop_on_interrupt: StopOnInterrupt = False,
     progress: WithProgress = False,
@@ -106,7 +115,11 @@ def submit(
 
 
 @command(
-    "job rerun", "vctl job rerun last", "vctl job rerun train-1 --no-wait", common=(NO_LOCAL_NODE, *CHANGES)
+    "job rerun",
+    "vctl job rerun last",
+    "vctl job rerun train-1 --no-wait",
+    common=(NO_LOCAL_NODE, *CHANGES),
+    lasts=True,
 )
 def rerun(
     call: Call,

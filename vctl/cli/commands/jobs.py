@@ -54,7 +54,13 @@ def logs(
     call: Call,
     job: jobs.JobRef,
     follow: Annotated[
-        bool, Opt("-f", "--follow", help="Follow the output until the job ends, and return its exit code.")
+        bool,
+        Opt(
+            "-f",
+            "--follow",
+            lasts=True,
+            help="Follow the output until the job ends, and return its exit code.",
+        ),
     ] = False,
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
     progress: WithProgress = False,
@@ -63,12 +69,16 @@ def logs(
     return cli.waiting.print_log(call, cli.waiting.JOBS, job, follows=follow, tail=tail, progress=progress)
 
 
-@command("job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES)
+@command(
+    "job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES, lasts=True
+)
 def stop(
     call: Call,
     jobs_: jobs.Jobs,
     grace_s: jobs.Grace = None,
-    no_wait: Annotated[bool, Opt("--no-wait", help="Return before the processes have ended.")] = False,
+    no_wait: Annotated[
+        bool, Opt("--no-wait", lasts=False, help="Return before the processes have ended.")
+    ] = False,
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
     # an unknown id stops none of them, and a job that is named twice is stopped once
@@ -101,7 +111,9 @@ def each(items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 
     return output.each("JobList", "submission_id", items, sentence, code=code)
 
 
-@command("job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES)
+@command(
+    "job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES, lasts=True
+)
 def wait(
     call: Call, jobs_: jobs.Jobs, timeout_s: Timeout = None, progress: WithProgress = False
 ) -> Answer | int:

@@ -20,6 +20,7 @@ from vctl.operations.params import Arg, Opt
     "vctl serve --host 0.0.0.0 --port 8265 --token-file ~/vctl.token",
     "vctl serve --uds /run/user/1000/vctl.sock",
     common=(NO_LOCAL_NODE, *CHANGES),
+    lasts=True,
 )
 def serve(
     call: Call,

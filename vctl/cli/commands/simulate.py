@@ -29,6 +29,7 @@ MODELS = ("lublin",)
     "vctl simulate --since 7d --nodes 12",
     "vctl simulate --model lublin --jobs 2000 --nodes 256 --limit-factor 2 --policy fifo/strict",
     common=(OUTPUT, NO_HEADER, COLOR, HOME),
+    lasts=True,
 )
 def simulate(
     call: Call,

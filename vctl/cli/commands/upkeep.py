@@ -29,6 +29,7 @@ File = Annotated[str, Arg("FILE", help="The backup.", complete="file")]
     "vctl daemon --status",
     "vctl daemon --stop",
     common=(NO_LOCAL_NODE, *CHANGES),
+    lasts=True,
 )
 def daemon(
     call: Call,
@@ -108,10 +109,10 @@ def _replay(data: Data) -> Answer:
     return single(data, "replay", draw)
 
 
-shows(upkeep.replay, _replay, "vctl replay --dry-run", "vctl replay -o json", common=CHANGES)
+shows(upkeep.replay, _replay, "vctl replay --dry-run", "vctl replay -o json", common=CHANGES, lasts=True)
 
 
-@command("doctor", "vctl doctor", "vctl doctor --prove -o json", common=CHANGES)
+@command("doctor", "vctl doctor", "vctl doctor --prove -o json", common=CHANGES, lasts=True)
 def doctor(
     call: Call,
     prove: Annotated[bool, Opt("--prove", help="Check every rule again from the raw tables.")] = False,
@@ -137,7 +138,7 @@ def _refuse_remote(call: Call, problem: str) -> None:
         raise NotPermitted(problem, fix="run it there, with VCTL_ADDRESS unset")
 
 
-@command("backup", "vctl backup state.db", common=CHANGES)
+@command("backup", "vctl backup state.db", common=CHANGES, lasts=True)
 def backup(call: Call, file: File) -> Answer:
     """Write a copy of the state to a file, while jobs run."""
     path = Path(os.path.abspath(file))
@@ -146,7 +147,7 @@ def backup(call: Call, file: File) -> Answer:
     return done(data, path, f"backup written to {path}")
 
 
-@command("restore", "vctl restore state.db", common=CHANGES)
+@command("restore", "vctl restore state.db", common=CHANGES, lasts=True)
 def restore(call: Call, file: File) -> Answer:
     """Replace the state with a backup; no scheduler may be running."""
     path = Path(os.path.abspath(file))
@@ -169,5 +170,5 @@ def _pruned(data: "Pruned") -> Answer:
 
 shows(
     upkeep.prune, _pruned,
-    "vctl prune --older-than 30d", "vctl prune --older-than 12h --dry-run", common=CHANGES,
+    "vctl prune --older-than 30d", "vctl prune --older-than 12h --dry-run", common=CHANGES, lasts=True,
 )  # fmt: skip

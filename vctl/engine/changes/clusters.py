@@ -79,6 +79,8 @@ class QueueChanged(Change):
 
     cluster_id: str
     queue: QueuePolicy
+    revision: int = 0
+    """The new revision of the primary; that of any other cluster comes with a ``ClusterChanged``."""
 
     @property
     def given(self) -> dict[str, Any]:

@@ -243,7 +243,8 @@ def _requeued(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
 def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> Iterator[Change]:
     job_id = job.job_id
     waits = bool(state.tasks.waiting_of.get(job_id))
-    is_empty = not (state.runs_of_job.get(job_id) or waits or state.ledger.outlives_job(job.cluster_id))
+    below = state.ledger.below(job.cluster_id)
+    is_empty = not (state.runs_of_job.get(job_id) or waits or any(map(state.ledger.outlives_job, below)))
     removed = (yield from _removal(state, job.cluster_id)) if is_empty else None
     preempted = preemption.loss(state, job, outcome, now) if outcome.reason == jb.PREEMPTED else None
     yield JobEnded(
@@ -262,15 +263,35 @@ def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
 
 
 def _leave(state: SchedulerState, job_id: int, cluster_id: str | None) -> Iterator[Change]:
-    """Remove the cluster of a job that is over, or mark it as detached while detached work lives in it."""
-    is_worked_in = bool(state.runs_of_job.get(job_id) or state.tasks.waiting_of.get(job_id))
-    if cluster_id is not None:
-        if is_worked_in or state.ledger.outlives_job(cluster_id):
+    """Remove the clusters of a job that is over, except those that must stay; mark its own as detached if it does."""
+    cluster = None if cluster_id is None else state.ledger.clusters.get(cluster_id)
+    if cluster_id is not None and cluster is not None and cluster.kind == JOB:
+        for one in left_behind(state, cluster_id):
+            yield state.removal_of(one, silent=one == cluster_id)
+        if cluster_id in state.ledger.clusters and not cluster.detached:
             yield ClusterDetached(cluster_id)
-        else:
-            yield from _destroy(state, cluster_id)
-    if not is_worked_in:
+    if not (state.runs_of_job.get(job_id) or state.tasks.waiting_of.get(job_id)):
         yield from objects.drop(state, job_id)
+
+
+def left_behind(state: SchedulerState, cluster_id: str) -> list[str]:
+    """Those of a job cluster and its sub-clusters that end with the job, which is over; children first.
+
+    The others are detached, or a task that outlives the job is in them, or they contain such a cluster.
+    """
+    ledger, stay, found = state.ledger, set[str](), list[str]()
+    lived_in = {task.cluster_id for task in state.tasks.of_job(int(ledger.clusters[cluster_id].job or 0))}
+    for one in reversed([cluster_id, *ledger.below(cluster_id)]):
+        if (
+            ledger.outlives_job(one)
+            or one in lived_in
+            or any(vnode_id in ledger.homes for vnode_id in ledger.members.get(one, ()))
+            or not stay.isdisjoint(ledger.subclusters.get(one, ()))
+        ):
+            stay.add(one)
+        else:
+            found.append(one)
+    return found
 
 
 def _destroy(state: SchedulerState, cluster_id: str) -> Iterator[Change]:

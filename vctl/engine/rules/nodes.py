@@ -25,7 +25,7 @@ from vctl.engine.changes import (
     NodesPublished,
     VNodesChanged,
 )
-from vctl.engine.rules import stops
+from vctl.engine.rules import ends, stops
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import NodeSilent, Stimulus
@@ -159,17 +159,11 @@ def _announced(ledger: Ledger, cluster_id: str, parts: list[Replaced]) -> Iterat
 
 
 def over(state: SchedulerState) -> Iterator[Change]:
-    """Remove job clusters whose job is over and in which no detached work is left."""
-    ledger = state.ledger
-    for cluster_id in [one.cluster_id for one in ledger.clusters.values() if one.kind == JOB]:
-        cluster = ledger.clusters.get(cluster_id)
-        job_id = int(cluster.job or 0) if cluster is not None else 0
-        if cluster is None or state.runs_of_job.get(job_id) or job_id in state.running.jobs:
-            continue
-        inside = [cluster_id, *ledger.below(cluster_id)]
-        if not ledger.outlives_job(cluster_id) and not any(_is_inhabited(state, one) for one in inside):
-            for one in reversed(inside):
-                yield state.removal_of(one)
+    """Remove the clusters of jobs that are over, except those in which something detached is left."""
+    for cluster in [one for one in state.ledger.clusters.values() if one.kind == JOB]:
+        if int(cluster.job or 0) not in state.running.jobs:
+            for cluster_id in ends.left_behind(state, cluster.cluster_id):
+                yield state.removal_of(cluster_id)
 
 
 def _is_inhabited(state: SchedulerState, cluster_id: str) -> bool:

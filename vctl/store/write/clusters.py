@@ -10,7 +10,7 @@ from vctl.core.clusters import PRIMARY, Cluster, VNode
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import CLUSTER, LEASE
 from vctl.store import moves, rows
-from vctl.store.rows import BORROW, LENDING, PRIMARY_QUEUE, QUEUE, STOPPED, dumps
+from vctl.store.rows import BORROW, LENDING, PRIMARY_QUEUE, PRIMARY_REVISION, QUEUE, STOPPED, dumps
 from vctl.store.write.table import insert, writes
 
 CLUSTER_COLUMNS = (
@@ -89,7 +89,8 @@ def _moved(db: sqlite3.Connection, moved: Sequence[ch.ClusterMoved]) -> None:
 def _queues_changed(db: sqlite3.Connection, changed: Sequence[ch.QueueChanged]) -> None:
     for one in changed:
         if one.cluster_id == PRIMARY:
-            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PRIMARY_QUEUE, dumps(one.given)))
+            kept = ((PRIMARY_QUEUE, dumps(one.given)), (PRIMARY_REVISION, dumps(one.revision)))
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", kept)
         else:
             _change_settings(db, one.cluster_id, {QUEUE: one.given})
 
