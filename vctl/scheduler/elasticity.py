@@ -29,7 +29,7 @@ class Grow:
     lender_id: str | None = None
     lent: Mapping[str, int] = field(default_factory=dict)
     returns: Lease | None = None
-    """The lease, before the step, of which it returns an idle part: the virtual node of its borrower gets smaller."""
+    """The lease of which the step returns an idle part: the virtual node of its borrower gets smaller."""
     lends: str | None = None
     """The lender of a loan that goes out of the cluster of this step: this cluster, or one below it."""
     is_removal: bool = False
@@ -41,19 +41,19 @@ class Grow:
         old = {} if self.before is None else self.before.allocation.amounts
         return {n: a for n, a in subtract(self.after.allocation.amounts, old).items() if a}
 
-    @property
-    def left(self) -> Lease | None:
-        """What is left of the lease of which the step returns a part; without amounts it is over."""
+    def lease_after(self, leases: Mapping[int, Lease], sign: int = 1) -> Lease | None:
+        """The lease of which the step returns a part, once it is applied (``sign`` -1: reverted)."""
         if self.returns is None:
             return None
-        amounts = add(self.returns.amounts, self.gained)  # a loss
-        return replace(self.returns, amounts={name: amount for name, amount in amounts.items() if amount > 0})
+        lease = leases.get(self.returns.lease_id, replace(self.returns, amounts={}))
+        amounts = add(lease.amounts, {name: sign * amount for name, amount in self.gained.items()})  # a loss
+        return replace(lease, amounts={name: amount for name, amount in amounts.items() if amount})
 
 
 def apply_growth(ledger: Ledger, grow: Grow) -> None:
     """Apply a step to a ledger. The gain is for one job, so no node counts as joined for others."""
-    if (left := grow.left) is not None:
-        ledger.put_lease(left)
+    if (lease := grow.lease_after(ledger.leases)) is not None:
+        ledger.put_lease(lease)
     if grow.is_removal:
         ledger.release(grow.after.vnode_id)
     elif grow.before is None:
@@ -64,8 +64,8 @@ def apply_growth(ledger: Ledger, grow: Grow) -> None:
 
 def revert_growth(ledger: Ledger, grow: Grow) -> None:
     """Undo ``apply_growth``."""
-    if grow.returns is not None:
-        ledger.put_lease(grow.returns)
+    if (lease := grow.lease_after(ledger.leases, -1)) is not None:
+        ledger.put_lease(lease)
     if grow.before is None:
         ledger.release(grow.after.vnode_id)
     elif grow.is_removal:
@@ -86,7 +86,8 @@ def growth_fits(ledger: Ledger, grow: Grow) -> bool:
         lent = difference(grow.before.allocation, grow.after.allocation)  # a step that returns or lends
         if grow.is_removal and is_used(ledger, grow.after.vnode_id):
             return False
-        if grow.returns is not None and ledger.leases.get(grow.returns.lease_id) != grow.returns:
+        lease = grow.lease_after(ledger.leases)
+        if lease is not None and any(amount < 0 for amount in lease.amounts.values()):
             return False
         most = above_its_minimum(ledger, cluster) if grow.returns is not None else lendable(ledger, cluster)
         return within(lent.amounts, most) and ledger.capacities[grow.after.vnode_id].fits_exactly(lent)

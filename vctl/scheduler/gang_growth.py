@@ -82,7 +82,7 @@ def place_with_growth(
         undo(ledger, moves)
         return found
     steps, placed = growth_for(*found, entry)
-    return [*_needed(ledger, moves, placed), *steps], placed
+    return [*_needed(ledger, moves, placed, steps), *steps], placed
 
 
 def place_loosely(
@@ -107,13 +107,13 @@ def place_loosely(
     return _needed(ledger, moves, found), found
 
 
-def _needed(ledger: Ledger, moves: Sequence[Move], placed: Placed) -> list[Grow]:
+def _needed(ledger: Ledger, moves: Sequence[Move], placed: Placed, steps: Sequence[Grow] = ()) -> list[Grow]:
     """Put back in the ledger what moved and a place does not need; returns the steps of the rest."""
     if not moves:
         return []
     for piece in placed.pieces:
         ledger.capacities[piece.parent_vnode_id].take_exactly(piece.allocation)
-    kept = put_back(ledger, moves)
+    kept = put_back(ledger, moves, steps)
     for piece in placed.pieces:
         ledger.capacities[piece.parent_vnode_id].give_back(piece.allocation)
     return kept

@@ -201,10 +201,28 @@ def undo(ledger: Ledger, moves: Sequence[Move]) -> None:
             revert_growth(ledger, step)
 
 
-def put_back(ledger: Ledger, moves: Sequence[Move]) -> list[Grow]:
-    """Revert the moves whose part nobody has taken meanwhile, the last first; returns the steps of the rest."""
-    kept = [steps for steps in reversed(moves) if not _is_reverted(ledger, steps)]
-    return [step for steps in reversed(kept) for step in steps]
+def put_back(ledger: Ledger, moves: Sequence[Move], steps: Sequence[Grow] = ()) -> list[Grow]:
+    """Revert the moves whose part nobody has taken meanwhile, the last first; returns the steps of the rest.
+
+    ``steps``: the growth that followed. A cluster that lends by it, or by a loan that stays, takes nothing back of
+    that resource: else it would lend and borrow the same.
+    """
+    kept: list[Move] = []
+    lent = {name for step in steps for name in _lent(step)}
+    for move in reversed(moves):
+        returns = move[0].returns is not None
+        back = {(step.after.cluster_id, name) for step in move for name in step.gained}
+        if (returns and back & lent) or not _is_reverted(ledger, move):
+            kept.append(move)
+            lent |= {name for step in move for name in _lent(step)}
+    return [step for move in reversed(kept) for step in move]
+
+
+def _lent(step: Grow) -> list[tuple[str, str]]:
+    """(Cluster, resource) that a step lends."""
+    if step.returns is not None:
+        return []
+    return [(step.after.cluster_id, name) for name, amount in step.gained.items() if amount < 0]
 
 
 def _is_reverted(ledger: Ledger, steps: Move) -> bool:

@@ -93,9 +93,15 @@ def slots_inside(state: SchedulerState, vnode_id: str) -> set[str]:
     return {vnode_id, *(vnode.vnode_id for vnode in there)}
 
 
-def returned(steps: Iterable[Grow]) -> Iterator[LeaseReturned]:
-    """What is left of the leases of which the growth for a start returns a part."""
-    left = {step.left.lease_id: step.left for step in steps if step.left is not None}
+def returned(leases: Mapping[int, Lease], steps: Iterable[Grow]) -> Iterator[LeaseReturned]:
+    """What is left of the leases of which the growth for a start returns parts."""
+    left: dict[int, Lease] = {}
+    for step in steps:
+        if step.returns is not None:
+            known = {step.returns.lease_id: left.get(step.returns.lease_id, leases[step.returns.lease_id])}
+            lease = step.lease_after(known)
+            assert lease is not None
+            left[lease.lease_id] = lease
     for lease in left.values():
         yield LeaseReturned(lease)
 

@@ -141,7 +141,7 @@ def _grow(
             tuple(step.after for step in growth if not step.is_removal),
             for_start=True,
         )
-        yield from leases.returned(growth)
+        yield from leases.returned(state.leases, growth)
         yield from leases.granted(
             state.ledger, growth, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job_id,
             loans=loans,
