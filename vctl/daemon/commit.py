@@ -67,4 +67,10 @@ def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
 
 def leaves_more(plan: Plan, started: int) -> bool:
     """Whether more work may be able to start at once, after ``started`` starts of a plan."""
-    return plan.proposed >= MOST_STARTS or started < plan.proposed or plan.tasks_deferred or plan.unsearched
+    return (
+        plan.proposed >= MOST_STARTS
+        or started < plan.proposed
+        or plan.tasks_deferred
+        or plan.unsearched
+        or plan.has_loans
+    )

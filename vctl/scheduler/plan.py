@@ -154,6 +154,11 @@ class Plan:
         return len(self.starts) + len(self.task_starts)
 
     @property
+    def has_loans(self) -> bool:
+        """Whether clusters borrow for a start: then more may be idle than before, by amounts (``recall``)."""
+        return any(start.growth for start in (*self.starts, *self.task_starts))
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
         return not (

@@ -118,7 +118,7 @@ class Player:
                 self._start(start, plan.trial)
             started += plan.starts
             goes_on = self._preempt(plan)
-            if len(plan.starts) < MOST_STARTS and not goes_on:
+            if len(plan.starts) < MOST_STARTS and not goes_on and not plan.has_loans:
                 return started
 
     def _preempt(self, plan: Plan) -> bool:
