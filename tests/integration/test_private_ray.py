@@ -196,7 +196,7 @@ def raylet_of(rank: int) -> Callable[[Place], list[int]]:
             pid
             for pid in pids(place, ending=b"/raylet")
             if any(
-                word.endswith(f"/{rank}".encode())
+                word.endswith(f".{rank}".encode())
                 for word in processes.command(pid)
                 if b"--node-name=" in word
             )
