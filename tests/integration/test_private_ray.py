@@ -19,8 +19,34 @@ from vctl.runtime import processes
 
 pytestmark = [spec("16.ray"), *WITH_RAY]
 
-LOOK = """
-import json, os, sys, time
+FIND = """
+import json, os, subprocess, sys
+
+FOUND = '''
+import json, os, ray
+found = []
+for address in (None, "auto", None, "auto"):
+    ray.init(address, log_to_driver=False)
+    found.append([ray.get_runtime_context().gcs_address, ray.cluster_resources()["CPU"], os.environ.get("MINE")])
+    ray.shutdown()
+    if len(found) == 2:
+        del os.environ["RAY_ADDRESS"]
+print("found", json.dumps(found))
+'''
+BETWEEN = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+
+
+def find():
+    words = [sys.executable, "-c", BETWEEN, sys.executable, "-c", FOUND]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.partition("found ")[2])
+"""
+"""`find`: the Rays that a process of a process finds, their CPUs, a variable; the last two without RAY_ADDRESS."""
+
+LOOK = (
+    FIND
+    + """
+import time
 from pathlib import Path
 import ray
 
@@ -36,6 +62,9 @@ class Place:
     def node(self):
         return ray.get_runtime_context().get_node_id()
 
+    def find(self):
+        return find()
+
 
 @ray.remote(num_cpus=1)
 def node():
@@ -44,6 +73,9 @@ def node():
 
 actors = [Place.options(name=f"place-{n}").remote() for n in range(2)]
 of_actors = ray.get([actor.node.remote() for actor in actors])
+changed = {"env_vars": {"MINE": "1"}}
+finds = {"a": ray.remote(num_cpus=0, runtime_env=changed)(find), "b": actors[1].find}[me]
+found = ray.get(finds.remote())
 third = Place.remote()
 waits = ray.wait([third.node.remote()], timeout=1)[0]
 for actor in (*actors, third):
@@ -54,6 +86,8 @@ ray.util.remove_placement_group(group)
 seen = {
     "cpus": ray.cluster_resources()["CPU"],
     "labels": [node["Labels"] for node in ray.nodes()],
+    "names": sorted(node["NodeName"] for node in ray.nodes()),
+    "found": found,
     "ids": sorted(node["NodeID"] for node in ray.nodes()),
     "actors": sorted(of_actors),
     "tasks": sorted(set(ray.get([node.remote() for _ in range(4)]))),
@@ -69,6 +103,7 @@ if len(sys.argv) > 3:
 while not (here / f"{other}.seen").exists():
     time.sleep(0.05)
 """
+)
 
 STAY = """
 import pathlib, time
@@ -150,6 +185,8 @@ def test_two_jobs_side_by_side_see_their_own_nodes_alone(boxes: Place) -> None:
             f"kPrimaryClusterID--{name}.0",
             f"kPrimaryClusterID--{name}.1",
         ]
+        assert one["names"] == [f"kPrimaryClusterID##{name}.0", f"kPrimaryClusterID##{name}.1"]
+        assert one["found"] == [[one["address"], 2.0, {"a": "1", "b": None}[name]]] * 4
         assert len({label["vctl.io/node-id"] for label in one["labels"]}) == 2
         assert one["actors"] == one["ids"]
         assert set(one["tasks"]) <= set(one["ids"])
@@ -196,7 +233,7 @@ def raylet_of(rank: int) -> Callable[[Place], list[int]]:
             pid
             for pid in pids(place, ending=b"/raylet")
             if any(
-                word.endswith(f"/{rank}".encode())
+                word.endswith(f".{rank}".encode())
                 for word in processes.command(pid)
                 if b"--node-name=" in word
             )
@@ -318,10 +355,13 @@ def test_raylets_come_and_go_with_what_the_virtual_cluster_has(boxes: Place) -> 
     assert_clean(boxes, used)
 
 
-ELASTIC = """
-import os, time
+ELASTIC = (
+    FIND
+    + """
+import time
 import ray
 import ray.autoscaler.sdk
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 ray.init(log_to_driver=False)
 
@@ -340,6 +380,10 @@ while ray.cluster_resources()["CPU"] != 4.0:
     time.sleep(0.05)
 while len([name for name in os.listdir() if name.startswith("runs-")]) < 4:
     time.sleep(0.05)
+added = [node["NodeID"] for node in ray.nodes() if "vctl.io/task-id" in node["Labels"]]
+there = NodeAffinitySchedulingStrategy(added[-1], soft=False)
+found = ray.get(ray.remote(num_cpus=0, scheduling_strategy=there)(find).remote())
+assert found == [[os.environ["RAY_ADDRESS"], 4.0, None]] * 4, found
 print("grown", flush=True)
 assert len(set(ray.get(tasks))) >= 2
 while ray.cluster_resources()["CPU"] != 1.0:
@@ -349,7 +393,7 @@ group = ray.util.placement_group([{"CPU": 1}] * 3, strategy="STRICT_SPREAD")
 assert group.wait(400)
 assert ray.cluster_resources()["CPU"] <= 4.0
 ray.util.remove_placement_group(group)
-ray.autoscaler.sdk.request_resources(num_cpus=2)
+ray.get(ray.remote(num_cpus=0)(ray.autoscaler.sdk.request_resources).remote(num_cpus=2))
 while ray.cluster_resources()["CPU"] != 2.0:  # the others are idle, this one is asked for
     time.sleep(0.05)
 time.sleep(5)
@@ -358,6 +402,7 @@ ray.autoscaler.sdk.request_resources(num_cpus=0)
 while ray.cluster_resources()["CPU"] != 1.0:
     time.sleep(0.05)
 """
+)
 
 
 @IN_CI

@@ -122,6 +122,8 @@ def test_two_jobs_side_by_side_see_their_own_nodes_alone(ray: Place, cluster: Ra
             f"kPrimaryClusterID--{name}.1",
         ]
         assert {label["vctl.io/node-id"] for label in one["labels"]} == set(ray.job(name)["node_ids"])
+        assert one["names"] == [f"kPrimaryClusterID##{name}.0", f"kPrimaryClusterID##{name}.1"]
+        assert one["found"] == [[one["address"], 2.0, {"a": "1", "b": None}[name]]] * 4
         assert one["actors"] == one["ids"]
         assert set(one["tasks"]) <= set(one["ids"])
         assert one["third waits"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,41 @@ def test_ray_is_that_of_the_program_then_that_of_the_path(tmp_path: Path) -> Non
     assert raylets.program(["venv/python"], path, str(tmp_path)) == beside
     assert raylets.program(["python"], path) == raylets.program([plain], path) == other
     assert raylets.program(["python"], f"{tmp_path / 'venv'}{os.pathsep}{path}") == beside
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("kPrimaryClusterID##j/0", "kPrimaryClusterID##j.0"),
+        ("a##b##j/12#3", "a##b##j.12#3"),
+        ("a" * 200, "a" * 200),
+    ],
+)
+def test_a_name_of_a_node_of_ray_is_a_file_name(name: str, told: str) -> None:
+    """Serve names the log of its proxy after it, and could not start for the `/`."""
+    assert raylets.node_name(name) == told
+
+
+def test_a_name_that_is_too_long_for_a_file_stays_different_from_others() -> None:
+    """The id of a cluster within others may be long."""
+    names = [raylets.node_name("##".join(["c" * 128] * 3) + f"##j/{rank}") for rank in range(2)]
+    assert names[0] != names[1]
+    for name in names:
+        Path("/tmp", f"proxy_{name}.log").exists()  # no OSError: a name that there may be
+
+
+def test_the_port_of_the_gcs_is_known_before_it_starts_and_kept_for_it() -> None:
+    """Ray's GCS sets SO_REUSEADDR; what does not, or does not name the port, does not get it."""
+    held, port = raylets.held_port(socket.SO_REUSEADDR)
+    with held:
+        assert port not in {raylets.free_port() for _ in range(200)}
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("", port))
+        with socket.socket(socket.AF_INET6) as gcs:
+            gcs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            gcs.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            gcs.bind(("::", port))
+            gcs.listen()
 
 
 def test_a_held_port_is_given_to_nobody_else() -> None:

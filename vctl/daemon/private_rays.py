@@ -33,6 +33,7 @@ from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
 from vctl.runtime import ray_parent
 from vctl.runtime.protocol import LaunchRequest, Reservation, Runtime
+from vctl.runtime.raylets import marked
 from vctl.scheduler.elasticity import can_grow
 from vctl.scheduler.leasing import free_of
 
@@ -145,10 +146,7 @@ def labels(vnode: VNode) -> dict[str, str]:
 def value(text: str) -> str:
     """An id as a label value of Ray; one that does not fit ends in a hash of itself."""
     plain = text.replace("##", "--").replace("/", ".")
-    if lb.value_problem(plain) is None:
-        return plain
-    mark = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{plain[: _MOST_BYTES - 1 - len(mark)]}-{mark}"
+    return plain if lb.value_problem(plain) is None else marked(plain, text, _MOST_BYTES)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,8 @@
 Run as a script, `python -I -S private_ray.py NODES FOLDER plain|dashboard -- COMMAND`, as the main process
 of a run. The script forks a keeper, waits until the keeper has started Ray, and replaces itself (exec) by
 COMMAND, with RAY_ADDRESS in the environment. So the main process has the signals and the exit code of
-COMMAND.
+COMMAND. The processes of Ray have RAY_ADDRESS too (raylets.environment), and so all that tasks and actors
+start.
 
     NODES     a file with the virtual nodes, written by vctl/daemon/private_rays.py; read again when replaced
     FOLDER    the temporary directory of this Ray alone; its path is short, because unix sockets are in it
@@ -24,6 +25,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import sys
 import time
 
@@ -44,7 +46,6 @@ else:
     from ray_parent import START_S, Failed, Over, Parent, say
 
 DASHBOARD, PLAIN = "dashboard", "plain"
-HERE = "127.0.0.1"
 DRAIN_S = 10
 TRIES = 3
 """How often a start is tried: `ray start` gives up after 30 s, and a busy machine may need longer."""
@@ -61,6 +62,8 @@ def main(words: list[str]) -> "NoReturn":
     if ray is None:
         _refuse(f"cannot start Ray: it is not installed; pip install '{raylets.PACKAGE}'", 127)
     driver = os.getpid()
+    for name in raylets.ELSEWHERE:
+        os.environ.pop(name, None)
     ours, theirs = os.pipe()
     if not (child := os.fork()):
         if os.fork():
@@ -130,10 +133,18 @@ class Keeper(Parent):
             self.ends = self.handle = os.pidfd_open(self.driver)
         except ProcessLookupError:
             raise Over from None
-        self.told = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex()}
-        self.env = {**self.plain, **raylets.SETTINGS, **self.told}
+        self.gcs, port = raylets.held_port(socket.SO_REUSEADDR)
+        host = self.own_address or raylets.own_address()
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.told = {
+            "RAY_ADDRESS": self.address,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": os.urandom(32).hex(),
+            # with autoscaler v2, request_resources sends its request to the GCS
+            "RAY_enable_autoscaler_v2": "1",
+        }
+        self.env = raylets.environment(self.told, self.folder)
         self.env["DASHBOARD_METRIC_PORT"] = str(raylets.free_port())
-        self.env.pop("OMP_NUM_THREADS", None)
 
     def begin(self) -> None:
         """Become the subreaper of all processes of Ray, watch NODES, and make FOLDER."""
@@ -142,7 +153,6 @@ class Keeper(Parent):
         self.watch.add(pathlib.Path(self.nodes).parent, watch.MOVED_TO)
         self.make_folder()
         self.own_address = str(self.shown().get("address", ""))
-        self.plain = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
 
     def make_folder(self) -> None:
         """Make FOLDER and watch it."""
@@ -155,8 +165,8 @@ class Keeper(Parent):
         self.client, port = raylets.held_port()
         held, taken = raylets.held_port()
         head = [
-            "--head", "--port=0", f"--ray-client-server-port={port}", "--no-monitor",
-            f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-host={self.own_address or HERE}",
+            "--head", f"--port={self.address.rpartition(':')[2]}", f"--ray-client-server-port={port}", "--no-monitor",
+            f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-host={self.own_address or raylets.LOOPBACK}",
             # Ray starts a part of its dashboard in any case; if the port is taken, Ray goes on without it
             f"--dashboard-port={0 if dashboard else taken}",
         ]  # fmt: skip
@@ -171,25 +181,20 @@ class Keeper(Parent):
                 shutil.rmtree(self.folder)
                 self.make_folder()
         held.close()
-        with open(f"{self.folder}/{ray_parent.TEMPORARY}/ray_current_cluster", encoding="utf-8") as file:
-            self.address = file.read().strip()
+        self.gcs.close()
         self.head = {self.raylets[first["id"]][0].pid, *self.pids(b"/gcs_server")}
-        join = {"ray": self.ray, "address": self.address, "env": {**raylets.SETTINGS, **self.told}}
+        join = {"ray": self.ray, "address": self.address, "env": self.told}
         ray_parent.put(f"{self.folder}/{ray_parent.JOIN}", join)
         self.tell(join=join)
         self.start_others(others)
         self.wait_for_others()
-        self.told |= {
-            "RAY_ADDRESS": self.address,
-            "RAY_enable_autoscaler_v2": "1",
-        }  # with autoscaler v2, request_resources sends its request to the GCS
+        answer = {**self.told, "RAY_TMPDIR": self.folder}
         if dashboard:
-            url = self.dashboard()
-            self.told["RAY_API_SERVER_ADDRESS"] = url
+            answer["RAY_API_SERVER_ADDRESS"] = answer["RAY_DASHBOARD_ADDRESS"] = url = self.dashboard()
             say(f"Ray dashboard: {url}, token {self.told['RAY_AUTH_TOKEN']}")
         else:
             say("Ray runs without its dashboard, so ray.util.state does not answer; --ray-dashboard adds it")
-        os.write(self.answer, json.dumps(self.told).encode())
+        os.write(self.answer, json.dumps(answer).encode())
         os.close(self.answer)
 
     def start_others(self, others: "list[dict[str, Any]]") -> None:
@@ -269,7 +274,7 @@ class Keeper(Parent):
     def dashboard(self) -> str:
         """The URL of the dashboard, from the output of `ray start`. Raises Failed."""
         with open(self.log, encoding="utf-8", errors="replace") as file:
-            found = re.search(re.escape(self.own_address or HERE) + ":[0-9]+", file.read())
+            found = re.search(re.escape(self.own_address or raylets.LOOPBACK) + ":[0-9]+", file.read())
         if found is None:
             raise Failed(f"its dashboard did not start:\n{self.last_lines()}")
         return f"http://{found[0]}"
@@ -357,7 +362,7 @@ class Keeper(Parent):
     def grow(self, shown: "dict[str, Any]") -> None:
         """Let the virtual cluster grow with the demand of this Ray, and shrink when it is idle."""
         if "elastic" in shown and self.growth is None:
-            self.growth = ray_growth.Growth(self, self.nodes, self.plain)
+            self.growth = ray_growth.Growth(self, self.nodes, dict(os.environ))
         if self.growth is not None:
             self.growth.turn(shown)
 

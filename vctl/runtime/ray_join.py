@@ -23,12 +23,13 @@ MYPY = False
 if MYPY or __package__:
     from typing import Any, NoReturn
 
-    from vctl.runtime import ray_gcs, ray_parent, watch
+    from vctl.runtime import ray_gcs, ray_parent, raylets, watch
     from vctl.runtime.ray_parent import Failed, Over, Parent, say
 else:
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import ray_gcs
     import ray_parent
+    import raylets
     import watch
     from ray_parent import Failed, Over, Parent, say
 
@@ -49,9 +50,7 @@ class Guest(Parent):
         super().__init__(join["ray"], folder)
         self.address = join["address"]
         self.log = f"{folder}/{self.task}.log"
-        self.env = {**os.environ, **join["env"]}
-        for name in ("VCTL_TASK_ID", "OMP_NUM_THREADS", "RAY_ADDRESS"):
-            self.env.pop(name, None)
+        self.env = raylets.environment(join["env"], folder)
 
     def serve(self) -> None:
         """Start the raylet and wait for its end; drain it when the lease of the task is called in."""

@@ -20,8 +20,8 @@ else:
 
 START_S = 120.0
 GCS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_gcs.py")
-TEMPORARY = "r"
-"""The subdirectory for Ray's own files: Ray opens it to all users, so its parent has to keep others out."""
+TEMPORARY = "ray"
+"""The subdirectory for Ray's own files, where RAY_TMPDIR leads: Ray opens it to all users, its parent does not."""
 FOLDERS = "/tmp/vctl-ray-"
 """The prefix of the directories of Rays, which keepers make."""
 SAID, LEAVING, LEFT = ".said", ".leaving", ".left"
@@ -76,7 +76,7 @@ class Parent:
         self, options: list[str], part: "dict[str, Any]", name: str, cores: list[int] | None
     ) -> tuple[int, str]:
         """Start a raylet, and wait until it has joined; its pid and its node id. Raises Failed, Over."""
-        env = {**self.env, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}
+        env, name = {**self.env, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}, raylets.node_name(name)
         words = ["start", f"--temp-dir={self.folder}/{TEMPORARY}", *options, *raylets.arguments(part, name)]
         code = self.run(words, env, cores)
         found = [

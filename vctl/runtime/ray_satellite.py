@@ -43,8 +43,7 @@ class Satellite(Keeper):
         self.begin()
         join = self.shown()["join"]
         self.address = join["address"]
-        self.env = {**self.plain, **join["env"]}
-        self.env.pop("OMP_NUM_THREADS", None)
+        self.env = raylets.environment(join["env"], self.folder)
 
     def start_all(self, *, dashboard: bool) -> None:  # noqa: ARG002
         """Start a raylet for each virtual node of this machine."""

@@ -1,5 +1,6 @@
-"""Finds Ray's command, and makes its arguments from virtual nodes. Stand-alone, like processes.py."""
+"""Finds Ray's command, and makes its arguments and its environment. Stand-alone, like processes.py."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ PACKAGE = "ray[default]"
 OBJECT_STORE_BYTES = 256 << 20
 """The object store of a virtual node that has no object_store_memory."""
 LEAST_OBJECT_STORE_BYTES = 75 << 20
+LOOPBACK = "127.0.0.1"
 _STANDARD = ("CPU", "GPU", "memory", "object_store_memory")
 SETTINGS = {
     "RAY_AUTH_MODE": "token",
@@ -26,6 +28,10 @@ SETTINGS = {
     "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "5",
 }
+ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_DASHBOARD_ADDRESS")
+"""Variables that may lead to another Ray or to vctl's own server: those of whoever submitted the job."""
+_NOT_OURS = (*ELSEWHERE, "OMP_NUM_THREADS", "VCTL_TASK_ID")
+_MOST_NAME = 200
 _ANY_PORT = (
     "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0",
     "--runtime-env-agent-port=0", "--node-manager-port=0", "--object-manager-port=0", "--min-worker-port=0",
@@ -51,6 +57,31 @@ def python_of(ray: str) -> str:
 def _beside(ray: str) -> str:
     found = [os.path.join(os.path.dirname(ray), name) for name in ("python3", "python")]
     return next((path for path in found if os.access(path, os.X_OK)), "python3")
+
+
+def environment(told: "dict[str, str]", folder: str) -> dict[str, str]:
+    """The environment of this Ray's processes. Whatever tasks and actors start inherits it, and finds this Ray by it.
+
+    ``told``: how to reach this Ray. ``folder``: its directory on this machine; Ray's own files are in
+    ``ray`` there, which is where a program looks that has no RAY_ADDRESS.
+    """
+    around = {name: text for name, text in os.environ.items() if name not in _NOT_OURS}
+    return {**around, **SETTINGS, **told, "RAY_TMPDIR": folder}
+
+
+def node_name(name: str) -> str:
+    """A name of a raylet as Ray gets it: libraries of Ray name files after it, such as the log of Serve's proxy.
+
+    A name that is too long for that ends in a hash of itself.
+    """
+    plain = name.replace("/", ".")
+    return plain if len(plain) <= _MOST_NAME else marked(plain, name, _MOST_NAME)
+
+
+def marked(plain: str, text: str, most: int) -> str:
+    """``plain``, which stands for ``text``, cut to ``most`` characters that end in a hash of ``text``."""
+    mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{plain[: most - 1 - len(mark)]}-{mark}"
 
 
 def arguments(node: "dict[str, Any]", name: str) -> list[str]:
@@ -102,12 +133,25 @@ def exceeds(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> bool:
     )
 
 
-def held_port() -> tuple[socket.socket, int]:
-    """A port reserved while the socket is open; Ray's client server can share it (SO_REUSEPORT)."""
+def held_port(option: int = socket.SO_REUSEPORT) -> tuple[socket.socket, int]:
+    """A port reserved while the socket is open, for a server that sets the same option: nobody else gets it.
+
+    Ray's client server sets SO_REUSEPORT, its GCS SO_REUSEADDR.
+    """
     held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.setsockopt(socket.SOL_SOCKET, option, 1)
     held.bind(("", 0))
     return held, held.getsockname()[1]
+
+
+def own_address() -> str:
+    """The address of this machine that Ray takes if it is told none: that by which others reach it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            one.connect(("8.8.8.8", 53))  # sends nothing
+        except OSError:
+            return LOOPBACK  # Ray replaces it by what it has chosen
+        return str(one.getsockname()[0])
 
 
 def free_port() -> int:
