@@ -142,9 +142,11 @@ def _verdicts(ledger: Ledger, parent_id: str, part: Part) -> list[NodeVerdict]:
     for vnode in ledger.slots(parent_id):
         if ledger.nodes[vnode.node_id].state in (ALIVE, DRAINING):
             verdict = _verdict(ledger, vnode.vnode_id, part)
-            other = best.get(vnode.node_id)
-            if other is None or rank.index(verdict.verdict) > rank.index(other.verdict):
-                best[vnode.node_id] = verdict
+            if (other := best.get(vnode.node_id)) is not None:
+                worse, better = sorted((verdict, other), key=lambda one: rank.index(one.verdict))
+                together = rs.add(worse.have, better.have) if part.how == "split" else better.have
+                verdict = replace(better, have=together)
+            best[vnode.node_id] = verdict
     return [best[node_id] for node_id in sorted(best)]
 
 

@@ -199,7 +199,7 @@ class _Look:
             ]
             if slots.crowded:
                 for name in names:
-                    best[name] = max(best.get(name, free), free)
+                    best[name] = self._on_node(best[name], free) if name in best else free
             elif names:
                 by_free.setdefault(free, []).append(names)
         for name, free in best.items():
@@ -207,6 +207,15 @@ class _Look:
         if not by_free:
             return "no node of the cluster matches" if slots.all and select else slots.nothing
         return self._listed(by_free)
+
+    def _on_node(self, one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+        """The free amounts of two virtual nodes of a node: the sum if pieces may lie in both, else the larger."""
+        if self.parts and all(part.how in ("split", "pack") for part in self.parts):
+            return tuple(
+                a + b if any(part.request.get(name, 0) >= SCALE for part in self.parts) else max(a, b)
+                for name, a, b in zip(self.names, one, other, strict=True)
+            )
+        return max(one, other)
 
     def _listed(self, by_free: Mapping[tuple[int, ...], list[list[str]]]) -> str:
         """The nodes with most first, by name among equals; of the others only the largest amounts."""
@@ -262,7 +271,7 @@ class _Look:
         if len(self.parts) > 1 or part.how == "pack":
             return None
         if part.how == "split":
-            return True if not slots.crowded and len(part.request) == 1 and not self._is_odd(part) else None
+            return True if len(part.request) == 1 and not self._is_odd(part) else None
         return True
 
     def fits_with(self, slots: Slots, above: Sequence[Above]) -> bool | None:
