@@ -105,7 +105,7 @@ def test_a_node_that_left_is_named(world: World) -> None:
     assert next((one["kind"], one["command"]) for one in answer["changes"]) == (
         "anywhere",
         (
-            f"vctl task cancel {waits} && vctl task run --job 1 --num-cpus 2 --strategy NODE:t-01:soft"
+            f"vctl task cancel {waits} && vctl task run --job 1 --num-cpus 2 --strategy NODE:t-01:spill"
             " --max-retries 3 --no-wait -- sleep 9"
         ),
     )

@@ -20,7 +20,7 @@ from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, Unplaced, place, place_on
 from vctl.scheduler.shortage import Part, parts_of
-from vctl.scheduler.tasking import in_order, is_named, pinned_to
+from vctl.scheduler.tasking import in_order, is_named, pinned_to, settled
 from vctl.scheduler.upper_bound import UpperBound
 
 SPLIT = "in total, may be split over nodes"
@@ -109,6 +109,7 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
 
 def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdict]]:
     """For each virtual node of a task's cluster on an alive or draining node: its id, and its verdict."""
+    task = settled(ledger, task)
     named = pinned_to(task)
     found = []
     for vnode in in_order(ledger, task.cluster_id):
