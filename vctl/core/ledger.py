@@ -261,11 +261,7 @@ class Ledger:
             self.note_joined(vnode.cluster_id, vnode.node_id)
 
     def release(self, vnode_id: str) -> None:
-        """Give a virtual node back to its parent; nothing may lie in it any more.
-
-        Work that waits for it alone is judged anew, too.
-        """
-        self.grown.setdefault(self.vnodes[vnode_id].cluster_id, set())
+        """Give a virtual node back to its parent; nothing may lie in it any more."""
         self._refile([self._release(vnode_id)])
 
     def _release(self, vnode_id: str) -> str:

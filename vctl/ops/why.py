@@ -322,8 +322,7 @@ def why_task(store: Store, row: Row) -> WhyTask:
     ahead = list(takewhile(lambda one: one.task_id != task.task_id, order))
     answer["queue_position"] = len(ahead) + 1
     answer["ahead"] = [
-        {"task_id": one.task_id, "resources": forms.amounts(one.request)}
-        for one in sorted(ahead, key=lambda one: one.number)[:MOST_AHEAD]
+        {"task_id": one.task_id, "resources": forms.amounts(one.request)} for one in ahead[:MOST_AHEAD]
     ]
     answer["nodes"] = obstacles_of_task(situation, task, others)
     trials = task_trials(situation, task, others)
