@@ -7,7 +7,7 @@ others is next. So a long row of equal tasks holds back no task of another class
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -175,6 +175,17 @@ class TaskQueue:
             if task.task_id not in started:
                 found = rs.add(found, task.request)
         return found
+
+
+def queues_of(tasks: Iterable[PendingTask], turns: Mapping[str, Turns]) -> dict[str, TaskQueue]:
+    """The queues of waiting tasks, by cluster. ``turns``: cluster -> the turns of its classes so far."""
+    queues: dict[str, TaskQueue] = {}
+    for task in tasks:
+        if (queue := queues.get(task.cluster_id)) is None:
+            queue = TaskQueue(task.cluster_id, turns=dict(turns.get(task.cluster_id, {})))
+            queues[task.cluster_id] = queue
+        queue.put(task)
+    return queues
 
 
 def _insert(sub_queue: dict[str, PendingTask], task: PendingTask) -> None:

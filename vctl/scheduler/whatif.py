@@ -27,7 +27,7 @@ from vctl.scheduler.queueing import Queue
 from vctl.scheduler.replacement import replace_dead
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
-from vctl.scheduler.task_queue import TaskQueue, Turns
+from vctl.scheduler.task_queue import Turns, queues_of
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
@@ -309,12 +309,7 @@ class Trial:
                     self.running.put_task(one.job_id, run_id)
         for job_id in situation.leaving:
             self.running.leave(job_id)
-        self.tasks = {
-            cluster_id: TaskQueue(cluster_id, turns=dict(situation.turns.get(cluster_id, {})))
-            for cluster_id in dict.fromkeys(task.cluster_id for task in situation.tasks)
-        }
-        for task in situation.tasks:
-            self.tasks[task.cluster_id].put(task)
+        self.tasks = queues_of(situation.tasks, situation.turns)
         self.done: list[Start | TaskStart] = []
         for queue in queues.values():
             queue.forget_verdicts()
