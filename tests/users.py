@@ -31,6 +31,7 @@ PROVIDER = ProviderSpec(
     "simulated", (Template("t2", amounts(2), 2), Template("t4", amounts(4, 1), 2)), boot_s=2, idle_s=10
 )
 MOST_CLUSTERS, MOST_JOBS, MOST_NODES = 10, 10, 12
+OTHERWISE = ("", ":soft", ":spill")
 
 
 class Users:
@@ -362,7 +363,7 @@ class Users:
         request = TaskRequest(
             argv=("x",), job=job, cwd="/", grace_s=0, request=amounts(draw.choice([0, 0.5, 1, 1, 2, 3]),
             draw.choice([0, 0, 0, 0.5, 1])), max_retries=draw.choice([0, 0, 1]), detach=draw.random() < 0.15,
-            strategy=draw.choice(["HYBRID", "HYBRID", "SPREAD", "RANDOM", f"NODE:{node}", f"NODE:{node}:soft"]),
+            strategy=draw.choice(["HYBRID", "HYBRID", "SPREAD", "RANDOM", *(f"NODE:{node}{how}" for how in OTHERWISE)]),
             inputs=tuple(names[: draw.choice([0, 0, 1, 2])]), outputs=tuple(names[2 : draw.choice([2, 2, 3])]),
         )  # fmt: skip
         task_ops.run(self.store, request, environment=around)

@@ -668,9 +668,9 @@ def unbalanced(ledger: Ledger) -> list[str]:
             parent = ledger.clusters[slot.cluster_id].parent_id
             if (above.node_id, above.cluster_id) != (slot.node_id, parent):
                 found.append(f"{slot_id} does not lie in its parent cluster on its node")
-    places = [(v.cluster_id, v.node_id) for v in ledger.vnodes.values() if v.kind == "flexible"]
+    places = [(v.cluster_id, v.parent_id) for v in ledger.vnodes.values() if v.kind == "flexible"]
     if len(places) != len(set(places)):
-        found.append("two flexible virtual nodes of one cluster on one node")
+        found.append("two flexible virtual nodes of one cluster in one virtual node")
     return found
 
 

@@ -75,6 +75,22 @@ CASES = {
     "no jobs of an unknown condition": ("vctl run --after nok:", []),
     "the condition where bash splits": ("vctl run --after ok : tr", ["train-2", "train-1"]),
     "words behind a condition that bash splits": ("vctl run --after ok : other --num-c", ["--num-cpus"]),
+    "strategies": ("vctl task run --strategy S", ["SPREAD"]),
+    "a node of a strategy": (
+        "vctl task run --strategy NODE:",
+        ["NODE:4c8g-00", "NODE:4c8g-01", "NODE:team-a/0"],
+    ),
+    "a node of a strategy after =": ("vctl task run --strategy=NODE:t", ["NODE:team-a/0"]),
+    "what holds if that node is full": (
+        "vctl task run --strategy NODE:4c8g-00:",
+        ["NODE:4c8g-00:soft", "NODE:4c8g-00:spill"],
+    ),
+    "the node where bash splits": ("vctl task run --strategy NODE : 4", ["4c8g-00", "4c8g-01"]),
+    "behind the node where bash splits": ("vctl task run --strategy NODE : 4c8g-00 : s", ["soft", "spill"]),
+    "words behind a strategy that bash splits": (
+        "vctl task run --strategy NODE : 4c8g-00 : soft --num-c",
+        ["--num-cpus"],
+    ),
     "states": ("vctl ps --state S", ["SUCCEEDED", "STOPPED"]),
     "states of the kind": ("vctl list nodes --state D", ["DRAINING", "DRAINED", "DEAD"]),
     "states of tasks": ("vctl task list --state=F", ["FINISHED", "FAILED"]),

@@ -140,6 +140,7 @@ def test_outside_a_job_it_must_be_named(nodes: Cli) -> None:
     "line",
     [
         "task run --strategy PACK -- true",
+        "task run --strategy NODE:n-1:spil -- true",
         "task run --num-gpus 1.5 -- true",
         "task run --resources {} --max-retries -1 -- true",
         "task run --label-selector [] -- true",

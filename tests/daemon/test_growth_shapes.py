@@ -5,17 +5,19 @@ After each turn ``Life`` proves the conservation rules from the raw tables.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.daemon.conftest import Life
+from tests.daemon.test_elastic import Elastic
 from tests.specification import spec
 from vctl.daemon.commit import commit
 from vctl.engine.settings import LeaseTerms
-from vctl.errors import VctlError
-from vctl.ops import clusters, leases, nodes
-from vctl.ops.prove import prove
+from vctl.errors import Infeasible
+from vctl.ops import clusters, leases, nodes, views
 from vctl.ops.views import cluster_resources
 from vctl.scheduler.cycle import decide
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -162,21 +164,99 @@ def test_a_virtual_node_made_for_work_without_a_request_goes_when_the_work_is_ov
     assert life.store.value("SELECT count(*) FROM vnodes WHERE cluster_id = 'team'") == 0
 
 
-def test_a_cluster_grows_on_a_node_in_one_place_only(life: Life) -> None:
-    """Its parent has two virtual nodes there, it has none anywhere: of flexible ones it gets one per node (spec 2)."""
-    for node_id, cpus in (("n1", 4), ("n2", 1)):
-        nodes.add(life.store, resources=parse_resources({"CPU": cpus}, "r"), node_id=node_id)
-    one = {"resources": {"CPU": 1}}
-    outer = parse_cluster_spec(
-        {"fixed_size_nodes": [{"nodes": [one, one], "scheduling_policy": "STRICT_PACK"}]}, logical=True
-    )
-    clusters.create(life.store, "outer", divisible=True, spec=outer)
-    inner = parse_cluster_spec(
-        {"flexible_resource_min": {}, "flexible_resource_max": {"CPU": 4}}, logical=True
-    )
-    clusters.create(life.store, "inner", divisible=True, spec=inner, parent_id="outer")
-    with pytest.raises(VctlError):
-        cluster(life, "both", {"CPU": 2}, "inner")
-    assert prove(life.store) == []
-    cluster(life, "one", {"CPU": 1}, "inner")
-    assert prove(life.store) == []
+SLICE = {"resources": {"CPU": 1, "GPU": 1}}
+SLICES = parse_cluster_spec(
+    {"fixed_size_nodes": [{"nodes": [SLICE, SLICE], "scheduling_policy": "STRICT_PACK"}]}, logical=True
+)
+
+
+def job_of_a_minimum(work: Elastic, cluster_id: str) -> None:
+    work.life.run("j", cluster=cluster_id, spec={"flexible_resource_min": {"CPU": 2, "GPU": 2}})
+
+
+def job_without_a_spec(work: Elastic, cluster_id: str) -> None:
+    work.life.run("j", cluster=cluster_id)
+    work.task("j", 1)
+
+
+def tasks_beyond_a_minimum(work: Elastic, cluster_id: str) -> None:
+    work.life.run("j", cluster=cluster_id, spec={"flexible_resource_min": {"CPU": 1}})
+    work.task("j", 1)
+    work.task("j", 1)
+
+
+def larger_job(work: Elastic, cluster_id: str) -> None:
+    work.life.run("j", cluster=cluster_id, spec={"flexible_resource_min": {"CPU": 1}})
+    more = parse_cluster_spec({"flexible_resource_min": {"CPU": 2}}, logical=True)
+    clusters.update(work.store, f"{cluster_id}##j", spec=more)
+
+
+def fixed_and_flexible(work: Elastic, cluster_id: str) -> None:
+    wanted = {**group("PACK", {"CPU": 1}), "flexible_resource_min": {"CPU": 1, "GPU": 1}}
+    work.life.run("j", cluster=cluster_id, spec=wanted)
+
+
+def logical_cluster(work: Elastic, cluster_id: str) -> None:
+    cluster(work.life, "j", {"CPU": 2}, cluster_id)
+
+
+def larger_logical_cluster(work: Elastic, cluster_id: str) -> None:
+    cluster(work.life, "j", {"CPU": 1}, cluster_id)
+    more = parse_cluster_spec({"flexible_resource_min": {"CPU": 2}}, logical=True)
+    clusters.update(work.store, "j", spec=more)
+
+
+USES = (
+    job_of_a_minimum, job_without_a_spec, tasks_beyond_a_minimum, larger_job, fixed_and_flexible,
+    logical_cluster, larger_logical_cluster,
+)  # fmt: skip
+
+
+@spec("9.resize", "10.confined")
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("use", USES)
+def test_a_cluster_of_two_slices_of_one_node_can_use_both(
+    life: Life, use: Callable[[Elastic, str], None], depth: int
+) -> None:
+    """Spec 1: at most one flexible virtual node per cluster and parent virtual node. It was one per physical node.
+
+    The clusters below the slices are elastic: they grow in both. What they borrowed goes back at the end.
+    """
+    work = Elastic(life)
+    for node_id, amount in (("n1", 4), ("n2", 1)):
+        has = parse_resources({"CPU": amount, "GPU": amount}, "r")
+        nodes.add(life.store, resources=has, node_id=node_id)
+    clusters.create(life.store, "outer", divisible=True, spec=SLICES)
+    path = ["outer", "inner", "core"][: depth + 1]
+    for above, below in pairwise(path):
+        cluster(life, below, {}, above)
+    life.turn()
+    use(work, path[-1])
+    life.turn()
+    own = "j" if "logical" in use.__name__ else f"{path[-1]}##j"
+    assert [work.cluster(one)[0] for one in (*path, own)] == [2] * (depth + 2)
+    assert [work.cluster(one)[1] for one in path] == [0] * (depth + 1)
+    assert [one["cluster_id"] for one in views.vnodes(life.store)].count(own) == 2
+    clusters.delete(life.store, "j") if own == "j" else life.end("j")
+    for one in path[1:]:
+        life.until(lambda one=one: work.cluster(one) == (0, 0))
+
+
+@spec("6.never")
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_slices_of_one_node_say_how_much_can_be_had(life: Life, depth: int) -> None:
+    nodes.add(life.store, resources=parse_resources({"CPU": 4, "GPU": 4}, "r"), node_id="n1")
+    clusters.create(life.store, "outer", divisible=True, spec=SLICES)
+    path = ["outer", "inner", "core"][: depth + 1]
+    for above, below in pairwise(path):
+        cluster(life, below, {}, above)
+    with pytest.raises(Infeasible, match="3 CPU asked, 2 "):
+        life.submit("large", cluster=path[-1], spec={"flexible_resource_min": {"CPU": 3}})
+    with pytest.raises(Infeasible, match="2 CPU asked on one node, the largest node has 1"):
+        life.submit("wide", cluster=path[-1], spec=group("PACK", {"CPU": 2}))
+    life.run("j", cluster=path[-1], spec={"flexible_resource_min": {"CPU": 2}})
+    life.submit("waits", cluster=path[-1], spec={"flexible_resource_min": {"CPU": 2}})
+    life.turn()
+    text = life.job("waits")["message"]
+    assert text.startswith("needs 2 CPU in total; free: ")
+    assert "n1 0" in text or "nothing" in text

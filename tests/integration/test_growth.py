@@ -61,3 +61,27 @@ def test_work_without_any_request_starts_in_a_cluster_that_has_nothing_yet(place
             lambda cluster=cluster: place.read("vc", "get", cluster)["total_resources"].get("CPU", 0) == 0
         )
         place.ok("vc", "delete", cluster)
+
+
+@spec("6.never", "10.confined")
+def test_a_cluster_of_two_slices_of_one_machine_can_use_both(place: Place) -> None:
+    """Spec 1: a flexible virtual node in each. A minimum of 2 was exit 3, "1 can be had"; a second task waited."""
+    place.add_nodes(1, '{"CPU": 4}')
+    place.daemon()
+    slices = '{"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}, {"resources": {"CPU": 1}}]}]}'
+    place.ok("vc", "create", "two", "--divisible", "--spec", slices)
+    wanted = ["-c", "two", "--virtual-cluster", '{"flexible_resource_min": {"CPU": 2}}']
+    done = place.run("job", "submit", *wanted, "--", "echo", "started")
+    assert (done.code, done.out) == (0, "started\n"), done
+    large = ["-c", "two", "--virtual-cluster", '{"flexible_resource_min": {"CPU": 3}}']
+    done = place.run("job", "submit", *large, "--", "true")
+    assert done.code == 3
+    assert "3 CPU asked, 2 exist" in done.err
+
+    job = place.sleeper("-c", "two")  # it has no spec: its command holds a CPU, its task makes it grow
+    place.reach(job, "RUNNING")
+    task = place.ok("task", "run", "--job", job, "--no-wait", "--", "sleep", "60").strip()
+    eventually(lambda: place.read("task", "status", task)["state"] == "RUNNING")
+    held = [one for one in place.read("list", "vnodes")["items"] if one["cluster_id"] == f"two##{job}"]
+    assert {one["parent_id"] for one in held} == {"two/0", "two/1"}
+    assert place.run("doctor", "--prove").code == 0

@@ -48,6 +48,21 @@ def test_a_cluster_with_less_than_its_spec_reserves_is_found(ground: Ground) -> 
         ]
 
 
+@spec("12.doctor")
+def test_two_flexible_virtual_nodes_in_one_are_found(ground: Ground) -> None:
+    """Spec 1: at most one per cluster and parent virtual node; one in each of two slices of a machine is right."""
+    one = {"resources": {"CPU": 1}}
+    slices = {"fixed_size_nodes": [{"nodes": [one, one], "scheduling_policy": "STRICT_PACK"}]}
+    clusters.create(ground.store, "outer", divisible=True, spec=parse_cluster_spec(slices, logical=True))
+    two = parse_cluster_spec({"flexible_resource_min": {"CPU": 2}}, logical=True)
+    clusters.create(ground.store, "inner", spec=two, parent_id="outer")
+    assert health.doctor(ground.store, prove=True)["findings"] == []
+    with ground.store.transaction():
+        ground.store.db.execute("UPDATE vnodes SET parent_vnode_id = 'outer/0' WHERE cluster_id = 'inner'")
+    findings = health.doctor(ground.store, prove=True)["findings"]
+    assert "virtual nodes inner/0 and inner/1: two flexible ones of one cluster in outer/0" in findings
+
+
 @spec("17.durable")
 def test_a_full_disk_is_noted(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_files=9, f_favail=9))

@@ -388,6 +388,29 @@ def test_a_minimum_that_may_be_split_is_nowhere_infeasible(world: World):
     assert foretold["verdict"] == "starts now"
 
 
+@spec("2.feasible")
+def test_the_slices_of_one_node_count_together_for_a_minimum(world: World):
+    """spec 1, 11: a minimum may lie in several slices of one node, one fixed node may not; the words compare alike."""
+    add(world, cpus=8)
+    clusters.create(world.store, "outer", divisible=True, spec=gang(2, "STRICT_PACK", CPU=3))
+    submit(world, "first", gang(2, CPU=2), cluster="outer")
+    world.turn()
+    submit(world, "flex", ClusterSpec({CPU: 3 * SCALE}), entry={}, cluster="outer")
+    submit(world, "wide", gang(1, CPU=3), cluster="outer")
+    world.turn()
+    flex, wide = why.why(world.store, "flex"), why.why(world.store, "wide")
+    assert flex["message"] == "needs 3 CPU in total; free: t-00 2"
+    assert [(node["have"], node["verdict"]) for node in flex["nodes"]] == [
+        ({"CPU": 2.0}, "feasible but not available")
+    ]
+    assert wide["message"].startswith("needs 3 CPU on one node; free: t-00 1")
+    assert [node["have"] for node in wide["nodes"]] == [{"CPU": 1.0}]
+    assert (
+        why.dry_run(world.store, request(ClusterSpec({CPU: 2 * SCALE}), entry={}, cluster="outer"))["verdict"]
+        == "starts now"
+    )
+
+
 def test_when_no_single_change_helps_the_nearest_two_are_said(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -105,7 +105,7 @@ def test_a_node_that_left_is_named(world: World) -> None:
     assert next((one["kind"], one["command"]) for one in answer["changes"]) == (
         "anywhere",
         (
-            f"vctl task cancel {waits} && vctl task run --job 1 --num-cpus 2 --strategy NODE:t-01:soft"
+            f"vctl task cancel {waits} && vctl task run --job 1 --num-cpus 2 --strategy NODE:t-01:spill"
             " --max-retries 3 --no-wait -- sleep 9"
         ),
     )
@@ -230,3 +230,44 @@ def test_what_the_scheduler_says_has_the_name_of_the_cluster_that_screens_have(w
     assert said.endswith(
         "the 2 virtual nodes of primary##j; free: primary##j/0 nothing, primary##j/1 nothing"
     )
+
+
+def test_a_full_node_that_a_task_prefers_is_named(world: World) -> None:
+    """Spec 10: it waits for that node alone while it could hold it; its reason, its nodes and its changes say so."""
+    task(world, 2, strategy="NODE:t-01")
+    waits = task(world, 2, strategy="NODE:t-01:soft")
+    assert told(world, waits) == ("InsufficientResources", "needs 2 CPU on one node; free: t-01 0")
+    answer = why.why(world.store, waits)
+    assert [(one["node_id"], one["verdict"], one["note"]) for one in answer["nodes"]] == [
+        ("t-00", "infeasible", "the strategy names t-01"),
+        ("t-01", "feasible but not available", None),
+    ]
+    commands = {one["kind"]: one["command"] for one in answer["changes"]}
+    assert f"task cancel {waits} && vctl task run" in commands["anywhere"]
+    assert "--strategy NODE:t-01:spill" in commands["anywhere"]
+    nodes.drain(world.store, "t-01")
+    assert told(world, waits) == (
+        "PendingEvaluation",
+        "it can start in the next round of the scheduler; needs 2 CPU on one node; free: t-00 2",
+    )
+    world.turn()
+    assert tasks.get_task(world.store, waits)["node_id"] == "t-00"
+    large = task(world, 3, strategy="NODE:t-00:soft")
+    assert told(world, large) == (
+        "Infeasible",
+        "exceeds the capacity of primary##j: 3 CPU asked on one virtual node, the largest virtual node has 2 CPU",
+    )
+
+
+def test_a_change_is_judged_by_whose_turn_it_is(world: World) -> None:
+    """Spec 10, 11: tasks of 2 CPU run, so the task of 1.5 CPU is next, though one of 2 CPU came before it."""
+    full = [task(world, 2) for _ in range(2)]
+    task(world, 2)
+    small = task(world, 1.5)
+    answer = why.why(world.store, small)
+    assert (answer["queue_position"], answer["ahead"]) == (1, [])
+    commands = [one["command"] for one in answer["changes"]]
+    assert f"vctl task cancel {full[0]}" in commands
+    world.processes.end(world.store.value("SELECT run_id FROM runs WHERE task_id = ?", full[0]), 0)
+    world.turn()
+    assert tasks.get_task(world.store, small)["state"] == "RUNNING"

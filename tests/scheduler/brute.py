@@ -137,20 +137,15 @@ def _rest_fits(slots: list[Slot], spec: ClusterSpec, entry: dict[str, int], hous
 
 
 def flexible_fits(slots: list[Slot], want: dict[str, int], need: dict[str, int]) -> bool:
-    """Whether the flexible minimum can be cut over nodes, at most one piece on each."""
+    """Whether the flexible minimum can be cut over slots, at most one piece in each."""
     if not any(want.values()):
         return True
-    nodes: dict[str, list[Slot]] = {}
-    for slot in slots:
-        nodes.setdefault(slot.node_id, []).append(slot)
-    for chosen in product(*nodes.values()):
-        homes: Sequence[int | None] = range(len(chosen)) if any(need.values()) else [None]
-        for home in homes:
-            if _cpu(chosen, want["CPU"], need.get("CPU", 0), home) and _gpu(
-                chosen, want["GPU"], need.get("GPU", 0), home
-            ):
-                return True
-    return False
+    homes: Sequence[int | None] = range(len(slots)) if any(need.values()) else [None]
+    return any(
+        _cpu(slots, want["CPU"], need.get("CPU", 0), home)
+        and _gpu(slots, want["GPU"], need.get("GPU", 0), home)
+        for home in homes
+    )
 
 
 def _cpu(chosen: Sequence[Slot], want: int, need: int, home: int | None) -> bool:
@@ -208,7 +203,7 @@ def check(world: Ledger, parent_id: str, spec: ClusterSpec, entry: dict[str, int
     whole = [world.nodes[p.node_id].template_id for p in plan.pieces if p.whole]
     assert whole == [t for t, count in sorted(spec.replica_sets.items()) for _ in range(count)]
     parts = [piece for piece in plan.pieces if piece.kind == FLEXIBLE]
-    assert len({piece.node_id for piece in parts}) == len(parts)
+    assert len({piece.parent_vnode_id for piece in parts}) == len(parts)
     assert [p.node_id for p in parts] == sorted(p.node_id for p in parts)
     for name in ("CPU", "GPU"):
         got = sum(piece.allocation.amounts.get(name, 0) for piece in parts)

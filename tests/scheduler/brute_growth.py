@@ -158,17 +158,15 @@ def grows(tree: Ledger, cluster_id: str) -> bool:
 
 
 def places(tree: Ledger, cluster_id: str, node_id: str) -> list[Place]:
-    """What a cluster has on a node, and what it could make there."""
-    found, can_make = [], grows(tree, cluster_id)
-    for vnode_id in sorted(tree.members[cluster_id]):
-        vnode = tree.vnodes[vnode_id]
-        if vnode.node_id == node_id:
-            can_make = can_make and vnode.kind != FLEXIBLE
-            found.append(existing(tree, vnode_id))
-    if can_make:
+    """What a cluster has on a node, and what it could make there: one flexible part in each of its parent's."""
+    here = [v for v in sorted(tree.members[cluster_id]) if tree.vnodes[v].node_id == node_id]
+    found = [existing(tree, vnode_id) for vnode_id in here]
+    taken = {tree.vnodes[v].parent_id for v in here if tree.vnodes[v].kind == FLEXIBLE}
+    if grows(tree, cluster_id):
         for above in places(tree, tree.clusters[cluster_id].parent_id or "", node_id):
-            labels = {**above.labels, VNODE_ID: "new", VCLUSTER_ID: cluster_id}
-            found.append(Place(cluster_id, None, node_id, above, labels))
+            if above.vnode_id is None or above.vnode_id not in taken:
+                labels = {**above.labels, VNODE_ID: "new", VCLUSTER_ID: cluster_id}
+                found.append(Place(cluster_id, None, node_id, above, labels))
     return found
 
 
@@ -186,8 +184,6 @@ class Gang:
         self.world, self.spec, self.entry = world, spec, entry
         self.names = ("CPU", "GPU")
         self.taken: Taken = {}
-        self.made: dict[str, int] = {}
-        """Node -> the place that is made there: of several that do not exist yet, one."""
         self.whole: set[int] = set()
 
     def fits(self) -> bool:
@@ -207,7 +203,7 @@ class Gang:
         for place in self.world.places:
             node = tree.nodes[place.node_id]
             vnode = None if place.vnode_id is None else tree.vnodes[place.vnode_id]
-            if node.template_id != templates[0] or place.number in self.whole or not self._opens(place):
+            if node.template_id != templates[0] or place.number in self.whole:
                 continue
             if vnode is not None and (place.above is None and not vnode.whole):
                 continue
@@ -217,15 +213,12 @@ class Gang:
             for name, amount in node.total.amounts.items():
                 for atom in self.world.atoms(place, name):
                     self.taken[place.number, atom] = amount if atom[1] < 0 else ONE
-            opened = self._open(place)
             self.whole.add(place.number)
             if all(self.world.allows(self.taken, name) for name in self.names):
                 holds = all(a <= node.total.amounts.get(n, 0) for n, a in self.entry.items())
                 if self._whole(templates[1:], bundles, housed or holds):
                     return True
             self.whole.discard(place.number)
-            if opened:
-                del self.made[place.node_id]
             self.taken = before
         return False
 
@@ -247,20 +240,8 @@ class Gang:
                     return True
         return False
 
-    def _opens(self, place: Place) -> bool:
-        return place.vnode_id is not None or self.made.get(place.node_id, place.number) == place.number
-
-    def _open(self, place: Place) -> bool:
-        if place.vnode_id is None and place.node_id not in self.made:
-            self.made[place.node_id] = place.number
-            return True
-        return False
-
     def _puts(self, place: Place, cpu: int, gpu: int) -> Iterator[None]:
         """Every way to take an amount there; it is given back when the loop goes on."""
-        if not self._opens(place):
-            return
-        opened = self._open(place)
         before = dict(self.taken)
         for picked in self._instances(place, gpu):
             self.taken = dict(before)
@@ -270,8 +251,6 @@ class Gang:
             if self.world.allows(self.taken, "CPU") and self.world.allows(self.taken, "GPU"):
                 yield
         self.taken = before
-        if opened:
-            del self.made[place.node_id]
 
     def _instances(self, place: Place, gpu: int) -> Iterator[list[tuple[Atom, int]]]:
         if not gpu:
@@ -298,18 +277,13 @@ class Gang:
         want = {name: max(least.get(name, 0), need.get(name, 0)) for name in self.names}
         if not any(want.values()):
             return True
-        nodes: dict[str, list[Place]] = {}
-        for place in self.world.places:
-            if self._opens(place) and place.number not in self.whole:
-                nodes.setdefault(place.node_id, []).append(place)
-        for chosen in product(*nodes.values()):
-            homes = range(len(chosen)) if any(need.values()) else [None]
-            for home in homes:
-                if self._cpu(chosen, want["CPU"], need.get("CPU", 0), home) and self._gpu(
-                    chosen, want["GPU"], need.get("GPU", 0), home
-                ):
-                    return True
-        return False
+        chosen = tuple(place for place in self.world.places if place.number not in self.whole)
+        homes = range(len(chosen)) if any(need.values()) else [None]
+        return any(
+            self._cpu(chosen, want["CPU"], need.get("CPU", 0), home)
+            and self._gpu(chosen, want["GPU"], need.get("GPU", 0), home)
+            for home in homes
+        )
 
     def _cpu(self, chosen: tuple[Place, ...], want: int, need: int, home: int | None) -> bool:
         atom = ("CPU", -1)

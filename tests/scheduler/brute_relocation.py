@@ -190,7 +190,7 @@ class Brute:
     def _some(
         self, cluster_id: str, rooms: list[Room], cpu: tuple[int, int], gpu: tuple[int, int]
     ) -> Iterator[None]:
-        """Every split of an amount between two bounds over these rooms, at most one piece on each node."""
+        """Every split of an amount between two bounds over these rooms, at most one piece in each."""
         self.steps -= 1
         if self.steps < 0:
             raise Undecided
@@ -200,9 +200,7 @@ class Brute:
             return
         room, rest = rooms[0], rooms[1:]
         yield from self._some(cluster_id, rest, cpu, gpu)
-        there = [one for one in self.rooms[cluster_id] if one.is_flexible and one.node is room.node]
-        if any(one.inside is not room for one in there):
-            return
+        there = [one for one in self.rooms[cluster_id] if one.is_flexible and one.inside is room]
         for c in range(0, min(cpu[1], room.cpu) + 1, ONE):
             for g in range(0, min(gpu[1], sum(room.gpus.values())) + 1, HALF):
                 for shares in room.takes(c, g) if c or g else ():

@@ -75,7 +75,7 @@ def add_cluster(
         want = {name: amount for name, amount in want.items() if amount}
         is_flexible = flexible and (lends or pick.random() < 0.7)
         there = any(
-            world.vnodes[v].kind == FLEXIBLE and world.vnodes[v].node_id == slot.node_id
+            world.vnodes[v].kind == FLEXIBLE and world.vnodes[v].parent_id == slot.vnode_id
             for v in world.members[cluster_id]
         )
         if (is_flexible and there) or not world.capacities[slot.vnode_id].fits(want):

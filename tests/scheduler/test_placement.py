@@ -12,7 +12,7 @@ from vctl.core.nodes import DRAINING
 from vctl.core.resources import SCALE
 from vctl.core.values import replace
 from vctl.scheduler.feasibility import could_help, ever, explain
-from vctl.scheduler.placement import Placed, Unplaced, place
+from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 
 pytestmark = specification.spec("6.policies", "6.gang", "6.deterministic")
 
@@ -373,16 +373,60 @@ class TestTwoVirtualNodesOnOnePhysicalNode:
         assert isinstance(plan, Unplaced)
         assert (plan.resource, plan.need, plan.have) == ("CPU", 3 * SCALE, 2 * SCALE)
 
-    def test_one_flexible_piece_per_physical_node(self) -> None:
-        plan = place(self.world(), "part", spec(flexible="3c"), {})
-        assert isinstance(plan, Placed)
-        assert [p.parent_vnode_id for p in plan.pieces] == ["part-v2", "part-v3"]
-        assert isinstance(place(self.world(), "part", spec(flexible="4c"), {}), Unplaced)
-
     def test_a_cluster_only_uses_its_own_nodes(self) -> None:
         plan = place(self.world(), PRIMARY, spec("PACK: 4c"), {})
         assert isinstance(plan, Unplaced)
         assert plan.have == 3 * SCALE
+
+
+FLEXIBLE_IN_SLICES = {
+    "all slices of a node": ("n1=1c, n1=1c", "2c", "", "v1:1c v2:1c"),
+    "one slice, if one has all of it": ("n1=1c, n1=2c", "2c", "", "v2:2c"),
+    "one node, if one has all of it": ("n1=1c, n2=1c, n2=1c", "2c", "", "v2:1c v3:1c"),
+    "unequal slices of one node before other nodes": (
+        "n1=2c, n2=2c, n3=1c 1g, n3=2c", "3c", "", "v3:1c v4:2c",
+    ),
+    "two slices of each of two nodes": ("n1=1c, n1=1c, n2=1c, n2=1c", "4c", "", "v1:1c v2:1c v3:1c v4:1c"),
+    "more than there is": ("n1=1c, n1=1c", "3c", "", "no: needs 3 CPU in total, 2 CPU free"),
+    "the remainder in one slice": ("n1=1c, n1=1.5c", "2.5c", "", "v1:1c v2:1.5c"),
+    "no two fractions": ("n1=1.5c, n1=1.5c", "3c", "", "no: does not fit as a whole"),
+    "whole devices of two slices": ("n1=1g, n1=1g", "2g", "", "v1:1g v2:1g"),
+    "a share of a device lies in one slice": ("n1=0.5g, n1=0.75g", "0.6g", "", "v2:0.6g"),
+    "two halves are no device": (
+        "n1=0.5g, n1=0.5g", "1g", "", "no: the flexible minimum needs 1 GPU, 0 GPU can be had",
+    ),
+    "each resource from another slice": ("n1=1c, n1=1g", "1c 1g", "", "v1:1c v2:1g"),
+    "the entrypoint in one of them": ("n1=1c, n1=2c", "3c", "2c", "v1:1c v2:2c"),
+    "an entrypoint larger than each": (
+        "n1=1c, n1=1c", "2c", "2c",
+        "no: the entrypoint needs 2 CPU on one node, the most free on one node is 1 CPU",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("slices", "least", "entry", "want"), FLEXIBLE_IN_SLICES.values(), ids=FLEXIBLE_IN_SLICES
+)
+def test_a_flexible_minimum_in_a_cluster_of_slices(slices: str, least: str, entry: str, want: str) -> None:
+    """Spec 1: at most one flexible virtual node per cluster and parent virtual node. It was per physical node."""
+    world = candidates.ledger("4c 2g, 4c 2g, 4c 2g")
+    candidates.slice_cluster(world, "part", slices)
+    plan = place(world, "part", spec(flexible=least), candidates.amounts(entry))
+    hopeless = ever(world, "part", spec(flexible=least), candidates.amounts(entry))
+    if isinstance(plan, Placed):
+        assert hopeless is None
+        assert " ".join(sorted(in_words(p) for p in plan.pieces)) == want
+    else:
+        assert hopeless is not None
+        assert f"no: {plan.message}".startswith(want)
+
+
+def in_words(piece: Piece) -> str:
+    """'v1:1c 0.5g': the slice of a piece and its amounts."""
+    amounts = sorted((n, a) for n, a in piece.allocation.amounts.items() if a)
+    return f"{piece.parent_vnode_id.removeprefix('part-')}:" + " ".join(
+        f"{a / SCALE:g}{name[0].lower()}" for name, a in amounts
+    )
 
 
 class TestEver:

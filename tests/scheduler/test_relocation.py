@@ -104,7 +104,7 @@ def check(world: Ledger) -> None:
         members = sorted(
             (world.vnodes[one] for one in world.members[cluster.cluster_id]), key=lambda one: one.rank
         )
-        places = [one.node_id for one in members if one.kind == FLEXIBLE]
+        places = [one.parent_id for one in members if one.kind == FLEXIBLE]
         assert len(places) == len(set(places))
         fixed = [one for one in members if one.kind == FIXED and not one.whole]
         assert len(fixed) == len(cluster.spec.fixed)

@@ -52,7 +52,14 @@ def asked(dice: random.Random, ledger: Ledger, cluster_id: str) -> str:
     """One task in writing."""
     want = dice.choice(["0c", "0.5c", "1c", "1c", "2c", "3c", "9c", "1c 0.5g", "0c 1g"])
     pins = [*(f"n{number}" for number in range(1, 5)), *sorted(ledger.vnodes)]
-    strategies = ["", "SPREAD", "RANDOM", f"NODE:{dice.choice(pins)}", f"NODE:{dice.choice(pins)}:soft"]
+    strategies = [
+        "",
+        "SPREAD",
+        "RANDOM",
+        f"NODE:{dice.choice(pins)}",
+        f"NODE:{dice.choice(pins)}:soft",
+        f"NODE:{dice.choice(pins)}:spill",
+    ]
     selector = dice.choice(["", "", "", " @zone=a", " @zone=b"])
     inputs = dice.choice(["", "", f" <n1={dice.randint(0, 9)} n2={dice.randint(0, 9)}"])
     return f"{cluster_id}: {want} {dice.choice(strategies)}".rstrip() + selector + inputs

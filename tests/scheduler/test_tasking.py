@@ -21,7 +21,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.values import replace
 from vctl.scheduler.plan import TaskStart, TaskWait, revert, still_fits
-from vctl.scheduler.task_queue import TaskQueue
+from vctl.scheduler.task_queue import TaskQueue, in_turn, kind_of, note_turn
 from vctl.scheduler.task_rounds import TaskRound
 from vctl.scheduler.tasking import Circumstances, choose, in_order, rank_of, utilisation
 
@@ -50,10 +50,16 @@ CHOICES = {
     "pinned to a node": ([], "a: 1c NODE:n3", None, "n3"),
     "pinned to a virtual node": ([], "a: 1c NODE:a/1", None, "n2"),
     "pinned where there is no room": (["a/2: 4c"], "a: 1c NODE:n3", None, None),
-    "softly pinned there": (["a/2: 4c"], "a: 1c NODE:n3:soft", None, "n1"),
+    "softly pinned where there is no room: it waits": (["a/2: 4c"], "a: 1c NODE:n3:soft", None, None),
     "softly pinned with room": ([], "a: 1c NODE:n3:soft", None, "n3"),
+    "softly pinned to a virtual node": (["a/1: 4c"], "a: 1c NODE:a/1:soft", None, None),
+    "spilling where there is no room": (["a/2: 4c"], "a: 1c NODE:n3:spill", None, "n1"),
+    "spilling with room": ([], "a: 1c NODE:n3:spill", "a/0", "n3"),
+    "spilling from a virtual node, to the local one": (["a/2: 4c"], "a: 1c NODE:a/2:spill", "a/1", "n2"),
+    "spilling when all are full": (["a/0: 4c", "a/1: 4c", "a/2: 4c"], "a: 1c NODE:n3:spill", None, None),
     "pinned to a node that is not there": ([], "a: 1c NODE:x", None, None),
     "softly pinned to one that is not there": ([], "a: 1c NODE:x:soft", None, "n1"),
+    "spilling to one that is not there": ([], "a: 1c NODE:x:spill", None, "n1"),
     # selectors
     "a selector": ([], "a: 1c @zone=b", None, "n2"),
     "a selector that nobody matches": ([], "a: 1c @zone=x", None, None),
@@ -73,7 +79,8 @@ CHOICES = {
     "a selector goes before": ([], "a: 1c @zone=b <n1=100", None, "n2"),
     "SPREAD skips locality": ([], "a: 1c SPREAD <n3=100", None, "n1"),
     "a pin skips locality": ([], "a: 1c NODE:n2 <n3=100", None, "n2"),
-    "a soft pin without room, too": (["a/1: 4c"], "a: 1c NODE:n2:soft <n3=100", None, "n1"),
+    "one that spills, too": (["a/1: 4c"], "a: 1c NODE:n2:spill <n3=100", None, "n1"),
+    "a soft pin to one that is not there, too": ([], "a: 1c NODE:x:soft <n3=100", None, "n1"),
     # load: what is queued for a virtual node counts as taken
     "not where others are queued": (["a/0: 1c", "load a/0: 3c"], "a: 1c", "a/0", "n2"),
     "beside what others queue for": (["load a/0: 3c"], "a: 1c", "a/0", "n1"),
@@ -97,6 +104,64 @@ def test_choice(used: list[str], task: str, origin: str | None, want: str | None
     found = choose(ledger, trees.task(task, origin=origin), Circumstances(load))
     assert (None if found is None else found.node_id) == want
     assert differences(ledger, before) == []
+
+
+def test_only_a_full_node_holds_a_softly_pinned_task() -> None:
+    """Spec 10: it waits while the node is alive and could ever hold it, and goes elsewhere when not, as with Ray."""
+    ledger = trees.tree("2c,4c,4c", "a < primary [8c..8c]: n1~2c, n2~2c, n3~4c")
+    trees.use(ledger, "a/0: 2c")
+    trees.use(ledger, "a/1: 2c")
+
+    def chosen(text: str) -> str | None:
+        found = choose(ledger, trees.task(f"a: {text}"))
+        return None if found is None else found.node_id
+
+    assert chosen("2c NODE:n1:soft") is None
+    assert chosen("3c NODE:n1:soft") == "n3", "n1 has 2 CPU"
+    assert chosen("3c NODE:n2:soft") is None, "a could grow there"
+    assert chosen("5c NODE:n2:soft") is None
+    assert chosen("3c NODE:n2") is None
+    trees.change_node(ledger, "n1", state=DRAINING)
+    assert chosen("2c NODE:n1:soft") == "n3"
+    assert chosen("2c NODE:n1") is None
+    fixed = trees.tree("4c,4c", "a < primary: n1=2c, n2=4c")
+    trees.use(fixed, "a/0: 2c")
+    assert choose(fixed, trees.task("a: 2c NODE:n1:soft")) is None
+    found = choose(fixed, trees.task("a: 3c NODE:n1:soft"))
+    assert found is not None
+    assert found.node_id == "n2", "a fixed virtual node does not grow"
+
+
+WITHOUT_GPUS = {
+    "the one without GPUs": ([], "1c", None, "n2"),
+    "not the local one with GPUs": ([], "1c", "a/0", "n2"),
+    "however used it is": (["a/1: 3c"], "1c", None, "n2"),
+    "the less used one of them": (["a/1: 3c"], "1c", "a/0", "n2"),
+    "full: then one with GPUs": (["a/1: 4c"], "1c", None, "n1"),
+    "too large for it": ([], "6c", None, "n1"),
+    "nothing asked for": ([], "0c", None, "n2"),
+    "GPUs asked for": ([], "1c 1g", None, "n1"),
+    "a share of one": ([], "1c 0.5g", None, "n1"),
+    "before its inputs": ([], "1c <n1=100", None, "n2"),
+    "its inputs decide among those with GPUs": (["a/1: 4c"], "1c <n3=100", None, "n3"),
+    "where labels allow no other": ([], "1c @zone=a", None, "n1"),
+    "one that spills from a full one": (["a/0: 8c"], "1c NODE:n1:spill", None, "n2"),
+    "one that names it": ([], "1c NODE:n1", None, "n1"),
+    "SPREAD goes to all": ([], "1c SPREAD", None, "n1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("used", "task", "origin", "want"), WITHOUT_GPUS.values(), ids=WITHOUT_GPUS)
+def test_work_without_gpus_leaves_those_with_gpus_alone(
+    used: list[str], task: str, origin: str | None, want: str
+) -> None:
+    """Spec 10, as in Ray (``scheduler_avoid_gpu_nodes``)."""
+    ledger = trees.tree("8c 2g,4c,8c 2g", "a < primary []: n1~8c 2g, n2~4c, n3~8c 2g", labels=LABELS)
+    for one in used:
+        trees.use(ledger, one)
+    found = choose(ledger, trees.task(f"a: {task}", origin=origin))
+    assert found is not None
+    assert found.node_id == want
 
 
 def test_a_node_that_drains_gets_no_task() -> None:
@@ -289,8 +354,22 @@ ROUNDS = {
     "inputs pull it over, and the second stays where there is room": (
         "4c,4c", "job < primary [2c..2c]: n1~1c, n2~1c", ["1c <n2=9", "1c <n2=9", "1c"], "n2 n1 -", "n1~1c, n2~1c",
     ),
-    "older first, whatever their shapes": (
+    "one of each kind before a second one, older kinds first": (
         "3c", "job < primary [3c..3c]: n1~3c", ["1c", "2c", "1c", "2c"], "n1 n1 - -", "n1~3c",
+    ),
+    "a row of one kind holds back no other": (
+        "2c", "job < primary [2c..2c]: n1~2c", [*["1c"] * 6, "0.5c"], "n1 - - - - - n1", "n1~2c",
+    ),
+    "nor one that cannot start": (
+        "2c", "job < primary [2c..2c]: n1~2c", ["4c", "1c", "1c", "1c", "0.5c", "0.5c"],
+        "- n1 - - n1 n1", "n1~2c",
+    ),
+    "kinds are request, selector and strategy": (
+        "3c", "job < primary [3c..3c]: n1~3c", ["1c", "1c", "1c", "1c SPREAD", "1c NODE:n1"],
+        "n1 - - n1 n1", "n1~3c",
+    ),
+    "the rest goes round": (
+        "4c", "job < primary [4c..4c]: n1~4c", [*["1c"] * 4, *["0.5c"] * 4], "n1 n1 n1 - n1 n1 - -", "n1~4c",
     ),
 }  # fmt: skip
 
@@ -312,6 +391,44 @@ def test_a_round(nodes: str, cluster: str, asked: list[str], want: str, grown: s
     assert differences(ledger, before) == []
     assert all(still_fits(ledger, start) for start in starts[:1])
     assert differences(ledger, before) == []
+
+
+def test_kinds_take_turns_from_round_to_round() -> None:
+    """One place: after each end the kind is next that had its last turn before all others, as ``in_turn`` says."""
+    ledger = trees.tree("1c", "job < primary [1c..1c]: n1~1c")
+    queue = TaskQueue("job")
+    queue.put(trees.task("job: 1c", number=0))
+    order: list[int] = []
+    foreseen: list[int] = []
+    for last in range(9):
+        starts, _ = decide_tasks(ledger, {"job": queue}, {"job"})
+        assert len(starts) == 1
+        order.append(starts[0].task.number)
+        queue.drop(starts[0].task.task_id)
+        note_turn(queue.turns, kind_of(starts[0].task))  # as the state does when it has started
+        ledger.discharge(starts[0].run_id)
+        if not last:
+            for number, text in enumerate([*["1c"] * 5, "0.75c", "1c SPREAD", "1c SPREAD"], 1):
+                queue.put(trees.task(f"job: {text}", number=number))
+            foreseen = [task.number for task in in_turn(queue.tasks.values(), queue.turns)]
+    assert order == [0, 6, 7, 1, 8, 2, 3, 4, 5]
+    assert foreseen == order[1:]
+
+
+def test_a_kind_that_comes_again_and_again_does_not_go_first_each_time() -> None:
+    """As from a loop of ``vctl task run``: each task comes when the one before has ended."""
+    ledger = trees.tree("1c", "job < primary [1c..1c]: n1~1c")
+    queue, order = TaskQueue("job"), []
+    for number in range(4):
+        queue.put(trees.task("job: 1c", number=number))
+    for number in range(10, 14):
+        queue.put(trees.task("job: 0.75c", number=number))
+        for start in decide_tasks(ledger, {"job": queue}, {"job"})[0]:
+            order.append(start.task.number)
+            queue.drop(start.task.task_id)
+            note_turn(queue.turns, kind_of(start.task))
+            ledger.discharge(start.run_id)
+    assert order == [0, 10, 1, 11]
 
 
 @spec("3.states")

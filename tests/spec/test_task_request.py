@@ -6,8 +6,9 @@ import pytest
 
 from tests.specification import spec
 from vctl.core.resources import SCALE
+from vctl.core.tasks import named_by
 from vctl.errors import BadSpec, param
-from vctl.spec.task_request import TaskRequest, check_strategy, job_of, pinned_to, task_amounts
+from vctl.spec.task_request import TaskRequest, check_strategy, job_of, task_amounts
 
 pytestmark = spec("10.commands")
 
@@ -41,17 +42,33 @@ def test_bad_amounts(options, path):
     assert error.value.details["path"] == path
 
 
-@pytest.mark.parametrize("strategy", ["HYBRID", "SPREAD", "RANDOM", "NODE:n-1", "NODE:a##b/0:soft"])
-def test_strategies(strategy):
+NAMED = {
+    "HYBRID": (None, ""), "SPREAD": (None, ""), "RANDOM": (None, ""), "NODE:n-1": ("n-1", ""),
+    "NODE:a##b/0:soft": ("a##b/0", "soft"), "NODE:n-1:spill": ("n-1", "spill"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("strategy", "named"), NAMED.items(), ids=list(NAMED))
+def test_strategies(strategy, named):
     assert check_strategy(strategy) == strategy
+    assert named_by(strategy) == named
 
 
-def test_a_pinned_task_names_its_node():
-    assert pinned_to("NODE:n-1") == ("n-1", False)
-    assert pinned_to("NODE:a##b/0:soft") == ("a##b/0", True)
-
-
-@pytest.mark.parametrize("strategy", ["NODE", "NODE:", "NODE::soft", "hybrid", "PACK", "SPREAD:2", ""])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "NODE",
+        "NODE:",
+        "NODE::soft",
+        "NODE::spill",
+        "NODE:n:",
+        "NODE:n:soft:spill",
+        "hybrid",
+        "PACK",
+        "SPREAD:2",
+        "",
+    ],
+)
 def test_bad_strategies(strategy):
     with pytest.raises(BadSpec, match="strategy"):
         TaskRequest(argv=("true",), strategy=strategy)
@@ -59,9 +76,10 @@ def test_bad_strategies(strategy):
 
 def test_a_mistyped_soft_is_no_part_of_the_id_of_a_node() -> None:
     """No id has a colon. It was said that there is no node n-1:sof, and to write NODE:n-1:sof:soft."""
-    with pytest.raises(BadSpec, match='only soft may stand behind the id of a node, not "sof"') as refused:
+    message = 'only soft or spill may stand behind the id of a node, not "sof"'
+    with pytest.raises(BadSpec, match=message) as refused:
         check_strategy("NODE:n-1:sof")
-    assert refused.value.fix == "write NODE:n-1:soft, or NODE:n-1"
+    assert refused.value.fix == "write NODE:n-1:soft, NODE:n-1:spill or NODE:n-1"
 
 
 BAD = {

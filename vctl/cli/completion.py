@@ -14,6 +14,7 @@ from vctl import operations, spec
 from vctl.cli import catalog, declare
 from vctl.cli.common import CHOSEN_BY, HOISTED
 from vctl.cli.declare import Command
+from vctl.core import tasks as tk
 from vctl.core.text import visible
 from vctl.operations.params import Param
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 FILES = {"bash": "vctl.bash", "zsh": "_vctl", "fish": "vctl.fish"}
 MOST = 500
-AFTER = "after"
+AFTER, STRATEGIES = "after", "strategies"
 Offer = tuple[str, str]
 HELP = ("--help", "Show help.")
 VERSION = ("--version", "Print the version.")
@@ -124,7 +125,7 @@ class _Line:
 
     def goes_on(self, word: str) -> bool:
         """Whether the value of the last option goes on: bash splits ``ok:ID`` at its colon."""
-        return word == ":" and self.last is not None and self.last.info.complete == AFTER
+        return word == ":" and self.last is not None and self.last.info.complete in (AFTER, STRATEGIES)
 
     def with_value(self, word: str) -> bool:
         """Whether a word is an option with its value, such as ``--limit=3``."""
@@ -162,6 +163,8 @@ def _values(param: Param, line: _Line, current: str) -> Iterable[Offer]:
         return [(f":{kind}", "")]
     if kind == AFTER:
         return _awaited(line, current)
+    if kind == STRATEGIES:
+        return _strategies(line, current)
     if kind in ("states", "causes"):
         return _more_of(_states(line) if kind == "states" else spec.job_request.CAUSES, current)
     kind = line.loose[0] if kind == "objects" and line.loose else kind
@@ -175,6 +178,21 @@ def _awaited(line: _Line, current: str) -> list[Offer]:
         return jobs if line.split_value in spec.options.CONDITIONS else []
     together = [(f"{condition}:{job}", about) for condition in spec.options.CONDITIONS for job, about in jobs]
     return together if ":" in current else jobs + together
+
+
+def _strategies(line: _Line, current: str) -> list[Offer]:
+    """The values of ``--strategy``: a word, or a node and what holds if it cannot take the task."""
+    others = [(tk.SOFT, "Elsewhere if it cannot hold it."), (tk.SPILL, "Elsewhere if it is full, too.")]
+    if line.pending is line.last and line.split_value != tk.NODE:  # behind the second colon
+        return others
+    nodes = [(vnode_id, about) for one in (_nodes, _vnodes) for vnode_id, about in _live(one, line.home)]
+    if line.pending is line.last:
+        return nodes
+    found = [(f"{tk.NODE}:{node_id}", about) for node_id, about in nodes]
+    words = [(word, "") for word in tk.STRATEGIES if word != tk.NODE]
+    if current.count(":") > 1:
+        return [(f"{node}:{word}", about) for node, _ in found for word, about in others]
+    return found if ":" in current else words + found
 
 
 def _states(line: _Line) -> Sequence[str]:

@@ -18,6 +18,18 @@ AWAITING_INPUTS = "AwaitingInputs"
 """Why a task is PENDING_ARGS_AVAIL."""
 HYBRID, SPREAD, RANDOM, NODE = "HYBRID", "SPREAD", "RANDOM", "NODE"
 STRATEGIES = (HYBRID, SPREAD, RANDOM, NODE)
+SOFT, SPILL = "soft", "spill"
+"""What may follow the node that a strategy names: another one if it cannot hold the task, or if it is full."""
+
+
+def named_by(strategy: str) -> tuple[str | None, str]:
+    """The node that a strategy names, and ``soft``, ``spill`` or nothing. None: it names no node.
+
+    No id of a node has a colon.
+    """
+    kind, _, wanted = strategy.partition(":")
+    node_id, _, otherwise = wanted.partition(":")
+    return (node_id, otherwise) if kind == NODE else (None, "")
 
 
 @value(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from vctl.core.tasks import PENDING_ARGS, PENDING_NODE, RUNNING, Maker, StoredObject, Task
 from vctl.core.values import replace
 from vctl.scheduler.plan import TaskWait
-from vctl.scheduler.task_queue import TaskQueue, Verdict
+from vctl.scheduler.task_queue import TaskQueue, Turns, Verdict, kind_of, note_turn
 
 
 class Tasks:
@@ -23,6 +23,8 @@ class Tasks:
         """cluster id -> its tasks that wait for a place."""
         self.last_spread: dict[str, tuple[int, str]] = {}
         """cluster id -> (rank, virtual node) of its last SPREAD task, while none of its tasks waits."""
+        self.turns: dict[str, Turns] = {}
+        """cluster id -> the turns of the classes of its tasks."""
         self.waiting_of: dict[int, int] = {}
         """job -> how many of its tasks wait, for inputs or for a place."""
         self.objects: dict[int, dict[str, StoredObject]] = {}
@@ -50,9 +52,18 @@ class Tasks:
         if task.state == PENDING_NODE:
             queue = self.queues.get(task.cluster_id)
             if queue is None:
-                queue = TaskQueue(task.cluster_id, last_spread=self.last_spread.pop(task.cluster_id, None))
+                last_spread = self.last_spread.pop(task.cluster_id, None)
+                turns = self.turns.setdefault(task.cluster_id, {})
+                queue = TaskQueue(task.cluster_id, last_spread=last_spread, turns=turns)
                 self.queues[task.cluster_id] = queue
             queue.put(task.pending(self._inputs_at(task)))
+        elif task.state == RUNNING and (before is None or before.state != RUNNING):
+            note_turn(self.turns.setdefault(task.cluster_id, {}), kind_of(task))
+
+    def forget_cluster(self, cluster_id: str) -> None:
+        """Forget where the tasks of a cluster that is gone had their last place and turn."""
+        self.last_spread.pop(cluster_id, None)
+        self.turns.pop(cluster_id, None)
 
     def drop(self, task_id: str) -> None:
         """Remove a task that is over."""

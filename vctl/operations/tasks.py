@@ -61,8 +61,9 @@ def request(
     strategy: Annotated[
         str,
         Opt(
-            "--strategy", metavar="WORD",
-            help="HYBRID (default: pack, then the least used), SPREAD, RANDOM, NODE:<id> or NODE:<id>:soft.",
+            "--strategy", metavar="WORD", complete="strategies",
+            help="HYBRID (default: pack, then the least used), SPREAD, RANDOM or NODE:<id>; NODE:<id>:soft goes"
+            " elsewhere if that node is gone or too small, NODE:<id>:spill also if it is full.",
         ),
     ] = "HYBRID",
     inputs: Annotated[

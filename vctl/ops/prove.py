@@ -129,9 +129,9 @@ def _flexible(facts: _Facts) -> Iterator[str]:
     flexible: dict[tuple[str, str], str] = {}
     for vnode_id, vnode in facts.by_id["vnodes"].items():
         if vnode["kind"] == "flexible":
-            place = (vnode["cluster_id"], vnode["node_id"])
+            place = (vnode["cluster_id"], vnode["parent_vnode_id"])
             if place in flexible:
-                yield f"virtual nodes {flexible[place]} and {vnode_id}: two flexible ones of one cluster on one node"
+                yield f"virtual nodes {flexible[place]} and {vnode_id}: two flexible ones of one cluster in {place[1]}"
             flexible[place] = vnode_id
 
 

@@ -19,7 +19,7 @@ from vctl.core.wording import amounts_text, listed
 from vctl.ops import situations
 from vctl.scheduler.feasibility import with_machines
 from vctl.scheduler.gang_growth import grow, place_or_grow
-from vctl.scheduler.tasking import choose, growing_for, pinned_to
+from vctl.scheduler.tasking import choose, growing_for, pinned_to, settled
 from vctl.scheduler.whatif import Situation, stop
 from vctl.store import arrays, dependencies, jobs, rows, runs, settings, tasks
 from vctl.store.store import Row, Store
@@ -135,6 +135,7 @@ def _has_place(ledger: Ledger, job: PendingJob) -> bool:
 def _task_has_place(ledger: Ledger, task: PendingTask) -> bool:
     if task.cluster_id not in ledger.clusters or choose(ledger, task) is not None:
         return True
+    task = settled(ledger, task)
     asked = growing_for(task, ledger.vnodes.get(pinned_to(task) or ""))
     return (
         asked is not None and grow(ledger.copy(), task.cluster_id, task.request, asked.selector) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
@@ -17,6 +17,7 @@ from vctl.scheduler.elasticity import apply_growth, revert_growth
 from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.lending import Waiting, keepers, waiting_job
 from vctl.scheduler.plan import Start
+from vctl.scheduler.task_queue import Turns, kind_of, note_turn
 from vctl.scheduler.victims import Victim
 from vctl.scheduler.whatif import Holder, Situation
 from vctl.store import clusters, jobs, preemptions, queues, rows, runs, tasks
@@ -31,7 +32,7 @@ def load(store: Store) -> Situation:
     run_ids: dict[int, list[str]] = {}
     for row in sorted(runs.live_rows(store), key=lambda row: row["task_id"] is not None):
         run_ids.setdefault(row["job_id"], []).append(row["run_id"])  # the job's own process first
-    running_rows = jobs.running_rows(store)
+    running_rows, waiting = jobs.running_rows(store), tasks.waiting_rows(store)
     running = [
         Holder(
             row["job_id"],
@@ -47,7 +48,8 @@ def load(store: Store) -> Situation:
         ledger=ledger(store),
         pending=list(queues.queued(store)),
         running=running,
-        tasks=[rows.task(row).pending() for row in tasks.waiting_rows(store)],
+        tasks=[rows.task(row).pending() for row in waiting],
+        turns=_turns(store, {row["cluster_id"] for row in waiting}),
         now_ns=store.clock(),
         leaving=[
             *(row["job_id"] for row in running_rows if row["stop_requested_at"] is not None),
@@ -55,6 +57,15 @@ def load(store: Store) -> Situation:
         ],
         nominations=preemptions.nominations(store),
     )
+
+
+def _turns(store: Store, cluster_ids: Collection[str]) -> dict[str, Turns]:
+    """Cluster -> the classes of its running tasks, in the order in which the last of each started."""
+    turns: dict[str, Turns] = {cluster_id: {} for cluster_id in cluster_ids}
+    for cluster_id in sorted(cluster_ids):
+        for row in tasks.running_rows(store, cluster_id):
+            note_turn(turns[cluster_id], kind_of(rows.task(row)))
+    return turns
 
 
 def ledger(store: Store) -> Ledger:

@@ -16,7 +16,7 @@ from vctl.ops.forms import Shown
 from vctl.ops.free_amounts import FreeAmounts
 from vctl.ops.reasons import FITS_NOW, UNSEEN
 from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, shortage
-from vctl.scheduler.tasking import SOFT, growing_for, pinned_to
+from vctl.scheduler.tasking import growing_for, pinned_to, settled_by
 from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
 
@@ -50,6 +50,7 @@ class TaskReasons:
         return self._judged[key]
 
     def _judge(self, task: PendingTask, verdict: str | None) -> Shown:
+        task = self._settled(task)
         short = self.shortage(task)
         if verdict not in (jb.INFEASIBLE, jb.INSUFFICIENT):
             return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}"
@@ -73,6 +74,7 @@ class TaskReasons:
 
     def shortage(self, task: PendingTask) -> Shortage:
         """The needed resources of a task, and the free resources where it may run."""
+        task = self._settled(task)
         places = self._places(task)
         if task.bound_vnode_id is not None:
             places = [slot for slot in places if slot.slot_id == task.bound_vnode_id] or places
@@ -82,6 +84,14 @@ class TaskReasons:
             places, task = places or self.capacity.slots(task.cluster_id).all, asked
         part = Part("one", {n: a for n, a in task.request.items() if a}, 1, task.selector)
         return shortage([part], Slots(places), above)
+
+    def _settled(self, task: PendingTask) -> PendingTask:
+        return settled_by(
+            task,
+            lambda there: (
+                any(self._holds(slot, there) for slot in self._places(there)) or self._may_ever_grow(there)
+            ),
+        )
 
     def _places(self, task: PendingTask) -> list[Slot]:
         named = pinned_to(task)
@@ -131,8 +141,8 @@ def _matches(slot: Slot, task: PendingTask) -> bool:
 
 def check_node(store: Store, cluster_id: str, strategy: str) -> None:
     """Refuse a hard ``NODE:<id>`` without a virtual node of the cluster or a physical node of this id."""
-    kind, colon, wanted = strategy.partition(":")
-    if kind != tk.NODE or not colon or wanted.endswith(SOFT):
+    wanted, otherwise = tk.named_by(strategy)
+    if wanted is None or otherwise:
         return
     vnode = clusters.get_vnode(store, wanted)
     if (vnode is not None and vnode["cluster_id"] == cluster_id) or nodes.get(store, wanted) is not None:
@@ -141,6 +151,6 @@ def check_node(store: Store, cluster_id: str, strategy: str) -> None:
     known = ", ".join(here[:4]) + (" …" if len(here) > 4 else "")
     raise NotFound(
         f"{param('strategy')}: NODE:{wanted}: there is no node {wanted} in {cluster_text(cluster_id)}",
-        fix=f"name one of {known}, or write NODE:{wanted}{SOFT} to run elsewhere when it is not there",
+        fix=f"name one of {known}, or write NODE:{wanted}:{tk.SOFT} to run elsewhere when it is not there",
         details={"path": param("strategy"), "node": wanted, "cluster_id": cluster_id or PRIMARY},
     )

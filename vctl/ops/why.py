@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
@@ -25,6 +26,7 @@ from vctl.ops.self_waiting import task_waits_for_itself
 from vctl.ops.task_reasons import TaskReasons
 from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
+from vctl.scheduler.task_queue import in_turn
 from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.whatif import NOTHING, Holder, Outcome, Situation, Trials, ahead_of, task_trials
 from vctl.scheduler.whatif_search import helpful, nearest
@@ -315,11 +317,12 @@ def why_task(store: Store, row: Row) -> WhyTask:
         others = _running(store, task)
         answer["waits_for_itself"] = task_waits_for_itself(store, row)
         coming = _coming(store)
-    ahead = [one for one in situation.tasks if one.cluster_id == task.cluster_id and one.number < task.number]
+    together = [one for one in situation.tasks if one.cluster_id == task.cluster_id]
+    order = in_turn(together, situation.turns.get(task.cluster_id, {}))
+    ahead = list(takewhile(lambda one: one.task_id != task.task_id, order))
     answer["queue_position"] = len(ahead) + 1
     answer["ahead"] = [
-        {"task_id": one.task_id, "resources": forms.amounts(one.request)}
-        for one in sorted(ahead, key=lambda one: one.number)[:MOST_AHEAD]
+        {"task_id": one.task_id, "resources": forms.amounts(one.request)} for one in ahead[:MOST_AHEAD]
     ]
     answer["nodes"] = obstacles_of_task(situation, task, others)
     trials = task_trials(situation, task, others)

@@ -14,7 +14,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE
 from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.values import replace
-from vctl.scheduler.elasticity import flexible_in, flexible_parts, next_rank
+from vctl.scheduler.elasticity import flexible_in, next_rank
 from vctl.scheduler.placement_result import Piece, vnodes_of
 
 
@@ -32,15 +32,6 @@ class AllowedGrowth:
     def is_alive(self, vnode_id: str) -> bool:
         """Whether the node of a virtual node takes work."""
         return self.now.nodes[self.now.vnodes[vnode_id].node_id].state == ALIVE
-
-    def may_join(self, cluster_id: str, slot_id: str) -> bool:
-        """Whether a cluster may have a flexible virtual node in a slot: it has none in another one of that node."""
-        node_id = self.now.vnodes[slot_id].node_id
-        return all(
-            part.parent_id == slot_id
-            for part in flexible_parts(self.now, cluster_id)
-            if part.node_id == node_id
-        )
 
     def grown(self, cluster_id: str, slot_id: str, more: Amounts) -> Iterator[str]:
         """The flexible virtual node of a cluster in a slot, with more; the slot is enlarged for it if it can be."""

@@ -23,13 +23,11 @@ CandidateNode = tuple[str, tuple[str, ...]]
 class Way:
     """The sources of a slot that can grow: (depth, lender, free capacity) of each, own free capacity first.
 
-    ``fresh``: the slot does not exist yet. ``choice``: the node has places for several such slots, and only
-    one of these slots can be made.
+    ``fresh``: the slot does not exist yet.
     """
 
     sources: tuple[tuple[int, int, FreeCapacity], ...]
     fresh: bool
-    choice: bool
 
 
 @value(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, Unplaced, place, place_on
 from vctl.scheduler.shortage import Part, parts_of
-from vctl.scheduler.tasking import in_order, is_named, pinned_to
+from vctl.scheduler.tasking import in_order, is_named, pinned_to, settled
 from vctl.scheduler.upper_bound import UpperBound
 
 SPLIT = "in total, may be split over nodes"
@@ -109,6 +109,7 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
 
 def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdict]]:
     """For each virtual node of a task's cluster on an alive or draining node: its id, and its verdict."""
+    task = settled(ledger, task)
     named = pinned_to(task)
     found = []
     for vnode in in_order(ledger, task.cluster_id):
@@ -142,9 +143,11 @@ def _verdicts(ledger: Ledger, parent_id: str, part: Part) -> list[NodeVerdict]:
     for vnode in ledger.slots(parent_id):
         if ledger.nodes[vnode.node_id].state in (ALIVE, DRAINING):
             verdict = _verdict(ledger, vnode.vnode_id, part)
-            other = best.get(vnode.node_id)
-            if other is None or rank.index(verdict.verdict) > rank.index(other.verdict):
-                best[vnode.node_id] = verdict
+            if (other := best.get(vnode.node_id)) is not None:
+                worse, better = sorted((verdict, other), key=lambda one: rank.index(one.verdict))
+                together = rs.add(worse.have, better.have) if part.how == "split" else better.have
+                verdict = replace(better, have=together)
+            best[vnode.node_id] = verdict
     return [best[node_id] for node_id in sorted(best)]
 
 

@@ -1,15 +1,13 @@
-"""Splits a flexible minimum over nodes: whole units, the fraction in one piece, at most one piece per node.
+"""Splits a flexible minimum over slots: whole units, the fraction in one piece, at most one piece per slot.
 
-Input: node states with the number of nodes in each, and per state the slots that could take a piece
-(``Option``). Output: the pieces (``Part``). Amounts are vectors of 1/10000 units, one place per resource.
-``growth_split`` makes the choices; this module enumerates them and divides the minimum over the slots that
-were chosen.
+Input: the slots that could take a piece (``Option``), with the state of their node and the number of such
+slots. Output: the pieces (``Part``). Amounts are vectors of 1/10000 units, one place per resource.
+``growth_split`` adds the limits of growth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
 from vctl.core.resources import SCALE
@@ -24,7 +22,7 @@ ANYWHERE, NOWHERE = -1, -2
 
 @value(frozen=True, slots=True)
 class Option:
-    """One slot of a node that could take the node's flexible piece, and at most how much of each resource."""
+    """One slot that could take a flexible piece, and at most how much of each resource."""
 
     slot: SlotState
     most: Vector
@@ -41,12 +39,10 @@ class Part:
     shares: tuple[tuple[int, int], ...] = ()
 
 
-ClassCount = tuple[int, int, tuple[Option, ...]]
-"""A node state, the number of nodes in it, and the slots to choose from on each."""
+SlotCount = tuple[int, int, Option]
+"""A node state, a slot of it, and the number of such slots on all nodes in that state (in the middle)."""
 Host = tuple[int, Option]
 """The node state and the slot that hold the entrypoint."""
-Chosen = tuple[int, int, Option]
-"""A node state, a number of nodes in it, and the slot that was chosen on each."""
 
 
 def inside(small: Vector, large: Vector) -> bool:
@@ -54,67 +50,36 @@ def inside(small: Vector, large: Vector) -> bool:
     return all(a <= b for a, b in zip(small, large, strict=True))
 
 
-def worthwhile(options: tuple[Option, ...], want: Vector) -> tuple[Option, ...]:
-    """The options of a node that no other option covers in every resource, most useful first."""
-    found: list[Option] = []
-    for option in sorted(options, key=lambda o: (-_share(o.most, want), o.cost)):
-        if any(option.most) and not any(inside(option.most, other.most) for other in found):
-            found.append(option)
-    return tuple(found)
-
-
 def _share(most: Vector, want: Vector) -> int:
     return sum(min(m, w) * 1000 // w for m, w in zip(most, want, strict=True) if w)
 
 
 def hosts(
-    stands: Sequence[ClassCount], want: Vector, entry: Vector
-) -> Iterator[tuple[Host | None, list[ClassCount]]]:
-    """Every node state that can hold the entrypoint, with the other nodes; (None, all) without one."""
+    slots: Sequence[SlotCount], want: Vector, entry: Vector
+) -> Iterator[tuple[Host | None, list[SlotCount]]]:
+    """Every slot that can hold the entrypoint, with the other slots; (None, all) without an entrypoint."""
     if not any(entry):
-        yield None, list(stands)
+        yield None, list(slots)
         return
-    hosts = [
-        (-_share(option.most, want), option.cost, state, option)
-        for state, _, options in stands
-        for option in options
-        if inside(entry, option.most)
-    ]
-    for _, _, state, option in sorted(hosts, key=lambda host: host[:3]):
-        others = [(s, count - (s == state), options) for s, count, options in stands]
-        yield (state, option), [stand for stand in others if stand[1]]
+    found = [(state, option) for state, _, option in slots if inside(entry, option.most)]
+    for host in sorted(found, key=lambda one: (-_share(one[1].most, want), one[1].cost, one[0])):
+        others = [(state, count - ((state, option) == host), option) for state, count, option in slots]
+        yield host, [one for one in others if one[1]]
 
 
-def choices(stands: Sequence[ClassCount]) -> Iterator[list[Chosen]]:
-    """Every way to choose one slot per node. Nodes in the same state are interchangeable."""
-    fixed: list[Chosen] = [(s, count, options[0]) for s, count, options in stands if len(options) == 1]
-    for chosen in _ways([stand for stand in stands if len(stand[2]) > 1]):
-        yield fixed + chosen
-
-
-def _ways(stands: Sequence[ClassCount]) -> Iterator[list[Chosen]]:
-    if not stands:
-        yield []
-        return
-    state, count, options = stands[0]
-    for way in combinations_with_replacement(options, count):
-        for rest in _ways(stands[1:]):
-            yield [(state, 1, option) for option in way] + rest
-
-
-def split_chosen(nodes: list[Chosen], want: Vector, entry: Vector, host: Host | None) -> list[Part] | None:
-    """Pieces on the chosen slots, the piece of the entrypoint first; None if the slots do not suffice."""
+def split_over(slots: list[SlotCount], want: Vector, entry: Vector, host: Host | None) -> list[Part] | None:
+    """Pieces on these slots, the piece of the entrypoint first; None if the slots do not suffice."""
     if host is None:
-        return _cover(nodes, want)
+        return _cover(slots, want)
     state, option = host
     held = []
     for r, whole in enumerate(want):
         amounts = _entry_amounts(whole, entry[r], option.most[r])
-        amount = next((x for x in amounts if _fraction_host(nodes, r, whole - x) != NOWHERE), None)
+        amount = next((x for x in amounts if _fraction_host(slots, r, whole - x) != NOWHERE), None)
         if amount is None:
             return None
         held.append(amount)
-    rest = _cover(nodes, tuple(w - h for w, h in zip(want, held, strict=True)))
+    rest = _cover(slots, tuple(w - h for w, h in zip(want, held, strict=True)))
     return None if rest is None else [Part(state, option.slot, tuple(held)), *rest]
 
 
@@ -130,31 +95,31 @@ def _entry_amounts(want: int, entry: int, most: int) -> list[int]:
     return [amount for amount in amounts if amount >= max(entry, 0)]
 
 
-def _fraction_host(nodes: list[Chosen], r: int, want: int) -> int:
-    """The position of the node that must take the fraction of a resource so that the whole units suffice.
+def _fraction_host(slots: list[SlotCount], r: int, want: int) -> int:
+    """The position of the slot that must take the fraction of a resource so that the whole units suffice.
 
-    ANYWHERE: no particular node must. NOWHERE: the nodes do not suffice.
+    ANYWHERE: no particular slot must. NOWHERE: the slots do not suffice.
     """
-    units = sum(count * (option.most[r] // SCALE) for _, count, option in nodes) * SCALE
+    units = sum(count * (option.most[r] // SCALE) for _, count, option in slots) * SCALE
     if units >= want:
         return ANYWHERE
     fraction = want % SCALE
     if units >= want - fraction:
-        for position, (_, _, option) in enumerate(nodes):
+        for position, (_, _, option) in enumerate(slots):
             if option.most[r] % SCALE >= fraction:
                 return position
     return NOWHERE
 
 
-def _cover(nodes: list[Chosen], want: Vector) -> list[Part] | None:
-    """Pieces for ``want``; the nodes that cover most of it come first. None if the nodes do not suffice."""
-    nodes = sorted(nodes, key=lambda node: (-_share(node[2].most, want), node[2].cost, node[0]))
-    last = [_fraction_host(nodes, r, amount) for r, amount in enumerate(want)]
+def _cover(slots: list[SlotCount], want: Vector) -> list[Part] | None:
+    """Pieces for ``want``; the slots that cover most of it come first. None if the slots do not suffice."""
+    slots = sorted(slots, key=lambda one: (-_share(one[2].most, want), one[2].cost, one[0]))
+    last = [_fraction_host(slots, r, amount) for r, amount in enumerate(want)]
     if NOWHERE in last:
         return None
     rest = list(want)
     parts: dict[tuple[int, int], list[int]] = {}
-    for position, (_, count, option) in enumerate(nodes):
+    for position, (_, count, option) in enumerate(slots):
         for copy in range(count):
             if not any(rest):
                 break
@@ -166,6 +131,6 @@ def _cover(nodes: list[Chosen], want: Vector) -> list[Part] | None:
                         rest[r] -= taken
     for r, left in enumerate(rest):
         if left:
-            assert left <= nodes[last[r]][2].most[r], (want, rest)
+            assert left <= slots[last[r]][2].most[r], (want, rest)
             parts.setdefault((last[r], 0), [0] * len(want))[r] = left
-    return [Part(nodes[p][0], nodes[p][2].slot, tuple(amounts)) for (p, _), amounts in parts.items()]
+    return [Part(slots[p][0], slots[p][2].slot, tuple(amounts)) for (p, _), amounts in parts.items()]

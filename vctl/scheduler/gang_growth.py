@@ -46,7 +46,6 @@ def place_with_growth(
     entry: Amounts,
     *,
     avoid: frozenset[str] = frozenset(),
-    barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
     loose: bool = True,
 ) -> tuple[list[Grow], Placed] | Unplaced:
@@ -57,9 +56,7 @@ def place_with_growth(
     """
 
     def search(*, lends: bool) -> tuple[GrowthCandidates, Placed] | Unplaced:
-        work = find_growth(
-            ledger, parent_id, spec, entry, avoid=avoid, barred=barred, budget=budget, lends=lends
-        )
+        work = find_growth(ledger, parent_id, spec, entry, avoid=avoid, budget=budget, lends=lends)
         return finished(work)
 
     found, chain, moves = search(lends=False), growing(ledger, parent_id), list[Move]()
@@ -146,14 +143,13 @@ def find_growth(
     entry: Amounts,
     *,
     avoid: frozenset[str] = frozenset(),
-    barred: frozenset[str] = frozenset(),
     budget: int = BUDGET,
     lends: bool = True,
 ) -> Work[tuple[GrowthCandidates, Placed] | Unplaced]:
     """The candidate nodes with growth and a place on them. The ledger must not change while the work pauses.
 
     ``lends``: siblings may lend, if free capacity is not enough.
-    ``avoid``: physical nodes, and ``barred``: virtual nodes of the parent or above it, that must not be used.
+    ``avoid``: physical nodes that must not be used.
     """
     found = Unplaced("", 0, 0, f"{cluster_text(parent_id)} cannot grow")
     for lending in (False, True)[: 1 + lends]:
@@ -164,7 +160,7 @@ def find_growth(
             found = short
             continue
         candidates = yield from growth_candidates(
-            ledger, parent_id, _asked(spec, entry), lending=lending, avoid=avoid, barred=barred
+            ledger, parent_id, _asked(spec, entry), lending=lending, avoid=avoid
         )
         if candidates is None:
             break

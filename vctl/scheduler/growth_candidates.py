@@ -81,19 +81,18 @@ def growth_candidates(
     *,
     lending: bool,
     avoid: frozenset[str] = frozenset(),
-    barred: frozenset[str] = frozenset(),
 ) -> Work[GrowthCandidates | None]:
     """The slots of a cluster as growth could make them; None if it cannot grow.
 
-    ``avoid``: physical nodes, and ``barred``: slots, that must not be used. Slots that could have none of the
-    resources ``asked`` are left out (None: no slot is).
+    ``avoid``: physical nodes that must not be used. Slots that could have none of the resources ``asked`` are
+    left out (None: no slot is).
     """
     chain = growing(ledger, cluster_id)
     if not chain:
         return None
     top_id = ledger.clusters[chain[-1]].parent_id
     assert top_id is not None
-    view = _View(ledger, chain, barred, asked)
+    view = _View(ledger, chain, asked)
     view.see_members()
     if lending:
         view.see_lenders()
@@ -101,8 +100,6 @@ def growth_candidates(
     view.nodes |= {one: [[] for _ in chain] for one in index.crowded if one not in view.nodes}
     for node_id in avoid:
         view.node(node_id).clear()
-    for slot_id in barred:
-        view.node(ledger.vnodes[slot_id].node_id)
     classes: dict[int, SlotClass] = {}
     for one in index.classes.values():
         labels = {**one.labels, lb.VNODE_ID: NEW, lb.VCLUSTER_ID: cluster_id}
@@ -147,7 +144,6 @@ class _View:
 
     ledger: Ledger
     chain: list[str]
-    barred: frozenset[str]
     asked: frozenset[str] | None
     nodes: dict[str, list[list[VNode]]] = field(default_factory=dict)
     """Physical node -> the virtual nodes of each cluster there, lowest first."""
@@ -183,18 +179,17 @@ class _View:
 
     def see(self, node_id: str, levels: list[list[VNode]]) -> None:
         """List the slots of a node. ``levels``: its virtual nodes by cluster, lowest cluster first."""
-        found: list[tuple[int, VNode]] = [(0, vnode) for vnode in levels[0]]
-        above: list[tuple[int, VNode]] = []
-        for level in range(1, len(levels)):
-            if any(vnode.kind == FLEXIBLE for vnode in levels[level - 1]):
-                break  # a cluster has at most one flexible virtual node on a node
-            above += [(level, vnode) for vnode in levels[level] if self._is_in_view(vnode)]
-        is_choice = len(above) > 1
-        for level, vnode in [*found, *above]:
-            sources = self._sources(level, vnode)
-            if vnode.vnode_id not in self.barred and self._is_useful(sources):
-                self.ways[vnode.vnode_id] = Way(sources, level > 0, level > 0 and is_choice)
-                self.on_node.setdefault(node_id, []).append(vnode.vnode_id)
+        taken: set[str | None] = set()
+        """The virtual nodes in which the cluster below has its flexible one: there is at most one in each."""
+        for level, vnodes in enumerate(levels):
+            for vnode in vnodes:
+                if level and (vnode.vnode_id in taken or not self._is_in_view(vnode)):
+                    continue
+                sources = self._sources(level, vnode)
+                if self._is_useful(sources):
+                    self.ways[vnode.vnode_id] = Way(sources, level > 0)
+                    self.on_node.setdefault(node_id, []).append(vnode.vnode_id)
+            taken = {vnode.parent_id for vnode in vnodes if vnode.kind == FLEXIBLE}
 
     def _is_useful(self, sources: tuple[tuple[int, int, FreeCapacity], ...]) -> bool:
         return self.asked is None or any(
@@ -235,7 +230,7 @@ class _View:
 
 
 def _fresh(depth: int, capacity: FreeCapacity) -> Way:
-    return Way(((depth, OWN, capacity),), fresh=True, choice=False)
+    return Way(((depth, OWN, capacity),), fresh=True)
 
 
 def _slot_class(ledger: Ledger, chain: list[str], slot_id: str) -> SlotClass:

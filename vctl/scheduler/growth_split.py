@@ -1,27 +1,27 @@
-"""Splits a flexible minimum over node states, also where slots grow within limits.
+"""Splits a flexible minimum over the slots of node states, also where slots grow within limits.
 
-With limits, the amount that one node takes may leave less for others. Resources do not compete, so once the
-slots are chosen each resource is spread by itself: as in ``flexible`` if the limits allow that, else by a
-maximum flow, else by a search node by node.
+With limits, the amount that one slot takes may leave less for others. Resources do not compete, so each is
+spread by itself: as in ``flexible`` if the limits allow that, else by a maximum flow, else by a search slot
+by slot.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vctl.core.resources import SCALE
 from vctl.core.values import replace
 from vctl.scheduler.flexible import (
-    Chosen,
     Host,
     Option,
     Part,
-    choices,
+    SlotCount,
+    Vector,
     hosts,
     inside,
-    split_chosen,
-    worthwhile,
+    split_over,
 )
 from vctl.scheduler.growth_supply import Ladder, Need
 from vctl.scheduler.node_classes import NodeState, SlotState
@@ -32,7 +32,7 @@ World = Mapping[int, int]
 FLOW_STEPS = 5
 """The price of one check of the limits in steps."""
 MOST_COPIES = 128
-"""The most nodes in one state that are listed one by one."""
+"""The most equal slots that are listed one by one."""
 
 
 def is_affordable(problem: Problem, world: World, parts: Sequence[Part]) -> bool:
@@ -46,19 +46,19 @@ def is_affordable(problem: Problem, world: World, parts: Sequence[Part]) -> bool
 def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None, int]:
     """Pieces that sum to the flexible minimum, or None; and the number of steps taken.
 
-    One piece on the tightest node that fits all of it, else several; one piece holds the entrypoint. The
-    search ends after ``tries`` steps. Where slots grow, the pieces keep the limits.
+    One piece in the tightest slot that fits all of it, else several, on one node if one fits all of it; one
+    piece holds the entrypoint. The search ends after ``tries`` steps. Where slots grow, the pieces keep the
+    limits.
     """
-    want, entry = problem.want, problem.want_entry
+    want = problem.want
     if not any(want):
         return ([] if is_affordable(problem, world, ()) else None), 0
-    stands = [(s, count, problem.node_classes.options(s)) for s, count in sorted(world.items())]
-    whole = [
-        (option.cost, state, option)
-        for state, _, options in stands
-        for option in options
-        if inside(want, option.most)
-    ]
+    of_state = {
+        s: [(s, count * slots, option) for option, slots in problem.node_classes.options(s)]
+        for s, count in sorted(world.items())
+    }
+    slots = [one for here in of_state.values() for one in here]
+    whole = [(option.cost, state, option) for state, _, option in slots if inside(want, option.most)]
     steps = 0
     for _, state, option in sorted(whole, key=lambda one: one[:2]):
         for part in _with_instances(problem, Part(state, option.slot, want)):
@@ -69,17 +69,34 @@ def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None
                 return None, steps
     if problem.one_piece:
         return None, steps
-    if problem.is_limited:  # a slot that could have less may need less growth
-        stands = [(s, count, tuple(o for o in options if any(o.most))) for s, count, options in stands]
-    else:
-        stands = [(s, count, worthwhile(options, want)) for s, count, options in stands]
-    for host, others in hosts([stand for stand in stands if stand[2]], want, entry):
-        for choice in choices(others):
-            spread = _Spread(problem, world, choice, host, tries - steps)
-            parts = spread.run()
-            steps += spread.steps
+    for state, here in of_state.items():
+        one_node = [(state, number // world[state], option) for _, number, option in here]
+        if len(problem.node_classes.states[state].slots) > 1 and _is_enough(one_node, want):
+            parts, taken = _spread(problem, world, one_node, tries - steps)
+            steps += taken
             if parts is not None or steps >= tries:
                 return parts, steps
+    parts, taken = _spread(problem, world, slots, tries - steps)
+    return parts, steps + taken
+
+
+def _is_enough(slots: Sequence[SlotCount], want: Vector) -> bool:
+    """Whether these slots together have enough of each resource, if it may be split in any way."""
+    return all(sum(n * option.most[r] for _, n, option in slots) >= w for r, w in enumerate(want))
+
+
+def _spread(
+    problem: Problem, world: World, slots: Sequence[SlotCount], tries: int
+) -> tuple[list[Part] | None, int]:
+    """Pieces on these slots, for each slot that may hold the entrypoint; and the number of steps taken."""
+    steps = 0
+    useful = [one for one in slots if any(one[2].most)]
+    for host, others in hosts(useful, problem.want, problem.want_entry):
+        spread = _Spread(problem, world, others, host, tries - steps)
+        parts = spread.run()
+        steps += spread.steps
+        if parts is not None or steps >= tries:
+            return parts, steps
     return None, steps
 
 
@@ -98,13 +115,14 @@ def _with_instances(problem: Problem, part: Part, r: int = 0) -> Iterator[Part]:
 def _after(problem: Problem, world: World, parts: Sequence[Part]) -> dict[int, int]:
     """The world after these parts were taken from its nodes."""
     after, node_classes = dict(world), problem.node_classes
-    for part in parts:
-        state = node_classes.states[part.state]
+    for on_node in node_classes.by_node(parts):
+        state = node_classes.states[on_node[0].state]
         slots = list(state.slots)
-        slots.remove(part.slot)
-        slots.append(after_taking(part.slot, part.amounts, part.shares))
+        for part in on_node:
+            slots.remove(part.slot)
+        slots += [after_taking(part.slot, part.amounts, part.shares) for part in on_node]
         target = node_classes.intern(NodeState(tuple(sorted(slots)), state.used))
-        after[part.state] -= 1
+        after[on_node[0].state] -= 1
         after[target] = after.get(target, 0) + 1
     return {state_id: count for state_id, count in after.items() if count}
 
@@ -120,38 +138,46 @@ def _allows(problem: Problem, world: World, r: int) -> bool:
             return False
     if not any(name in one.most for one in budgets.lenders):
         return True
-    return budgets.settle(name, list(_taken(problem, world, r))) is not None
+    return budgets.settle(name, list(_taken(problem, _slots_of(problem, world), r))) is not None
 
 
-def _taken(problem: Problem, world: World, r: int) -> Iterator[Need]:
+def _slots_of(problem: Problem, world: World) -> Counter[SlotState]:
+    """The slots of all nodes, each with its number."""
+    slots: Counter[SlotState] = Counter()
     for state_id, count in world.items():
         for slot in problem.node_classes.states[state_id].slots:
-            for ladder, used in problem.node_classes.used(slot, r):
-                yield Need(ladder, count, used * count, used * count)
+            slots[slot] += count
+    return slots
+
+
+def _taken(problem: Problem, slots: Mapping[SlotState, int], r: int) -> Iterator[Need]:
+    for slot, count in slots.items():
+        for ladder, used in problem.node_classes.used(slot, r) if count else ():
+            yield Need(ladder, count, used * count, used * count)
 
 
 @dataclass(slots=True)
 class _Spread:
-    """Decides how much each slot takes, for one choice of slots."""
+    """Decides how much each slot takes, beside the one that holds the entrypoint."""
 
     problem: Problem
     world: World
-    choice: list[Chosen]
+    slots: list[SlotCount]
     host: Host | None
     tries: int
     steps: int = 0
     is_cut: bool = False
-    """Whether some nodes were left out, so that a failure is no proof."""
+    """Whether some slots were left out, so that a failure is no proof."""
     copies: list[tuple[int, Option]] = field(default_factory=list)
     amounts: list[list[int]] = field(default_factory=list)
     shares: list[list[Share]] = field(default_factory=list)
     unlisted: list[Part] = field(default_factory=list)
-    """Pieces on nodes that ``copies`` does not list, without the resources that are spread anew."""
+    """Pieces in slots that ``copies`` does not list, without the resources that are spread anew."""
 
     def run(self) -> list[Part] | None:
         problem, want = self.problem, self.problem.want
         self.steps += 1
-        guess = split_chosen(self.choice, want, problem.want_entry, self.host)
+        guess = split_over(self.slots, want, problem.want_entry, self.host)
         if guess is None or problem.budgets is None:
             return guess
         guess = [next(_with_instances(problem, part)) for part in guess]
@@ -181,10 +207,10 @@ class _Spread:
         return [r for r in range(len(self.problem.names)) if not _allows(self.problem, after, r)]
 
     def _expand(self) -> None:
-        """List the nodes one by one in ``copies``, the host first."""
+        """List the slots one by one in ``copies``, the host first."""
         most = max(-(-want // SCALE) for want in self.problem.want) + 1
         self.copies = [self.host] if self.host else []
-        for state, count, option in self.choice:
+        for state, count, option in self.slots:
             self.copies += [(state, option)] * min(count, most, MOST_COPIES)
             self.is_cut |= min(count, most) > MOST_COPIES
         self.amounts = [[0] * len(self.problem.want) for _ in self.copies]
@@ -200,7 +226,7 @@ class _Spread:
             if own:
                 free.remove(own[0])
                 self.amounts[own[0]], self.shares[own[0]] = amounts, shares
-            elif any(amounts):  # more equal nodes than ``copies`` lists
+            elif any(amounts):  # more equal slots than ``copies`` lists
                 self.unlisted.append(replace(part, amounts=tuple(amounts), shares=tuple(shares)))
 
     # ---- one resource ----
@@ -216,24 +242,21 @@ class _Spread:
         if any(node_classes.traits[option.slot.trait].units[r] for _, option in self.copies):
             return None
         entry = problem.want_entry[r] if self.host else 0
-        needs, rest = [], dict(self.world)
-        for i, (state, option) in enumerate(self.copies):
-            rest[state] -= 1
+        needs, rest = [], _slots_of(problem, self.world)
+        for i, (_, option) in enumerate(self.copies):
+            rest[option.slot] -= 1
             used, ladder = self._used(option.slot, r)
             least = used + (entry if i == 0 and self.host else 0)
             needs.append(Need(ladder, 1, least, used + option.most[r]))
-            for slot in _others(node_classes.states[state], option.slot):
-                needs += [Need(one, 1, taken, taken) for one, taken in node_classes.used(slot, r)]
-        needs += list(_taken(problem, {s: count for s, count in rest.items() if count > 0}, r))
+        needs += list(_taken(problem, rest, r))
         self.steps += FLOW_STEPS
         flows = budgets.settle(name=problem.names[r], needs=needs, extra=problem.want[r] - entry)
         if flows is None:
             return None
-        found, at = [], 0
-        for state, option in self.copies:
-            found.append(sum(flows[at]) - self._used(option.slot, r)[0])
-            others = _others(node_classes.states[state], option.slot)
-            at += 1 + sum(len(list(node_classes.used(slot, r))) for slot in others)
+        found = [
+            sum(flow) - self._used(option.slot, r)[0]
+            for flow, (_, option) in zip(flows, self.copies, strict=False)
+        ]
         apart = [amount - (entry if i == 0 and self.host else 0) for i, amount in enumerate(found)]
         if min(sum(a % SCALE > 0 for a in found), sum(a % SCALE > 0 for a in apart)) > 1:
             return None
@@ -246,7 +269,7 @@ class _Spread:
         return potential - slot.free[r] if ladders else 0, ladder
 
     def _search(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
-        """The spread by a search node by node, the largest amounts first."""
+        """The spread by a search slot by slot, the largest amounts first."""
         taken: list[tuple[int, tuple[int, ...]]] = []
         ways = [self._ways(r, 0, self.problem.want[r])]
         while ways:
@@ -282,7 +305,7 @@ class _Spread:
         return _allows(self.problem, _after(self.problem, self.world, parts), r)
 
     def _ways(self, r: int, i: int, rest: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The amounts that one node may take of the rest, each with its instances."""
+        """The amounts that one slot may take of the rest, each with its instances."""
         option = self.copies[i][1]
         entry = self.problem.want_entry[r] if i == 0 and self.host else 0
         most = min(option.most[r], rest)
@@ -295,9 +318,3 @@ class _Spread:
                     yield from ((amount, picked) for picked in self.problem.instances(option.slot, r, amount))
             else:
                 yield amount, ()
-
-
-def _others(state: NodeState, slot: SlotState) -> list[SlotState]:
-    others = list(state.slots)
-    others.remove(slot)
-    return others

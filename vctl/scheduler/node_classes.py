@@ -7,7 +7,8 @@ its cost does not depend on the number of nodes. This module knows no placement 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from vctl.scheduler.candidate_nodes import (
     is_unit,
     whole_ladder,
 )
-from vctl.scheduler.flexible import Option, Vector
+from vctl.scheduler.flexible import Option, Part, Vector
 from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Ladder, depth_of
 
 
@@ -35,7 +36,7 @@ class SlotTraits(NamedTuple):
     ``selectors`` has a bit per selector that matches; ``units`` says per resource whether it has instances
     here; ``waste`` counts free unit resources for which the gang did not ask. Of a slot that can grow,
     ``ladders`` are the numbers of its ladders per resource (0: none, or each instance has its own), ``fresh``
-    says that it does not exist yet, ``choice`` that using it rules out other slots of its node.
+    says that it does not exist yet.
     """
 
     selectors: int
@@ -45,7 +46,6 @@ class SlotTraits(NamedTuple):
     waste: int
     ladders: tuple[int, ...] = ()
     fresh: bool = False
-    choice: bool = False
 
 
 KIND_BITS = 20
@@ -123,7 +123,7 @@ class NodeClasses:
         self._state_ids: dict[NodeState, int] = {}
         self._trait_ids: dict[SlotTraits, int] = {}
         self._bulk: dict[int, int] = {}
-        self._options: dict[int, tuple[Option, ...]] = {}
+        self._options: dict[int, tuple[tuple[Option, int], ...]] = {}
         self.ladders: list[tuple[Ladder, int]] = [((), 0)]
         """Ladders of slots and instances that can grow, each with the most that it gives."""
         self._ladder_ids: dict[tuple[Ladder, int], int] = {}
@@ -190,7 +190,7 @@ class NodeClasses:
             if template or any(capacity.instances for _, _, capacity in way.sources):
                 return self._growing(selectors, template, group, way)
             sources = [(depth, lender, *one.free.items()) for depth, lender, one in way.sources]
-            key = (selectors, way.fresh, way.choice, *sources)
+            key = (selectors, way.fresh, *sources)
             state = self._grown.get(key)
             if state is None:
                 state = self._grown[key] = self._growing(selectors, template, group, way)
@@ -229,9 +229,7 @@ class NodeClasses:
             any(any(capacity.instances.get(name, {}).values()) for _, _, capacity in way.sources)
             for name in unit_names - set(self.names)
         )
-        trait = SlotTraits(
-            selectors, template, holds_entry, tuple(units), waste, tuple(ladders), way.fresh, way.choice
-        )
+        trait = SlotTraits(selectors, template, holds_entry, tuple(units), waste, tuple(ladders), way.fresh)
         return SlotState(self._trait_id(trait), tuple(free), tuple(levels), bool(template))
 
     def kinds(self, way: Way, name: str) -> dict[int, int]:
@@ -290,13 +288,22 @@ class NodeClasses:
         """The number of free unit resources that the gang does not ask for, in the slot with most of them."""
         return max(self.traits[slot.trait].waste for slot in self.states[state_id].slots)
 
-    def options(self, state_id: int) -> tuple[Option, ...]:
-        """The slots of a node that could take its flexible piece, and the most that each can take."""
+    def options(self, state_id: int) -> tuple[tuple[Option, int], ...]:
+        """The different slots of a node as options for a flexible piece, and how often the node has each."""
         if state_id not in self._options:
-            self._options[state_id] = tuple(
-                self._option(slot) for slot in dict.fromkeys(self.states[state_id].slots)
-            )
+            slots = Counter(self.states[state_id].slots)
+            self._options[state_id] = tuple((self._option(slot), count) for slot, count in slots.items())
         return self._options[state_id]
+
+    def by_node(self, parts: Iterable[Part]) -> list[list[Part]]:
+        """Flexible parts in groups: those of a group lie on one node, each in a slot of its own."""
+        seen: Counter[tuple[int, SlotState]] = Counter()
+        nodes: dict[tuple[int, int], list[Part]] = {}
+        for part in parts:
+            number = seen[part.state, part.slot] // self.states[part.state].slots.count(part.slot)
+            nodes.setdefault((part.state, number), []).append(part)
+            seen[part.state, part.slot] += 1
+        return list(nodes.values())
 
     def _option(self, slot: SlotState) -> Option:
         most, trait = self._flexible_most(slot), self.traits[slot.trait]
@@ -331,10 +338,7 @@ class NodeClasses:
         return depth_of(ladder, potential - share_of(level) + min(amount, SCALE))
 
     def places(self, state_id: int, r: int) -> Iterator[tuple[Ladder, int]]:
-        """The ladders of a node's slots and instances of a resource, and the most that each gives.
-
-        Slots of which only one can be made all count, so the sum may be too large, never too small.
-        """
+        """The ladders of a node's slots and instances of a resource, and the most that each gives."""
         for slot in self.states[state_id].slots:
             trait = self.traits[slot.trait]
             for number in map(kind_of, slot.levels[r]) if trait.units[r] else [trait.ladders[r]]:

@@ -272,7 +272,7 @@ class _Wishes:
         return any(
             all(w <= m for w, m in zip(problem.want, option.most, strict=True))
             for state_id in problem.node_classes.counts
-            for option in problem.node_classes.options(state_id)
+            for option, _ in problem.node_classes.options(state_id)
         )
 
 

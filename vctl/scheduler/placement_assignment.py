@@ -161,15 +161,17 @@ def assign(problem: Problem, found: Found) -> list[Assignment]:
                 trial.slots[slot_id] = move.after
             assigned.append(Assignment(bundle, slot_id, candidate_node[0], allocation))
         trial.put_nodes(move.target, nodes)
-    for part in found.parts:
-        (candidate_node,) = trial.take_nodes(part.state, 1)
-        slot_id = trial.slot_in(candidate_node, part.slot)
-        capacity, amounts = trial.capacity(slot_id), amounts_of(problem, part.amounts)
-        if part.shares:
-            allocation = _take(capacity, problem, amounts, part.shares, trial.kinds(slot_id))
-        else:
-            allocation = capacity.take(amounts)
-        assigned.append(Assignment(None, slot_id, candidate_node[0], allocation))
+    for parts in problem.node_classes.by_node(found.parts):
+        ((node_id, slots),) = trial.take_nodes(parts[0].state, 1)
+        for part in parts:
+            slot_id = trial.slot_in((node_id, slots), part.slot)
+            slots = tuple(one for one in slots if one != slot_id)
+            capacity, amounts = trial.capacity(slot_id), amounts_of(problem, part.amounts)
+            if part.shares:
+                allocation = _take(capacity, problem, amounts, part.shares, trial.kinds(slot_id))
+            else:
+                allocation = capacity.take(amounts)
+            assigned.append(Assignment(None, slot_id, node_id, allocation))
     return assigned
 
 

@@ -208,8 +208,6 @@ class Problem:
             for after, shares in self._takes(before, demand):
                 others = list(state.slots)
                 others.remove(before)
-                if self.node_classes.traits[before.trait].choice:
-                    others = [one for one in others if not self.node_classes.traits[one.trait].choice]
                 slots_after = tuple(sorted((*others, after))) if others else (after,)
                 yield Move(
                     before, after, shares, self.node_classes.intern(NodeState(slots_after, demand.phase + 1))
@@ -294,8 +292,10 @@ class Problem:
     def _find_bounds(self, state_id: int) -> Vector:
         result = [self._cap(state_id, demand_id) for demand_id in range(len(self.demands))]
         if any(self.want):
-            most = [option.most for option in self.node_classes.options(state_id)]
-            result += [max(m[r] for m in most) for r, want in enumerate(self.want) if want]
+            options = self.node_classes.options(state_id)
+            most = [option.most for option, _ in options]
+            in_all = [sum(option.most[r] * count for option, count in options) for r in range(len(self.want))]
+            result += [amount for amount, want in zip(in_all, self.want, strict=True) if want]
             if any(self.want_entry):
                 result.append(int(any(inside(self.want_entry, m) for m in most)))
             if self.one_piece:

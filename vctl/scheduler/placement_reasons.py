@@ -212,7 +212,7 @@ def _flexible(problem: Problem) -> Unplaced | None:
         capacities = [
             amounts_of(problem, option.most)
             for s in problem.node_classes.counts
-            for option in problem.node_classes.options(s)
+            for option, _ in problem.node_classes.options(s)
         ]
         name, need, have = _closest(entry, capacities)
         if have < need:
@@ -225,8 +225,9 @@ def _flexible(problem: Problem) -> Unplaced | None:
             continue
         name = problem.names[r]
         have = sum(
-            count * max(option.most[r] for option in problem.node_classes.options(s))
+            count * slots * option.most[r]
             for s, count in problem.node_classes.counts.items()
+            for option, slots in problem.node_classes.options(s)
         )
         if want > have:
             asked, most = amount_text(name, want), amount_text(name, have)

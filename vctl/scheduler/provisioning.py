@@ -22,7 +22,7 @@ from vctl.scheduler.plan import Start, TaskStart, revert, start_of, take
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
-from vctl.scheduler.tasking import pinned_to
+from vctl.scheduler.tasking import pinned_to, settled
 
 MOST_NODES = 64
 """The most nodes of one round; the next round requests more."""
@@ -112,7 +112,7 @@ class _Trial:
         A shape is left at its first job without a place.
         """
         for task in [task for queue in tasks.values() for task in queue.tasks.values()]:
-            if pinned_to(task) is None and task.bound_vnode_id is None:
+            if pinned_to(settled(self.ledger, task)) is None and task.bound_vnode_id is None:
                 self.satisfy_task(task)
         for jobs in queues.values():
             left = jobs.policy.max_running_jobs

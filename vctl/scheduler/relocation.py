@@ -25,8 +25,6 @@ from vctl.scheduler.reshape import place_more
 
 PRICE_OF_FILLING = 5
 """The number of slots for which the placement of the rest of one minimum counts."""
-MOST_UNITS = 12
-"""The most units of all minimums together that are placed one after the other."""
 
 Wanted = Mapping[str, tuple[int, FixedNode, str]]
 """Fixed virtual node -> its group (-1: none), its request, and the policy of the group."""
@@ -192,10 +190,9 @@ class Relocation:
             self.home[part.vnode_id] = None
             yield
         for slot_id in self._slots(self._parent(cluster_id), keep, self._near(part)) if needed else ():
-            if self.growth.may_join(cluster_id, slot_id):
-                for vnode_id in self.growth.grown(cluster_id, slot_id, keep):
-                    self.home[part.vnode_id] = vnode_id
-                    yield
+            for vnode_id in self.growth.grown(cluster_id, slot_id, keep):
+                self.home[part.vnode_id] = vnode_id
+                yield
         if is_covered:
             self.home[part.vnode_id] = None
             yield
@@ -242,9 +239,7 @@ class Relocation:
             if lack and rule.allows(slot):
                 yield from self.growth.grown(cluster_id, slot.parent_id or "", lack)
         for outer_id in self._slots(self._parent(cluster_id), request, None):
-            if flexible_in(self.now, cluster_id, outer_id) is None and self.growth.may_join(
-                cluster_id, outer_id
-            ):
+            if flexible_in(self.now, cluster_id, outer_id) is None:
                 for slot_id in self.growth.grown(cluster_id, outer_id, request):
                     if rule.allows(self.now.vnodes[slot_id]):
                         yield slot_id
@@ -295,8 +290,7 @@ class Relocation:
                         yield slot_id
         for outer_id in self._whole_slots(self._parent(cluster_id), template, None):
             outer = self.now.vnodes[outer_id]
-            if self.growth.may_join(cluster_id, outer_id):
-                yield from self.growth.grown(cluster_id, outer_id, outer.allocation.amounts)
+            yield from self.growth.grown(cluster_id, outer_id, outer.allocation.amounts)
 
     def _is_unused(self, slot_id: str) -> bool:
         is_free = self.now.capacities[slot_id].is_untouched() and not self.now.children[slot_id]
@@ -308,40 +302,8 @@ class Relocation:
         return lacks(self.now, cluster_id, self.lent.get(cluster_id, {}))
 
     def _fill(self) -> bool:
-        """Fill what the minimums still lack; False: there is too little, and nothing is done.
-
-        At first each cluster at once, outermost first. That is enough but for odd cases (a cluster has one flexible
-        virtual node on a node, and its parent several), in which small amounts are placed one unit after the other.
-        """
-        if any(self._fill_with(unit) for unit in (1, SCALE)):
-            return True
-        units = sum(
-            -(-amount // SCALE) for one in self.growth.allowance for amount in self._rest(one).values()
-        )
-        return units <= MOST_UNITS and self._fill_by_units("", "", "")
-
-    def _rest(self, cluster_id: str) -> dict[str, int]:
-        rest = _least(self._lacks(cluster_id), self.growth.allowance[cluster_id])
-        return {name: amount for name, amount in sorted(rest.items()) if amount > 0}
-
-    def _fill_by_units(self, last_id: str, last_name: str, since: str) -> bool:
-        """Place the next unit, innermost clusters first. ``since``: where the one before it is, if they are alike."""
-        for cluster_id in reversed(self.clusters):
-            for name, amount in self._rest(cluster_id).items() if cluster_id in self.growth.allowance else ():
-                unit = {name: min(amount, SCALE)}
-                first = since if (cluster_id, name) == (last_id, last_name) else ""
-                for slot_id in self._slots(self._parent(cluster_id), unit, None):
-                    node_id = self.now.vnodes[slot_id].node_id
-                    if (
-                        node_id >= first
-                        and self.growth.may_join(cluster_id, slot_id)
-                        and self.growth.budget > 0
-                    ):
-                        for _ in self.growth.grown(cluster_id, slot_id, unit):
-                            if self._fill_by_units(cluster_id, name, node_id):
-                                return True
-                return False
-        return True
+        """Fill what the minimums still lack, outermost clusters first. False: there is too little; nothing is done."""
+        return any(self._fill_with(unit) for unit in (1, SCALE))
 
     def _fill_with(self, unit: int) -> bool:
         """Like ``_fill``; what is free in a slot counts in multiples of ``unit`` as room for the clusters below."""

@@ -14,9 +14,7 @@ from vctl.scheduler.elasticity import (
     Grow,
     enlarged,
     flexible_in,
-    flexible_parts,
     next_rank,
-    revert_growth,
 )
 from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.leasing import free_of
@@ -63,9 +61,11 @@ def reshape(
     extra = ClusterSpec(missing, None, wanted, lacking, flexible=bool(missing))
     if not extra.has_gang:
         return None
+    parent_id = ledger.clusters[cluster_id].parent_id
+    assert parent_id is not None
     placed = place_more(ledger, cluster_id, extra)
     if not isinstance(placed, Placed):
-        grown = _grow_more(ledger, cluster_id, extra)
+        grown = place_with_growth(ledger, parent_id, extra, {})
         if not isinstance(grown, tuple):
             return placed
         growth += grown[0]
@@ -114,9 +114,6 @@ def _whole_nodes(
     return surplus, {template: count for template, count in more.items() if count > 0}
 
 
-# ---- more pieces for a cluster: at most one flexible virtual node on each physical node ----
-
-
 def joined(ledger: Ledger, cluster_id: str, piece: Piece) -> VNode:
     """The virtual node for a placed piece. A flexible piece joins the flexible virtual node in its slot."""
     if piece.kind == FLEXIBLE and flexible_in(ledger, cluster_id, piece.parent_vnode_id) is not None:
@@ -125,56 +122,5 @@ def joined(ledger: Ledger, cluster_id: str, piece: Piece) -> VNode:
 
 
 def place_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> Placed | Unplaced:
-    """Place more pieces for a cluster, which keeps at most one flexible virtual node on each physical node.
-
-    A parent may have several virtual nodes on one physical node. Where the cluster has a flexible virtual
-    node in one of them, a flexible piece must not go into another.
-    """
-    parent_id = ledger.clusters[cluster_id].parent_id
-    assert parent_id is not None
-    barred: list[str] = []
-    try:
-        while True:
-            placed = place(ledger, parent_id, spec, {})
-            apart = _cannot_join(ledger, cluster_id, placed) if isinstance(placed, Placed) else ()
-            if not apart:
-                return placed
-            for slot_id in apart:
-                barred.append(f"barred:{slot_id}")
-                ledger.charge(barred[-1], slot_id, ledger.capacities[slot_id].all_free())
-    finally:
-        for run_id in barred:
-            ledger.discharge(run_id)
-
-
-def _grow_more(ledger: Ledger, cluster_id: str, spec: ClusterSpec) -> tuple[list[Grow], Placed] | Unplaced:
-    """Like ``place_more``, but the parent grows in the ledger. Without a place the ledger stays as it was."""
-    parent_id = ledger.clusters[cluster_id].parent_id
-    assert parent_id is not None
-    barred: set[str] = set()
-    while True:
-        found = place_with_growth(ledger, parent_id, spec, {}, barred=frozenset(barred))
-        if isinstance(found, Unplaced):
-            return found
-        steps, placed = found
-        apart = [ledger.vnodes[slot_id] for slot_id in _cannot_join(ledger, cluster_id, placed)]
-        if not apart:
-            return steps, placed
-        made = {step.after.vnode_id: step.after for step in steps}
-        for step in reversed(steps):
-            revert_growth(ledger, step)
-        for slot in apart:  # bar the nearest virtual node above that exists without the growth
-            slot_id = slot.vnode_id
-            while slot_id not in ledger.vnodes:
-                slot_id = made[slot_id].parent_id or ""
-            barred.add(slot_id)
-
-
-def _cannot_join(ledger: Ledger, cluster_id: str, placed: Placed) -> list[str]:
-    """Slots of flexible pieces on nodes where the cluster has a flexible virtual node in another slot."""
-    there = {part.node_id: part.parent_id for part in flexible_parts(ledger, cluster_id)}
-    return [
-        piece.parent_vnode_id
-        for piece in placed.pieces
-        if piece.kind == FLEXIBLE and there.get(piece.node_id, piece.parent_vnode_id) != piece.parent_vnode_id
-    ]
+    """A place for more pieces of a cluster in the free capacity of its parent."""
+    return place(ledger, ledger.clusters[cluster_id].parent_id or "", spec, {})

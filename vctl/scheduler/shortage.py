@@ -199,7 +199,7 @@ class _Look:
             ]
             if slots.crowded:
                 for name in names:
-                    best[name] = max(best.get(name, free), free)
+                    best[name] = self._on_node(best[name], free) if name in best else free
             elif names:
                 by_free.setdefault(free, []).append(names)
         for name, free in best.items():
@@ -207,6 +207,13 @@ class _Look:
         if not by_free:
             return "no node of the cluster matches" if slots.all and select else slots.nothing
         return self._listed(by_free)
+
+    def _on_node(self, one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+        """The free amounts of two slots of a node: the sum, if a part of one unit or more may lie in both."""
+        if any(part.how not in ("split", "pack") for part in self.parts):
+            return max(one, other)
+        whole = [any(part.request.get(name, 0) >= SCALE for part in self.parts) for name in self.names]
+        return tuple(a + b if w else max(a, b) for a, b, w in zip(one, other, whole, strict=True))
 
     def _listed(self, by_free: Mapping[tuple[int, ...], list[list[str]]]) -> str:
         """The nodes with most first, by name among equals; of the others only the largest amounts."""
@@ -261,9 +268,7 @@ class _Look:
         part = self.parts[0]
         if len(self.parts) > 1 or part.how == "pack":
             return None
-        if part.how == "split":
-            return True if not slots.crowded and len(part.request) == 1 and not self._is_odd(part) else None
-        return True
+        return None if part.how == "split" and (len(part.request) > 1 or self._is_odd(part)) else True
 
     def fits_with(self, slots: Slots, above: Sequence[Above]) -> bool | None:
         """Whether all parts fit if the cluster grows: on a node, the free capacity of all clusters counts."""

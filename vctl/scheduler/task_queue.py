@@ -1,14 +1,20 @@
-"""The queue of tasks that wait for a place in one cluster. Equal tasks share a sub-queue and a verdict."""
+"""The queue of tasks that wait for a place in one cluster. Equal tasks share a sub-queue and a verdict.
+
+Unequal tasks take turns: each start is the turn of a class, and the class that had its last turn before all
+others is next. So a long row of equal tasks holds back no task of another class.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from vctl.core import resources as rs
 from vctl.core.resources import Amounts
-from vctl.core.tasks import PendingTask
+from vctl.core.tasks import PendingTask, Task
 
 SchedulingClass = object
 MOST_TOLD = 64
@@ -25,9 +31,43 @@ class Verdict:
     infeasible: bool = False
 
 
+Turns = dict[object, int]
+MOST_TURNS = 1_000
+"""The number of classes whose turns are remembered in one cluster; others count as if they had had none."""
+
+
 def shape_of(task: PendingTask) -> SchedulingClass:
     """The scheduling class of a task: equal tasks fit the same places."""
-    return rs.shape_of(task.request), task.selector, task.strategy, task.bound_vnode_id
+    return *kind_of(task), task.bound_vnode_id
+
+
+def kind_of(task: Task | PendingTask) -> tuple[object, ...]:
+    """The class of a task that takes turns with others, wherever its tasks wait: its request and its strategy."""
+    return rs.shape_of(task.request), task.selector, task.strategy
+
+
+def note_turn(turns: Turns, kind: object) -> None:
+    """Note that a class had its turn, the last of all so far."""
+    last = next(reversed(turns.values()), 0)
+    turns.pop(kind, None)
+    turns[kind] = last + 1
+    if len(turns) > MOST_TURNS:
+        del turns[next(iter(turns))]
+
+
+def in_turn(tasks: Iterable[PendingTask], turns: Turns) -> Iterator[PendingTask]:
+    """Tasks of one cluster in the order in which they would start if all of them had room."""
+    turns, kinds = dict(turns), dict[object, deque[PendingTask]]()
+    for task in sorted(tasks, key=lambda task: task.number):
+        kinds.setdefault(kind_of(task), deque()).append(task)
+    order = [(turns.get(kind, 0), many[0].number, kind) for kind, many in kinds.items()]
+    heapify(order)
+    while order:
+        kind = heappop(order)[2]
+        yield kinds[kind].popleft()
+        note_turn(turns, kind)
+        if kinds[kind]:
+            heappush(order, (turns[kind], kinds[kind][0].number, kind))
 
 
 @dataclass(slots=True)
@@ -50,6 +90,8 @@ class TaskQueue:
     """Shape -> tasks for which the present verdict must still be reported."""
     last_spread: tuple[int, str] | None = None
     """Rank and id of the virtual node of the last SPREAD task."""
+    turns: Turns = field(default_factory=dict)
+    """Class of tasks -> the number of its last turn in the cluster; the class with the lowest is next."""
 
     def put(self, task: PendingTask) -> None:
         """Add a task at the position of its number."""
@@ -133,6 +175,17 @@ class TaskQueue:
             if task.task_id not in started:
                 found = rs.add(found, task.request)
         return found
+
+
+def queues_of(tasks: Iterable[PendingTask], turns: Mapping[str, Turns]) -> dict[str, TaskQueue]:
+    """The queues of waiting tasks, by cluster. ``turns``: cluster -> the turns of its classes so far."""
+    queues: dict[str, TaskQueue] = {}
+    for task in tasks:
+        if (queue := queues.get(task.cluster_id)) is None:
+            queue = TaskQueue(task.cluster_id, turns=dict(turns.get(task.cluster_id, {})))
+            queues[task.cluster_id] = queue
+        queue.put(task)
+    return queues
 
 
 def _insert(sub_queue: dict[str, PendingTask], task: PendingTask) -> None:

@@ -20,7 +20,7 @@ from vctl.scheduler.elasticity import Grow, level_above, revert_growth, supplier
 from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.plan import TaskStart, TaskWait
 from vctl.scheduler.recall import has_loosened, is_loose
-from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, Verdict, shape_of
+from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, Verdict, kind_of, note_turn, shape_of
 from vctl.scheduler.tasking import (
     Circumstances,
     ancestors,
@@ -33,6 +33,7 @@ from vctl.scheduler.tasking import (
     is_available,
     pinned_to,
     rank_of,
+    settled,
 )
 
 MOST_SAID = 4
@@ -58,8 +59,9 @@ class TaskRound:
     def decide(
         self, queues: Mapping[str, TaskQueue], grown: Set[str], joined: Mapping[str, Set[str]] = NOBODY
     ) -> None:
-        """Start the tasks that fit, oldest first.
+        """Start the tasks that fit: equal tasks oldest first, and unequal ones in turn.
 
+        So the oldest task of each class has a place before a class gets a second one.
         ``grown``: clusters in which capacity came free; only tasks there and below are judged again.
         ``joined``: cluster -> physical nodes that joined it, or became larger there, since the last round.
         """
@@ -101,6 +103,7 @@ class _Visit:
         self.load: dict[str, dict[str, int]] = dict(queue.load)
         self.started: set[str] = set()
         self.last_spread = queue.last_spread
+        self.turns = dict(queue.turns)
         self.drawn: list[TaskWait] = []
 
     def too_large(self) -> list[SchedulingClass]:
@@ -113,21 +116,30 @@ class _Visit:
         return [shape for shape in self.queue.sub_queues if shape not in self.queue.blocked]
 
     def serve(self, shapes: list[SchedulingClass]) -> None:
-        """Judge the tasks of some sub-queues, oldest first, until each is empty or blocked."""
-        order: list[tuple[int, int, SchedulingClass, PendingTask, Iterator[PendingTask]]] = []
+        """Judge the tasks of some sub-queues until each is empty or blocked.
+
+        The class that had its last turn before all others is next; of those without a turn, the oldest task.
+        """
+        order: list[tuple[int, int, int, SchedulingClass, PendingTask, Iterator[PendingTask]]] = []
         for place, shape in enumerate(shapes):
             tasks = iter(self.queue.sub_queues[shape].values())
             first = next((task for task in tasks if task.task_id not in self.started), None)
             if first is not None:
-                order.append((first.number, place, shape, first, tasks))
+                order.append((self._turn_of(first), first.number, place, shape, first, tasks))
         heapify(order)
         while order and len(self.round.starts) < self.round.most:
-            _, place, shape, task, tasks = order[0]
-            following = next(tasks, None) if self._judge(shape, task) else None
+            turn, _, place, shape, task, tasks = order[0]
+            following: PendingTask | None = task
+            if turn == self._turn_of(task):
+                following = next(tasks, None) if self._judge(shape, task) else None
             if following is None:
                 heappop(order)
             else:
-                heapreplace(order, (following.number, place, shape, following, tasks))
+                key = self._turn_of(following), following.number, place
+                heapreplace(order, (*key, shape, following, tasks))
+
+    def _turn_of(self, task: PendingTask) -> int:
+        return self.turns.get(kind_of(task), 0)
 
     def waits(self) -> list[TaskWait]:
         """The waits to report."""
@@ -147,13 +159,14 @@ class _Visit:
         if task.strategy == tk.RANDOM:
             return self._judge_random(shape, task)
         growth: list[Grow] = []
-        vnode = choose(self.ledger, task, self._now())
+        asked = settled(self.ledger, task)
+        vnode = choose(self.ledger, asked, self._now())
         if vnode is None:
-            vnode, growth = self._grow_for(task)
+            vnode, growth = self._grow_for(asked)
         if vnode is not None:
             self._start(task, vnode, growth)
             return True
-        return self._put_off(shape, task)
+        return self._put_off(shape, asked)
 
     def _judge_random(self, shape: SchedulingClass, task: PendingTask) -> bool:
         """Start a RANDOM task on a virtual node that it draws, or bind it to one for which it waits.
@@ -183,6 +196,7 @@ class _Visit:
         place = draw(task, places)
         self.load[place.vnode_id] = rs.add(self.load.get(place.vnode_id, {}), task.request)
         self.drawn.append(TaskWait(task.task_id, _bound_message(self.ledger, task, place), place.vnode_id))
+        note_turn(self.turns, kind_of(task))
         return True
 
     def _grow_for(self, task: PendingTask) -> tuple[VNode | None, list[Grow]]:
@@ -211,6 +225,7 @@ class _Visit:
         self.ledger.charge(start.run_id, vnode.vnode_id, allocation)
         self.round.starts.append(start)
         self.started.add(task.task_id)
+        note_turn(self.turns, kind_of(task))
         if task.strategy == tk.SPREAD:
             self.last_spread = self.queue.last_spread = rank_of(vnode)
         if task.bound_vnode_id in self.load:

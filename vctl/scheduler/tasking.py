@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
 from vctl.core.clusters import FLEXIBLE, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import CPU, MEMORY, OBJECT_STORE_MEMORY, Amounts
+from vctl.core.resources import CPU, GPU, MEMORY, OBJECT_STORE_MEMORY, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
 
@@ -17,7 +17,6 @@ THRESHOLD = 0.5
 """Below this utilisation virtual nodes count as equal and are packed in order (Ray's hybrid policy)."""
 COUNTED = (CPU, MEMORY, OBJECT_STORE_MEMORY)
 """The resources whose utilisation the hybrid policy reads."""
-SOFT = ":soft"
 NO_LOAD: Amounts = {}
 
 
@@ -39,6 +38,7 @@ CALM = Circumstances()
 
 def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNode | None:
     """The virtual node of its cluster on which a task can start now, by its strategy; None: there is none."""
+    task = settled(ledger, task)
     available = [
         vnode
         for vnode in in_order(ledger, task.cluster_id)
@@ -48,18 +48,41 @@ def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNod
     ]
     if not available:
         return None
-    match task.strategy.partition(":"):
-        case (tk.HYBRID, _, _):
-            return hybrid(ledger, task, _nearest(task, available))
-        case (tk.SPREAD, _, _):
-            return _spread(available, now.last_spread)
-        case (tk.RANDOM, _, _):
-            return draw(task, available)
-        case (_, _, wanted):
-            named = [vnode for vnode in available if is_named(wanted, vnode)]
-            if named or not wanted.endswith(SOFT):
-                return named[0] if named else None
+    match task.strategy:
+        case tk.HYBRID:
             return hybrid(ledger, task, available)
+        case tk.SPREAD:
+            return _spread(available, now.last_spread)
+        case tk.RANDOM:
+            return draw(task, available)
+    wanted, otherwise = tk.named_by(task.strategy)
+    named = [vnode for vnode in available if is_named(wanted, vnode)]
+    if named or otherwise != tk.SPILL:
+        return named[0] if named else None
+    return hybrid(ledger, _anywhere(task), available)
+
+
+def settled(ledger: Ledger, task: PendingTask) -> PendingTask:
+    """The task with the strategy that counts now: see ``settled_by``."""
+    return settled_by(task, lambda there: bool(feasible(ledger, there)) or could_grow_for(ledger, there))
+
+
+def settled_by(task: PendingTask, could_hold: Callable[[PendingTask], bool]) -> PendingTask:
+    """The task with the strategy that counts now.
+
+    ``NODE:<id>:soft`` counts as ``NODE:<id>`` while that node takes work and could ever hold the task, else as
+    HYBRID (Ray's soft affinity). ``could_hold`` answers that for a task with the strategy ``NODE:<id>``.
+    """
+    node_id, otherwise = tk.named_by(task.strategy)
+    if otherwise != tk.SOFT:
+        return task
+    there = replace(task, strategy=f"{tk.NODE}:{node_id}")
+    return there if could_hold(there) else _anywhere(task)
+
+
+def _anywhere(task: PendingTask) -> PendingTask:
+    """A task that names a node, as it is placed elsewhere: by HYBRID, without regard to its inputs."""
+    return replace(task, strategy=tk.HYBRID, inputs_at={})
 
 
 def suits(ledger: Ledger, task: PendingTask, vnode: VNode) -> bool:
@@ -80,6 +103,7 @@ def is_available(ledger: Ledger, vnode: VNode, request: Amounts, load: Amounts =
 
 def feasible(ledger: Ledger, task: PendingTask) -> list[VNode]:
     """The virtual nodes of a task's cluster on which the task fits if they are empty, by rank."""
+    task = settled(ledger, task)
     named = pinned_to(task)
     return [
         vnode
@@ -128,9 +152,9 @@ def growing_for(task: PendingTask, named: VNode | None) -> PendingTask | None:
 
 
 def pinned_to(task: PendingTask) -> str | None:
-    """The only virtual or physical node on which a task may run, if it names one."""
-    kind, colon, wanted = task.strategy.partition(":")
-    return wanted if kind == tk.NODE and colon and not wanted.endswith(SOFT) else None
+    """The only virtual or physical node on which a task (as ``settled``) may run, if it names one."""
+    node_id, otherwise = tk.named_by(task.strategy)
+    return None if otherwise else node_id
 
 
 def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
@@ -138,7 +162,7 @@ def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
 
     Only ``flexible_max`` of the clusters that grow is checked, not the borrow limit.
     """
-    cluster = ledger.clusters[task.cluster_id]
+    cluster, task = ledger.clusters[task.cluster_id], settled(ledger, task)
     asked = growing_for(task, ledger.vnodes.get(pinned_to(task) or ""))
     while asked is not None and cluster.spec.flexible and cluster.parent_id is not None:
         most = cluster.spec.flexible_max or {}
@@ -151,9 +175,9 @@ def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
     return False
 
 
-def is_named(wanted: str, vnode: VNode) -> bool:
+def is_named(wanted: str | None, vnode: VNode) -> bool:
     """Whether a strategy means this virtual node: by its own id, or by that of its physical node."""
-    return wanted.removesuffix(SOFT) in (vnode.vnode_id, vnode.node_id)
+    return wanted in (vnode.vnode_id, vnode.node_id)
 
 
 def _spread(available: list[VNode], last: tuple[int, str] | None) -> VNode:
@@ -181,7 +205,14 @@ def _nearest(task: PendingTask, available: list[VNode]) -> list[VNode]:
 
 
 def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
-    """Ray's hybrid policy: the least utilised (equal below ``THRESHOLD``), then the origin, then by rank."""
+    """Ray's hybrid policy: the least utilised (equal below ``THRESHOLD``), then the origin, then by rank.
+
+    A task that asks for no GPU goes to a virtual node without GPUs if one is available; then to one with most
+    bytes of its inputs.
+    """
+    if not task.request.get(GPU, 0):
+        available = [one for one in available if not one.allocation.amounts.get(GPU, 0)] or available
+    available = _nearest(task, available)
 
     def score(place: tuple[int, VNode]) -> tuple[float, bool, int]:
         number, vnode = place

@@ -16,7 +16,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, MAKESPAN
 from vctl.core.tasks import PendingTask
-from vctl.core.values import replace, value
+from vctl.core.values import field, replace, value
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.foresight import in_plan
 from vctl.scheduler.membership import join
@@ -27,7 +27,7 @@ from vctl.scheduler.queueing import Queue
 from vctl.scheduler.replacement import replace_dead
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
-from vctl.scheduler.task_queue import TaskQueue
+from vctl.scheduler.task_queue import Turns, queues_of
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
@@ -59,6 +59,8 @@ class Situation:
     pending: Sequence[PendingJob]
     running: Sequence[Holder] = ()
     tasks: Sequence[PendingTask] = ()
+    turns: Mapping[str, Turns] = field(default_factory=dict)
+    """Cluster -> the turns of the classes of its tasks, as far as these run."""
     now_ns: int = 0
     leaving: Collection[int] = ()
     """Running jobs that are being ended."""
@@ -307,9 +309,7 @@ class Trial:
                     self.running.put_task(one.job_id, run_id)
         for job_id in situation.leaving:
             self.running.leave(job_id)
-        self.tasks: dict[str, TaskQueue] = {}
-        for task in situation.tasks:
-            self.tasks.setdefault(task.cluster_id, TaskQueue(task.cluster_id)).put(task)
+        self.tasks = queues_of(situation.tasks, situation.turns)
         self.done: list[Start | TaskStart] = []
         for queue in queues.values():
             queue.forget_verdicts()

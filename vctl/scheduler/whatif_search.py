@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 
 from vctl.core import resources as rs
+from vctl.core import tasks as tk
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, Group, VNode
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
@@ -15,7 +16,6 @@ from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
 from vctl.scheduler.membership import of_whole_nodes, undivided
-from vctl.scheduler.tasking import pinned_to
 from vctl.scheduler.whatif import MOST_WORK, Change, Holder, Spent, Trials
 
 RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
@@ -125,9 +125,10 @@ def _nodes(templates: Mapping[str, Node]) -> Iterator[Change]:
 
 
 def _anywhere(task: PendingTask) -> Iterator[Change]:
-    """For a task whose strategy names its node: the same strategy as a preference (``:soft``)."""
-    if (named := pinned_to(task)) is not None:
-        yield Change(ANYWHERE, named, task=replace(task, strategy=f"{task.strategy}:soft"))
+    """For a task whose strategy names its node: the same strategy as a preference (``:spill``)."""
+    node_id, otherwise = tk.named_by(task.strategy)
+    if node_id is not None and otherwise != tk.SPILL:
+        yield Change(ANYWHERE, node_id, task=replace(task, strategy=f"{tk.NODE}:{node_id}:{tk.SPILL}"))
 
 
 def _stops(trials: Trials) -> Iterator[Change]:

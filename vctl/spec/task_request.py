@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from vctl.core.labels import Selector
 from vctl.core.resources import CPU, DEFAULT_UNITS, SCALE, Amounts
-from vctl.core.tasks import HYBRID, NODE, STRATEGIES
+from vctl.core.tasks import HYBRID, NODE, SOFT, SPILL, STRATEGIES, named_by
 from vctl.errors import BadSpec, param
 from vctl.spec.fields import did_you_mean, refuse, show
 from vctl.spec.job_request import entry_request
@@ -27,7 +27,6 @@ from vctl.spec.source import read_document
 from vctl.spec.text import check_line
 
 DEFAULT_REQUEST: Amounts = {CPU: SCALE}
-SOFT = "soft"
 JOB_VARIABLES = ("VCTL_SUBMISSION_ID", "VCTL_JOB_ID")
 """The variables that identify the job of a process; the first one that is set is used."""
 OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -39,8 +38,8 @@ MOST_OBJECTS = 256
 class TaskRequest:
     """All parameters of a ``task run``. ``job`` None: the job of the process that starts the task.
 
-    ``strategy``: HYBRID, SPREAD, RANDOM, ``NODE:<id>`` or ``NODE:<id>:soft``. ``max_retries`` counts tries
-    after the first. ``inputs`` and ``outputs`` are names of objects.
+    ``strategy``: HYBRID, SPREAD, RANDOM, or ``NODE:<id>``, also with ``:soft`` or ``:spill`` behind it.
+    ``max_retries`` counts tries after the first. ``inputs`` and ``outputs`` are names of objects.
     ``env`` is added to the environment of the process that starts the task; ``cwd`` None: its directory.
     """
 
@@ -117,12 +116,14 @@ def job_of(request: TaskRequest, environment: Mapping[str, str]) -> tuple[str, s
 def check_strategy(strategy: str) -> str:
     """Check a strategy; ``NODE`` needs the id of a node, and the others take none."""
     word, colon, rest = check_line(strategy, param("strategy")).partition(":")
-    if strategy == NODE or (word == NODE and not pinned_to(strategy)[0]):
-        raise refuse(param("strategy"), "NODE needs the id of a node", "write NODE:<id>, or NODE:<id>:soft")
-    node_id, more, after = pinned_to(strategy)[0].partition(":")
-    if word == NODE and more:
-        message = f"only soft may stand behind the id of a node, not {show(after)}"
-        raise refuse(param("strategy"), message, f"write NODE:{node_id}:soft, or NODE:{node_id}")
+    node_id, otherwise = named_by(strategy)
+    if word == NODE and not node_id:
+        fix = f"write NODE:<id>, NODE:<id>:{SOFT} or NODE:<id>:{SPILL}"
+        raise refuse(param("strategy"), "NODE needs the id of a node", fix)
+    if word == NODE and rest != node_id and otherwise not in (SOFT, SPILL):
+        message = f"only {SOFT} or {SPILL} may stand behind the id of a node, not {show(otherwise)}"
+        fix = f"write NODE:{node_id}:{SOFT}, NODE:{node_id}:{SPILL} or NODE:{node_id}"
+        raise refuse(param("strategy"), message, fix)
     if word not in STRATEGIES:
         raise refuse(
             param("strategy"),
@@ -134,12 +135,6 @@ def check_strategy(strategy: str) -> str:
             param("strategy"), f"{word} takes nothing after it, such as {show(rest)}", f"write {word}"
         )
     return strategy
-
-
-def pinned_to(strategy: str) -> tuple[str, bool]:
-    """The node id in ``NODE:<id>[:soft]``, and whether another node may be used if that node is full."""
-    wanted = strategy.removeprefix(f"{NODE}:")
-    return wanted.removesuffix(f":{SOFT}"), wanted.endswith(f":{SOFT}")
 
 
 def task_amounts(

@@ -34,6 +34,14 @@ def waiting_rows(store: Store) -> list[Row]:
     )
 
 
+def running_rows(store: Store, cluster_id: str) -> list[Row]:
+    """Running tasks of a cluster, in the order in which they started."""
+    return store.rows(
+        "SELECT * FROM tasks WHERE ended_at IS NULL AND cluster_id = ? AND state = ? ORDER BY started_at, task_number",
+        cluster_id, tk.RUNNING,
+    )  # fmt: skip
+
+
 def unfinished(store: Store) -> list[Row]:
     """Tasks that are not over, oldest first."""
     return store.rows("SELECT * FROM tasks WHERE ended_at IS NULL ORDER BY task_number")

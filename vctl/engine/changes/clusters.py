@@ -150,7 +150,7 @@ class ClusterRemoved(Change):
         for lease_id in self.lent:
             if (lease := state.leases.get(lease_id)) is not None and self.lender_id is not None:
                 state.leases[lease_id] = replace(lease, lender_id=self.lender_id)
-        state.tasks.last_spread.pop(self.cluster_id, None)
+        state.tasks.forget_cluster(self.cluster_id)
         if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
             state.ledger.remove_cluster(self.cluster_id)
             if cluster.kind != JOB and cluster.lending_limit:
