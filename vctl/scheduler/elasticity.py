@@ -149,26 +149,9 @@ def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
 
 
 def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str, int]]]:
-    """Siblings that may lend to a cluster, by id, and how much.
-
-    None lends a resource of which the cluster has less than its minimum: the cluster reclaims its own loans.
-    """
-    siblings = sorted(ledger.subclusters.get(cluster.parent_id or "", ()))
-    lenders = [
-        sibling
-        for sibling in siblings
-        if sibling != cluster.cluster_id and ledger.clusters[sibling].lending_limit
-    ]
-    if not lenders:
-        return
-    has, least = held(ledger, cluster.cluster_id), cluster.spec.flexible_min
-    for sibling in lenders:
-        left = {
-            name: amount
-            for name, amount in lendable(ledger, ledger.clusters[sibling]).items()
-            if has.get(name, 0) >= least.get(name, 0)
-        }
-        if left:
+    """Siblings that may lend to a cluster, by id, and how much."""
+    for sibling in sorted(ledger.lenders.intersection(ledger.subclusters.get(cluster.parent_id or "", ()))):
+        if sibling != cluster.cluster_id and (left := lendable(ledger, ledger.clusters[sibling])):
             yield sibling, left
 
 

@@ -156,7 +156,7 @@ class Plan:
     @property
     def has_loans(self) -> bool:
         """Whether clusters borrow for a start: then more may be idle than before, by amounts (``recall``)."""
-        return any(start.growth for start in (*self.starts, *self.task_starts))
+        return any(start.growth for start in self.starts) or any(task.growth for task in self.task_starts)
 
     @property
     def is_empty(self) -> bool:

@@ -146,16 +146,9 @@ def lend(ledger: Ledger, top_id: str, chain: Collection[str]) -> list[Move]:
     """Let clusters below a cluster lend what they do not use of their minimum, in the ledger.
 
     ``chain``: the clusters that grow; they lend nothing, but clusters inside them may lend to them. A loan goes
-    through all clusters around the lender, each within its own lending limit. Nothing is lent of a resource of
-    which a cluster of the chain has less than its minimum: it reclaims its own loans.
+    through all clusters around the lender, each within its own lending limit.
     """
     moves: list[Move] = []
-    short = {
-        name
-        for one in chain
-        for name, amount in ledger.clusters[one].spec.flexible_min.items()
-        if held(ledger, one).get(name, 0) < amount
-    }
     ends = {top_id, *chain}
     for lender_id in _innermost_first(ledger, ledger.lenders, top_id):
         if lender_id in ends or not lendable(ledger, ledger.clusters[lender_id]):
@@ -170,7 +163,7 @@ def lend(ledger: Ledger, top_id: str, chain: Collection[str]) -> list[Move]:
             for one in around:
                 lends = lendable(ledger, one)
                 most = {name: min(amount, lends.get(name, 0)) for name, amount in most.items()}
-            most = {name: amount for name, amount in most.items() if amount > 0 and name not in short}
+            most = {name: amount for name, amount in most.items() if amount > 0}
             if not most:
                 continue
             least = rs.subtract(held(ledger, lender_id), most)

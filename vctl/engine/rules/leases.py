@@ -123,10 +123,11 @@ def loans_of(steps: Iterable[Grow]) -> Loans:
 def granted(
     ledger: Ledger, steps: Sequence[Grow], now: int, number: Callable[[], int], *, lease_s: float | None = None,
     job_id: int | None = None, loans: Loans | None = None,
-) -> Iterator[LeaseGranted]:  # fmt: skip
+) -> Iterator[LeaseGranted | LeaseReturned]:  # fmt: skip
     """The leases for the growth of one change, whose steps are in the ledger already; top level first.
 
-    ``loans``: of these a growth borrows first. What it borrows is taken out.
+    ``loans``: of these a growth borrows first. What it borrows is taken out. A cluster that borrows what it lacks
+    of its minimum has lent that to others: the new lender takes its place there.
     """
     gained: dict[str, Amounts] = {}
     todo: list[tuple[Grow, Amounts]] = []
@@ -138,9 +139,12 @@ def granted(
     expires_at = None if lease_s is None else now + int(lease_s * 1e9)
     for step, over in reversed(todo):
         vnode, left = step.after, dict(over)
-        found = _borrowed((loans or {}).get(vnode.parent_id or "", ()), left) if left else []
+        inside = {name: amount - over.get(name, 0) for name, amount in step.gained.items()}
+        inside = {name: amount for name, amount in inside.items() if amount > 0}
+        supplies = list((loans or {}).get(vnode.parent_id or "", ()))
         if step.lender_id is not None:
-            found += _borrowed([(step.lender_id, dict(step.lent))], left)
+            supplies.append((step.lender_id, dict(step.lent)))
+        found = _borrowed(supplies, left)
         parent_id = ledger.clusters[vnode.cluster_id].parent_id or ""
         for lender_id, lent in (*found, (parent_id, left)):
             if lent:
@@ -148,6 +152,27 @@ def granted(
                     number(), vnode.cluster_id, lender_id, vnode.vnode_id, vnode.node_id, lent, now,
                     expires_at, job_id,
                 ))  # fmt: skip
+        for lender_id, lent in _borrowed(supplies, inside) if inside and supplies else ():
+            yield from _taken_over(ledger, vnode.cluster_id, lender_id, lent, number)
+
+
+def _taken_over(
+    ledger: Ledger, before: str, lender_id: str, amounts: dict[str, int], number: Callable[[], int]
+) -> Iterator[LeaseGranted | LeaseReturned]:
+    """Let a lender take the place of another one in leases of these amounts, the newest first."""
+    left = dict(amounts)
+    for lease in newest_first(one for one in ledger.leases.values() if one.lender_id == before):
+        borrower = ledger.clusters.get(lease.borrower_id)
+        around = {up.parent_id for up in ledger.upward(lender_id)}
+        if borrower is None or borrower.parent_id == before or borrower.parent_id not in around:
+            continue
+        part = {name: min(amount, left.get(name, 0)) for name, amount in lease.amounts.items()}
+        part = {name: amount for name, amount in part.items() if amount > 0}
+        if part:
+            left = rs.subtract(left, part)
+            rest = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
+            yield LeaseReturned(replace(lease, amounts=rest))
+            yield LeaseGranted(replace(lease, lease_id=number(), lender_id=lender_id, amounts=part))
 
 
 def granted_to_gang(
