@@ -148,12 +148,32 @@ def granted(
         parent_id = ledger.clusters[vnode.cluster_id].parent_id or ""
         for lender_id, lent in (*found, (parent_id, left)):
             if lent:
-                yield LeaseGranted(Lease(
-                    number(), vnode.cluster_id, lender_id, vnode.vnode_id, vnode.node_id, lent, now,
-                    expires_at, job_id,
-                ))  # fmt: skip
+                lease = Lease(
+                    0,
+                    vnode.cluster_id,
+                    lender_id,
+                    vnode.vnode_id,
+                    vnode.node_id,
+                    lent,
+                    now,
+                    expires_at,
+                    job_id,
+                )
+                known = _extended(ledger, lease) if lender_id == parent_id else None
+                yield LeaseGranted(known or replace(lease, lease_id=number()))
         for lender_id, lent in _borrowed(supplies, inside) if inside and supplies else ():
             yield from _taken_over(ledger, vnode.cluster_id, lender_id, lent, number)
+
+
+def _extended(ledger: Ledger, lease: Lease) -> Lease | None:
+    """The lease that this one only makes larger: a parent that lends once more in the same place, for as long.
+
+    Leases of siblings stay apart, because each is reclaimed by itself.
+    """
+    for one in ledger.leases.values():
+        if replace(lease, lease_id=one.lease_id, amounts=one.amounts, since=one.since) == one:
+            return replace(one, amounts=rs.add(one.amounts, lease.amounts), since=lease.since)
+    return None
 
 
 def _taken_over(
