@@ -155,39 +155,30 @@ class _Trial:
         return len(self._begun) > begun
 
     def _satisfy(self, one: PendingJob | PendingTask) -> bool:
-        return self._satisfy_task(one) if isinstance(one, PendingTask) else self._satisfy_job(one)
-
-    def _satisfy_task(self, task: PendingTask) -> bool:
-        """Give a task a place, with one more node if that helps."""
-        if self._place_task(task):
+        """Give a job or task a place: with one more node if that helps, else a job with as few as possible."""
+        if self._place(one):
             return True
-        for template in self._by_waste(task.request):
+        asked = one.request if isinstance(one, PendingTask) else _asked(one)
+        for template in self._by_waste(asked):
             if self._count() < MOST_NODES and self._left(template):
                 node_id = self._put(template)
-                if self._place_task(task):
+                if self._place(one):
                     self._note({node_id: template})
                     return True
                 self._remove([node_id])
-        return False
-
-    def _satisfy_job(self, job: PendingJob) -> bool:
-        """Give a job its gang with as few more nodes as possible, of the least wasteful templates."""
-        if self._place_job(job):
-            return True
-        if self._count() >= MOST_NODES or not self.templates:
+        if isinstance(one, PendingTask) or self._count() >= MOST_NODES or not self.templates:
             return False
-        if self._add_for(job, MOST_NODES - self._count()):
+        if self._add_for(one, MOST_NODES - self._count()):
             return True
-        pieces = sum(len(group.nodes) for group in job.spec.groups) + sum(job.spec.replica_sets.values())
-        is_large = pieces > MOST_NODES or any(job.spec.flexible_min.values())
-        return is_large and self._count() == 0 and self._add_for(job, MOST_OF_GANG)
+        pieces = sum(len(group.nodes) for group in one.spec.groups) + sum(one.spec.replica_sets.values())
+        is_large = pieces > MOST_NODES or any(one.spec.flexible_min.values())
+        return is_large and self._count() == 0 and self._add_for(one, MOST_OF_GANG)
 
     def _add_for(self, job: PendingJob, most: int) -> bool:
         """Add all possible nodes, then remove as many as possible, the most wasteful template first."""
         added = {t.name: [self._put(t) for _ in range(min(self._left(t), most))] for t in self.templates}
         fits = self._fits(job)
-        asked = rs.total([*(node.resources for node in job.spec.fixed), job.spec.flexible_min])
-        for template in reversed(self._by_waste(rs.maximum(asked, job.entry))) if fits else ():
+        for template in reversed(self._by_waste(_asked(job))) if fits else ():
             self._shrink(job, template, added)
         if not fits or sum(map(len, added.values())) > most or not self._place_job(job):
             for node_ids in added.values():
@@ -231,16 +222,13 @@ class _Trial:
             self._note(
                 {self._put(one): one for one in self.templates for _ in range(counts.get(one.name, 0))}
             )
+            self._placed += len(waiting)
             if all(map(self._place, waiting)):
                 return True
         self._rewind()
         for one in waiting:  # as before, so with the same nodes
             self._satisfy(one)
         return False
-
-    def _place(self, one: PendingJob | PendingTask) -> bool:
-        self._placed += 1
-        return self._place_task(one) if isinstance(one, PendingTask) else self._place_job(one)
 
     def _rewind(self) -> None:
         """Revert all starts that may use a node that is to be added, and remove these nodes."""
@@ -291,6 +279,9 @@ class _Trial:
             self.added[template.name] = self.added.get(template.name, 0) + 1
             self.present[template.name] = self.present.get(template.name, 0) + 1
 
+    def _place(self, one: PendingJob | PendingTask) -> bool:
+        return self._place_task(one) if isinstance(one, PendingTask) else self._place_job(one)
+
     def _place_task(self, task: PendingTask) -> bool:
         spec = one_piece(task.request, task.selector)
         found = place_with_growth(self.ledger, task.cluster_id, spec, {})
@@ -336,3 +327,9 @@ class _Trial:
 
 def _waiting(start: Start | TaskStart) -> PendingJob | PendingTask:
     return start.job if isinstance(start, Start) else start.task
+
+
+def _asked(job: PendingJob) -> Amounts:
+    """What a job asks for, all pieces together."""
+    pieces = rs.total([*(node.resources for node in job.spec.fixed), job.spec.flexible_min])
+    return rs.maximum(pieces, job.entry)
