@@ -8,7 +8,7 @@ proves each choice. What is borrowed and idle comes first (``recall``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 
