@@ -28,6 +28,7 @@ SECTIONS = {
     "6.policies": "PACK, SPREAD, STRICT_PACK, STRICT_SPREAD.",
     "6.complete": "An assignment is found if one exists, within a budget of steps.",
     "6.deterministic": "The same state gives the same plan.",
+    "6.scarce": "Nodes that other work selects, or that alone are large enough for it, come last.",
     "6.never": "A request that can never run is refused with the limit, and leaves no row.",
     "7.create": "Logical clusters are created and updated to a wanted state.",
     "7.checks": "The checks of creation and update, their order and exact messages, the recommendations.",

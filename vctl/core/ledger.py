@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import clusters as cl
-from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, Cluster, ClusterSpec, VNode
+from vctl.core.demand import Demand
 from vctl.core.leases import Lease
+from vctl.core.node_kinds import NodeKinds
 from vctl.core.nodes import ALIVE, LOST, Node, Template
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation, Amounts, FreeCapacity
-from vctl.core.slots import ClassKey, Filed, SlotIndex, primary_labels, template_of
+from vctl.core.slots import Filed, SlotIndex, primary_labels
 from vctl.core.values import replace
 
 
@@ -60,10 +61,9 @@ class Ledger:
         self._indexes: dict[str, SlotIndex] = {}
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
         self._indexes_made = 0
-        self._static: dict[str, tuple[VNode, Node, str, int]] = {}
-        """vnode id -> the part of its class that does not change with use: (vnode, node, template, kind)."""
-        self._kinds: dict[str, dict[ClassKey, int]] = {}
-        """cluster id -> (labels, template) -> kind, a number that is compared and hashed instead of them."""
+        self.demand = Demand()
+        """What the clusters ask of nodes, and the work that waits (``scheduler.scarcity``)."""
+        self.kinds = NodeKinds()
 
     def copy(self) -> Ledger:
         """An independent copy, for trials that are not reverted."""
@@ -81,9 +81,9 @@ class Ledger:
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         twin.leases = dict(self.leases)
         twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), self.withheld
-        twin._static, twin._indexes_made = dict(self._static), self._indexes_made
-        twin._kinds = {cluster_id: dict(kinds) for cluster_id, kinds in self._kinds.items()}
         twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
+        twin.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
+        twin.demand, twin._indexes_made = self.demand.copy(), self._indexes_made
         return twin
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
@@ -92,15 +92,14 @@ class Ledger:
         twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
         twin.subclusters, twin.templates, twin.withheld = self.subclusters, self.templates, self.withheld
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        twin._static = dict(self._static)
-        twin.members = {}
-        for cluster_id in cluster_ids:
-            index = self.index(cluster_id)
+        twin.members, twin.demand = {}, self.demand.copy()
+        indexes = {cluster_id: self.index(cluster_id) for cluster_id in cluster_ids}
+        twin.kinds = self.kinds.copy(indexes)  # not before the indexes, which number new kinds
+        for cluster_id, index in indexes.items():
             twin.members[cluster_id] = dict(self.members.get(cluster_id, {}))
             for vnode_id in twin.members[cluster_id]:
                 twin.capacities[vnode_id] = self.capacities[vnode_id].copy()
                 twin.children[vnode_id] = dict(self.children[vnode_id])
-            twin._kinds[cluster_id] = dict(self._kinds.get(cluster_id, {}))
             twin._indexes[cluster_id] = index.copy()
         return twin
 
@@ -158,7 +157,7 @@ class Ledger:
             index.drop(node_id)
         del self.nodes[node_id], self.vnodes[node_id], self.capacities[node_id]
         del self.members[PRIMARY][node_id], self.children[node_id]
-        self._static.pop(node_id, None)
+        self.kinds.forget(node_id)
 
     # ---- clusters and their virtual nodes ----
 
@@ -170,6 +169,7 @@ class Ledger:
             cluster.cluster_id
         )
         self.members.setdefault(cluster.cluster_id, {})
+        self.demand.ask(cluster.cluster_id, cluster.spec)
         if cluster.parent_id is not None:
             self.subclusters.setdefault(cluster.parent_id, {})[cluster.cluster_id] = None
 
@@ -180,8 +180,10 @@ class Ledger:
         cluster = self.clusters.pop(cluster_id)
         self.removing.discard(cluster_id)
         self.lenders.discard(cluster_id)
+        self.demand.put(cluster_id)
         del self.members[cluster_id]
-        for known in (self._indexes, self._kinds, self._sums):
+        self.kinds.forget_cluster(cluster_id)
+        for known in (self._indexes, self._sums):
             known.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
         if cluster.kind == cl.JOB:
@@ -274,7 +276,7 @@ class Ledger:
             index.drop(vnode_id)
         self.capacities[vnode.parent_id].give_back(vnode.allocation)
         del self.vnodes[vnode_id], self.capacities[vnode_id], self.children[vnode_id]
-        self._static.pop(vnode_id, None)
+        self.kinds.forget(vnode_id)
         del self.members[vnode.cluster_id][vnode_id], self.children[vnode.parent_id][vnode_id]
         self.note_growth((vnode.parent_id,))
         self._note_membership(vnode)
@@ -408,10 +410,5 @@ class Ledger:
             not any(capacity.free.values()) and self._has_left_the_view(vnode_id)
         ):
             return None
-        known = self._static.get(vnode_id)
-        if known is None or known[0] is not vnode or known[1] is not node:
-            template_id = template_of(vnode, node)
-            kinds = self._kinds.setdefault(vnode.cluster_id, {})
-            kind = (lb.common(vnode.labels), template_id)
-            known = self._static[vnode_id] = (vnode, node, template_id, kinds.setdefault(kind, len(kinds)))
-        return vnode.node_id, vnode.labels, known[3], known[2], capacity
+        kind = self.kinds.of(vnode, node)
+        return vnode.node_id, vnode.labels, kind.number, kind.template_id, capacity

@@ -14,8 +14,8 @@ from vctl.core.values import field, value
 
 ClassKey = tuple[object, ...]
 Filed = tuple[str, Labels, int, str, FreeCapacity]
-"""The entry of a virtual node: its node, its labels, a number for its labels and template, its template if it
-is a whole node (else empty), and its free capacity."""
+"""The entry of a virtual node: its node, its labels, the number of its kind (labels, template, most amounts), its
+template if it is a whole node (else empty), and its free capacity."""
 
 
 @value(slots=True)

@@ -224,7 +224,7 @@ def _ledger(store: Store, cluster: Cluster, old: ClusterSpec, ledger: Ledger | N
         if is_whole or not _needs_more(part, cluster, old):
             return part
     if ledger is None:
-        ledger = table.load_ledger(store)
+        ledger = feasible.whole_tree(store)
     ledger.put_cluster(cluster)
     return ledger
 

@@ -13,7 +13,7 @@ from vctl.core.resources import SCALE, Amounts
 from vctl.core.values import replace
 from vctl.core.wording import amount_text, cluster_text
 from vctl.errors import Infeasible
-from vctl.store import clusters, nodes, rows
+from vctl.store import clusters, nodes, queues, rows
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 TEMPLATES = "provider_templates"
 """The key under which the scheduler stores the nodes that its provider could make."""
+
+
+def whole_tree(store: Store) -> Ledger:
+    """The ledger of the whole tree, which knows what the waiting jobs ask of nodes."""
+    ledger = clusters.load_ledger(store)
+    for job in queues.asked(store):
+        ledger.demand.ask((job.parent_id, job.shape), job.spec, job.entry, whole=True)
+    return ledger
 
 
 def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:

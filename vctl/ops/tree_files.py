@@ -18,7 +18,7 @@ from vctl.core.values import replace
 from vctl.engine.changes import QueueChanged
 from vctl.errors import Conflict, VctlError
 from vctl.ops import cluster_changes as changes
-from vctl.ops import nodes
+from vctl.ops import feasible, nodes
 from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import resolve
 from vctl.ops.tree_diff import (
@@ -92,7 +92,7 @@ class _Work:
         self.store = store
         self.changes = diff.changes
         self.go_on = go_on
-        self.ledger = table.load_ledger(store)
+        self.ledger = feasible.whole_tree(store)
         self.author = ops.nodes.author()
 
     def carry_out(self) -> None:
@@ -130,7 +130,7 @@ class _Work:
                 yield
         except VctlError as error:
             change.blockers += error.details.get("blockers") or [f"{error.problem} ({error.fix})"]
-            self.ledger = table.load_ledger(self.store)
+            self.ledger = feasible.whole_tree(self.store)
 
     def shrink(self, change: Change) -> None:
         """Give back resources that the wanted state does not have, and take none yet."""

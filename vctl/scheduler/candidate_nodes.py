@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from vctl.core.demand import Scarcity
 from vctl.core.ledger import Ledger
+from vctl.core.node_kinds import NodeKind
 from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import FreeCapacity
 from vctl.core.slots import SlotClass, SlotIndex
@@ -72,6 +74,20 @@ class CandidateNodes:
             node_id = self.node_of(slot_id)
             if node_id not in apart:
                 yield node_id, (slot_id,)
+
+    def kind_of(self, slot_id: str) -> NodeKind:
+        """What a slot has in common with others, whatever is used of it."""
+        vnode = self.ledger.vnodes[slot_id]
+        return self.ledger.kinds.of(vnode, self.ledger.nodes[vnode.node_id])
+
+    def scarcity(self, apart: Mapping[str, Collection[str]]) -> Scarcity | None:
+        """How scarce each kind of these slots is; None: all alike. ``apart``: nodes that are judged one by one."""
+        ledger = self.ledger
+        if not self.classes or ledger.kinds.are_alike(ledger.vnodes[self.classes[0].ids[0]].cluster_id):
+            return None
+        kinds = [(self.kind_of(group.ids[0]), len(group.ids)) for group in self.classes]
+        kinds += [(self.kind_of(slot), 0) for slots in apart.values() for slot in slots]
+        return ledger.demand.scarcity(kinds)
 
     def first_slot(self) -> str | None:
         """The slot with the lowest node id, if there is any."""

@@ -23,6 +23,7 @@ from vctl.scheduler.queue_scan import QueueScan
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.recall import has_loosened, is_loose
 from vctl.scheduler.running import Running
+from vctl.scheduler.scarcity import note_demand
 from vctl.scheduler.scheduling_class import Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.task_queue import TaskQueue
@@ -59,6 +60,7 @@ def decide(
     grown = dict(ledger.grown)
     holds = Nominations(ledger, [one for queue in queues.values() for one in queue.nominations.values()])
     preemptor = Preemptor(ledger, running, holds, now_ns, active=preempts, steps=search_steps)
+    note_demand(ledger.demand, queues.values(), (tasks or {}).values())
     try:
         if tasks:
             joined = {cluster_id: set(ids) for cluster_id, ids in ledger.joined.items()}

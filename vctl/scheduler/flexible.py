@@ -14,7 +14,7 @@ from vctl.core.resources import SCALE
 from vctl.core.values import value
 
 if TYPE_CHECKING:
-    from vctl.scheduler.node_classes import SlotState
+    from vctl.scheduler.node_states import SlotState
 
 Vector = tuple[int, ...]
 ANYWHERE, NOWHERE = -1, -2

@@ -24,7 +24,7 @@ from vctl.scheduler.flexible import (
     split_over,
 )
 from vctl.scheduler.growth_supply import Ladder, Need
-from vctl.scheduler.node_classes import NodeState, SlotState
+from vctl.scheduler.node_states import NodeState, SlotState
 from vctl.scheduler.placement_model import Problem, Share, after_taking
 
 World = Mapping[int, int]

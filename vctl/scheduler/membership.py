@@ -9,6 +9,7 @@ from vctl.core.clusters import FIXED, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD
 from vctl.core.values import value
+from vctl.scheduler.scarcity import scarcity_in
 
 
 @value(frozen=True, slots=True)
@@ -36,7 +37,8 @@ def exchange(
     """The exchange that gives a cluster the wanted counts: for all templates, or a ``Shortage``.
 
     A missing template counts as 0. Of the idle members, dead ones leave first, then by node id. Alive,
-    undivided nodes of the parent join. A shortage of removable nodes is reported before one of nodes to add.
+    undivided nodes of the parent join, those that others need last. A shortage of removable nodes is reported
+    before one of nodes to add.
     """
     own = whole_by_template(ledger, cluster_id) if cluster_id is not None else {}
     leave: list[VNode] = []
@@ -69,8 +71,9 @@ def exchange(
 
 
 def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
-    """The whole nodes of a template in a cluster that are alive and unused, by id."""
-    return [
+    """The whole nodes of a template in a cluster that are alive and unused: those that others need last, by id."""
+    scarcity = scarcity_in(ledger, cluster_id)
+    found = [
         vnode
         for vnode in ledger.slots(cluster_id)
         if vnode.whole
@@ -78,6 +81,7 @@ def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
         and ledger.nodes[vnode.node_id].state == ALIVE
         and is_undivided(ledger, vnode)
     ]
+    return sorted(found, key=lambda vnode: scarcity(vnode.vnode_id))
 
 
 def is_undivided(ledger: Ledger, vnode: VNode) -> bool:

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from vctl.core import labels as lb
+from vctl.core.demand import Scarcity
 from vctl.core.labels import Labels, Selector
 from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotClass
@@ -28,60 +28,15 @@ from vctl.scheduler.candidate_nodes import (
 )
 from vctl.scheduler.flexible import Option, Part, Vector
 from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Ladder, depth_of
-
-
-class SlotTraits(NamedTuple):
-    """The properties of a slot that never change during a search.
-
-    ``selectors`` has a bit per selector that matches; ``units`` says per resource whether it has instances
-    here; ``waste`` counts free unit resources for which the gang did not ask. Of a slot that can grow,
-    ``ladders`` are the numbers of its ladders per resource (0: none, or each instance has its own), ``fresh``
-    says that it does not exist yet.
-    """
-
-    selectors: int
-    template: str
-    holds_entry: bool
-    units: tuple[bool, ...]
-    waste: int
-    ladders: tuple[int, ...] = ()
-    fresh: bool = False
-
-
-KIND_BITS = 20
-FULL = SCALE << KIND_BITS
-"""The least level of a whole instance."""
-
-
-def level_of(share: int, kind: int) -> int:
-    """One number for the free share of an instance and the number of its ladder (0: it does not grow)."""
-    return share << KIND_BITS | kind
-
-
-def share_of(level: int) -> int:
-    """The free share of a level."""
-    return level >> KIND_BITS
-
-
-def kind_of(level: int) -> int:
-    """The number of the ladder of a level."""
-    return level & (1 << KIND_BITS) - 1
-
-
-class SlotState(NamedTuple):
-    """A slot: the number of its traits, its free amounts, and the sorted instance levels by unit resource."""
-
-    trait: int
-    free: Vector
-    levels: tuple[Vector, ...]
-    pristine: bool
-
-
-class NodeState(NamedTuple):
-    """A node: its slots in order, and the phase (counted from 1) that uses it already, else 0."""
-
-    slots: tuple[SlotState, ...]
-    used: int
+from vctl.scheduler.node_states import (
+    NodeState,
+    SlotState,
+    SlotTraits,
+    full_levels,
+    kind_of,
+    level_of,
+    share_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +78,16 @@ class NodeClasses:
         self._state_ids: dict[NodeState, int] = {}
         self._trait_ids: dict[SlotTraits, int] = {}
         self._bulk: dict[int, int] = {}
+        self._plain: dict[int, int] = {}
         self._options: dict[int, tuple[tuple[Option, int], ...]] = {}
         self.ladders: list[tuple[Ladder, int]] = [((), 0)]
         """Ladders of slots and instances that can grow, each with the most that it gives."""
         self._ladder_ids: dict[tuple[Ladder, int], int] = {}
         self._grown: dict[object, SlotState] = {}
         """States of slots that can grow, by everything that they depend on."""
+        self.scarcity: Scarcity | None = None
         self._survey()
+        self.wastes_differ = len({trait.waste for trait in self.traits}) > 1
 
     def _survey(self) -> None:
         conditions = [c for selector in self.interest.selectors for c in selector if c.key in lb.OWN]
@@ -139,13 +97,14 @@ class NodeClasses:
         )
         candidates = self.candidates
         apart = candidates.apart(named, on)
-        missing = candidates.count_apart(apart)
+        missing, self.scarcity = candidates.count_apart(apart), candidates.scarcity(apart)
         found: list[tuple[str, NodeState, int, Callable[[], Iterator[CandidateNode]]]] = []
         for group in candidates.classes:
             if count := len(group.ids) - missing[id(group)]:
                 # no selector names these slots by id, so one placeholder stands for their ids
                 labels = {**group.labels, **dict.fromkeys(lb.OWN, "\0")} if conditions else group.labels
-                state = NodeState((self._slot(labels, group, group.capacity, candidates.way_of(group)),), 0)
+                way, slot_id = candidates.way_of(group), group.ids[0]
+                state = NodeState((self._slot(slot_id, labels, group, group.capacity, way),), 0)
                 first = (
                     next(candidates.candidate_nodes(group, apart))[0]
                     if apart
@@ -172,15 +131,15 @@ class NodeClasses:
         assert group is not None, slot_id
         if (way := self.candidates.way(slot_id)) is not None:
             labels = {**group.labels, lb.NODE_ID: self.candidates.node_of(slot_id)}
-            return self._slot(labels, group, group.capacity, way)
-        return self._slot(
-            self.candidates.ledger.vnodes[slot_id].labels, group, self.candidates.capacity(slot_id)
-        )
+            return self._slot(slot_id, labels, group, group.capacity, way)
+        own = self.candidates.ledger.vnodes[slot_id].labels
+        return self._slot(slot_id, own, group, self.candidates.capacity(slot_id))
 
     def _slot(
-        self, labels: Labels, group: SlotClass, capacity: FreeCapacity, way: Way | None = None
+        self, slot_id: str, labels: Labels, group: SlotClass, capacity: FreeCapacity, way: Way | None = None
     ) -> SlotState:
         names, interest, instances = self.names, self.interest, capacity.instances
+        scarcity = 0 if self.scarcity is None else self.scarcity.of(self.candidates.kind_of(slot_id))
         selectors = 1
         for i, selector in enumerate(interest.selectors):
             if i and lb.matches(selector, labels):
@@ -188,25 +147,24 @@ class NodeClasses:
         template = group.template_id if group.template_id in interest.templates else ""
         if way is not None:
             if template or any(capacity.instances for _, _, capacity in way.sources):
-                return self._growing(selectors, template, group, way)
+                return self._growing(scarcity, selectors, template, group, way)
             sources = [(depth, lender, *one.free.items()) for depth, lender, one in way.sources]
-            key = (selectors, way.fresh, *sources)
+            key = (scarcity, selectors, way.fresh, *sources)
             state = self._grown.get(key)
             if state is None:
-                state = self._grown[key] = self._growing(selectors, template, group, way)
+                state = self._grown[key] = self._growing(scarcity, selectors, template, group, way)
             return state
         holds_entry = bool(template and interest.entry and FreeCapacity(capacity.total).fits(interest.entry))
         waste = 0
         for name, shares in instances.items():
             waste += name not in names and any(shares.values())
-        trait_id = self._trait_id(
-            SlotTraits(selectors, template, holds_entry, tuple([name in instances for name in names]), waste)
-        )
+        units = tuple([name in instances for name in names])
+        trait_id = self._trait_id(SlotTraits(selectors, template, holds_entry, units, (scarcity, waste)))
         levels = tuple([_levels(capacity, name) if name in instances else () for name in names])
         free = tuple([max(capacity.free.get(name, 0), 0) for name in names])
         return SlotState(trait_id, free, levels, bool(template) and group.untouched)
 
-    def _growing(self, selectors: int, template: str, group: SlotClass, way: Way) -> SlotState:
+    def _growing(self, scarcity: int, selectors: int, template: str, group: SlotClass, way: Way) -> SlotState:
         """The state of a slot that can grow: its free amounts are the most that it could have."""
         budgets = self.candidates.budgets
         assert budgets is not None
@@ -229,7 +187,8 @@ class NodeClasses:
             any(any(capacity.instances.get(name, {}).values()) for _, _, capacity in way.sources)
             for name in unit_names - set(self.names)
         )
-        trait = SlotTraits(selectors, template, holds_entry, tuple(units), waste, tuple(ladders), way.fresh)
+        missed, rungs = (scarcity, waste), tuple(ladders)
+        trait = SlotTraits(selectors, template, holds_entry, tuple(units), missed, rungs, way.fresh)
         return SlotState(self._trait_id(trait), tuple(free), tuple(levels), bool(template))
 
     def kinds(self, way: Way, name: str) -> dict[int, int]:
@@ -284,8 +243,19 @@ class NodeClasses:
                 size += amount * 1000 // most
         return size
 
-    def waste(self, state_id: int) -> int:
-        """The number of free unit resources that the gang does not ask for, in the slot with most of them."""
+    def plain(self, state_id: int) -> int:
+        """The number of the state that differs in nothing but what others miss: it holds the same."""
+        if not self.wastes_differ:
+            return state_id
+        if state_id not in self._plain:
+            slots, used = self.states[state_id]
+            traits = [self._trait_id(self.traits[slot.trait]._replace(waste=(0, 0))) for slot in slots]
+            alike = [slot._replace(trait=trait) for slot, trait in zip(slots, traits, strict=True)]
+            self._plain[state_id] = self.intern(NodeState(tuple(sorted(alike)), used))
+        return self._plain[state_id]
+
+    def waste(self, state_id: int) -> tuple[int, int]:
+        """What others miss if the gang is on such a node: that of the slot that is missed most."""
         return max(self.traits[slot.trait].waste for slot in self.states[state_id].slots)
 
     def options(self, state_id: int) -> tuple[tuple[Option, int], ...]:
@@ -307,7 +277,7 @@ class NodeClasses:
 
     def _option(self, slot: SlotState) -> Option:
         most, trait = self._flexible_most(slot), self.traits[slot.trait]
-        cost: tuple[int, ...] = (trait.waste, self.size(slot.free))
+        cost: tuple[int, ...] = (*trait.waste, self.size(slot.free))
         if trait.ladders:
             cost = (self.depth(slot, most), trait.fresh, *cost)
         return Option(slot, most, cost)
@@ -370,11 +340,6 @@ class NodeClasses:
             else:
                 most.append(full_levels(slot, r) * SCALE)
         return tuple(most)
-
-
-def full_levels(slot: SlotState, r: int) -> int:
-    """The number of free whole instances of a resource."""
-    return sum(level >= FULL for level in slot.levels[r])
 
 
 def covers(budgets: Budgets, way: Way, total: Allocation) -> bool:

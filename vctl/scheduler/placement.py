@@ -37,8 +37,11 @@ WISH_BUDGET = 400
 
 MOST_KNOWN = 1_000
 """The number of places that are kept for one scheduling class."""
-Places = dict[int, tuple[ClusterSpec, Placed]]
-"""Stamp of the index -> spec and place. Specs of one class may differ in labels of their virtual nodes."""
+Places = dict[int, tuple[ClusterSpec, Placed, int]]
+"""Stamp of the index -> spec, place, and the edition of the demand for which it was chosen.
+
+Specs of one class may differ in labels of their virtual nodes.
+"""
 
 _RULES = {"STRICT_SPREAD": Rule(distinct=True), "STRICT_PACK": Rule(limit=1)}
 
@@ -60,15 +63,15 @@ def place_again(
 
     ``known``: the places of a scheduling class, which this updates.
     """
-    stamp = ledger.index(parent_id).stamp
-    if (before := known.get(stamp)) is not None and (before[0] is spec or before[0] == spec):
-        if (placed := _repeated(ledger, before[1])) is not None:
+    stamp, edition = ledger.index(parent_id).stamp, ledger.demand.edition
+    if (before := known.get(stamp)) is not None and before[2] == edition:
+        if (before[0] is spec or before[0] == spec) and (placed := _repeated(ledger, before[1])) is not None:
             return placed
     found = place(ledger, parent_id, spec, entry)
     if isinstance(found, Placed) and _is_repeatable(found):
         if len(known) >= MOST_KNOWN:
             known.clear()
-        known[stamp] = (spec, found)
+        known[stamp] = (spec, found, ledger.demand.edition)
     return found
 
 

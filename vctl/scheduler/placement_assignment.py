@@ -16,7 +16,7 @@ from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec
 from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.values import value
 from vctl.scheduler.candidate_nodes import CandidateNode, is_unit
-from vctl.scheduler.node_classes import SlotState, level_of
+from vctl.scheduler.node_states import SlotState, level_of
 from vctl.scheduler.placement_model import Bundle, Problem, Share, amounts_of
 from vctl.scheduler.placement_result import Piece
 from vctl.scheduler.placement_search import Found

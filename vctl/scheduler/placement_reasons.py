@@ -12,7 +12,7 @@ from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.values import replace
 from vctl.core.wording import amount_text, amounts_text, counted, number_text
 from vctl.scheduler.growth_supply import Need
-from vctl.scheduler.node_classes import full_levels, share_of
+from vctl.scheduler.node_states import full_levels, share_of
 from vctl.scheduler.placement_model import Demand, Problem, amounts_of
 from vctl.scheduler.placement_result import Unplaced
 from vctl.scheduler.placement_search import Tried

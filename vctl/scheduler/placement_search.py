@@ -15,7 +15,7 @@ from typing import NamedTuple
 from vctl.core.values import value
 from vctl.scheduler.flexible import Part
 from vctl.scheduler.growth_split import split
-from vctl.scheduler.node_classes import NodeState
+from vctl.scheduler.node_states import NodeState
 from vctl.scheduler.placement_model import Move, Problem, after_taking
 
 
@@ -315,8 +315,18 @@ class _Search:
         rule = problem.phases[problem.phase_of[i]].rule
         fresh = i and problem.phase_of[i] != problem.phase_of[i - 1]
         if (rule.distinct or rule.limit) and not fresh:
-            return i, self.used if rule.limit else 0, frozenset(self.world.items())
-        return i, 0, frozenset(self._clean_world().items())
+            return i, self.used if rule.limit else 0, frozenset(self._plain(self.world).items())
+        return i, 0, frozenset(self._plain(self._clean_world()).items())
+
+    def _plain(self, world: dict[int, int]) -> dict[int, int]:
+        """The nodes without what others miss, which does not matter for what fits."""
+        if not self.problem.node_classes.wastes_differ:
+            return world
+        found: dict[int, int] = {}
+        for state_id, count in world.items():
+            plain = self.problem.node_classes.plain(state_id)
+            found[plain] = found.get(plain, 0) + count
+        return found
 
     def _finish(self) -> list[Part] | None:
         problem = self.problem
@@ -330,11 +340,13 @@ class _Search:
     # ---- the order of candidates: the heuristic ----
 
     def _candidates(self, i: int) -> Iterator[tuple[int, Move]]:
-        demand_id = self.problem.items[i][0]
+        demand_id, plain = self.problem.items[i][0], self.problem.node_classes.plain
+        # of nodes that differ only in what others miss, the best one: on the others the search ends alike
+        best: dict[int, int] = {}
+        for _, state_id in sorted(self._scored(i)):
+            best.setdefault(plain(state_id), state_id)
         return (
-            (state_id, move)
-            for _, state_id in sorted(self._scored(i))
-            for move in self.problem.moves(state_id, demand_id)
+            (state_id, move) for state_id in best.values() for move in self.problem.moves(state_id, demand_id)
         )
 
     def _scored(self, i: int, *, first: bool = False) -> list[tuple[tuple[int, ...], int]]:
@@ -357,17 +369,17 @@ class _Search:
             bulk, waste = node_classes.bulk(state_id), node_classes.waste(state_id)
             depth = problem.depth(state_id, demand_id) if problem.budgets else 0
             if phase.policy == "SPREAD":
-                score: tuple[int, ...] = (used, depth, waste, -bulk)
+                score: tuple[int, ...] = (used, depth, *waste, -bulk)
             elif phase.policy in ("PACK", "STRICT_PACK"):
                 score = (
                     not used,
                     depth,
                     0 if used else -_fill(node_classes.free(state_id), rest),
-                    waste,
+                    *waste,
                     bulk,
                 )
             else:
-                score = (depth, waste, bulk)
+                score = (depth, *waste, bulk)
             scored.append((score, state_id))
         return scored
 

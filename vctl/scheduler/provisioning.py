@@ -1,23 +1,26 @@
 """Provisioning: the nodes that the node provider should add so that waiting jobs and tasks start.
 
-It adds few nodes, of templates that waste little; a placement on a trial proves each addition. What is borrowed
-and idle comes first (``recall``).
+First one job or task after the other gets the nodes that it needs. Then the choice is made again for all of
+them together (``machine_choice``): the nodes that waste least, and of these the fewest. A placement on a trial
+proves each choice. What is borrowed and idle comes first (``recall``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import merge
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node, Template
-from vctl.core.resources import DEFAULT_UNITS, whole_node
+from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
+from vctl.scheduler.machine_choice import Prices, nodes_of, pieces_on
 from vctl.scheduler.plan import Start, TaskStart, revert, start_of, take
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
@@ -28,6 +31,8 @@ MOST_NODES = 64
 """The most nodes of one round; the next round requests more."""
 MOST_OF_GANG = 1000
 """The most nodes for one gang that needs more than ``MOST_NODES`` at once."""
+MOST_PLACED = 1_000
+"""The jobs and tasks that are placed to prove better choices; one choice is proved in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +58,8 @@ def wanted_nodes(
 ) -> Wanted:
     """The nodes of each template to add now. ``present``: existing, ``coming``: requested nodes by template.
 
-    For each waiting job and task, in order, a trial gets the fewest nodes that let it start, of the templates
-    that waste least. The ledger is left as it was.
+    A trial gets the nodes that let the waiting jobs and tasks start, in order: those that waste least, and of
+    these the fewest. The ledger is left as it was.
     """
     kinds = list(templates)
     running = Running() if running is None else running
@@ -64,6 +69,8 @@ def wanted_nodes(
     try:
         trial.expect(coming or {})
         trial.satisfy_all(queues, tasks, running, now_ns)
+        while trial.choose_anew() and trial.satisfy_all(queues, tasks, running, now_ns):
+            pass  # fewer nodes may leave some for what was too much before
     finally:
         trial.undo()
         ledger.grown, ledger.joined = grown, joined
@@ -80,17 +87,24 @@ class _Trial:
         self.templates = templates
         self.present = present
         self.units = units
+        self.prices = Prices(templates, units)
         self.added: dict[str, int] = {}
-        self.used: set[str] = set()
-        """Physical nodes on which a job or task got a place."""
         self._expected: dict[str, str] = {}
         """Requested node -> its template."""
-        self._largest: dict[str, int] = {}
-        for template in templates:
-            self._largest = rs.maximum(self._largest, template.resources)
+        self._new: dict[str, Template] = {}
+        """Node that is to be added -> its template."""
         self._nodes: list[str] = []
         self._made = 0
         self._begun: list[Start | TaskStart] = []
+        self._first: int | None = None
+        """The number of starts before the first that may use a node that is to be added."""
+        self._placed = 0
+        """How often a job or task was placed to prove better choices."""
+
+    @property
+    def used(self) -> set[str]:
+        """Physical nodes on which a job or task got a place."""
+        return {node_id for one in self._begun for node_id in nodes_of(one)}
 
     def expect(self, coming: Mapping[str, int]) -> None:
         """Add the nodes that were requested before."""
@@ -102,70 +116,75 @@ class _Trial:
     @property
     def spare(self) -> Mapping[str, int]:
         """Template -> the number of requested nodes that are not used."""
-        return Counter(name for node_id, name in self._expected.items() if node_id not in self.used)
+        used = self.used
+        return Counter(name for node_id, name in self._expected.items() if node_id not in used)
 
     def satisfy_all(
         self, queues: Mapping[str, Queue], tasks: Mapping[str, TaskQueue], running: Running, now_ns: int
-    ) -> None:
-        """Place the tasks, then the jobs that wait for resources, in order.
+    ) -> bool:
+        """Place the tasks, then the jobs that wait for resources, in order; whether more have a place than before.
 
-        A shape is left at its first job without a place.
+        They come in the order of their queue, as in a round. A shape is left at its first job without a place.
         """
+        begun = len(self._begun)
+        has_place = {id(_waiting(one)) for one in self._begun}
+        started = Counter(one.job.parent_id for one in self._begun if isinstance(one, Start))
         for task in [task for queue in tasks.values() for task in queue.tasks.values()]:
             if pinned_to(settled(self.ledger, task)) is None and task.bound_vnode_id is None:
-                self.satisfy_task(task)
+                if id(task) not in has_place:
+                    self._satisfy(task)
         for jobs in queues.values():
             left = jobs.policy.max_running_jobs
             if left is not None:
-                left -= running.count(jobs.parent_id)
-            for shape in list(jobs.shapes.values()):
-                if shape.blocked is None or shape.blocked[0] not in (jb.INSUFFICIENT, jb.INFEASIBLE):
+                left -= running.count(jobs.parent_id) + started[jobs.parent_id]
+            waiting = {
+                name: shape
+                for name, shape in jobs.shapes.items()
+                if shape.blocked is not None and shape.blocked.reason in (jb.INSUFFICIENT, jb.INFEASIBLE)
+            }
+            for _, job_id in merge(*(shape.order for shape in waiting.values())):
+                job = jobs.jobs[job_id]
+                if job.shape not in waiting or not job.may_start(now_ns) or id(job) in has_place:
                     continue
-                for _, job_id in shape.order:
-                    job = jobs.jobs[job_id]
-                    if not job.may_start(now_ns):
-                        continue
-                    if (left is not None and left <= 0) or not self.satisfy_job(job):
-                        break
-                    left = None if left is None else left - 1
+                if left is not None and left <= 0:
+                    break
+                if not self._satisfy(job):
+                    del waiting[job.shape]
+                elif left is not None:
+                    left -= 1
+        return len(self._begun) > begun
 
-    def satisfy_task(self, task: PendingTask) -> bool:
-        """Give a task a place, with one more node if that helps."""
-        if self._place_task(task):
+    def _satisfy(self, one: PendingJob | PendingTask) -> bool:
+        """Give a job or task a place: with one more node if that helps, else a job with as few as possible."""
+        if self._place(one):
             return True
-        for template in self._by_waste(task.request):
+        asked = one.request if isinstance(one, PendingTask) else _asked(one)
+        for template in self._by_waste(asked):
             if self._count() < MOST_NODES and self._left(template):
                 node_id = self._put(template)
-                if self._place_task(task):
-                    self._note(template, 1)
+                if self._place(one):
+                    self._note({node_id: template})
                     return True
                 self._remove([node_id])
-        return False
-
-    def satisfy_job(self, job: PendingJob) -> bool:
-        """Give a job its gang with as few more nodes as possible, of the least wasteful templates."""
-        if self._place_job(job):
-            return True
-        if self._count() >= MOST_NODES or not self.templates:
+        if isinstance(one, PendingTask) or self._count() >= MOST_NODES or not self.templates:
             return False
-        if self._add_for(job, MOST_NODES - self._count()):
+        if self._add_for(one, MOST_NODES - self._count()):
             return True
-        pieces = sum(len(group.nodes) for group in job.spec.groups) + sum(job.spec.replica_sets.values())
-        is_large = pieces > MOST_NODES or any(job.spec.flexible_min.values())
-        return is_large and self._count() == 0 and self._add_for(job, MOST_OF_GANG)
+        pieces = sum(len(group.nodes) for group in one.spec.groups) + sum(one.spec.replica_sets.values())
+        is_large = pieces > MOST_NODES or any(one.spec.flexible_min.values())
+        return is_large and self._count() == 0 and self._add_for(one, MOST_OF_GANG)
 
     def _add_for(self, job: PendingJob, most: int) -> bool:
         """Add all possible nodes, then remove as many as possible, the most wasteful template first."""
         added = {t.name: [self._put(t) for _ in range(min(self._left(t), most))] for t in self.templates}
         fits = self._fits(job)
-        for template in reversed(self._by_waste(job.spec.names(job.entry))) if fits else ():
+        for template in reversed(self._by_waste(_asked(job))) if fits else ():
             self._shrink(job, template, added)
         if not fits or sum(map(len, added.values())) > most or not self._place_job(job):
             for node_ids in added.values():
                 self._remove(node_ids)
             return False
-        for template in self.templates:
-            self._note(template, len(added[template.name]))
+        self._note({node_id: template for template in self.templates for node_id in added[template.name]})
         return True
 
     def _shrink(self, job: PendingJob, template: Template, added: dict[str, list[str]]) -> None:
@@ -182,20 +201,51 @@ class _Trial:
             nodes = nodes[:middle] + [self._put(template) for _ in range(enough - middle)]
         added[template.name] = nodes
 
-    def _by_waste(self, asked: Collection[str]) -> list[Template]:
-        """Templates, the least wasteful first.
+    # ---- the choice for all together ----
 
-        Templates without unit resources that the request does not name come first, then a small dominant
-        share.
-        """
+    def choose_anew(self) -> bool:
+        """Replace the nodes to add by nodes that cost less and hold the same jobs and tasks, if there are such."""
+        if self._first is None:
+            return False
+        later = self._begun[self._first :]
+        most = max(MOST_NODES, self._count())
+        left = {one.name: self._left(one) + self.added.get(one.name, 0) for one in self.templates}
+        pieces, apart = pieces_on(self._new, later, self.templates)
+        choices = self.prices.choices(pieces, apart, left, most, self.prices.cost(self.added))
+        if not choices:
+            return False
+        waiting = [_waiting(one) for one in later]
+        for counts in choices:
+            if self._placed and self._placed + len(waiting) > MOST_PLACED:
+                break
+            self._rewind()
+            self._note(
+                {self._put(one): one for one in self.templates for _ in range(counts.get(one.name, 0))}
+            )
+            self._placed += len(waiting)
+            if all(map(self._place, waiting)):
+                return True
+        self._rewind()
+        for one in waiting:  # as before, so with the same nodes
+            self._satisfy(one)
+        return False
 
-        def waste(template: Template) -> tuple[bool, float, str]:
-            amounts = {name: amount for name, amount in template.resources.items() if amount}
-            idle = any(name in self.units and name not in asked for name in amounts)
-            share = max((amount / self._largest[name] for name, amount in amounts.items()), default=0.0)
-            return idle, share, template.name
+    def _rewind(self) -> None:
+        """Revert all starts that may use a node that is to be added, and remove these nodes."""
+        first = len(self._begun) if self._first is None else self._first
+        for start in reversed(self._begun[first:]):
+            revert(self.ledger, start)
+        del self._begun[first:]
+        for template in self._new.values():
+            self.present[template.name] -= 1
+        self._remove(list(self._new))
+        self._new, self.added, self._first = {}, {}, None
 
-        return sorted(self.templates, key=waste)
+    # ---- nodes and places ----
+
+    def _by_waste(self, asked: Amounts) -> list[Template]:
+        """Templates, the least wasteful for a request first."""
+        return sorted(self.templates, key=lambda template: self.prices.waste(template, asked))
 
     def _left(self, template: Template) -> int:
         return max(0, template.most - self.present.get(template.name, 0))
@@ -204,7 +254,8 @@ class _Trial:
         return sum(self.added.values())
 
     def _put(self, template: Template) -> str:
-        node_id = f"~{self._made:06}"  # sorts after every real id, so that existing nodes come first
+        # sorts after every real id, so that existing nodes come first; equal ones are in the order of their making
+        node_id = f"~{self.templates.index(template):03}-{self._made:06}"
         self._made += 1
         total = whole_node(template.resources, self.units)
         self.ledger.put_node(Node(node_id, template.name, total, node_id, template.labels))
@@ -216,10 +267,20 @@ class _Trial:
             self.ledger.remove_node(node_id)
             self._nodes.remove(node_id)
 
-    def _note(self, template: Template, count: int) -> None:
-        if count:
-            self.added[template.name] = self.added.get(template.name, 0) + count
-            self.present[template.name] = self.present.get(template.name, 0) + count
+    def _note(self, nodes: Mapping[str, Template]) -> None:
+        """Count nodes as added. The last start uses them, or none does yet."""
+        if self._first is None and nodes:
+            self._first = next(
+                (i for i, one in enumerate(self._begun) if not nodes.keys().isdisjoint(nodes_of(one))),
+                len(self._begun),
+            )
+        for node_id, template in nodes.items():
+            self._new[node_id] = template
+            self.added[template.name] = self.added.get(template.name, 0) + 1
+            self.present[template.name] = self.present.get(template.name, 0) + 1
+
+    def _place(self, one: PendingJob | PendingTask) -> bool:
+        return self._place_task(one) if isinstance(one, PendingTask) else self._place_job(one)
 
     def _place_task(self, task: PendingTask) -> bool:
         spec = one_piece(task.request, task.selector)
@@ -232,7 +293,6 @@ class _Trial:
         start = TaskStart(task, tuple(steps), vnode.vnode_id, vnode.node_id, allocation)
         take(self.ledger, start, start.run_id)
         self._begun.append(start)
-        self.used.add(vnode.node_id)
         return True
 
     def _fits(self, job: PendingJob) -> bool:
@@ -246,7 +306,6 @@ class _Trial:
         if start is None:
             return False
         self._begun.append(start)
-        self.used |= {start.node_id, *(vnode.node_id for vnode in start.vnodes)}
         return True
 
     def _start(self, job: PendingJob) -> Start | None:
@@ -264,3 +323,13 @@ class _Trial:
             revert(self.ledger, start)
         for node_id in reversed(self._nodes):
             self.ledger.remove_node(node_id)
+
+
+def _waiting(start: Start | TaskStart) -> PendingJob | PendingTask:
+    return start.job if isinstance(start, Start) else start.task
+
+
+def _asked(job: PendingJob) -> Amounts:
+    """What a job asks for, all pieces together."""
+    pieces = rs.total([*(node.resources for node in job.spec.fixed), job.spec.flexible_min])
+    return rs.maximum(pieces, job.entry)

@@ -29,6 +29,7 @@ MOST_LEFT = 64
 """The number of shapes without a waiting job whose places are remembered."""
 
 if TYPE_CHECKING:
+    from vctl.core.demand import Demand
     from vctl.scheduler.placement import Places
     from vctl.scheduler.preemption import Look, Search
     from vctl.scheduler.shared_reservations import Shared
@@ -57,6 +58,9 @@ class Queue:
         self.kept_at: object = None
         """The capacity of the cluster for which the reservations were checked."""
         self.feasibility = FeasibilityJudge(parent_id)
+        self.demand: Demand | None = None
+        """The demand that knows its shapes, except ``unnoted``: those that came or left since."""
+        self.unnoted: dict[str, None] = {}
         self.judged_at: object = None
         """The capacity for which the verdicts distinguish ``Infeasible`` from ``InsufficientResources``."""
         self.nominations: dict[int, Nomination] = {}
@@ -133,6 +137,7 @@ class Queue:
         shape = self.shapes.get(job.shape)
         if shape is None:
             shape = self.shapes[job.shape] = SchedulingClass(job, places=self.places.pop(job.shape, {}))
+            self.unnoted[job.shape] = None
         sub_queue = shape.sub_queues.get(key := self._sub_queue_key(job))
         if sub_queue is None:
             sub_queue = shape.sub_queues[key] = SubQueue(job.shape, *key)
@@ -156,6 +161,7 @@ class Queue:
         del shape.sub_queues[self._sub_queue_key(job)]
         if not shape.sub_queues:
             del self.shapes[job.shape]
+            self.unnoted[job.shape] = None
             if shape.places:
                 if len(self.places) >= MOST_LEFT:
                     self.places.clear()

@@ -22,6 +22,7 @@ from vctl.scheduler.elasticity import flexible_in, flexible_parts
 from vctl.scheduler.minimum import lacks
 from vctl.scheduler.placement import Placed
 from vctl.scheduler.reshape import place_more
+from vctl.scheduler.scarcity import scarcity_in
 
 PRICE_OF_FILLING = 5
 """The number of slots for which the placement of the rest of one minimum counts."""
@@ -51,10 +52,12 @@ class Rule:
             return False
         return lb.matches(self.selector, slot.labels)
 
-    def preference(self, slot: VNode, near: str | None) -> tuple[bool, bool, str, str]:
+    def preference(
+        self, slot: VNode, near: str | None, scarcity: Callable[[str], int]
+    ) -> tuple[bool, bool, int, str, str]:
         """The sort key of a slot. ``near``: the slot in which its neighbours of before are now."""
         is_away = bool(self.others) and (slot.node_id in self.others) == (self.policy == "SPREAD")
-        return slot.vnode_id != near, is_away, slot.node_id, slot.vnode_id
+        return slot.vnode_id != near, is_away, scarcity(slot.vnode_id), slot.node_id, slot.vnode_id
 
 
 @dataclass(slots=True)
@@ -224,17 +227,17 @@ class Relocation:
         self, cluster_id: str, request: Amounts, near: str | None, rule: Rule | None = None
     ) -> Iterator[str]:
         """The slots of a cluster with room for a request: those that have it, then those that can be given it."""
-        rule = rule or Rule()
+        rule, scarcity = rule or Rule(), scarcity_in(self.now, cluster_id)
         fitting = self._members(
             cluster_id, lambda group: group.capacity.fits(request), rule.allows, rule.is_named
         )
-        for slot in sorted(fitting, key=lambda slot: rule.preference(slot, near)):
+        for slot in sorted(fitting, key=lambda slot: rule.preference(slot, near, scarcity)):
             self.growth.budget -= 1
             yield slot.vnode_id
         if cluster_id not in self.growth.allowance:
             return
         own = [part for part in flexible_parts(self.now, cluster_id) if self.growth.is_alive(part.vnode_id)]
-        for slot in sorted(own, key=lambda slot: rule.preference(slot, near)):
+        for slot in sorted(own, key=lambda slot: rule.preference(slot, near, scarcity)):
             lack = lacking(self.now.capacities[slot.vnode_id], request)
             if lack and rule.allows(slot):
                 yield from self.growth.grown(cluster_id, slot.parent_id or "", lack)
@@ -270,7 +273,8 @@ class Relocation:
             cluster_id, lambda group: group.template_id == template and group.untouched,
             lambda slot: self._is_unused(slot.vnode_id),
         )  # fmt: skip
-        for slot in sorted(found, key=lambda slot: Rule().preference(slot, near)):
+        scarcity = scarcity_in(self.now, cluster_id)
+        for slot in sorted(found, key=lambda slot: Rule().preference(slot, near, scarcity)):
             self.growth.budget -= 1
             yield slot.vnode_id
         if cluster_id not in self.growth.allowance:

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from vctl.core import resources as rs
+from vctl.core.demand import Request
 from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask, Task
 
@@ -165,6 +166,12 @@ class TaskQueue:
             untold.pop(task_id, None)
             if not untold:
                 del self.untold[shape]
+
+    def requests(self) -> Iterator[Request]:
+        """What its tasks ask of nodes, for each shape."""
+        for sub_queue in self.sub_queues.values():
+            task = next(iter(sub_queue.values()))
+            yield Request(task.selector, rs.shape_of(task.request))
 
     def load_before(self, vnode_id: str, number: int, started: set[str]) -> Amounts:
         """The sum of requests bound to a virtual node by tasks before ``number``, less those ``started``."""

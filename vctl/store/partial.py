@@ -6,22 +6,28 @@ from collections.abc import Iterable, Mapping
 from sqlite3 import Row
 
 from vctl.core.clusters import PRIMARY, Cluster
+from vctl.core.demand import Demand
 from vctl.core.ledger import Ledger
+from vctl.core.node_kinds import NodeKind
 from vctl.store import clusters, rows
-from vctl.store.rows import dumps
+from vctl.store.queues import FIRST_QUEUED
+from vctl.store.rows import dumps, loads
 from vctl.store.store import Store
 
 _UNDIVIDED = (
     "n.template_id = ? AND n.state = 'ALIVE' AND NOT EXISTS (SELECT 1 FROM vnodes c WHERE c.parent_vnode_id = {slot})"
-    " AND {slot} NOT IN (SELECT vnode_id FROM runs WHERE state <> 'ENDED') ORDER BY {slot} LIMIT ?"
+    " AND {slot} NOT IN (SELECT vnode_id FROM runs WHERE state <> 'ENDED') ORDER BY {rank}{slot} LIMIT ?"
 )
+_RANK = "(SELECT value FROM json_each(?) WHERE key = n.labels || n.amounts), "
+SELECTS = '"selector":[['
+"""The part of the text of a spec with a selector."""
 
 
 def load_for_exchange(store: Store, cluster: Cluster, wanted: Mapping[str, int]) -> Ledger:
     """A ledger with the cluster's virtual nodes, their content, and the nodes of its parent that it may take.
 
-    The ledger has only as many nodes of the parent as the cluster lacks. If some template has too few, the
-    ledger has all candidates, so that they can be counted.
+    The ledger has only as many nodes of the parent as the cluster lacks, those that others need last. If some
+    template has too few, the ledger has all candidates, so that they can be counted.
     """
     assert cluster.parent_id is not None
     own = clusters.vnode_rows(store, cluster.cluster_id)
@@ -54,14 +60,37 @@ def _missing(store: Store, cluster_id: str, wanted: Mapping[str, int]) -> dict[s
 def _undivided(store: Store, parent_id: str, template: str, most: int) -> list[str]:
     """Ids of a cluster's alive whole nodes that hold nothing, in order, at most ``most`` (-1: all)."""
     most = min(most, 1 << 60)
+    ranks = _scarcity(store, template)
+    rank, last = (_RANK, [dumps(ranks), most]) if ranks else ("", [most])
     if parent_id == PRIMARY:
-        sql = "SELECT n.node_id FROM nodes n WHERE " + _UNDIVIDED.format(slot="n.node_id")
-        return store.column(sql, template, most)
+        sql = "SELECT n.node_id FROM nodes n WHERE " + _UNDIVIDED.format(slot="n.node_id", rank=rank)
+        return store.column(sql, template, *last)
     sql = (
         "SELECT v.vnode_id FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ? AND v.whole AND "
-        + _UNDIVIDED.format(slot="v.vnode_id")
+        + _UNDIVIDED.format(slot="v.vnode_id", rank=rank)
     )
-    return store.column(sql, parent_id, template, most)
+    return store.column(sql, parent_id, template, *last)
+
+
+def _scarcity(store: Store, template: str) -> dict[str, int]:
+    """Labels and amounts of the nodes of a template -> how scarce they are, by what clusters and jobs select."""
+    specs = store.column(
+        "SELECT spec FROM clusters WHERE instr(spec, ?1)"
+        f" UNION SELECT spec FROM ({FIRST_QUEUED}) WHERE instr(spec, ?1)",
+        SELECTS,
+    )
+    demand = Demand()
+    for number, text in enumerate(specs):
+        demand.ask(number, rows.spec(text))
+    kinds: dict[NodeKind, tuple[str, int]] = {}
+    sql = (
+        "SELECT labels, amounts, count(*) FROM nodes WHERE template_id = ? AND state = 'ALIVE' GROUP BY 1, 2"
+    )
+    for labels, amounts, count in store.rows(sql, template) if specs else ():
+        kind = NodeKind(len(kinds), loads(labels), template, loads(amounts))
+        kinds[kind] = (labels + amounts, count)
+    known = demand.scarcity((kind, count) for kind, (_, count) in kinds.items())
+    return {} if known is None else {key: known.of(kind) for kind, (key, _) in kinds.items()}
 
 
 def _load_with_ancestors(store: Store, ledger: Ledger, slots: Iterable[str]) -> None:

@@ -12,7 +12,12 @@ from vctl.store import rows
 from vctl.store.store import Row, Store
 
 _PENDING = f"SELECT {', '.join(rows.PENDING)} FROM jobs WHERE status = 'PENDING'"
-_QUEUED = f"{_PENDING} AND held = 0 AND waits_for = 0 AND closed = 0"
+_IN_QUEUE = "held = 0 AND waits_for = 0 AND closed = 0"
+_QUEUED = f"{_PENDING} AND {_IN_QUEUE}"
+
+MOST_ASKED = 1_000
+"""The number of queued jobs at which a command looks to see which nodes are scarce."""
+FIRST_QUEUED = f"SELECT * FROM jobs WHERE status = 'PENDING' AND {_IN_QUEUE} LIMIT {MOST_ASKED}"
 
 
 def pending_rows(store: Store) -> list[Row]:
@@ -49,6 +54,12 @@ def short(store: Store) -> Iterator[PendingJob]:
     )
     sql = f"{_QUEUED} AND coalesce(begin_at, 0) <= ? AND EXISTS ({told}) GROUP BY parent_cluster_id, shape"
     return _values(store, sql, store.clock(), jb.INSUFFICIENT)
+
+
+def asked(store: Store) -> Iterator[PendingJob]:
+    """One queued job of each shape, among the first ``MOST_ASKED``."""
+    sql = f"SELECT {', '.join(rows.PENDING)} FROM ({FIRST_QUEUED}) GROUP BY parent_cluster_id, shape"
+    return _values(store, sql)
 
 
 def _values(store: Store, sql: str, *values: object) -> Iterator[PendingJob]:

@@ -1,0 +1,35 @@
+"""Scarcity: the ledger learns what the waiting work asks of nodes, and the nodes of a cluster get their rank by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from vctl.core.demand import Demand
+from vctl.core.ledger import Ledger
+from vctl.scheduler.candidate_nodes import candidates_now
+from vctl.scheduler.queueing import Queue
+from vctl.scheduler.task_queue import TaskQueue
+
+TASKS = "tasks"
+"""The source of the demand of all waiting tasks."""
+
+
+def note_demand(demand: Demand, queues: Iterable[Queue], tasks: Iterable[TaskQueue]) -> None:
+    """Let the demand of a ledger know what the jobs in the queues and the waiting tasks ask of nodes."""
+    for queue in queues:
+        if queue.demand is not demand:
+            queue.demand, queue.unnoted = demand, dict.fromkeys(queue.shapes)
+        for name in queue.unnoted:
+            if (shape := queue.shapes.get(name)) is None:
+                demand.put((queue.parent_id, name))
+            else:
+                demand.ask((queue.parent_id, name), shape.example.spec, shape.example.entry, whole=True)
+        queue.unnoted.clear()
+    demand.put(TASKS, tuple({one: None for queue in tasks for one in queue.requests()}))
+
+
+def scarcity_in(ledger: Ledger, cluster_id: str) -> Callable[[str], int]:
+    """The rank of the scarcity of a cluster's virtual nodes on nodes that take work, by what others ask for."""
+    candidates = candidates_now(ledger, cluster_id)
+    known = candidates.scarcity({})
+    return lambda vnode_id: 0 if known is None else known.of(candidates.kind_of(vnode_id))
