@@ -24,6 +24,8 @@ SPOILS = {
     "an amount": ("usage", "UPDATE usage SET amount = 'x'"),
     "no amount": ("usage", "UPDATE usage SET amount = 9e999"),
     "a moment": ("usage", "UPDATE usage SET at = 'x'"),
+    "a lag": ("lags", "UPDATE lags SET lag = 'x'"),
+    "a moment of a lag": ("lags", "UPDATE lags SET at = 'x'"),
 }
 
 

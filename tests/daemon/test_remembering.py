@@ -9,6 +9,7 @@ from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.daemon import usage_checkpoint
 from vctl.ops import clusters as cluster_ops
+from vctl.ops import nodes as node_ops
 from vctl.store import usage
 
 pytestmark = spec("8.orders")
@@ -68,8 +69,35 @@ def test_what_only_fades_is_not_written_again(hour: Life) -> None:
     hour.end("job")
     hour.turn()
     hour.turn()
-    written = usage.load(hour.store).at_ns
+    written = [part.at_ns for part in usage.load(hour.store)]
     hour.skew_ns += HOUR_NS
     hour.turn()
-    assert usage.load(hour.store).at_ns == written
+    assert [part.at_ns for part in usage.load(hour.store)] == written
     assert used(hour) == pytest.approx(1, rel=0.01)
+
+
+def lags(life: Life) -> dict[str, float]:
+    scheduler = life.scheduler or life.start()
+    assert scheduler.state is not None
+    return {user: lag for (_, _, user), lag in scheduler.state.usage.lag.items()}
+
+
+@pytest.mark.parametrize("orderly", [True, False], ids=["stopped", "killed"])
+def test_what_somebody_got_beyond_the_due_is_remembered(
+    life: Life, monkeypatch: pytest.MonkeyPatch, orderly: bool
+) -> None:
+    """Two users compete, and one of them has the whole cluster: the other one is ahead, also after a restart."""
+    life.nodes(1, "t", 4)
+    cluster_ops.update(life.store, "primary", queue={"order": "fair"})
+    for user, name in (("ann", "first"), ("ann", "second"), ("bob", "third")):
+        monkeypatch.setattr(node_ops, "author", lambda user=user: user)
+        life.submit(name, entry=cpu(4))
+    life.until(lambda: life.job("first")["status"] == "RUNNING")
+    life.turn()
+    restart(life, orderly=orderly)
+    life.skew_ns += 60 * 10**9
+    life.turn()
+    assert lags(life) == {"ann": pytest.approx(0.5, rel=0.1), "bob": pytest.approx(-0.5, rel=0.1)}
+    life.end("first")
+    life.until(lambda: life.job("third")["status"] == "RUNNING")
+    assert life.job("second")["status"] == "PENDING"

@@ -18,9 +18,9 @@ from vctl.cli.why_view import draw
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
-from vctl.ops import clusters, job_edits, jobs, nodes, submitting, why
+from vctl.ops import clusters, job_edits, jobs, nodes, overview, submitting, why
 from vctl.spec.job_request import JobRequest
-from vctl.spec.options import WarningSignal, parse_array
+from vctl.spec.options import WarningSignal, parse_array, parse_dependency
 
 pytestmark = spec("11.why")
 
@@ -491,20 +491,48 @@ def test_what_can_never_run_is_told_what_would_help(world: World):
     assert refused.value.fix == "ask for less, or add a node with `vctl node add` or `vctl node undrain`"
 
 
-def test_the_place_and_those_ahead_agree(world: World):
-    """spec 8: a held job keeps its place, so it is listed among those ahead, with its reason."""
+@spec("8.reasons")
+def test_who_may_not_start_yet_is_ahead_of_nobody(world: World):
+    """A job that is held, or waits for a time or for another job, keeps nobody waiting; it has the position that it
+    would get now."""
     add(world)
     submit(world, "first", gang(1, CPU=4))
     world.turn()
     submit(world, "held", gang(1, CPU=4), hold=True)
+    submit(world, "later", gang(1, CPU=4), priority=5, begin_at=world.now() / 1e9 + 60)
+    submit(world, "after", gang(1, CPU=4), after=(parse_dependency("ok:held"),))
     submit(world, "next", gang(1, CPU=4))
     submit(world, "it", gang(1, CPU=4))
     world.turn()
-    answer = why.why(world.store, "it")
-    assert [(one["submission_id"], one["state_reason"]) for one in answer["ahead"]] == [
-        ("held", "Held"), ("next", "InsufficientResources"),
-    ]  # fmt: skip
-    assert answer["queue_position"] == 3 == jobs.get_job(world.store, "it")["queue_position"]
+
+    def seen() -> dict[str, tuple[int, list[str]]]:
+        found = {}
+        for job in jobs.list_jobs(world.store)[0]:
+            if (name := job["submission_id"]) != "first":
+                answer, alone = why.why(world.store, name), jobs.get_job(world.store, name)
+                assert job["queue_position"] == answer["queue_position"] == alone["queue_position"], name
+                found[name] = job["queue_position"], [one["submission_id"] for one in answer["ahead"]]
+        head = {
+            one["submission_id"]: one["queue_position"]
+            for one in overview.status(world.store)["queue"]["head"]
+        }
+        assert head == {name: place for name, (place, _) in found.items()}
+        return found
+
+    gated = {"held": (1, []), "later": (1, []), "after": (1, [])}
+    for order in ("priority", "fifo", "fair", "longest", "makespan"):
+        clusters.update(world.store, "primary", queue={"order": order})
+        found = seen()
+        assert (found["next"], found["it"]) == ((1, []), (2, ["next"])), order
+        if order in ("priority", "fair"):
+            assert {name: found[name] for name in gated} == gated
+    clusters.update(world.store, "primary", queue={"order": "priority"})
+    world.sleep(61)  # nothing else happens: the time has come
+    job_edits.release(world.store, "held")
+    assert seen() == {
+        "later": (1, []), "held": (2, ["later"]), "next": (3, ["later", "held"]),
+        "after": (3, ["later", "held"]), "it": (4, ["later", "held", "next"]),
+    }  # fmt: skip
 
 
 @spec("13.output")

@@ -11,6 +11,9 @@ from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import FAIR, FIFO, LONGEST, MAKESPAN, OFF, PRIORITY, SECOND, SHORTEST, QueuePolicy
+from vctl.core.resources import CPU, SCALE
+from vctl.core.values import replace
+from vctl.scheduler.fairness import Shares, order_of_starts
 from vctl.scheduler.orders import ORDERS, order_key
 from vctl.scheduler.queueing import Queue
 
@@ -103,6 +106,67 @@ def test_users_take_turns_by_what_they_hold() -> None:
     for name in ("a2", "a3", "b1", "b2"):
         trace.submit(Given(name, 1, 100, user=name[0]))
     assert trace.round() == ["a1", "b1", "b2", "a2", "a3"]
+
+
+def test_users_take_turns_also_where_an_elastic_cluster_has_nothing_yet() -> None:
+    """Nobody's share of nothing is 0: shares count as parts of what the cluster above has, at every level."""
+    trace = Trace(1, 4, QueuePolicy())
+    for name, parent in (("outer", PRIMARY), ("inner", "outer")):
+        trace.share(name, 1, parent)
+        cluster = trace.ledger.clusters[name]
+        trace.ledger.put_cluster(replace(cluster, queue=QueuePolicy(FAIR)))
+    for user in "ab":
+        for number in range(4):
+            trace.submit(Given(f"{user}{number}", 1, 100, user=user, cluster="inner"))
+    assert trace.round() == ["a0", "b0", "a1", "b1"]
+
+
+def test_who_waits_for_a_time_earns_no_credit() -> None:
+    """Only who competes gets lag: a job that begins later does not compete until then."""
+    trace = Trace(1, 2, QueuePolicy(FAIR))
+    trace.submit(Given("a", 2, 500, user="a"))
+    for user, begin_at in (("a", None), ("b", 200), ("c", None)):
+        trace.submit(Given(f"{user}-next", 1, 1, user=user), begin_at=begin_at)
+    trace.round()
+    competing = {user for *_, user in trace.player.usage.waiting}
+    assert competing == {"a", "c"}
+    trace.player.now_ns = 200 * SECOND
+    trace.round()
+    assert {user for *_, user in trace.player.usage.waiting} == {"a", "b", "c"}
+    assert (PRIMARY, "", "b") not in trace.player.usage.lag
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_turns_told_ahead_are_the_turns_of_a_round(seed: int) -> None:
+    """In any past, with jobs of any size: a round that has room for all starts the jobs in this order."""
+    dice = random.Random(seed)
+    trace = Trace(60, 16, QueuePolicy(FAIR, half_life_ns=dice.choice((None, 100 * SECOND))))
+    users = "abcd"
+    for number in range(dice.randrange(8)):
+        trace.submit(Given(f"past{number}", dice.choice((1, 5)), 10, user=dice.choice(users)))
+        trace.player.now_ns += dice.choice((0, 3, 40)) * SECOND
+        trace.round()
+    usage = trace.player.usage
+    usage.lag |= {(PRIMARY, "", user): dice.uniform(-0.05, 0.05) for user in users if dice.random() < 0.5}
+    for number in range(40):
+        trace.submit(
+            Given(
+                f"j{number}",
+                dice.choice((1, 2, 7)),
+                10,
+                user=dice.choice(users),
+                priority=dice.choice((0, 0, 1)),
+            )
+        )
+    usage.advance(trace.ledger, trace.player.now_ns)
+    waiting = trace.queues[PRIMARY].jobs.values()
+    asked = {job.job_id: {CPU: int(job.shape.partition("x")[0]) * SCALE} for job in waiting}
+    told = order_of_starts(
+        Shares(trace.ledger, trace.player.running, usage),
+        PRIMARY,
+        [(job, asked[job.job_id]) for job in waiting],
+    )
+    assert trace.round() == [job.submission_id for job in told]
 
 
 def test_new_settings_reorder_a_queue_at_once() -> None:

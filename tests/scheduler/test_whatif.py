@@ -15,14 +15,13 @@ from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, VN
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINED, Node
-from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import CPU, SCALE, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place_on
-from vctl.scheduler.whatif import NOTHING, Change, Holder, Situation, Trials, ahead_of
+from vctl.scheduler.whatif import NOTHING, Change, Holder, Situation, Trials
 from vctl.scheduler.whatif_search import helpful, nearest
 
 pytestmark = spec("11.why")
@@ -180,15 +179,6 @@ def test_too_much_to_try_is_said():
     world = g.ledger("4c")
     found, cut = helpful(Trials(Situation(world, [job(1)]), job(spec="PACK: 4c"), left=0), {})
     assert (found, cut) == ([], True)
-
-
-def test_who_is_ahead_follows_the_order_of_the_queue():
-    world = g.ledger("4c")
-    queue = [job(1, parent="team"), job(2, parent="team", priority=5), job(3)]
-    for order, ahead in (("fifo", [1, 2]), ("priority", [2])):
-        world.put_cluster(replace(team(), queue=QueuePolicy(order=order)))
-        found = ahead_of(Situation(world, queue), job(parent="team", priority=3))
-        assert [one.job_id for one in found] == ahead
 
 
 def test_trials_leave_the_state_as_it_was():

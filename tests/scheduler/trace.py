@@ -10,6 +10,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import SECOND, QueuePolicy
 from vctl.core.resources import CPU, SCALE
+from vctl.core.values import replace
 from vctl.scheduler.queueing import Queue
 from vctl.simulate.borrowing import equal_nodes
 from vctl.simulate.play import Player
@@ -79,9 +80,11 @@ class Trace:
         policy = QueuePolicy(weight=weight)
         self.ledger.put_cluster(Cluster(cluster_id, parent_id, LOGICAL, ClusterSpec(), True, queue=policy))
 
-    def submit(self, job: Given) -> None:
-        """Queue a job now."""
-        self.player.submit(self._arrival(job, self.now))
+    def submit(self, job: Given, *, begin_at: int | None = None) -> None:
+        """Queue a job now; it may begin at a second."""
+        arrival = self._arrival(job, self.now)
+        begins_ns = None if begin_at is None else begin_at * SECOND
+        self.player.submit(replace(arrival, job=replace(arrival.job, begin_at_ns=begins_ns)))
 
     def _arrival(self, job: Given, at: int) -> Arrival:
         self._count += 1

@@ -15,7 +15,7 @@ from vctl.engine.replay import Replayed
 from vctl.engine.rules.ahead import keeps_order
 from vctl.engine.state import SchedulerState
 from vctl.ops import replay
-from vctl.scheduler.fairness import Shares
+from vctl.scheduler.fairness import Shares, Usage
 from vctl.store import (
     ahead,
     arrays,
@@ -127,9 +127,8 @@ class FollowedState(SchedulerState):
                 state.note_running(rows.running(row), rows.pending(row))
             state._read_waits(store)
             state._read_ahead(store)
-            state.usage = usage.load(store)
-            if state.usage.past:  # running jobs have used resources while no scheduler ran
-                state.usage.rates = Shares(state.ledger, state.running).held
+            held = Shares(state.ledger, state.running).held  # running jobs go on while no scheduler runs
+            state.usage = Usage.joined(usage.load(store), state.ledger, held)
             state.changed.ended.update(dependencies.awaited_names(store))  # all that may have ended meanwhile
             state._read_tasks(store)
             for run in state.runs.values():

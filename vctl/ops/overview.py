@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import PRIMARY
@@ -17,14 +19,14 @@ from vctl.ops import forms, scope
 from vctl.ops.capacity import Capacity, capacities
 from vctl.ops.cluster_views import cluster_row, existing
 from vctl.ops.minimums import all_below_minimum
-from vctl.ops.positions import is_plain, position
+from vctl.ops.positions import head as head_of
+from vctl.ops.positions import position
 from vctl.ops.reasons import Reasons
 from vctl.ops.views import scheduler
 from vctl.spec.ids import JOB_MARK
 from vctl.store import clusters, job_views
 from vctl.store import nodes as node_table
 from vctl.store.rows import loads
-from vctl.store.settings import queue_of
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -158,16 +160,14 @@ def _head(
     store: Store, jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]
 ) -> list[WaitingLine]:
     """The first waiting jobs of several clusters by priority, each with its position in its own queue."""
-    first: list[tuple[Row, int, int | None]] = []
-    for cluster_id in (line["cluster_id"] for line in lines):
-        if jobs.get(cluster_id, {}).get("pending"):
-            plain, place = is_plain(queue_of(store, cluster_id)), 1
-            for row, members in job_views.head(store, cluster_id, HEAD):
-                first.append((row, members, place if plain else position(store, row)))
-                place += members
-    first.sort(key=lambda one: (-one[0]["priority"], one[0]["job_id"]))
+    heads = [
+        head_of(store, cluster_id, HEAD)
+        for cluster_id in (line["cluster_id"] for line in lines)
+        if jobs.get(cluster_id, {}).get("pending")
+    ]
+    first = merge(*heads, key=lambda one: (-one[0]["priority"], one[0]["job_id"]))  # each keeps its own order
     reasons = Reasons(store)
-    return [_waiting(row, members, place, reasons) for row, members, place in first[:HEAD]]
+    return [_waiting(row, members, place, reasons) for row, members, place in islice(first, HEAD)]
 
 
 def _head_within(store: Store, within: scope.Condition) -> list[WaitingLine]:

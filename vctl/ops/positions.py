@@ -1,9 +1,13 @@
 """Queue positions of waiting jobs; computed for each question, never stored.
 
-In the default order SQL counts along an index. In other orders the jobs of a cluster are sorted by the same
-function that the scheduler uses. In the order ``fair``, the next place goes to the user with the smallest
-share, counting what this user holds and the places before. In the order ``makespan``, the plan of the
-scheduler is computed again.
+The position of a job is 1 plus the number of jobs ahead of it: those that may start now (neither held, nor waiting
+for a time or for other jobs) and that the scheduler takes before it. It is the order of the starts while everything
+that it takes fits; where something does not fit, the discipline of the queue says who may pass. A job that may not
+start yet has the position that it would get now.
+
+In the default order SQL counts along an index. In other orders the jobs of a queue are sorted by the functions of the
+scheduler: by key; in the order ``fair`` by the shares of the users as they are now, each start counted; in the order
+``makespan`` by the plan, made again.
 """
 
 from __future__ import annotations
@@ -16,13 +20,14 @@ from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.listed import Alike, Values, runs
 from vctl.core.queue_policy import FAIR, MAKESPAN, PRIORITY, QueuePolicy
-from vctl.ops.capacity import totals_of
-from vctl.store import job_views, queues, rows, settings
+from vctl.core.resources import Amounts
+from vctl.store import job_views, nodes, queues, rows, settings
 from vctl.store.store import Row, Store
 
 FEW = 500
 """Above this number of jobs, one pass over their queues is cheaper than one query for each job."""
 _NO_SPEC = ClusterSpec()
+_GATES = ("held", "waits_for", "begin_at")
 
 
 def position(store: Store, row: Row) -> int | None:
@@ -32,7 +37,7 @@ def position(store: Store, row: Row) -> int | None:
     policy = settings.queue_of(store, row["parent_cluster_id"])
     if is_plain(policy):
         return queues.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
-    return _places(store, row["parent_cluster_id"], policy)[row["job_id"]]
+    return _places(_in_order(store, row["parent_cluster_id"], policy))[row["job_id"]]
 
 
 def positions(store: Store, columns: Mapping[str, Values]) -> Values:
@@ -47,10 +52,14 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
         for cluster_id, policy in settings.queues(store).items()
         if not is_plain(policy) and cluster_id in clusters
     }
-    if len(kinds) == 1 and not special:
+    if len(kinds) == 1 and not special and all(isinstance(columns[name], Alike) for name in _GATES):
         _, cluster_id, priority = kinds[0][0]
         last, first = (queues.position(store, cluster_id, priority, one) for one in (numbers[0], numbers[-1]))
-        if last - first == len(numbers) - 1:  # no other job is between them
+        held, waits_for, begin_at = (columns[name][0] for name in _GATES)
+        if not queues.is_ready(held, waits_for, begin_at, store.clock()):
+            if last == first:
+                return Alike(last, len(numbers))
+        elif last - first == len(numbers) - 1:  # no other job that may start is between them
             return range(last, first - 1, -1)
     plain = [
         (job_id, cluster_id, priority)
@@ -68,20 +77,43 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
             for job_id, cluster_id, priority in plain
         }
     for cluster_id, policy in special.items():
-        found |= _places(store, cluster_id, policy)
+        found |= _places(_in_order(store, cluster_id, policy))
     return list(map(found.get, numbers))
 
 
-def ahead(store: Store, row: Row, limit: int) -> list[Row]:
-    """The first rows of ``job_views`` of the jobs ahead of a job in its queue, in queue order."""
-    parent_id = row["parent_cluster_id"]
-    policy = settings.queue_of(store, parent_id)
+def ahead(store: Store, row: Row) -> list[int]:
+    """The jobs ahead of a waiting job, in the order of their turns; its position is one more than their number."""
+    cluster_id = row["parent_cluster_id"]
+    policy = settings.queue_of(store, cluster_id)
     if is_plain(policy):
-        return job_views.queue_before(store, parent_id, row["priority"], row["job_id"], limit)
-    places = _places(store, parent_id, policy)
-    before = sorted((place, job_id) for job_id, place in places.items() if place < places[row["job_id"]])
-    found = (job_views.get(store, job_id) for _, job_id in before[:limit])
-    return [one for one in found if one is not None]
+        return queues.ids_before(store, cluster_id, row["priority"], row["job_id"])
+    order = _in_order(store, cluster_id, policy)
+    place = _places(order)[row["job_id"]]
+    return [one["job_id"] for one in order if one["is_ready"]][: place - 1]
+
+
+def head(store: Store, cluster_id: str, limit: int) -> list[tuple[Row, int, int]]:
+    """The first jobs of a queue in order: (row of ``job_views``, waiting jobs that it stands for, position).
+
+    A member of an array stands for the members behind it that have its priority.
+    """
+    policy = settings.queue_of(store, cluster_id)
+    found: list[tuple[Row, int, int]] = []
+    if is_plain(policy):
+        place = 1
+        for row, members, ready in job_views.head(store, cluster_id, limit):
+            found.append((row, members, place))
+            place += ready
+        return found
+    order = _in_order(store, cluster_id, policy)
+    places, lines = _places(order), dict[tuple[object, int], list[int]]()
+    for one in order:
+        line = (one["job_id"] if one["array_id"] is None else one["array_id"], one["priority"])
+        lines.setdefault(line, []).append(one["job_id"])
+    for job_id, *others in list(lines.values())[:limit]:
+        if (shown := job_views.get(store, job_id)) is not None:
+            found.append((shown, 1 + len(others), places[job_id]))
+    return found
 
 
 def is_plain(policy: QueuePolicy) -> bool:
@@ -89,16 +121,19 @@ def is_plain(policy: QueuePolicy) -> bool:
     return policy.order == PRIORITY and policy.ageing_ns is None
 
 
-def _places(store: Store, cluster_id: str, policy: QueuePolicy) -> dict[int, int]:
+def _places(order: list[Row]) -> dict[int, int]:
+    return queues.placed((row["job_id"], row["is_ready"]) for row in order)
+
+
+def _in_order(store: Store, cluster_id: str, policy: QueuePolicy) -> list[Row]:
+    """The waiting jobs of a queue in the order in which the scheduler takes them."""
     from vctl.scheduler.orders import order_key
 
     waiting = queues.waiting_rows(store, cluster_id)
-    waiting.sort(key=lambda row: order_key(_job_of(row), policy))
-    if policy.order == MAKESPAN:
-        waiting = _as_planned(store, cluster_id, waiting)
     if policy.order == FAIR:
-        waiting = _by_turns(store, cluster_id, waiting)
-    return {row["job_id"]: place for place, row in enumerate(waiting, 1)}
+        return _by_turns(store, cluster_id, waiting)
+    waiting.sort(key=lambda row: order_key(_job_of(row), policy))
+    return _as_planned(store, cluster_id, waiting) if policy.order == MAKESPAN else waiting
 
 
 def _as_planned(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
@@ -114,40 +149,28 @@ def _as_planned(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
     return sorted(waiting, key=lambda row: place.get(row["job_id"], len(place)))
 
 
+def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
+    """The jobs in the order of fair shares."""
+    from vctl.scheduler.fairness import order_of_starts
+    from vctl.store import usage
+
+    held = {request: _held(store, *request) for request in {(row["spec"], row["entry"]) for row in waiting}}
+    found = {row["job_id"]: row for row in waiting}
+    given = [(_job_of(row), held[row["spec"], row["entry"]] if row["is_ready"] else None) for row in waiting]
+    return [found[job.job_id] for job in order_of_starts(usage.shares(store, cluster_id), cluster_id, given)]
+
+
+def _held(store: Store, spec_text: str, entry_text: str) -> Amounts:
+    """What a job will hold when it starts."""
+    from vctl.ops.feasible import asked
+
+    spec = rows.spec(spec_text)
+    whole = (nodes.amounts_of(store, name, count) for name, count in spec.replica_sets.items())
+    return rs.total([asked(spec, rows.entry(entry_text)), *whole])
+
+
 def _job_of(row: Row) -> PendingJob:
     return PendingJob(
-        row["job_id"], "", "", "", _NO_SPEC, {}, row["priority"], submitted_at_ns=row["submitted_at"],
-        time_limit_ns=rows.in_ns(row["time_limit_s"]),
+        row["job_id"], "", "", "", _NO_SPEC, {}, row["priority"], user=row["user"],
+        submitted_at_ns=row["submitted_at"], time_limit_ns=rows.in_ns(row["time_limit_s"]),
     )  # fmt: skip
-
-
-def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
-    """The jobs in the order of fair share: again and again the next job of the user with the least share."""
-    from heapq import heapify, heappop, heapreplace
-
-    total, _ = totals_of(store, cluster_id)
-    lines: dict[str, list[Row]] = {}
-    for row in reversed(waiting):
-        lines.setdefault(row["user"], []).append(row)
-    held: dict[str, dict[str, int]] = {}
-    for user, resources in queues.held_by_users(store, cluster_id):
-        held[user] = rs.add(held.get(user, {}), rows.loads(resources or "{}"))
-
-    def turn(user: str) -> tuple[float, int, int, str]:
-        share = max((a / total[n] for n, a in held.get(user, {}).items() if total.get(n)), default=0.0)
-        first = lines[user][-1]
-        return (share, -first["priority"], first["job_id"], user)
-
-    heap = [turn(user) for user in lines]
-    heapify(heap)
-    served: list[Row] = []
-    while heap:
-        user = heap[0][-1]
-        row = lines[user].pop()
-        served.append(row)
-        held[user] = rs.add(held.get(user, {}), rows.loads(row["resources"] or "{}"))
-        if lines[user]:
-            heapreplace(heap, turn(user))
-        else:
-            heappop(heap)
-    return served

@@ -208,6 +208,7 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
     read(5, "preemptions", preemptions.all_rows(store), preemptions.preemption)
     read(5, "nominations", preemptions.nomination_rows(store), preemptions.nomination)
     read(5, "usage", usage.rows(store), usage.check)
+    read(5, "lags", usage.lag_rows(store), usage.check_lag)
     read(5, "provider_requests", provider.rows(store), provider.request)
     rebuilding.replay(tables, done, store.clock())
     return done

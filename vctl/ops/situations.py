@@ -14,13 +14,15 @@ from vctl.core.values import replace
 from vctl.ops import forms
 from vctl.ops.feasible import templates
 from vctl.scheduler.elasticity import apply_growth, revert_growth
+from vctl.scheduler.fairness import Shares, Usage
 from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.lending import Waiting, keepers, waiting_job
 from vctl.scheduler.plan import Start
+from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import Turns, kind_of, note_turn
 from vctl.scheduler.victims import Victim
 from vctl.scheduler.whatif import Holder, Situation
-from vctl.store import clusters, jobs, preemptions, queues, rows, runs, tasks
+from vctl.store import clusters, jobs, preemptions, queues, rows, runs, tasks, usage
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
@@ -44,8 +46,10 @@ def load(store: Store) -> Situation:
         )
         for row in running_rows
     ]
+    tree = ledger(store)
+    known = Running(holder.row for holder in running if holder.row is not None)
     return Situation(
-        ledger=ledger(store),
+        ledger=tree,
         pending=list(queues.queued(store)),
         running=running,
         tasks=[rows.task(row).pending() for row in waiting],
@@ -56,6 +60,7 @@ def load(store: Store) -> Situation:
             *(row["victim_id"] for row in preemptions.all_rows(store)),
         ],
         nominations=preemptions.nominations(store),
+        usage=Usage.joined(usage.load(store), tree, Shares(tree, known).held, store.clock()),
     )
 
 

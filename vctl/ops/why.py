@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
-from vctl.core.jobs import PendingJob
 from vctl.core.nodes import UP
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
@@ -19,7 +18,7 @@ from vctl.ops import arrays, feasible, forms, jobs, nodes, self_waiting, situati
 from vctl.ops import tasks as task_ops
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
-from vctl.ops.positions import ahead, position
+from vctl.ops.positions import ahead
 from vctl.ops.reasons import Reasons
 from vctl.ops.remedies import remedy, remedy_for_task
 from vctl.ops.self_waiting import task_waits_for_itself
@@ -28,7 +27,7 @@ from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.task_queue import in_turn
 from vctl.scheduler.victims import Victim, loss_of
-from vctl.scheduler.whatif import NOTHING, Holder, Outcome, Situation, Trials, ahead_of, task_trials
+from vctl.scheduler.whatif import NOTHING, Holder, Outcome, Situation, Trials, task_trials
 from vctl.scheduler.whatif_search import helpful, nearest
 from vctl.store import arrays as members
 from vctl.store import job_views, preemptions, provider, rows, runs, tasks
@@ -54,7 +53,9 @@ def why(store: Store, ref: str | int) -> Why:
         assert row is not None
         reasons = Reasons(store)
         shown = reasons.of(row)
-        answer = _answer(forms.job(store, row, position(store, row), shown))
+        before = ahead(store, row) if row["status"] == jb.PENDING else []
+        place = len(before) + 1 if row["status"] == jb.PENDING else None
+        answer = _answer(forms.job(store, row, place, shown))
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
                 answer["message"] = (
@@ -74,7 +75,7 @@ def why(store: Store, ref: str | int) -> Why:
         itself = self_waiting.job_waits_for_itself(store, row)
         ending = _leaving(store, situation, job.job_id)
         short = reasons.shortage(row)
-        answer["ahead"] = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
+        answer["ahead"] = _ahead(store, reasons, before)
         gate = reasons.gate(row)
         coming = _coming(store)
         more = feasible.to_enlarge(store, feasible.judge_of(store, job.parent_id))
@@ -82,10 +83,10 @@ def why(store: Store, ref: str | int) -> Why:
     outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
     answer["preempts"] = situations.preempted(situation, outcome.preempts) or ending
     if gate is None:
-        answer["state_reason"], answer["message"] = _reason(situation, job, outcome, shown, short)
+        answer["state_reason"], answer["message"] = _reason(before, outcome, shown, short)
     elif gate == jb.HELD and outcome.start is None:
         answer["message"] = (
-            f"{answer['message']}; once released it would still wait: {_now(situation, job, outcome, short)[1]}"
+            f"{answer['message']}; once released it would still wait: {_now(before, outcome, short)[1]}"
         )
     if gate is None and outcome.start is None:
         never = f"; {more}" if answer["state_reason"] == jb.INFEASIBLE else ""
@@ -147,7 +148,7 @@ def _answer(form: JobForm) -> WhyJob:
     }
 
 
-def _reason(situation: Situation, job: PendingJob, outcome: Outcome, shown: Shown, short: Shortage) -> Shown:
+def _reason(before: Sequence[int], outcome: Outcome, shown: Shown, short: Shortage) -> Shown:
     """The reason that other commands show, with the jobs that would start first or be preempted."""
     reason, message = shown
     if outcome.start is not None:
@@ -155,19 +156,19 @@ def _reason(situation: Situation, job: PendingJob, outcome: Outcome, shown: Show
     if reason == jb.WAITING_FOR_PREEMPTION:
         return reason, message
     if reason == jb.PENDING_EVALUATION:
-        reason, message = _now(situation, job, outcome, short)
+        reason, message = _now(before, outcome, short)
         return reason, message
-    return reason, f"{message}{_after(situation, job, outcome)}{_ends(outcome)}"
+    return reason, f"{message}{_after(before, outcome)}{_ends(outcome)}"
 
 
-def _now(situation: Situation, job: PendingJob, outcome: Outcome, short: Shortage) -> tuple[str, str]:
+def _now(before: Sequence[int], outcome: Outcome, short: Shortage) -> tuple[str, str]:
     """The verdict of a scheduler in its next round."""
     wait = outcome.wait
     if wait is None:
         said = f"more jobs are ahead of it than start at once; {short.text}"
         return jb.PENDING_EVALUATION, said
     said = short.text if wait.reason == jb.INSUFFICIENT else wait.message
-    return wait.reason, f"{said}{_after(situation, job, outcome)}{_ends(outcome)}"
+    return wait.reason, f"{said}{_after(before, outcome)}{_ends(outcome)}"
 
 
 def _ends(outcome: Outcome) -> str:
@@ -192,14 +193,13 @@ def _coming(store: Store) -> str:
     return "".join(texts)
 
 
-def _after(situation: Situation, job: PendingJob, outcome: Outcome) -> str:
+def _after(before: Sequence[int], outcome: Outcome) -> str:
     """The end of a message that counts the jobs that would start first and take free resources."""
-    ahead_ids = {one.job_id for one in ahead_of(situation, job)}
-    before = len(ahead_ids.intersection(outcome.others))
-    rest = len(outcome.others) - before
+    others = len(set(before).intersection(outcome.others))
+    rest = len(outcome.others) - others
     texts = []
-    if before:
-        texts.append(f"{counted(before, 'job')} ahead of it would start first")
+    if others:
+        texts.append(f"{counted(others, 'job')} ahead of it would start first")
     if rest:
         texts.append(f"{counted(rest, 'other job')} would start first")
     return "".join(f"; {text}" for text in texts)
@@ -220,6 +220,12 @@ def _leaving(store: Store, situation: Situation, winner_id: int) -> list[Preempt
             for one, whole in zip(found, total, strict=True)
         ],
     )  # fmt: skip
+
+
+def _ahead(store: Store, reasons: Reasons, job_ids: Sequence[int]) -> list[Ahead]:
+    """The JSON forms of the first of the jobs that are ahead."""
+    found = (job_views.get(store, job_id) for job_id in job_ids[:MOST_AHEAD])
+    return [_queued(reasons, row) for row in found if row is not None]
 
 
 def _queued(reasons: Reasons, row: Row) -> Ahead:
@@ -246,9 +252,9 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             row = job_views.get(store, _number(store, submitting.write(store, request, wanted, environ)))
             assert row is not None
             reasons = Reasons(store)
-            before = [_queued(reasons, one) for one in ahead(store, row, MOST_AHEAD)]
             shown, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
-            short, place = reasons.shortage(row), position(store, row)
+            before = ahead(store, row) if row["status"] == jb.PENDING else []
+            listed_, short = _ahead(store, reasons, before), reasons.shortage(row)
         situation = situations.load(store)
     if row["status"] != jb.PENDING:
         return _forecast(row, "never starts", shown)
@@ -264,10 +270,10 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             "borrowed": situations.borrowed(situation.ledger, start),
         }
     derived = shown[0] != jb.PENDING_EVALUATION
-    reason, message = shown if derived else _now(situation, job, outcome, short)
+    reason, message = shown if derived else _now(before, outcome, short)
     return _forecast(row, "waits", (reason, message)) | {
-        "queue_position": place,
-        "ahead": before,
+        "queue_position": len(before) + 1,
+        "ahead": listed_,
         "nodes": obstacles(situation, job),
         "preempts": situations.preempted(situation, outcome.preempts),
     }

@@ -4,18 +4,26 @@ resource fairness: Ghodsi et al., NSDI 2011).
 Siblings below a cluster whose order is ``fair`` are its logical child clusters, each with its weight, and the
 users of the jobs submitted to the cluster itself, each with weight 1. The dominant share of a sibling is the
 largest part that it holds, or held in the past, of any resource of that cluster; its lag is added, and the
-weight divides the sum.
+weight divides the sum. A resource of which an elastic cluster has nothing yet counts as a part of what the next
+cluster above has of it.
+
+A round takes the queues in this order start by start (``Shares``); the position of a waiting job is its place in
+the same order (``order_of_starts``), so that nobody is told another order than the one that is followed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Protocol
 
 from vctl.core import resources as rs
-from vctl.core.clusters import PRIMARY
+from vctl.core.clusters import PRIMARY, Cluster
+from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import FAIR
+from vctl.core.resources import Amounts
+from vctl.scheduler.orders import OrderKey, order_key
 
 if TYPE_CHECKING:
     from vctl.scheduler.queueing import Queue
@@ -34,20 +42,61 @@ Member = tuple[str, str, str]
 """(cluster, child cluster or '', user or ''): a sibling that competes in a cluster."""
 
 
+class Tree(Protocol):
+    """What shares need to know of clusters: a ledger knows it, and so does who reads a part of the tables."""
+
+    @property
+    def clusters(self) -> Mapping[str, Cluster]:
+        """The clusters by id."""
+
+    def total(self, cluster_id: str) -> Amounts:
+        """The total of a cluster on nodes that are not lost."""
+
+    def upward(self, cluster_id: str) -> list[Cluster]:
+        """A cluster and its ancestors, nearest first, without the primary."""
+
+
 class Usage:
     """The lag of members, and their past usage in amounts, halved after every half-life of their cluster."""
 
     def __init__(self) -> None:
         self.at_ns: int | None = None
         self.past: dict[Member, dict[str, float]] = {}
-        self.rates: dict[Member, dict[str, int]] = {}
+        self.rates: dict[Member, Amounts] = {}
         """The amounts that members have held since the last round."""
         self.lag: dict[Member, float] = {}
         """Member -> what it got beyond its due while it competed, in parts of the cluster times ``LAG_S``."""
         self.waiting: set[Member] = set()
         """Members whose jobs waited at the end of the last round."""
 
-    def advance(self, ledger: Ledger, now_ns: int) -> None:
+    @classmethod
+    def joined(
+        cls, parts: Iterable[Usage], tree: Tree, held: Mapping[Member, Amounts], now_ns: int = 0
+    ) -> Usage:
+        """One usage from parts that were saved at different times, each of other clusters.
+
+        Each is advanced to the latest of these times, or to ``now_ns`` if that is later, as if its members had held
+        since then what they hold now (``held``).
+        """
+        usage = cls()
+        usage.rates = dict(held)
+        saved = [(part, part.at_ns) for part in parts if part.at_ns is not None]
+        if not saved:
+            return usage
+        usage.at_ns = max(now_ns, *(at_ns for _, at_ns in saved))
+        rates: dict[str, dict[Member, Amounts]] = {}
+        for member, amounts in held.items():
+            rates.setdefault(member[0], {})[member] = amounts
+        for part, _ in saved:
+            for cluster_id in {member[0] for member in (*part.past, *part.lag, *part.waiting)}:
+                part.rates |= rates.get(cluster_id, {})
+            part.advance(tree, usage.at_ns)
+            usage.past |= part.past
+            usage.lag |= part.lag
+            usage.waiting |= part.waiting
+        return usage
+
+    def advance(self, ledger: Tree, now_ns: int) -> None:
         """Add the usage since the last call: the elapsed time with ``rates``."""
         before, self.at_ns = self.at_ns, now_ns
         if before is None or now_ns <= before:
@@ -66,7 +115,7 @@ class Usage:
             for name in {*used, *self.rates.get(member, {})}:
                 used[name] = used.get(name, 0.0) * left + self.rates.get(member, {}).get(name, 0) * (1 - left)
 
-    def _note_lag(self, ledger: Ledger, elapsed: float) -> None:
+    def _note_lag(self, ledger: Tree, elapsed: float) -> None:
         """Update the lag of each competing member by what it got beyond its due part.
 
         The due part is the member's part, by weight, of what all competing members of the cluster got. A
@@ -97,11 +146,13 @@ class Usage:
         for queue in queues:
             if queue.parent_id not in ledger.clusters:
                 continue
+            out = {job.job_id for job in queue.delayed() if not job.may_start(self.at_ns or 0)}
+            out.update(started)
             left = {
                 sub_queue.user
                 for shape in queue.shapes.values()
                 for sub_queue in shape.sub_queues.values()
-                if sub_queue.order[0][1] not in started or any(n not in started for _, n in sub_queue.order)
+                if sub_queue.order[0][1] not in out or any(n not in out for _, n in sub_queue.order)
             }
             self.waiting |= {(queue.parent_id, "", user) for user in left}
             if left:
@@ -112,27 +163,27 @@ def _part(held: Mapping[str, int], total: Mapping[str, int]) -> float:
     return max((amount / total[name] for name, amount in held.items() if total.get(name)), default=0.0)
 
 
-class Shares:
-    """The shares of members, counted at the begin of a round. The starts of the round are added."""
+class HeldShares:
+    """The shares of members by what they hold, their past usage and their lag. Starts are added to what they hold."""
 
-    def __init__(self, ledger: Ledger, running: Running, usage: Usage | None = None) -> None:
-        self.ledger = ledger
+    def __init__(self, tree: Tree, held: Mapping[Member, Amounts], usage: Usage | None = None) -> None:
+        self.tree = tree
         self.past: Mapping[Member, Mapping[str, float]] = {} if usage is None else usage.past
         self.lag: Mapping[Member, float] = {} if usage is None else usage.lag
-        self.held: dict[Member, dict[str, int]] = {}
-        self._totals: dict[str, Mapping[str, int]] = {}
+        self.held: dict[Member, Amounts] = dict(held)
+        self._totals: dict[tuple[str, str], int] = {}
         self._known: dict[Member, float] = {}
         """Shares that were asked for, before the division by the weight."""
-        for job in running.jobs.values():
-            self.add(job.parent_id, job.user, running.amounts_of(ledger, job))
-        if usage is not None:
-            usage.rates = self.held  # the same dict, so that the starts of the round are added
 
     def add(self, parent_id: str, user: str, amounts: Mapping[str, int]) -> None:
         """Add the amounts of a user's job in a cluster: they count there and for every cluster above."""
-        for member in [(parent_id, "", user), *_above(self.ledger, parent_id)]:
-            self._known.pop(member, None)
-            self.held[member] = rs.add(self.held.get(member, {}), amounts)
+        for member in [(parent_id, "", user), *_above(self.tree, parent_id)]:
+            self.hold(member, amounts)
+
+    def hold(self, member: Member, amounts: Mapping[str, int]) -> None:
+        """Add amounts to what one member holds."""
+        self._known.pop(member, None)
+        self.held[member] = rs.add(self.held.get(member, {}), amounts)
 
     def of_user(self, cluster_id: str, user: str) -> float:
         """A user's share of a cluster."""
@@ -140,32 +191,74 @@ class Shares:
 
     def of_child(self, parent_id: str, cluster_id: str) -> float:
         """A child cluster's share of its parent, by its weight."""
-        return self._share((parent_id, cluster_id, ""), self.ledger.clusters[cluster_id].queue.weight)
+        return self._share((parent_id, cluster_id, ""), self.tree.clusters[cluster_id].queue.weight)
 
     def turn_of(self, cluster_id: str) -> tuple[float, ...]:
         """The shares of a cluster and of those above it, topmost first; 0 where an order is not fair."""
         return tuple(
-            self.of_child(above, child) if self.ledger.clusters[above].queue.order == FAIR else 0.0
-            for above, child, _ in reversed(_above(self.ledger, cluster_id))
+            self.of_child(above, child) if self.tree.clusters[above].queue.order == FAIR else 0.0
+            for above, child, _ in reversed(_above(self.tree, cluster_id))
         )
 
     def _share(self, member: Member, weight: int) -> float:
         share = self._known.get(member)
         if share is None:
-            total = self._totals.get(member[0])
-            if total is None:  # the total of the first call stays, so that shares only grow within a round
-                total = self._totals[member[0]] = self.ledger.total(member[0])
             held, past = self.held.get(member, {}), self.past.get(member, {})
             parts = [
-                (held.get(name, 0) + past.get(name, 0.0)) / total[name]
-                for name in {*held, *past}
-                if total.get(name)
+                (held.get(name, 0) + past.get(name, 0.0)) / total
+                for name in ({*held, *past} if past else held)
+                if (total := self._total(member[0], name))
             ]
             share = self._known[member] = max(parts, default=0.0) + self.lag.get(member, 0.0)
         return share / weight
 
+    def _total(self, cluster_id: str, name: str) -> int:
+        """The total of a resource in a cluster; where it has nothing yet, in the next one above that has some.
 
-def _above(ledger: Ledger, cluster_id: str) -> list[Member]:
+        The total of the first call stays, so that shares only grow within a round.
+        """
+        total = self._totals.get((cluster_id, name))
+        if total is None:
+            above = (one.parent_id or PRIMARY for one in self.tree.upward(cluster_id))
+            total = next((t for one in (cluster_id, *above) if (t := self.tree.total(one).get(name))), 0)
+            self._totals[cluster_id, name] = total
+        return total
+
+
+class Shares(HeldShares):
+    """The shares at the begin of a round, by what the running jobs hold. The starts of the round are added."""
+
+    def __init__(self, ledger: Ledger, running: Running, usage: Usage | None = None) -> None:
+        super().__init__(ledger, {}, usage)
+        for job in running.jobs.values():
+            self.add(job.parent_id, job.user, running.amounts_of(ledger, job))
+        if usage is not None:
+            usage.rates = self.held  # the same dict, so that the starts of the round are added
+
+
+def order_of_starts(
+    shares: HeldShares, cluster_id: str, waiting: Iterable[tuple[PendingJob, Amounts | None]]
+) -> list[PendingJob]:
+    """The jobs of a fair queue in the order in which they would start now, if there were room for all of them.
+
+    Each comes with the amounts that it will hold; None for a job that may not start yet: it gets the place that it
+    would have now, and delays nobody. Who is next is decided by the share of the user at that turn, which only the
+    user's own starts raise; so the jobs can be sorted. The shares of the users have grown afterwards.
+    """
+    policy = shares.tree.clusters[cluster_id].queue
+    lines: dict[str, list[tuple[OrderKey, PendingJob, Amounts | None]]] = {}
+    for job, amounts in waiting:
+        lines.setdefault(job.user, []).append((order_key(job, policy), job, amounts))
+    found: list[tuple[float, OrderKey, PendingJob]] = []
+    for user, line in lines.items():
+        for key, job, amounts in sorted(line, key=itemgetter(0)):
+            found.append((shares.of_user(cluster_id, user), key, job))
+            if amounts:
+                shares.hold((cluster_id, "", user), amounts)
+    return [job for *_, job in sorted(found, key=itemgetter(0, 1))]
+
+
+def _above(ledger: Tree, cluster_id: str) -> list[Member]:
     """The members as which a cluster and each one above it compete."""
     return [(one.parent_id or PRIMARY, one.cluster_id, "") for one in ledger.upward(cluster_id)]
 

@@ -14,14 +14,12 @@ from vctl.core.clusters import Cluster, ClusterSpec, VNode
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
-from vctl.core.queue_policy import DEFAULT, MAKESPAN
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
 from vctl.scheduler.cycle import MOST_STARTS, decide
-from vctl.scheduler.foresight import in_plan
+from vctl.scheduler.fairness import Usage
 from vctl.scheduler.membership import join
 from vctl.scheduler.nominations import Nomination
-from vctl.scheduler.orders import order_key
 from vctl.scheduler.plan import Plan, Start, TaskStart, Wait, apply, revert
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.replacement import replace_dead
@@ -65,6 +63,8 @@ class Situation:
     leaving: Collection[int] = ()
     """Running jobs that are being ended."""
     nominations: Sequence[Nomination] = ()
+    usage: Usage | None = None
+    """The past use and the lag of members, as of ``now_ns``: a trial takes turns by the shares of a round."""
 
 
 @value(frozen=True, slots=True)
@@ -94,19 +94,6 @@ NOTHING = Change("nothing")
 
 def _copies(change: Change) -> bool:
     return bool(change.node or change.gone or change.joins)  # a new row of a cluster is reverted instead
-
-
-def ahead_of(situation: Situation, job: PendingJob) -> list[PendingJob]:
-    """The jobs before a job in its queue by the policy of its cluster, in order."""
-    parent = situation.ledger.clusters.get(job.parent_id)
-    policy = DEFAULT if parent is None else parent.queue
-    queued = [waiting for waiting in situation.pending if waiting.parent_id == job.parent_id]
-    if policy.order == MAKESPAN:
-        queued = in_plan(situation.ledger, job.parent_id, queued, running_of(situation), situation.now_ns)
-        job = next((waiting for waiting in queued if waiting.job_id == job.job_id), job)
-    place = order_key(job, policy)
-    before = [(key, waiting) for waiting in queued if (key := order_key(waiting, policy)) < place]
-    return [waiting for _, waiting in sorted(before, key=lambda item: item[0])]
 
 
 def running_of(situation: Situation) -> Running:
@@ -300,6 +287,7 @@ class Trial:
         self, situation: Situation, ledger: Ledger, queues: dict[str, Queue], known: Known | None = None
     ) -> None:
         self.now_ns = situation.now_ns
+        self.usage = situation.usage
         self.ledger = ledger
         self.queues = queues
         self.running = running_of(situation)
@@ -329,7 +317,8 @@ class Trial:
         """One round."""
         return decide(
             self.ledger, self.queues, self.tasks,
-            now_ns=self.now_ns, running=self.running, preempts=preempts, search_steps=MOST_SEARCHED,
+            now_ns=self.now_ns, running=self.running, usage=self.usage, preempts=preempts,
+            search_steps=MOST_SEARCHED,
         )  # fmt: skip
 
     def begin(self, plan: Plan) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from vctl.core import jobs as jb
 from vctl.core.listed import Alike, Values, joined
@@ -90,21 +89,24 @@ def count_members(store: Store, *, unfinished: bool) -> int:
     return found
 
 
-def head(store: Store, parent_id: str, limit: int) -> list[tuple[Row, int]]:
-    """The first jobs of a cluster's queue by priority, and the number of waiting jobs that each one stands for.
+def head(store: Store, parent_id: str, limit: int) -> list[tuple[Row, int, int]]:
+    """The first jobs of a cluster's queue by priority: (row, waiting jobs that it stands for, ready ones of them).
 
     A member of an array stands for the members behind it that have its priority; any other job stands for itself.
     """
-    found: list[tuple[Row, int]] = []
-    page = _page(store, parent_id, "1", (), limit)
+    found: list[tuple[Row, int, int]] = []
+    now, page = store.clock(), _page(store, parent_id, "1", (), limit)
     while page:
         row, *rest = page
         if row["array_id"] is None:
-            found.append((row, 1))
+            found.append((row, 1, int(queues.is_ready(row["held"], row["waits_for"], row["begin_at"], now))))
             page = rest
             continue
-        members, last = _members_behind(store, row)
-        found.append((row, members))
+        last: int = store.value("SELECT last_job_id FROM arrays WHERE array_id = ?", row["array_id"])
+        first, behind = (
+            queues.before(store, parent_id, row["priority"], job_id) for job_id in (row["job_id"], last + 1)
+        )
+        found.append((row, behind[0] - first[0], behind[1] - first[1]))
         priority, left = row["priority"], limit - len(found)
         page = _page(store, parent_id, "j.priority = ? AND j.job_id > ?", (priority, last), left)
         page += _page(store, parent_id, "j.priority < ?", (priority,), left - len(page))
@@ -119,13 +121,6 @@ def _page(store: Store, parent_id: str, where: str, values: Iterable[object], li
     )  # fmt: skip
 
 
-def _members_behind(store: Store, row: Row) -> tuple[int, int]:
-    """The number of waiting members of an array from a waiting one on, with its priority; and the array's last job."""
-    last: int = store.value("SELECT last_job_id FROM arrays WHERE array_id = ?", row["array_id"])
-    place = partial(queues.position, store, row["parent_cluster_id"], row["priority"])
-    return place(last + 1) - place(row["job_id"]), last
-
-
 def running(store: Store, limit: int, where: str, values: Iterable[object]) -> list[Row]:
     """The running jobs that match, newest first."""
     return store.rows(
@@ -133,15 +128,6 @@ def running(store: Store, limit: int, where: str, values: Iterable[object]) -> l
         *values,
         limit,
     )
-
-
-def queue_before(store: Store, parent_id: str, priority: int, job_id: int, limit: int) -> list[Row]:
-    """The first of the jobs ahead of a job, in a queue ordered by priority, then by arrival."""
-    return store.rows(
-        f"{VIEW} WHERE j.status = 'PENDING' AND j.parent_cluster_id = ?1"
-        " AND (j.priority > ?2 OR (j.priority = ?2 AND j.job_id < ?3)) ORDER BY j.priority DESC, j.job_id LIMIT ?4",
-        parent_id, priority, job_id, limit,
-    )  # fmt: skip
 
 
 def running_by_user(store: Store, parent_id: str) -> dict[str, int]:

@@ -101,3 +101,9 @@ def numbers_in_use(store: Store, node_id: str) -> dict[str, set[int]]:
         for name, shares in rows.loads(row["instances"]).items():
             used.setdefault(name, set()).update(map(int, shares))
     return used
+
+
+def amounts_of(store: Store, template: str, count: int) -> dict[str, int]:
+    """The amounts of so many nodes of a template."""
+    text = store.value("SELECT amounts FROM nodes WHERE template_id = ? LIMIT 1", template)
+    return {name: amount * count for name, amount in rows.loads(text or "{}").items()}

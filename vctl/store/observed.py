@@ -57,15 +57,26 @@ def tidy(store: Store) -> None:
     )
 
 
-def save_usage(store: Store, usage: Usage) -> None:
-    """Replace the saved past usage by ``usage``, as of the time ``usage.at_ns``; inside a transaction."""
-    store.db.execute("DELETE FROM usage")
+def save_usage(store: Store, usage: Usage, cluster_ids: Iterable[str]) -> None:
+    """Replace the saved usage of these clusters by ``usage``, as of the time ``usage.at_ns``; inside a transaction."""
+    ids = set(cluster_ids)
+    for table in ("usage", "lags"):
+        store.db.executemany(f"DELETE FROM {table} WHERE cluster_id = ?", [(one,) for one in ids])
     store.db.executemany(
         "INSERT INTO usage (cluster_id, child_id, user, resource, amount, at) VALUES (?, ?, ?, ?, ?, ?)",
         [
             (*member, resource, amount, usage.at_ns)
             for member, used in usage.past.items()
+            if member[0] in ids
             for resource, amount in used.items()
+        ],
+    )
+    store.db.executemany(
+        "INSERT INTO lags (cluster_id, child_id, user, lag, waits, at) VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (*member, usage.lag.get(member, 0.0), member in usage.waiting, usage.at_ns)
+            for member in {*usage.lag, *usage.waiting}
+            if member[0] in ids
         ],
     )
 

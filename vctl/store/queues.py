@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from operator import itemgetter
 
@@ -18,6 +18,18 @@ _QUEUED = f"{_PENDING} AND {_IN_QUEUE}"
 MOST_ASKED = 1_000
 """The number of queued jobs at which a command looks to see which nodes are scarce."""
 FIRST_QUEUED = f"SELECT * FROM jobs WHERE status = 'PENDING' AND {_IN_QUEUE} LIMIT {MOST_ASKED}"
+_NEVER = (1 << 63) - 1
+_OPENS = f"iif(held OR waits_for, {_NEVER}, coalesce(begin_at, 0))"
+"""From when a job may start, as far as it is known: never while it is held or waits for other jobs.
+
+The triggers of ``job_counts`` say the same. A member that the limit of its array keeps back counts as one that may
+start: what ends in the queue lets it in.
+"""
+_SHUT = (
+    "FROM jobs INDEXED BY jobs_gated WHERE status = 'PENDING' AND (held OR waits_for OR begin_at IS NOT NULL)"
+    f" AND parent_cluster_id = ?1 AND {_OPENS} > ?4"
+)
+"""The jobs of a queue that may not start yet, from an index of few rows."""
 
 
 def pending_rows(store: Store) -> list[Row]:
@@ -69,43 +81,78 @@ def _values(store: Store, sql: str, *values: object) -> Iterator[PendingJob]:
 
 
 def position(store: Store, parent_id: str, priority: int, job_id: int) -> int:
-    """The position of a job in its queue; 1 is next.
+    """The position of a job in a queue by priority and arrival: 1 plus the jobs ahead that may start now."""
+    return before(store, parent_id, priority, job_id)[1] + 1
 
-    The cost does not grow with the queue: ``job_counts`` has the number of waiting jobs in each block of 1024
-    job numbers, so only the jobs of one block are counted one by one.
+
+def before(store: Store, parent_id: str, priority: int, job_id: int) -> tuple[int, int]:
+    """How many jobs wait before a place in a queue by priority and arrival, and how many of them may start now.
+
+    The cost does not grow with the queue: ``job_counts`` has the number of waiting jobs by the time from which they
+    may start, in each block of 1024 job numbers, so only the jobs of one block are counted one by one, along indexes.
     """
-    ahead: int = store.value(
-        "SELECT (SELECT coalesce(sum(count), 0) FROM job_counts"
-        "  WHERE parent_cluster_id = ?1 AND status = 'PENDING' AND priority > ?2)"
-        " + (SELECT coalesce(sum(count), 0) FROM job_counts"
-        "  WHERE parent_cluster_id = ?1 AND status = 'PENDING' AND priority = ?2 AND block < ?3 >> 10)"
-        " + (SELECT count(*) FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ?1 AND priority = ?2"
-        "  AND job_id >= (?3 >> 10) << 10 AND job_id < ?3)",
-        parent_id, priority, job_id,
-    )  # fmt: skip
-    return ahead + 1
+    inside = "priority = ?2 AND job_id >= (?3 >> 10) << 10 AND job_id < ?3"
+    earlier, ready, here, shut = store.rows(
+        "SELECT coalesce(sum(count), 0), coalesce(sum(count) FILTER (WHERE opens <= ?4), 0),"
+        " (SELECT count(*) FROM jobs INDEXED BY jobs_queue WHERE status = 'PENDING' AND parent_cluster_id = ?1"
+        f"  AND {inside}), (SELECT count(*) {_SHUT} AND {inside})"
+        " FROM job_counts WHERE parent_cluster_id = ?1 AND status = 'PENDING' AND priority >= ?2"
+        " AND (priority > ?2 OR block < ?3 >> 10)",
+        parent_id, priority, job_id, store.clock(),
+    )[0]  # fmt: skip
+    return earlier + here, ready + here - shut
 
 
 def positions(store: Store, parent_id: str) -> dict[int, int]:
-    """The position of every job that waits in the queue of a cluster, in one pass along an index."""
-    numbers = store.db.execute(
-        "SELECT job_id FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ? ORDER BY priority DESC, job_id",
-        (parent_id,),
-    ).fetchall()
-    return dict(zip(map(itemgetter(0), numbers), count(1)))
+    """The position of every job that waits in a queue by priority and arrival, in one pass along an index."""
+    numbers, shut = _numbers(store, parent_id), _shut(store, parent_id)
+    if not shut:
+        return dict(zip(numbers, count(1), strict=False))
+    return placed((job_id, job_id not in shut) for job_id in numbers)
+
+
+def ids_before(store: Store, parent_id: str, priority: int, job_id: int) -> list[int]:
+    """The jobs ahead of a job in a queue by priority and arrival that may start now, in order."""
+    shut = _shut(store, parent_id)
+    before = "AND (priority > ?2 OR (priority = ?2 AND job_id < ?3))"
+    found = _numbers(store, parent_id, before, priority, job_id)
+    return [one for one in found if one not in shut] if shut else found
+
+
+def _numbers(store: Store, parent_id: str, where: str = "", *values: int) -> list[int]:
+    cursor = store.db.execute(
+        "SELECT job_id FROM jobs INDEXED BY jobs_queue WHERE status = 'PENDING' AND parent_cluster_id = ?1"
+        f" {where} ORDER BY priority DESC, job_id",
+        (parent_id, *values),
+    )
+    return list(map(itemgetter(0), cursor.fetchall()))
+
+
+def _shut(store: Store, parent_id: str) -> set[int]:
+    return set(store.column(f"SELECT job_id {_SHUT}", parent_id, None, None, store.clock()))
+
+
+def placed(order: Iterable[tuple[int, bool]]) -> dict[int, int]:
+    """The positions of jobs, given in the order of their queue, each with whether it may start now.
+
+    Only jobs that may start now are ahead of others. A job that may not has the position that it would get now.
+    """
+    found, place = dict[int, int](), 1
+    for job_id, is_ready in order:
+        found[job_id] = place
+        place += is_ready
+    return found
 
 
 def waiting_rows(store: Store, parent_id: str) -> list[Row]:
     """The jobs that wait in a queue, with the columns that determine their order."""
     return store.rows(
-        "SELECT job_id, priority, submitted_at, user, resources, time_limit_s FROM jobs"
-        " WHERE status = 'PENDING' AND parent_cluster_id = ?",
-        parent_id,
-    )
+        f"SELECT job_id, priority, submitted_at, user, spec, entry, time_limit_s, array_id, {_OPENS} <= ? AS is_ready"
+        " FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ?",
+        store.clock(), parent_id,
+    )  # fmt: skip
 
 
-def held_by_users(store: Store, parent_id: str) -> list[Row]:
-    """(user, resources) of the jobs that run in a cluster."""
-    return store.rows(
-        "SELECT user, resources FROM jobs WHERE status = 'RUNNING' AND parent_cluster_id = ?", parent_id
-    )
+def is_ready(held: int, waits_for: int, begin_at: int | None, now: int) -> bool:
+    """Whether a waiting job may start at a time, from columns that were read: ``_OPENS`` in Python."""
+    return not (held or waits_for) and (begin_at or 0) <= now

@@ -58,10 +58,13 @@ def wrong_counts(store: Store) -> list[str]:
     return [
         f"job_counts of {key}: {kept or 0} kept, {real or 0} rows"
         for key, kept, real in store.rows(
-            """WITH kept AS (SELECT parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block AS key,
-                count AS n FROM job_counts WHERE count <> 0),
-            real AS (SELECT parent_cluster_id || ' ' || status || ' ' || iif(status = 'PENDING', priority, 0) || ' '
-                || iif(status = 'PENDING', job_id >> 10, 0) AS key, count(*) AS n FROM jobs GROUP BY 1)
+            """WITH counted AS (SELECT parent_cluster_id, status, iif(status = 'PENDING', priority, 0) AS priority,
+                iif(status = 'PENDING', iif(held OR waits_for, 9223372036854775807, coalesce(begin_at, 0)), 0) AS opens,
+                iif(status = 'PENDING', job_id >> 10, 0) AS block FROM jobs),
+            kept AS (SELECT parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block
+                || iif(opens, ' ' || opens, '') AS key, count AS n FROM job_counts WHERE count <> 0),
+            real AS (SELECT parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block
+                || iif(opens, ' ' || opens, '') AS key, count(*) AS n FROM counted GROUP BY 1)
             SELECT kept.key, kept.n, real.n FROM kept LEFT JOIN real USING (key) WHERE kept.n IS NOT real.n
             UNION ALL SELECT real.key, NULL, real.n FROM real WHERE key NOT IN (SELECT key FROM kept)"""
         )

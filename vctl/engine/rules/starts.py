@@ -136,9 +136,10 @@ def _grow(
 ) -> Iterator[Change]:
     """Let idle loans go home and clusters grow for a start, top level first."""
     if growth:
+        last = {step.after.vnode_id: step for step in growth}  # one may shrink first, and then go
         yield VNodesChanged(
-            tuple(step.after.vnode_id for step in growth if step.is_removal),
-            tuple(step.after for step in growth if not step.is_removal),
+            tuple(vnode_id for vnode_id, step in last.items() if step.is_removal),
+            tuple(step.after for step in growth if not last[step.after.vnode_id].is_removal),
             for_start=True,
         )
         yield from leases.returned(state.leases, growth)

@@ -20,6 +20,7 @@ KEYS = {
     "preemptions": ("victim_id",),
     "nominations": ("job_id",),
     "usage": ("cluster_id", "child_id", "user", "resource"),
+    "lags": ("cluster_id", "child_id", "user"),
     "provider_requests": ("request_id",),
     "events": ("seq",),
 }
