@@ -276,7 +276,9 @@ def test_who_borrows_does_not_lend_and_who_has_lent_does_not_borrow_from_sibling
     )  # a has 1 CPU more than its minimum: that is borrowed itself
     ledger = trees.tree("8c", "a < primary [4c] lend=4c: n1~4c", "b < primary [5c] lend=5c: n1~4c")
     fill(ledger, "b")
-    assert grow(ledger, "b", g.amounts("1c")) is None  # b lacks 1 CPU of its own: it calls that back
+    assert grow(
+        ledger, "b", g.amounts("1c")
+    )  # b lacks 1 CPU of its own: a lends it, in place of b, to who has that
 
 
 # ---- gangs ----

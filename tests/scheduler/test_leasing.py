@@ -185,7 +185,7 @@ def test_what_the_parent_lent_stays_there() -> None:
     ledger = trees.tree("8c", LENT + "4c", "b < primary []: n1~2c")
     lease = trees.lease(ledger, "b/0: 2c")
     done = give_back(ledger, lease, free_part(ledger, lease, [lease]))
-    assert restored(ledger, lease, done.before, done.after) is None
+    assert list(restored(ledger, lease, done.before, done.after)) == []
 
 
 # ---- after a change of the minimum or of the virtual nodes ----

@@ -103,6 +103,8 @@ def recall(ledger: Ledger, top_id: str, keep: Collection[str] = ()) -> list[Move
         for number in numbers:
             beside = [ledger.leases[one] for one in numbers if one in ledger.leases]
             for vnode, part in list(idle_parts(ledger, ledger.leases[number], beside)):
+                if ledger.nodes[vnode.node_id].shrunk:
+                    continue  # what is taken from it may not fit into it again
                 lease = ledger.leases[number]
                 done = return_of(ledger, lease, part, vnode)
                 after = replace(vnode, allocation=difference(vnode.allocation, part))
@@ -159,6 +161,8 @@ def lend(ledger: Ledger, top_id: str, chain: Collection[str]) -> list[Move]:
             if one.parent_id in ends:
                 break
         for vnode in reversed(flexible_parts(ledger, lender_id)):
+            if ledger.nodes[vnode.node_id].shrunk:
+                continue
             most = dict(ledger.capacities[vnode.vnode_id].free)
             for one in around:
                 lends = lendable(ledger, one)
