@@ -210,7 +210,8 @@ def best_by_brute_force(there: Contest, job: PendingJob, losses: dict[int, int])
         twin = after(there.ledger, there, tuple(gone))
         if isinstance(place(twin, job.parent_id, job.spec, job.entry), Placed):
             return True
-        return isinstance(place_with_growth(twin, job.parent_id, job.spec, job.entry), tuple)
+        grown = place_with_growth(twin, job.parent_id, job.spec, job.entry, moves_loans=False)
+        return isinstance(grown, tuple)
 
     jobs = there.running.jobs
     levels = sorted({jobs[n].priority for n in losses}, reverse=True)

@@ -48,10 +48,12 @@ def place_with_growth(
     avoid: frozenset[str] = frozenset(),
     budget: int = BUDGET,
     loose: bool = True,
+    moves_loans: bool = True,
 ) -> tuple[list[Grow], Placed] | Unplaced:
     """Let a cluster grow in the ledger until a gang fits into it; returns the steps and the place.
 
-    ``loose``: idle loans go home for it, and siblings lend, if free capacity is not enough (``recall``).
+    ``loose``: siblings lend if free capacity is not enough, and (``moves_loans``) idle loans go home, and clusters
+    lend at every level (``recall``).
     Without a place the ledger stays as it was. For the other parameters see ``find_growth``.
     """
 
@@ -59,8 +61,8 @@ def place_with_growth(
         work = find_growth(ledger, parent_id, spec, entry, avoid=avoid, budget=budget, lends=lends)
         return finished(work)
 
-    found, chain, moves = search(lends=False), growing(ledger, parent_id), list[Move]()
-    if isinstance(found, Unplaced) and loose and chain:
+    found, chain, moves = (search(lends=loose and not moves_loans), growing(ledger, parent_id), list[Move]())
+    if isinstance(found, Unplaced) and loose and moves_loans and chain:
         top_id = level_above(ledger, parent_id)
         idle = idle_amounts(ledger, top_id)
         if idle and not is_lacking(ledger, parent_id, spec, idle):

@@ -65,7 +65,7 @@ def reshape(
     assert parent_id is not None
     placed = place_more(ledger, cluster_id, extra)
     if not isinstance(placed, Placed):
-        grown = place_with_growth(ledger, parent_id, extra, {})
+        grown = place_with_growth(ledger, parent_id, extra, {}, moves_loans=False)
         if not isinstance(grown, tuple):
             return placed
         growth += grown[0]

@@ -212,7 +212,7 @@ def _cluster_event(kind: str, cluster_id: str, data: Mapping[str, Any] | None = 
 
 @change
 class LeaseGranted(Change):
-    """A cluster has borrowed resources."""
+    """A cluster has borrowed resources; a lease that it has already becomes larger."""
 
     lease: Lease
 

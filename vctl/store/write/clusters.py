@@ -139,6 +139,7 @@ def remove(db: sqlite3.Connection, removed: Sequence[ch.ClusterRemoved]) -> None
 _LEASE = (
     "INSERT INTO leases (lease_id, borrower_id, lender_id, vnode_id, node_id, amounts, since, expires_at, job_id,"
     " state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (lease_id) DO UPDATE SET amounts = excluded.amounts, since = excluded.since"
 )
 
 
