@@ -624,7 +624,10 @@ def differences(one: Ledger, other: Ledger) -> list[str]:
 
 
 def astray(ledger: Ledger, leases: Sequence[Lease], entries: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Where leases are not what a cluster has above its minimum, but for what came with its entrypoint."""
+    """Where leases are not what a cluster has above its minimum, but for what came with its entrypoint.
+
+    A cluster beside a job may also have lent to its gang.
+    """
     found = []
     for cluster in ledger.clusters.values():
         parts = [v for v in ledger.slots(cluster.cluster_id) if v.kind == "flexible"]
@@ -633,7 +636,14 @@ def astray(ledger: Ledger, leases: Sequence[Lease], entries: Mapping[str, Mappin
         for name in {*has, *leased}:
             over = max(0, has.get(name, 0) - cluster.spec.flexible_min.get(name, 0))
             own = entries.get(cluster.cluster_id, {}).get(name, 0)
-            if not over - own <= leased.get(name, 0) <= over:
+            gang = sum(
+                lease.amounts.get(name, 0)
+                for lease in leases
+                if lease.borrower_id == cluster.cluster_id
+                and cluster.kind == "job"
+                and lease.lender_id != cluster.parent_id
+            )
+            if not over - own <= leased.get(name, 0) <= over + gang:
                 found.append(
                     f"{cluster.cluster_id}: {over} {name} above the minimum, {leased.get(name, 0)} leased"
                 )

@@ -91,6 +91,7 @@ class Ledger:
         twin = Ledger()
         twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
         twin.subclusters, twin.templates, twin.withheld = self.subclusters, self.templates, self.withheld
+        twin.lenders = set(self.lenders)
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
         twin.members, twin.demand = {}, self.demand.copy()
         indexes = {cluster_id: self.index(cluster_id) for cluster_id in cluster_ids}

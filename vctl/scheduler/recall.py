@@ -89,6 +89,11 @@ def _has_idle(ledger: Ledger, cluster_id: str) -> bool:
     return any(amount > 0 for one in parts for amount in ledger.capacities[one].free.values())
 
 
+def _has_shrunk(ledger: Ledger, vnode: VNode) -> bool:
+    """Whether the node has less than is held there: what comes free there only makes up for what is missing."""
+    return ledger.nodes[vnode.node_id].shrunk or ledger.capacities[vnode.node_id].is_overdrawn()
+
+
 # ---- what is borrowed goes home ----
 
 
@@ -103,8 +108,8 @@ def recall(ledger: Ledger, top_id: str, keep: Collection[str] = ()) -> list[Move
         for number in numbers:
             beside = [ledger.leases[one] for one in numbers if one in ledger.leases]
             for vnode, part in list(idle_parts(ledger, ledger.leases[number], beside)):
-                if ledger.nodes[vnode.node_id].shrunk:
-                    continue  # what is taken from it may not fit into it again
+                if _has_shrunk(ledger, vnode):
+                    continue
                 lease = ledger.leases[number]
                 done = return_of(ledger, lease, part, vnode)
                 after = replace(vnode, allocation=difference(vnode.allocation, part))
@@ -161,7 +166,7 @@ def lend(ledger: Ledger, top_id: str, chain: Collection[str]) -> list[Move]:
             if one.parent_id in ends:
                 break
         for vnode in reversed(flexible_parts(ledger, lender_id)):
-            if ledger.nodes[vnode.node_id].shrunk:
+            if _has_shrunk(ledger, vnode):
                 continue
             most = dict(ledger.capacities[vnode.vnode_id].free)
             for one in around:

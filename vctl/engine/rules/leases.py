@@ -159,7 +159,8 @@ def granted(
                     expires_at,
                     job_id,
                 )
-                known = _extended(ledger, lease) if lender_id == parent_id else None
+                shared = any(lent.get(name, 0) % rs.SCALE for name in vnode.allocation.instances)
+                known = _extended(ledger, lease) if lender_id == parent_id and not shared else None
                 yield LeaseGranted(known or replace(lease, lease_id=number()))
         for lender_id, lent in _borrowed(supplies, inside) if inside and supplies else ():
             yield from _taken_over(ledger, vnode.cluster_id, lender_id, lent, number)
@@ -168,9 +169,12 @@ def granted(
 def _extended(ledger: Ledger, lease: Lease) -> Lease | None:
     """The lease that this one only makes larger: a parent that lends once more in the same place, for as long.
 
-    Leases of siblings stay apart, because each is reclaimed by itself.
+    Leases of siblings stay apart, because each is reclaimed by itself, and so do shares of one GPU.
     """
+    units = ledger.vnodes[lease.vnode_id].allocation.instances
     for one in ledger.leases.values():
+        if any(one.amounts.get(name, 0) % rs.SCALE for name in units):
+            continue
         if replace(lease, lease_id=one.lease_id, amounts=one.amounts, since=one.since) == one:
             return replace(one, amounts=rs.add(one.amounts, lease.amounts), since=lease.since)
     return None
