@@ -7,7 +7,7 @@ grows where and by how much, and which sibling lends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, ClusterSpec, FixedNode, Group, VNode
@@ -61,27 +61,44 @@ def place_with_growth(
         work = find_growth(ledger, parent_id, spec, entry, avoid=avoid, budget=budget, lends=lends)
         return finished(work)
 
-    found, chain, moves = (search(lends=loose and not moves_loans), growing(ledger, parent_id), list[Move]())
+    found = search(lends=loose and not moves_loans)
+    chain, moves = growing(ledger, parent_id), list[Move]()
     if isinstance(found, Unplaced) and loose and moves_loans and chain:
-        top_id = level_above(ledger, parent_id)
-        idle = idle_amounts(ledger, top_id)
-        if idle and not is_lacking(ledger, parent_id, spec, idle):
-            # what comes home to a cluster of the chain serves it; only its limits can ask for its own loans
-            is_limited = any(allowance(ledger, ledger.clusters[one]) for one in chain)
-            for keep in (chain, ())[: 1 + is_limited]:
-                if isinstance(found, Unplaced) and (came := recall(ledger, top_id, keep)):
-                    moves += came
-                    found = search(lends=False)
-            if isinstance(found, Unplaced) and _has_lenders(ledger, chain):
+        for more in _loosened(ledger, parent_id, spec, chain):
+            moves += more
+            found = search(lends=False)
+            if not isinstance(found, Unplaced):
+                break
+        else:
+            if _has_lenders(ledger, chain):
                 found = search(lends=True)
-            if isinstance(found, Unplaced) and (lent := lend(ledger, top_id, chain)):
-                moves += lent
-                found = search(lends=False)
     if isinstance(found, Unplaced):
         undo(ledger, moves)
         return found
     steps, placed = growth_for(*found, entry)
     return [*_needed(ledger, moves, placed, steps), *steps], placed
+
+
+def _loosened(
+    ledger: Ledger, parent_id: str, spec: ClusterSpec, chain: Sequence[str]
+) -> Iterator[list[Move]]:
+    """What moves in the ledger for a cluster that grows, bit by bit, from the nearest clusters to those far away.
+
+    ``chain``: the clusters that grow. What comes home to one of them serves it, so they keep their own loans; only
+    their limits can ask for these.
+    """
+    top_id = level_above(ledger, parent_id)
+    idle = idle_amounts(ledger, top_id)
+    if not idle or is_lacking(ledger, parent_id, spec, idle):
+        return
+    levels = [ledger.clusters[one].parent_id or "" for one in chain]
+    is_limited = any(allowance(ledger, ledger.clusters[one]) for one in chain)
+    for level, keep in [*((level, chain) for level in levels), *[(top_id, ())] * is_limited]:
+        if more := recall(ledger, level, keep):
+            yield more
+    for level in levels:
+        if more := lend(ledger, level, chain):
+            yield more
 
 
 def place_loosely(
