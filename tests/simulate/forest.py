@@ -6,14 +6,16 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode, Group
+from vctl.core import resources as rs
+from vctl.core.clusters import JOB, LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode, Group
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import DEFAULT, SECOND, QueuePolicy
-from vctl.core.resources import SCALE, Amounts, whole_node
+from vctl.core.resources import SCALE, Allocation, Amounts, whole_node
 from vctl.core.values import replace
-from vctl.scheduler.placement import Placed
+from vctl.scheduler.elasticity import held
+from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.reshape import joined, place_more
 from vctl.simulate.play import Player
 from vctl.simulate.workload import Arrival
@@ -156,15 +158,61 @@ def in_one_queue(arrivals: list[Arrival]) -> list[Arrival]:
     return [replace(one, job=replace(one.job, parent_id=PRIMARY)) for one in arrivals]
 
 
-def compare(seed: int, jobs: int = 120, policy: QueuePolicy = DEFAULT) -> tuple[float, float, float]:
-    """(What a random tree does as a part of what one queue does, the same at the end, changes of leases per start)."""
+def planted(seed: int, jobs: int = 120, policy: QueuePolicy = DEFAULT) -> tuple[Ledger, list[Arrival]]:
+    """A random machine with a random tree, and a backlog for it."""
     dice = random.Random(seed)
     nodes, levels = dice.randint(4, 8), dice.randint(1, 3)
-    plain = machine(random.Random(seed), nodes)
     tree = machine(random.Random(seed), nodes)
     parents = grow_tree(dice, tree, levels, policy)
-    arrivals = backlog(dice, tree, parents, jobs)
+    return tree, backlog(dice, tree, parents, jobs)
+
+
+def compare(seed: int, jobs: int = 120, policy: QueuePolicy = DEFAULT) -> tuple[float, float, float]:
+    """(What a random tree does as a part of what one queue does, the same at the end, changes of leases per start)."""
+    tree, arrivals = planted(seed, jobs, policy)
+    plain = machine(random.Random(seed), len(tree.nodes))
     plain.set_primary_queue(policy)
     one = play(plain, in_one_queue(arrivals))
     many = play(tree, arrivals)
     return one.until(0.8) / many.until(0.8), one.until(1) / many.until(1), many.changes / many.starts
+
+
+def startable(player: Player) -> list[str]:
+    """Waiting jobs that would start if nothing were held that nobody uses; none while a job has starved."""
+    if any(queue.shared or queue.kept for queue in player.queues.values()):
+        return []
+    flat = Ledger()
+    for node in player.ledger.nodes.values():
+        flat.put_node(node)
+    for number, (vnode, (node_id, part)) in enumerate(
+        (vnode_id, (player.ledger.vnodes[vnode_id].node_id, part))
+        for vnode_id, part in _in_use(player.ledger)
+    ):
+        flat.charge(f"{number}:{vnode}", node_id, part)
+    shapes = [shape.example for queue in player.queues.values() for shape in queue.shapes.values()]
+    return [
+        job.submission_id for job in shapes if isinstance(place(flat, PRIMARY, job.spec, job.entry), Placed)
+    ]
+
+
+def _in_use(ledger: Ledger) -> list[tuple[str, Allocation]]:
+    """What jobs hold: the virtual nodes of their clusters."""
+    jobs = [one.cluster_id for one in ledger.clusters.values() if one.kind == JOB]
+    return [
+        (vnode_id, ledger.vnodes[vnode_id].allocation) for one in jobs for vnode_id in ledger.members[one]
+    ]
+
+
+def leases_astray(ledger: Ledger) -> list[tuple[str, str, int, int]]:
+    """Where the leases of a logical cluster are not what it has above its minimum."""
+    found = []
+    for cluster_id, cluster in ledger.clusters.items():
+        has = held(ledger, cluster_id)
+        leased = rs.total(
+            lease.amounts for lease in ledger.leases.values() if lease.borrower_id == cluster_id
+        )
+        for name in {*has, *leased} if cluster.kind == LOGICAL else ():
+            over = max(has.get(name, 0) - cluster.spec.flexible_min.get(name, 0), 0)
+            if over != leased.get(name, 0):
+                found.append((cluster_id, name, over, leased.get(name, 0)))
+    return found
