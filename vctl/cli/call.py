@@ -107,6 +107,8 @@ class Call:
             self._store.local_node = self.config.local_node
             if self.command.path not in _LOCAL:
                 self._scheduling().attend(self._store)
+        else:
+            self._store.reopen_tables()
         return self._store
 
     @property

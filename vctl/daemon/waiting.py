@@ -87,6 +87,7 @@ class Waiter:
 
     def rest(self, kind: str, name: str, most_s: float) -> None:  # noqa: ARG002  # as with a server
         """Wait for a possible change, at most ``most_s``. Raises Unreachable if no scheduler can run."""
+        self.store.reopen_tables()
         if not self.background.see_to_it():
             most_s = min(most_s, STARTING_S)
         poll = select.poll()

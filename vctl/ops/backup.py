@@ -9,6 +9,7 @@ from pathlib import Path
 from vctl.errors import Conflict, Damaged, NotFound, VctlError, disk_trouble
 from vctl.ops import forms, rights
 from vctl.store import copies, database
+from vctl.store.announcements import CHANGES
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Store
 
@@ -55,7 +56,7 @@ def restore(home: Path, path: Path) -> forms.Form:
         kept = copies.replace_with(home, path, version)
         database.disown(home)  # runs that the copy records as started are not started again
         with suppress(FileNotFoundError):
-            os.truncate(home / database.CHANGES, 0)  # the journal of the copy ends elsewhere
+            os.truncate(home / CHANGES, 0)  # the journal of the copy ends elsewhere
     finally:
         lock.release()
     return {"restored": str(path), "kept": None if kept is None else str(kept)}

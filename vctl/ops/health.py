@@ -16,7 +16,7 @@ from vctl.ops import replay as replaying
 from vctl.ops.minimums import all_below_minimum
 from vctl.ops.views import scheduler
 from vctl.runtime.place import asides
-from vctl.store import copies, database, feed, nodes, runs
+from vctl.store import copies, database, feed, files, nodes, runs
 from vctl.store import repair as raw
 from vctl.store.store import Store
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vctl.spec.reports import Diagnosis
 
 MOST_NAMED = 5
+SETTLE_S = 0.05
 CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")
 
 
@@ -113,6 +114,17 @@ def _database(store: Store) -> list[str]:
             f"changes {lost[0]} to {lost[1]} were confirmed and are not in the tables: the end of cluster.db-wal was"
             " cut or damaged; a later backup may have them (`vctl restore FILE`)"
         )
+    found += [
+        f"{path} has tables that were removed or replaced while they were used: put them back with"
+        f" `vctl restore {path}`, or remove it"
+        for path in sorted(store.home.glob(f"{files.TABLES}{files.REMOVED}*"))
+    ]
+    if files.left(store.home):
+        time.sleep(SETTLE_S)  # a process that ends has the files open for a moment after their removal
+        found += [
+            f"{who} works on files of the tables that were removed or replaced: end it, it puts back what it has"
+            for who in files.left(store.home)
+        ]
     path = database.database_path(store.home)
     for place, mode in ((store.home, 0o700), (path, 0o600)):
         if place.stat().st_mode & 0o777 & ~mode:

@@ -17,7 +17,7 @@ from vctl.ops.capacity import Slot, slots_of, totals_of
 from vctl.ops.cluster_views import existing, get_cluster, resolve
 from vctl.ops.forms import fields_of, parse_filters
 from vctl.store import clusters, feed, job_views, locks
-from vctl.store.database import command_name
+from vctl.store.files import command_name
 from vctl.store.rows import loads
 from vctl.store.store import HEARTBEAT_EVERY_S, Store
 

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError, disk_trouble, known
+from vctl.store import files
+from vctl.store.announcements import announced
+from vctl.store.files import TABLES, Tables, command_name
 from vctl.store.schema import MIGRATIONS, VERSION
 
 if TYPE_CHECKING:
@@ -23,7 +26,8 @@ NETWORK_FILESYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs ncpfs afs 9p ceph glusterfs lustre gpfs beegfs orangefs ocfs2 gfs2 "
     "fuse.sshfs fuse.glusterfs fuse.ceph fuse.s3fs fuse.gcsfuse davfs fuse.rclone".split()
 )
-TABLES, CHANGES = "cluster.db", "changes"
+_TRIES = 3
+"""How often to open tables whose files are replaced meanwhile."""
 PLACE = "place"
 """The key in ``meta`` for the name of the records (files beside the tables) that belong to these tables."""
 HEAD_SINCE = 6
@@ -69,15 +73,6 @@ def _raw(text: bytes) -> str | bytes:
 def database_path(home: Path) -> Path:
     """The path of the tables of a state directory."""
     return home / TABLES
-
-
-def identity(path: str | Path) -> tuple[int, int] | None:
-    """The device and the inode of the file or directory at a path; None if there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def prepare_home(home: Path) -> None:
@@ -129,37 +124,53 @@ def filesystem_of(path: Path) -> str:
     return kind
 
 
-def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> sqlite3.Connection:
+def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> Tables:
     """Open the tables, making or migrating them when needed. Never migrates under a running scheduler.
 
     ``any_thread``: one thread after the other may use the connection, never two at a time.
     """
     path = database_path(home)
-    if not path.exists():
-        if not create:
-            raise VctlError(f"there is no vctl state in {home}", fix="submit a job first, or set VCTL_HOME")
-        prepare_home(home)
-        _migrate(home, path)
-    try:
-        with _closed_on_error(open_file(path, any_thread=any_thread)) as db:
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may quote damaged text
-        raise _unreadable(path, error) from None
-    if version < VERSION:
-        db.close()
-        _migrate(home, path)
-        db = open_file(path, any_thread=any_thread)
-    elif version > VERSION:
-        db.close()
-        raise Conflict(
-            f"{path} was written by a newer vctl (schema {version}, this one knows {VERSION})",
-            fix="use the newer vctl, or another VCTL_HOME",
-        )
-    return db
+    for _ in range(_TRIES):
+        found = files.check(home)
+        if found is None:
+            if not create:
+                raise VctlError(
+                    f"there is no vctl state in {home}", fix="submit a job first, or set VCTL_HOME"
+                )
+            prepare_home(home)
+            _migrate(home, path)
+        try:
+            with _closed_on_error(open_file(path, any_thread=any_thread)) as db:
+                version = db.execute("PRAGMA user_version").fetchone()[0]
+        except (
+            sqlite3.DatabaseError,
+            UnicodeDecodeError,
+        ) as error:  # SQLite's message may quote damaged text
+            raise _unreadable(path, error) from None
+        if version > VERSION:
+            db.close()
+            raise Conflict(
+                f"{path} was written by a newer vctl (schema {version}, this one knows {VERSION})",
+                fix="use the newer vctl, or another VCTL_HOME",
+            )
+        if version < VERSION:
+            db.close()
+            _migrate(home, path)
+        elif db.settle(found):
+            return db
+        else:
+            is_wal = db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+            db.abandon()
+            if not is_wal:  # a backup, which is one file, was put in place by hand
+                _migrate(home, path)
+    raise Unreachable(
+        f"the files of {path} are removed or replaced all the time", fix="find out what does it"
+    )
 
 
-def open_file(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
+def open_file(path: Path, *, any_thread: bool = False) -> Tables:
     """Open a database file with the pragmas that every connection has."""
+    os.close(near := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     try:
         db = sqlite3.connect(
             path,
@@ -167,11 +178,13 @@ def open_file(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
             isolation_level=None,
             cached_statements=256,
             check_same_thread=not any_thread,
+            factory=Tables,
         )
     except sqlite3.OperationalError as error:
         raise NotPermitted(
             f"cannot open {path}: {error}", fix="check owner and mode of the state directory"
         ) from None
+    db.place(path, near)
     with _closed_on_error(db):
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA synchronous = FULL")
@@ -181,7 +194,7 @@ def open_file(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
 
 
 @contextmanager
-def _closed_on_error(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+def _closed_on_error(db: Tables) -> Iterator[Tables]:
     try:
         yield db
     except BaseException:
@@ -223,6 +236,7 @@ def _migrate(home: Path, path: Path) -> None:
         with closing(open_file(path)) as db:
             version = db.execute("PRAGMA user_version").fetchone()[0]
             if version == VERSION:
+                db.execute("PRAGMA journal_mode = WAL")
                 return
             if version and scheduler_is_running(home):
                 raise Conflict(
@@ -283,16 +297,17 @@ def lost(store: Store) -> tuple[int, int] | None:
     ``changes`` is written after each commit, so without damage it never names an entry that does not exist.
     """
     try:
-        announced = int((store.home / CHANGES).read_bytes()[:20])
+        newest_known = announced(store.home)[0]
     except (OSError, ValueError):
         return None
     newest = store.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
-    return (newest + 1, announced) if announced > newest else None
+    return (newest + 1, newest_known) if newest_known > newest else None
 
 
 def note_lost(store: Store) -> None:
     """Record lost entries as an event, in the first transaction of a connection."""
     if not store.last_entry and (found := lost(store)):
+        files.check_left(store.home, "the end of cluster.db-wal was removed")
         store.event("state.lost", "state", str(store.home), data={"first": found[0], "last": found[1]})
 
 
@@ -311,15 +326,6 @@ def write_lock_holder(path: Path) -> str:
         if fields[3] == "WRITE" and first <= _WAL_WRITE_LOCK_BYTE <= last:
             return f"pid {fields[4]} ({command_name(int(fields[4]))})"
     return "another process"
-
-
-def command_name(pid: int) -> str:
-    """The command line of a process, shortened; ``gone`` when it has ended."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return "gone"
-    return " ".join(word.decode(errors="replace") for word in words if word)[:120] or "gone"
 
 
 def disown(home: Path) -> None:

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Condition, get_ident
 
-from vctl.core.values import value
 from vctl.store import database
+from vctl.store.files import Gone
 from vctl.store.schema import VERSION
 from vctl.store.store import Store
 
@@ -22,29 +22,16 @@ MOST = 8
 """The most unused stores that stay open. If more threads use stores at once, some stores open each time."""
 PATIENCE_S = 5.0
 """How long a fork waits for other threads, which may wait for a lock themselves."""
-Files = tuple[object, object]
-"""The identities of the tables and of their WAL."""
 
 
-def _files(home: Path) -> Files:
-    tables = f"{home}/{database.TABLES}"
-    return database.identity(tables), database.identity(f"{tables}-wal")
-
-
-@value(frozen=True, slots=True)
-class _Open:
-    store: Store
-    files: Files
-
-    def is_current(self) -> bool:
-        """Whether its files are still those of the state directory, with the schema of this version."""
-        if self.files != _files(self.store.home):
-            return False
-        try:
-            self.store.reopen_files()
-            return bool(self.store.value("PRAGMA user_version") == VERSION)
-        except (sqlite3.Error, OSError):  # opening the state again raises the error with its reason
-            return False
+def _is_current(store: Store) -> bool:
+    """Whether its files are still those of the state directory, with the schema of this version."""
+    try:
+        store.db.check()
+        store.reopen_files()
+        return bool(store.value("PRAGMA user_version") == VERSION)
+    except (Gone, sqlite3.Error, OSError):  # opening the state again raises the error with its reason
+        return False
 
 
 class Kept:
@@ -53,7 +40,7 @@ class Kept:
     def __init__(self, home: Path, lock_timeout_s: float) -> None:
         self.home = home
         self._lock_timeout_s = lock_timeout_s
-        self._unused: list[_Open] = []
+        self._unused: list[Store] = []
         with _users.changed:
             _every.add(self)
         weakref.finalize(self, _close, self._unused)
@@ -64,40 +51,37 @@ class Kept:
         with _users.one_more():
             one = self._current() or self._opened()
             try:
-                yield one.store
+                yield one
             except BaseException:
-                one.store.close()
+                one.close()
                 raise
             with _users.changed:  # not while another thread forks without having waited for this one
                 if is_kept := len(self._unused) < MOST:
                     self._unused.append(one)
             if not is_kept:
-                one.store.close()
+                one.close()
 
     def close(self) -> None:
         """Close all unused stores."""
         _close(self._unused)
 
-    def _current(self) -> _Open | None:
+    def _current(self) -> Store | None:
         with suppress(IndexError):
-            while not (one := self._unused.pop()).is_current():
-                one.store.close()
+            while not _is_current(one := self._unused.pop()):
+                one.close()
             return one
         return None
 
-    def _opened(self) -> _Open:
-        # read before the tables are opened: if they are replaced meanwhile, ``is_current`` finds out
-        tables, _ = _files(self.home)
+    def _opened(self) -> Store:
         store = Store(self.home, database.connect(self.home, any_thread=True))
         store.wait_at_most(self._lock_timeout_s)
-        _, wal = _files(self.home)
-        return _Open(store, (tables, wal))
+        return store
 
 
-def _close(unused: list[_Open]) -> None:
+def _close(unused: list[Store]) -> None:
     with suppress(IndexError):
         while True:
-            unused.pop().store.close()
+            unused.pop().close()
 
 
 class _Users:

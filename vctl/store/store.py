@@ -16,8 +16,10 @@ from vctl.core.caller import Caller
 from vctl.core.values import replace
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
 from vctl.store import ahead, database, locks
+from vctl.store.announcements import Announcements
 from vctl.store.database import BUSY_TIMEOUT_S
 from vctl.store.entries import Emitted, Entry, Event, Head
+from vctl.store.files import Tables
 from vctl.store.rows import dumps
 from vctl.store.schema import VERSION
 
@@ -28,7 +30,6 @@ Row = sqlite3.Row
 HEARTBEAT = "scheduler.beat"
 HEARTBEAT_BYTES = 512
 HEARTBEAT_EVERY_S = 5.0
-_ANNOUNCED = b"%20d"
 _HEAD = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), term, format, revision, capacity"
     " FROM head"
@@ -44,7 +45,7 @@ class Fenced(VctlError):
 class Store:
     """A connection to the tables of one state directory. Not shared between threads."""
 
-    def __init__(self, home: Path, db: sqlite3.Connection, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, home: Path, db: Tables, clock: Callable[[], int] = time.time_ns) -> None:
         self.home = home
         self._db = db
         self.clock = clock
@@ -59,7 +60,7 @@ class Store:
         self.could_make: Callable[[object], list[dict[str, Any]]] = lambda _: []
         """The nodes that a provider could make; used if a scheduler announced none, or nothing yet (None)."""
         self._heartbeat_fd: int | None = None
-        self._changes_fd: int | None = None
+        self._changes = Announcements(home)
         self._joins = False
         self.head: Head | None = None
         """The head of the journal, inside a transaction."""
@@ -89,10 +90,10 @@ class Store:
     def close(self) -> None:
         """Close the connection."""
         self.db.close()
-        for fd in (self._heartbeat_fd, self._changes_fd):
-            if fd is not None:
-                os.close(fd)
-        self._heartbeat_fd = self._changes_fd = None
+        self._changes.close()
+        if self._heartbeat_fd is not None:
+            os.close(self._heartbeat_fd)
+        self._heartbeat_fd = None
 
     def __enter__(self) -> Store:
         return self
@@ -101,7 +102,7 @@ class Store:
         self.close()
 
     @property
-    def db(self) -> sqlite3.Connection:
+    def db(self) -> Tables:
         """The connection. Everything that was emitted before is written to the tables first."""
         if self._unwritten:
             self._write()
@@ -153,9 +154,10 @@ class Store:
         if self._joins:
             yield
             return
-        turn = self._changes_file()
+        turn = self._changes.file()
         try:
             self._begin(turn)
+            self._db.check()
             self.head = self._read_head()
             database.note_lost(self)
             if self.takes_back:
@@ -165,6 +167,7 @@ class Store:
                 self.before_commit(self)
             self._write_head()
             self.db.execute("COMMIT")
+            self._db.check_commit()
             self.last_entry = self._head().seq
             # before another process can write, so that the last announcement is that of the last commit
             self._announce(self.last_entry)
@@ -234,45 +237,30 @@ class Store:
 
     def wrote_last(self) -> bool:
         """Whether this connection made the last announced change, so that there is no new journal to read."""
-        file = self._changes_file()
-        return file is not None and os.pread(file, len(_ANNOUNCED % 0), 0) == _ANNOUNCED % self.last_entry
+        return self._changes.is_newest(self.last_entry)
 
     def _announce(self, entry: int = -1) -> None:
-        """Wake the processes that watch ``changes``; called after the commit.
+        """Wake the processes that watch ``changes``; called after the commit."""
+        self._changes.write(entry, self._db.mark)
 
-        A process that watched the WAL would wake before it can read the commit.
-        """
-        try:
-            if (file := self._changes_file()) is not None:
-                os.pwrite(file, _ANNOUNCED % entry, 0)
-        except OSError as error:
-            if disk_trouble(error) is None:  # the commit stands, even if others learn of it a little later
-                raise
-
-    def _changes_file(self) -> int | None:
-        """The file that is written after every commit and that writers lock; None while the disk is full."""
-        if self._changes_fd is None:
-            try:
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-                self._changes_fd = os.open(self.home / database.CHANGES, flags, 0o600)
-            except OSError as error:
-                if disk_trouble(error) is None:
-                    raise
-        return self._changes_fd
+    def reopen_tables(self) -> None:
+        """Open the tables anew if somebody has removed or replaced them; reads went on with what was there before."""
+        if self._db.replaced():
+            self._db.close()
+            self._db = database.connect(self.home, create=False)
+            self.wait_at_most(self.lock_timeout_s)
 
     def reopen_files(self) -> None:
         """Close the files beside the tables that somebody has removed; the next use opens new ones."""
-        for name in ("_heartbeat_fd", "_changes_fd"):
-            fd = getattr(self, name)
-            if fd is not None and os.fstat(fd).st_nlink == 0:
-                os.close(fd)
-                setattr(self, name, None)
+        self._changes.close_if_removed()
+        if self._heartbeat_fd is not None and os.fstat(self._heartbeat_fd).st_nlink == 0:
+            os.close(self._heartbeat_fd)
+            self._heartbeat_fd = None
 
     def watched(self) -> Path:
         """The file that is written after every commit; created if it is missing."""
-        path = self.home / database.CHANGES
-        path.touch(mode=0o600)
-        return path
+        self._changes.path.touch(mode=0o600)
+        return self._changes.path
 
     def event(
         self, kind: str, object_: str, object_id: str, *, data: Mapping[str, object] | None = None
