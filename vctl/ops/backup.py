@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from vctl.errors import Conflict, Damaged, NotFound, VctlError, disk_trouble
 from vctl.ops import forms, rights
-from vctl.store import copies, database
-from vctl.store.announcements import CHANGES
+from vctl.store import copies, database, files
+from vctl.store.announcements import CHANGES, turn
+from vctl.store.database import BUSY_TIMEOUT_S
 from vctl.store.locks import SchedulerLock
 from vctl.store.store import Store
 
@@ -42,21 +42,24 @@ def backup(store: Store, path: Path) -> forms.Form:
 def restore(home: Path, path: Path) -> forms.Form:
     """Replace the tables by the rows of a copy; the old tables are kept as ``cluster.db.before-restore``.
 
-    A file that has other tables, triggers or views than a backup is refused; only rows are copied.
+    Writers wait from the copy of the old tables to their replacement, so each of their commits is in the one or comes
+    after the other. A file that has other tables, triggers or views than a backup is refused; only rows are copied.
     """
     if not path.is_file():
         raise NotFound(f"there is no file {path}", fix="name a file made by `vctl backup`")
     rights.check_service_at(home, "the state as a whole")
     version = copies.check_copy(path)
     database.prepare_home(home)
+    files.check(home)
     lock = SchedulerLock(home)
     if not lock.acquire("restore"):
         raise Conflict("a scheduler is running here", fix="vctl daemon --stop, then restore")
     try:
-        kept = copies.replace_with(home, path, version)
-        database.disown(home)  # runs that the copy records as started are not started again
-        with suppress(FileNotFoundError):
+        with copies.taken_over(home, path, version) as fresh, turn(home, BUSY_TIMEOUT_S):
+            kept = copies.replace_by(home, fresh)
+            database.disown(home)  # runs that the copy records as started are not started again
             os.truncate(home / CHANGES, 0)  # the journal of the copy ends elsewhere
+            lock.release()  # before somebody commits who would take this for a scheduler
     finally:
         lock.release()
     return {"restored": str(path), "kept": None if kept is None else str(kept)}

@@ -6,10 +6,12 @@ It holds the number of the newest entry of the journal and the identities of the
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from vctl.errors import disk_trouble
+from vctl.errors import Unreachable, disk_trouble
+from vctl.store import locks
 
 CHANGES = "changes"
 _NUMBER = b"%20d"
@@ -67,6 +69,20 @@ def announced(home: str | Path) -> tuple[int, list[str]]:
         os.close(fd)
     length = len(_NUMBER % 0)
     return int(text[:length] or -1), text[length:].split()
+
+
+@contextmanager
+def turn(home: str | Path, timeout_s: float) -> Iterator[None]:
+    """The turn of a writer for work that is no transaction. Raises Unreachable when others keep it for too long."""
+    fd = os.open(f"{home}/{CHANGES}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not locks.taken(fd, timeout_s):
+            raise Unreachable(
+                f"other processes have written to {home} for more than {timeout_s:g} s", fix="try again"
+            )
+        yield
+    finally:
+        os.close(fd)
 
 
 def nudge(home: Path) -> None:

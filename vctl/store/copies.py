@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from vctl.errors import VctlError
 from vctl.store.database import apply_migrations, database_path, open_file
+from vctl.store.files import TABLES
 from vctl.store.schema import VERSION
 
 _COUNTED = ("job_counts", "queue_counts")
 """Tables that triggers fill."""
 _OWN = ("_sqlite_migrations",)
+KEPT = f"{TABLES}.before-restore"
+"""The copy that a restore makes of what it replaces."""
 _AGAIN = "name a file made by `vctl backup`"
 
 
@@ -139,32 +144,42 @@ def _columns(db: sqlite3.Connection, table: str) -> list[tuple[bytes, bytes, int
     ]
 
 
-def replace_with(home: Path, source: Path, version: int) -> Path | None:
-    """Replace the tables by the rows of a checked copy; returns the file in which the old tables are kept."""
-    path = database_path(home)
-    kept = _keep(path)
-    fresh = path.with_name("cluster.db.restoring")
+@contextmanager
+def taken_over(home: Path, source: Path, version: int) -> Iterator[Path]:
+    """A file beside the tables with the rows of a checked copy; all else in it is of this version."""
+    fresh = home / f"{TABLES}.restoring"
     try:
-        for name in (fresh, path):
-            os.close(os.open(name, os.O_RDWR | os.O_CREAT, 0o600))
+        os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(fresh.absolute().as_uri(), uri=True, isolation_level=None)) as copy:
             _take_rows(copy, source, version)
-            with closing(open_file(path)) as target:
-                copy.backup(
-                    target
-                )  # page by page under SQLite's own lock: readers see the old state or the new one
-                target.execute("PRAGMA journal_mode = WAL")
+        yield fresh
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def replace_by(home: Path, fresh: Path) -> Path | None:
+    """Replace the tables by those of a file; returns the file in which the old tables are kept.
+
+    The caller has the turn of the writers, so nothing is committed between the copy and the replacement.
+    """
+    path = database_path(home)
+    kept = _keep(path)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    with closing(sqlite3.connect(fresh)) as copy, closing(open_file(path)) as target:
+        copy.backup(target)  # page by page under SQLite's own lock: readers see the old state or the new one
+        target.execute("PRAGMA journal_mode = WAL")
     return kept
 
 
 def _keep(path: Path) -> Path | None:
+    """Copy the tables. A copy of an earlier restore stays: it may be the only place of what was confirmed before it."""
     if not path.exists():
         return None
-    kept = path.with_name("cluster.db.before-restore")
-    kept.unlink(missing_ok=True)
-    os.close(os.open(kept, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    kept = path.with_name(KEPT)
+    if kept.exists():
+        number = next(n for n in count(1) if not path.with_name(f"{KEPT}.{n}").exists())
+        kept.rename(path.with_name(f"{KEPT}.{number}"))
+    os.close(os.open(kept, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
         with closing(open_file(path)) as old:
             copy_to(old, kept)

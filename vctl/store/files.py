@@ -19,8 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from vctl.errors import Unreachable, VctlError
-from vctl.store import locks
-from vctl.store.announcements import CHANGES, announced, nudge
+from vctl.store.announcements import announced, nudge, turn
 
 TABLES = "cluster.db"
 PARTS = ("", "-wal", "-shm")
@@ -165,9 +164,11 @@ class Tables(sqlite3.Connection):
         other processes, which have committed since.
         """
         assert self._ours is not None
-        with _turn(self._home), self._pinned(self._ours[0]):
+        with self._pinned(self._ours[0]):
             try:
-                self._save(self._ours)
+                if identity(self._home) == self._folder:
+                    with turn(self._home, _PATIENCE_S):
+                        self._save(self._ours)
             finally:
                 self._ours = None
                 _open.discard(self)
@@ -182,7 +183,7 @@ class Tables(sqlite3.Connection):
             self.execute("PRAGMA wal_checkpoint(FULL)")
             _unlink(f"{path}-shm")  # who has opened the tables meanwhile must read them again
             _unlink(f"{path}-wal")
-        elif found[0] != ours[0] and identity(self._home) == self._folder and ours[0] is not None:
+        elif found[0] != ours[0] and ours[0] is not None:
             for part, now, then in zip(PARTS[1:], found[1:], ours[1:], strict=True):
                 if now == then:  # it belongs to the tables that were removed
                     _unlink(path + part)
@@ -220,21 +221,6 @@ def _lock(fd: int, kind: int) -> None:
     start, length = _SHARED_BYTES
     with suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
-
-
-@contextmanager
-def _turn(home: str) -> Iterator[None]:
-    """The turn of a writer; without one if the directory is gone, too."""
-    try:
-        fd = os.open(f"{home}/{CHANGES}", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        yield
-        return
-    try:
-        locks.taken(fd, _PATIENCE_S)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _has_content(path: str) -> bool:
