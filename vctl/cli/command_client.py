@@ -46,6 +46,9 @@ def _sent(line: "_socket.socket", path: str, words: list[str]) -> int | None:
     try:
         line.settimeout(_START_S)
         line.connect(path)
+        peer = line.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        if int.from_bytes(peer[4:8], sys.byteorder) != os.geteuid():
+            return None  # it would get our environment and our files
         pid, _, installation = line.recv(_LONGEST).partition(b" ")
         if installation != stamp():
             return None

@@ -22,7 +22,7 @@ from vctl.daemon.trouble import say
 from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
 from vctl.ops import background
 from vctl.runtime.detached import HANDED_OVER, settle_in, use_cpus
-from vctl.store import locks, nodes, rows, upkeep
+from vctl.store import locks, nodes, ownership, rows, upkeep
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
 from vctl.store.store import Fenced, Store
 
@@ -57,6 +57,7 @@ def run_daemon(home: Path, config: Config) -> int:
 def run_in_background(home: Path, config: Config, given: StartLock | SchedulerLock) -> int:
     """Schedule until there has been nothing to do for a while; returns the exit code."""
     settle_in()
+    ownership.check_all(home)
     try:
         with Signals() as signals:
             with Store.open(home, create=False) as store:

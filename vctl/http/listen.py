@@ -125,6 +125,11 @@ def read_token(config: Config, token_file: str | None) -> str:
         with os.fdopen(fd, "w") as file:
             file.write(secrets.token_urlsafe(32) + "\n")
     try:
+        if path.stat().st_uid != os.geteuid():
+            raise NotPermitted(
+                f"the token in {path} was made by somebody else, who knows it",
+                fix="remove the file to get a new one, or name another with --token-file",
+            )
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise NotPermitted(
                 f"others can read the token in {path}", fix=f"chmod 600 {path}, and make a new token"

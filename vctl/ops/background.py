@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from vctl import ops
 from vctl.errors import Unreachable
 from vctl.ops.rights import check_service_at
-from vctl.store import locks, upkeep
+from vctl.store import locks, ownership, upkeep
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
@@ -231,7 +231,8 @@ def stop(home: Path) -> locks.Holder | None:
 
 
 def _once_started(home: Path) -> locks.Holder | None:
-    """The running scheduler; waits for one that is starting."""
+    """The running scheduler; waits for one that is starting. Raises NotPermitted for a directory of another user."""
+    ownership.check(home)
     give_up = time.monotonic() + STOP_S
     while (
         (found := settled(home)) is None and locks.scheduler_is_starting(home) and time.monotonic() < give_up

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vctl.errors import Conflict, Damaged, NotFound, VctlError, disk_trouble
 from vctl.ops import forms, rights
-from vctl.store import copies, database, files
+from vctl.store import copies, database, files, ownership
 from vctl.store.announcements import CHANGES, turn
 from vctl.store.database import BUSY_TIMEOUT_S
 from vctl.store.locks import SchedulerLock
@@ -47,6 +47,7 @@ def restore(home: Path, path: Path) -> forms.Form:
     """
     if not path.is_file():
         raise NotFound(f"there is no file {path}", fix="name a file made by `vctl backup`")
+    ownership.check(home)
     rights.check_service_at(home, "the state as a whole")
     version = copies.check_copy(path)
     database.prepare_home(home)

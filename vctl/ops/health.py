@@ -16,7 +16,7 @@ from vctl.ops import replay as replaying
 from vctl.ops.minimums import all_below_minimum
 from vctl.ops.views import scheduler
 from vctl.runtime.place import asides
-from vctl.store import copies, database, feed, files, nodes, runs
+from vctl.store import copies, database, feed, files, nodes, ownership, runs
 from vctl.store import repair as raw
 from vctl.store.store import Store
 
@@ -117,7 +117,7 @@ def _database(store: Store) -> list[str]:
     found += [
         f"{path} has tables that were removed or replaced while they were used: put them back with"
         f" `vctl restore {path}`, or remove it"
-        for path in sorted(store.home.glob(f"{files.TABLES}{files.REMOVED}*"))
+        for path in sorted(store.home.glob(f"{ownership.TABLES}{files.REMOVED}*"))
     ]
     if files.left(store.home):
         time.sleep(SETTLE_S)  # a process that ends has the files open for a moment after their removal

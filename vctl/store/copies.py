@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vctl.errors import VctlError
 from vctl.store.database import apply_migrations, database_path, open_file
-from vctl.store.files import TABLES
+from vctl.store.ownership import TABLES
 from vctl.store.schema import VERSION
 
 _COUNTED = ("job_counts", "queue_counts")

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError, disk_trouble, known
-from vctl.store import files
+from vctl.store import files, ownership
 from vctl.store.announcements import announced
-from vctl.store.files import TABLES, Tables, command_name
+from vctl.store.files import Tables, command_name
+from vctl.store.ownership import TABLES
 from vctl.store.schema import MIGRATIONS, VERSION
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def database_path(home: Path) -> Path:
 
 
 def prepare_home(home: Path) -> None:
-    """Make the state directory (mode 0700), refusing a network filesystem and a directory of somebody else."""
+    """Make the state directory (mode 0700), refusing a network filesystem and files of others."""
     try:
         home.mkdir(parents=True, mode=0o700, exist_ok=True)
     except FileExistsError:
@@ -87,18 +88,15 @@ def prepare_home(home: Path) -> None:
             fix="set VCTL_HOME to a directory you can write",
         ) from None
     info = home.stat()
-    if info.st_uid != os.getuid():
-        raise NotPermitted(
-            f"the state directory {home} belongs to user {info.st_uid}",
-            fix="set VCTL_HOME to a directory of your own",
-        )
     if info.st_mode & stat.S_ISVTX or home.samefile("/"):
         raise NotPermitted(
             f"the directory {home} is for other things and other users too, a state directory is closed to them",
             fix=f"set VCTL_HOME to a directory of its own, such as {home / 'vctl'}",
         )
+    ownership.check(home)
     if info.st_mode & 0o077:
         home.chmod(0o700)
+    ownership.check_all(home)  # also what others may have put there before
     kind = filesystem_of(home)
     if kind in NETWORK_FILESYSTEMS:
         raise VctlError(

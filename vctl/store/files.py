@@ -19,10 +19,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from vctl.errors import Unreachable, VctlError
+from vctl.store import ownership
 from vctl.store.announcements import announced, nudge, turn
+from vctl.store.ownership import PARTS, TABLES
 
-TABLES = "cluster.db"
-PARTS = ("", "-wal", "-shm")
 REMOVED = ".removed-"
 """In the name of a copy of tables that were removed or replaced under a running process."""
 Identity = tuple[int, int] | None
@@ -239,13 +239,13 @@ def _unlink(path: str) -> None:
 
 
 def check(home: Path) -> Identity:
-    """The identity of the tables, None if there are none. Raises if opening them would do harm.
+    """The identity of the tables, None if there are none. Raises if opening them would do harm, or is not allowed.
 
     Files of one directory may belong to different tables: of those that were removed, a running process has the rest
     open, and puts back what it has committed as soon as it notices.
     """
     path = f"{home}/{TABLES}"
-    tables, wal, shm = (identity(path + part) for part in PARTS)
+    tables, wal, shm = (info and (info.st_dev, info.st_ino) for info in ownership.check(home))
     try:
         marked = announced(home)[1]
     except (OSError, ValueError):
