@@ -25,7 +25,7 @@ from vctl.http import documents
 from vctl.http.answers import JSONResponse
 from vctl.http.context import here
 from vctl.operations.declare import Operation
-from vctl.operations.params import NOT_GIVEN, Param, Written
+from vctl.operations.params import NOT_GIVEN, Opt, Param, Written
 from vctl.spec import documents as forms
 from vctl.spec import reports
 
@@ -159,18 +159,19 @@ def _field(param: Param) -> Any:
     if param.info.choices:
         return Literal[param.info.choices]
     kinds = [_KERNEL.get(kind, kind) for kind in param.kinds] if param.to_kernel else param.kinds
-    strict = [_strict(kind, param.info.pattern) for kind in kinds if kind is not Written]
+    strict = [_strict(kind, param.info) for kind in kinds if kind is not Written]
     return strict[0] if len(strict) == 1 else Union[tuple(strict)]  # noqa: UP007  # made from values
 
 
-def _strict(kind: Any, pattern: str | None = None) -> Any:
+def _strict(kind: Any, info: Opt) -> Any:
     origin = get_origin(kind)
     if origin is Sequence and get_args(kind) == (str,):
         return list[Annotated[StrictStr, Field(max_length=LONGEST_ID)]]
     if origin is Sequence:
-        return list[_strict(get_args(kind)[0])]  # type: ignore[misc]  # made from values
-    if kind is str and pattern is not None:
-        return Annotated[str, Field(pattern=pattern)]
+        inner = _strict(get_args(kind)[0], info)
+        return list[Annotated[inner, Field(**_range(info))]]  # type: ignore[valid-type]  # made from values
+    if kind is str and info.pattern is not None:
+        return Annotated[str, Field(pattern=info.pattern)]
     if origin is Mapping:
         return dict[get_args(kind)]  # type: ignore[misc]  # made from values
     return _STRICT.get(kind, kind)
@@ -182,7 +183,13 @@ def _longest(param: Param) -> int | None:
 
 def _limits(param: Param, longest: int | None = None) -> dict[str, Any]:
     info = param.info
-    found = {"ge": info.least, "le": info.most, "gt": info.above, "max_length": info.longest or longest}
+    most = info.longest or longest
+    return {**({} if param.many else _range(info)), **({} if most is None else {"max_length": most})}
+
+
+def _range(info: Opt) -> dict[str, Any]:
+    """The range of a number, or of each number of a list."""
+    found = {"ge": info.least, "le": info.most, "gt": info.above}
     return {name: value for name, value in found.items() if value is not None}
 
 

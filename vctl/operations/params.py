@@ -28,6 +28,7 @@ _TYPES: Mapping[object, tuple[Any, Any, str, str]] = {
     float: ((float, int), bool, "a number", "write a number such as 1.5"),
     bool: (bool, (), "true or false", "write True or False"),
     Sequence[str]: (Sequence, (str, bytes), "a list of strings", 'write it as ["a", "b"]'),
+    Sequence[int]: (Sequence, (str, bytes), "a list of numbers", "write it as [16, 32]"),
     Mapping[str, str]: (Mapping, (), "an object", 'write it as {"NAME": "value"}'),
     type(None): (type(None), (), "null", "leave it out"),
 }
@@ -168,6 +169,9 @@ class Param:
         is_amount = float in self.kinds and str in self.kinds
         if value is self.default or is_amount or any(kind not in _TYPES for kind in self.kinds):
             return
+        if self.info.longest is not None and isinstance(value, Sequence) and len(value) > self.info.longest:
+            problem = f"{len(value)} are too many" if self.many else f"{len(value)} characters are too many"
+            raise spec.fields.refuse(param(self.name), problem, f"write at most {self.info.longest}")
         kind = next((kind for kind in self.kinds if _is(value, kind)), None)
         if kind is None:
             raise _refuse(value, self.kinds[0], param(self.name))
@@ -175,10 +179,13 @@ class Param:
             self._check_range(value)
         elif kind == Mapping[str, str]:
             self._check_texts(value)
-        elif kind == Sequence[str]:
+        elif kind == Sequence[str] or kind == Sequence[int]:
+            inside = get_args(kind)[0]
             for number, inner in enumerate(value):
-                if not isinstance(inner, str):
-                    raise _refuse(inner, str, f"{param(self.name)}[{number}]")
+                if not _is(inner, inside):
+                    raise _refuse(inner, inside, f"{param(self.name)}[{number}]")
+                if inside is int:
+                    self._check_range(inner)
 
     def _check_texts(self, value: Mapping[Any, Any]) -> None:
         if {*map(type, value), *map(type, value.values())} <= {str}:  # an environment has many

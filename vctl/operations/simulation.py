@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from vctl.ops.simulated import Model, Wanted
 
 ENVELOPE = ("api_version", "kind", "total")
-MOST_JOBS = 20_000
-"""The most jobs of a model that a server simulates, as other requests wait for it."""
+MOST_JOBS, MOST_NODES, MOST_RUNS = 20_000, 10_000, 50
+"""The most jobs and nodes that a server simulates, and the most policies and numbers of nodes of one request."""
+LONGEST_S = 30.0
+"""How long a server simulates, as other requests wait for it."""
 Moment = Annotated[
     float | None, Opt(least=0, most=9e9, help="Of the recorded history, in seconds since the epoch.")
 ]
@@ -51,12 +53,17 @@ def simulate(
     since: Moment = None,
     until: Moment = None,
     cluster: Annotated[str | None, Opt(help="Only the jobs of this cluster.")] = None,
-    policies: Annotated[Sequence[str], Opt(help="Policies to compare with the current one.")] = (),
-    nodes: Annotated[Sequence[int], Opt(help="Numbers of nodes to try.")] = (),
+    policies: Annotated[
+        Sequence[str], Opt(longest=MOST_RUNS, help="Policies to compare with the current one.")
+    ] = (),
+    nodes: Annotated[
+        Sequence[int], Opt(least=1, most=MOST_NODES, longest=MOST_RUNS, help="Numbers of nodes to try.")
+    ] = (),
     template: Annotated[str | None, Opt(help="Template of added or removed nodes.")] = None,
     node_resources: Annotated[Mapping[str, Any] | None, Opt(help="Trace: resources of each node.")] = None,
     limit_factor: Annotated[
-        float | None, Opt(help="Jobs without a time limit get this many times their run time.")
+        float | None,
+        Opt(above=0, most=1e6, help="Jobs without a time limit get this many times their run time."),
     ] = None,
 ) -> dict[str, Any]:
     """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
@@ -74,7 +81,12 @@ def simulate(
     wanted = ops.simulated.Wanted(
         trace=None
         if lines is None
-        else ops.simulate.trace_of(lines, "trace", per_node=ops.simulated.processors_of(each)),
+        else ops.simulate.trace_of(
+            lines,
+            "trace",
+            per_node=ops.simulated.processors_of(each),
+            size=spec.trace_size.Size(MOST_JOBS, MOST_NODES),
+        ),
         model=found,
         since_ns=None if since is None else int(since * 1e9),
         until_ns=None if until is None else int(until * 1e9),
@@ -85,7 +97,7 @@ def simulate(
         node_resources=each,
         limit_factor=limit_factor,
     )
-    data = ops.simulated.at(here.store.home, wanted)
+    data = ops.simulated.at(here.store.home, wanted, check=ops.simulated.within(LONGEST_S))
     return {"api_version": "vctl/v1", "kind": "SimulationRunList", **data, "total": len(data["items"])}
 
 

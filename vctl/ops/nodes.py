@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MOST_AT_ONCE = 100_000
+MOST_NUMBERED_AT_ONCE = 1 << 22
+"""The most CPUs and devices of the nodes that one request adds: each has a number, which takes memory."""
 NODE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
 
 
@@ -147,6 +149,13 @@ def add(
     if not 1 <= count <= MOST_AT_ONCE:
         raise spec.fields.refuse(
             param("count"), f"{count} is out of range", f"write a number from 1 to {MOST_AT_ONCE}"
+        )
+    numbered = count * sum(resources.get(name, 0) // SCALE for name in {CPU, *units})
+    if numbered > MOST_NUMBERED_AT_ONCE:
+        raise spec.fields.refuse(
+            param("count"),
+            f"these nodes have {numbered} CPUs and devices together, at most {MOST_NUMBERED_AT_ONCE} are accepted",
+            "add them in several steps",
         )
     if not any(resources.values()):
         raise spec.fields.refuse(

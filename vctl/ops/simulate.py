@@ -28,6 +28,7 @@ from vctl.spec.fields import did_you_mean, refuse, show
 from vctl.spec.quantities import resources_document
 from vctl.spec.queue_settings import parse_queue, queue_document
 from vctl.spec.trace_jsonl import read_jsonl
+from vctl.spec.trace_size import Size
 from vctl.spec.trace_swf import read_swf
 
 CURRENT = "current"
@@ -77,13 +78,16 @@ def read_trace(name: str, *, per_node: int | None = None) -> Workload:
         ) from None
 
 
-def trace_of(lines: Iterator[str], name: str, *, per_node: int | None = None) -> Workload:
-    """A trace from its lines."""
+def trace_of(
+    lines: Iterator[str], name: str, *, per_node: int | None = None,
+    size: Size | None = None,
+) -> Workload:  # fmt: skip
+    """A trace from its lines. ``size``: how large it may be."""
     first = next(lines, "")
     every = chain([first], lines)
     if first.lstrip().startswith("{"):
-        return read_jsonl(every, name)
-    return read_swf(every, name, per_node=per_node)
+        return read_jsonl(every, name, size)
+    return read_swf(every, name, size, per_node=per_node)
 
 
 @contextmanager
@@ -168,7 +172,7 @@ def trace_machine(
         if wanted is None:
             problem = "the trace does not say on how many nodes it ran"
             raise refuse(param("nodes"), problem, f"write {param('nodes')}=256")
-        ledger = equal_nodes(_sensible(wanted), each or workload.node or {CPU: SCALE})
+        ledger = equal_nodes(sensible(wanted), each or workload.node or {CPU: SCALE})
         for name in sorted({one.job.parent_id for one in workload.arrivals} - ledger.clusters.keys()):
             ledger.put_cluster(Cluster(name, PRIMARY, LOGICAL, ClusterSpec()))
         with_policy(ledger, dict(settings or {}))
@@ -186,7 +190,7 @@ def state_machine(base: Ledger, template: str | None) -> Callable[[int | None], 
             kinds = {node.template_id for node in ledger.nodes.values()}
             if template is not None and template not in kinds:
                 raise NotFound(f"there is no node of template {template}", fix=did_you_mean(template, kinds))
-            have = resized(ledger, _sensible(count), template)
+            have = resized(ledger, sensible(count), template)
             if have != count:
                 why = "clusters hold the other nodes" if have > count else "there is no node to copy"
                 raise refuse(
@@ -199,10 +203,11 @@ def state_machine(base: Ledger, template: str | None) -> Callable[[int | None], 
     return make
 
 
-def _sensible(count: int) -> int:
+def sensible(count: int) -> int:
+    """The number of nodes, which is refused if it is none that can be simulated."""
     if not 1 <= count <= MOST_NODES:
         raise refuse(
-            param("nodes"), f"{count} is not a number of nodes to simulate", f"write 1 to {MOST_NODES}"
+            param("nodes"), f"{show(count)} is not a number of nodes to simulate", f"write 1 to {MOST_NODES}"
         )
     return count
 
@@ -210,8 +215,13 @@ def _sensible(count: int) -> int:
 # ---- simulation ----
 
 
-def simulate(question: Question, progress: Progress | None = None) -> dict[str, Any]:
-    """Simulate the workload under each variant; every run has its differences to the first run."""
+def simulate(
+    question: Question, progress: Progress | None = None, check: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """Simulate the workload under each variant; every run has its differences to the first run.
+
+    ``check`` is called at every moment of the simulated time; it may raise.
+    """
     arrivals = question.workload.arrivals
     if not arrivals:
         if question.cluster_id is not None:
@@ -234,7 +244,7 @@ def simulate(question: Question, progress: Progress | None = None) -> dict[str, 
         }
         player = Player(ledger)
         report = _reporter(progress, variant.name, len(arrivals))
-        played = player.play(arrivals, progress=report)
+        played = player.play(arrivals, each=check, progress=report)
         judged = figures(played, _in_all(ledger, total), weights)
         base = base or judged
         runs.append(_document(variant, ledger, question.cluster_id, judged, base, played))

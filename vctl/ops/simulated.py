@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,18 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, SCALE, Amounts
 from vctl.core.values import fields, replace, value
 from vctl.core.wording import cluster_text, counted
-from vctl.errors import param
+from vctl.errors import BadSpec, param
 from vctl.ops import scope
 from vctl.ops import simulate as playing
 from vctl.scheduler.recall import recall
 from vctl.simulate.workload import Arrival, Workload, in_order
-from vctl.spec.fields import refuse
+from vctl.spec.fields import refuse, show
 from vctl.spec.ids import JOB_MARK
 from vctl.store import clusters, job_views, rows, settings
 from vctl.store.database import database_path
 from vctl.store.store import Store
+
+LEAST_LOAD, MOST_LOAD, MOST_SEED = 1e-4, 100, 2**63 - 1
 
 
 @value(frozen=True, slots=True)
@@ -34,11 +37,17 @@ class Model:
     def __post_init__(self) -> None:
         if not 1 <= self.jobs <= playing.MOST_MODEL_JOBS:
             raise refuse(
-                param("jobs"), f"{self.jobs} is not a number of jobs", f"write 1 to {playing.MOST_MODEL_JOBS}"
+                param("jobs"),
+                f"{show(self.jobs)} is not a number of jobs",
+                f"write 1 to {playing.MOST_MODEL_JOBS}",
             )
-        if not 0 < self.load <= 100:
+        if not LEAST_LOAD <= self.load <= MOST_LOAD:
             raise refuse(
-                param("load"), f"{self.load:g} is not a load", "write a part of the capacity, such as 0.9"
+                param("load"), f"{show(self.load)} is not a load", "write a part of the capacity, such as 0.9"
+            )
+        if not 0 <= self.seed <= MOST_SEED:
+            raise refuse(
+                param("seed"), f"{show(self.seed)} is out of range", f"write a number from 0 to {MOST_SEED}"
             )
 
 
@@ -61,9 +70,23 @@ class Wanted:
         if self.limit_factor is not None and not 0 < self.limit_factor <= 1e6:
             raise refuse(
                 param("limit_factor"),
-                f"{self.limit_factor:g} is not a factor",
+                f"{show(self.limit_factor)} is not a factor",
                 "write 2 for twice the run time",
             )
+
+
+def within(seconds: float) -> Callable[[], None]:
+    """Refuses the simulation when it is called after this time."""
+    give_up = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() > give_up:
+            raise BadSpec(
+                f"the simulation takes more than {seconds:g} s, and other requests wait for it",
+                fix="ask for fewer jobs, policies or nodes; or run `vctl simulate --trace` on a machine of your own",
+            )
+
+    return check
 
 
 def processors_of(each: Amounts | None) -> int | None:
@@ -76,19 +99,23 @@ def made(wanted: Wanted) -> Workload:
     work = wanted.trace
     if work is None:
         asked = wanted.model or Model()
-        work = playing.model(
-            asked.jobs, nodes=wanted.nodes[0] if wanted.nodes else 256, seed=asked.seed, load=asked.load
-        )
+        nodes = playing.sensible(wanted.nodes[0]) if wanted.nodes else 256
+        work = playing.model(asked.jobs, nodes=nodes, seed=asked.seed, load=asked.load)
     return playing.chosen(work, wanted.cluster, wanted.limit_factor)
 
 
-def at(home: Path, wanted: Wanted, progress: playing.Progress | None = None) -> dict[str, Any]:
+def at(
+    home: Path,
+    wanted: Wanted,
+    progress: playing.Progress | None = None,
+    check: Callable[[], None] | None = None,
+) -> dict[str, Any]:
     """Simulate the workload under the present settings and under each policy; with the differences to the first run.
 
-    ``home``: the state directory, which need not exist for a trace or a model.
+    ``home``: the state directory, which need not exist for a trace or a model. ``check`` is called all the time.
     """
     if wanted.trace is not None or wanted.model is not None:
-        return made_up(wanted, queue_now(home), progress)
+        return made_up(wanted, queue_now(home), progress, check)
     work, base = load(home, wanted)
     work = playing.chosen(work, wanted.cluster, wanted.limit_factor)
     return playing.simulate(
@@ -96,16 +123,22 @@ def at(home: Path, wanted: Wanted, progress: playing.Progress | None = None) -> 
             work, playing.state_machine(base, wanted.template), _variants(wanted), wanted.cluster
         ),
         progress,
+        check,
     )
 
 
 def made_up(
-    wanted: Wanted, settings: Mapping[str, object], progress: playing.Progress | None = None
+    wanted: Wanted,
+    settings: Mapping[str, object],
+    progress: playing.Progress | None = None,
+    check: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Simulate a trace or a model on a machine of equal nodes; ``settings`` are the present queue settings."""
     work = made(wanted)
     machine = playing.trace_machine(work, wanted.node_resources, settings)
-    return playing.simulate(playing.Question(work, machine, _variants(wanted), wanted.cluster), progress)
+    return playing.simulate(
+        playing.Question(work, machine, _variants(wanted), wanted.cluster), progress, check
+    )
 
 
 def _variants(wanted: Wanted) -> list[playing.Variant]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         selectors,
         source,
         text,
+        trace_size,
         tree_file,
     )
 

@@ -22,16 +22,19 @@ from vctl.spec.fields import as_count, as_mapping, as_text, child, did_you_mean,
 from vctl.spec.ids import resolve_cluster_id
 from vctl.spec.quantities import parse_duration, parse_resources
 from vctl.spec.source import one_of_each
+from vctl.spec.trace_size import Size
 
 KNOWN = ("at", "run", "nodes", "resources", "policy", "limit", "priority", "user", "cluster", "name")
-MOST_PIECES = 1_000_000
 MOST_PRIORITY = 2**31 - 1
 
 
-def read_jsonl(lines: Iterable[str], name: str, *, units: frozenset[str] = DEFAULT_UNITS) -> Workload:
+def read_jsonl(
+    lines: Iterable[str], name: str, size: Size | None = None, *, units: frozenset[str] = DEFAULT_UNITS
+) -> Workload:
     """Read jobs; the error about a bad line names the file, the line, the field and the fix."""
+    size = size or Size()
     arrivals = [
-        _arrival(_parsed(line, f"{name}:{number}"), f"{name}:{number}", number, units)
+        _arrival(_parsed(line, f"{name}:{number}"), f"{name}:{number}", number, units, size)
         for number, line in enumerate(lines, 1)
         if line.strip()
     ]
@@ -61,11 +64,14 @@ def _parsed(line: str, where: str) -> Mapping[str, object]:
     return job
 
 
-def _arrival(job: Mapping[str, object], where: str, number: int, units: frozenset[str]) -> Arrival:
+def _arrival(
+    job: Mapping[str, object], where: str, number: int, units: frozenset[str], size: Size
+) -> Arrival:
     def at(field: str) -> str:
         return f"{where}: {field}"
 
-    pieces = as_count(job.get("nodes", 1), at("nodes"), "a number of nodes", most=MOST_PIECES)
+    size.add_job(where)
+    pieces = as_count(job.get("nodes", 1), at("nodes"), "a number of nodes", most=size.most_nodes)
     if not pieces:
         raise refuse(at("nodes"), "0 nodes run nothing", "write 1 or more")
     each = parse_resources(job["resources"], at("resources"), units) if "resources" in job else {CPU: SCALE}
@@ -77,11 +83,12 @@ def _arrival(job: Mapping[str, object], where: str, number: int, units: frozense
         raise refuse(
             at("priority"), f"a whole number is expected, not {show(priority)}", "write a number such as 10"
         )
-    limit = job.get("limit")
+    limit, shape = job.get("limit"), shape_name(pieces, each, policy)
+    size.add_shape(shape, pieces, at("nodes"))
     pending = PendingJob(
         number, as_text(job.get("name", f"job-{number}"), at("name"), "a name"),
         resolve_cluster_id(as_text(job.get("cluster", "primary"), at("cluster"), "a cluster"), at("cluster")),
-        shape_name(pieces, each, policy), rigid(pieces, each, policy), {}, priority,
+        shape, rigid(pieces, each, policy), {}, priority,
         user=as_text(job.get("user", ""), at("user"), "a user"),
         submitted_at_ns=_moment(job["at"], at("at")),
         time_limit_ns=None if limit is None else int(parse_duration(limit, at("limit"), positive=True) * SECOND),

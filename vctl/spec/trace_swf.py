@@ -14,6 +14,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.resources import CPU, SCALE
 from vctl.simulate.workload import SECOND, Arrival, Workload, in_order
 from vctl.spec.fields import refuse, show
+from vctl.spec.trace_size import Size
 
 FIELDS = (
     "job number", "submit time", "wait time", "run time", "allocated processors", "average CPU time", "used memory",
@@ -39,13 +40,15 @@ class _Machine:
         return max(1, self.processors // self.nodes)
 
 
-def read_swf(lines: Iterable[str], name: str, *, per_node: int | None = None) -> Workload:
+def read_swf(
+    lines: Iterable[str], name: str, size: Size | None = None, *, per_node: int | None = None
+) -> Workload:
     """Read a log. A job with more processors than a node gets full nodes, and a part of one for the rest.
 
     ``per_node``: processors per node; None means as in the header. Left out and counted in the notes are
     jobs that never ran, jobs without a size, and lines that describe a part of a job.
     """
-    machine = _Machine()
+    machine, size = _Machine(), size or Size()
     records: list[list[float]] = []
     skipped = {"never ran": 0, "are parts of another line": 0, "have no size": 0}
     for number, line in enumerate(lines, 1):
@@ -61,12 +64,16 @@ def read_swf(lines: Iterable[str], name: str, *, per_node: int | None = None) ->
             elif max(record[REQUESTED], record[ALLOCATED]) <= 0:
                 skipped["have no size"] += 1
             else:
+                size.add_job(f"{name}:{number}")
                 records.append(record)
     each = per_node or machine.per_node
-    arrivals = in_order(_arrival(record, each) for record in records)
     nodes = machine.nodes
     if nodes is None and machine.processors is not None:
         nodes = -(-machine.processors // each)
+    size.check_machine(nodes or 1, each, name)
+    for processors in sorted({_processors(record) for record in records}):
+        size.add_shape(processors, -(-processors // each), f"{name}: {FIELDS[REQUESTED]}")
+    arrivals = in_order(_arrival(record, each) for record in records)
     notes = tuple(f"{count} jobs of {name} {what}" for what, count in skipped.items() if count)
     return Workload(name, arrivals, notes, nodes, {CPU: each * SCALE})
 
@@ -110,9 +117,13 @@ def _record(text: str, where: str) -> list[float]:
     return record
 
 
+def _processors(record: list[float]) -> int:
+    return max(1, int(record[REQUESTED] if record[REQUESTED] > 0 else record[ALLOCATED]))
+
+
 def _arrival(record: list[float], per_node: int) -> Arrival:
     number = int(record[0])
-    processors = int(record[REQUESTED] if record[REQUESTED] > 0 else record[ALLOCATED])
+    processors = _processors(record)
     job = PendingJob(
         number, f"job-{number}", PRIMARY, f"{processors}p", _spec(processors, per_node), {},
         user="" if record[USER] < 0 else f"user-{int(record[USER])}",
