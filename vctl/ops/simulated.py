@@ -26,6 +26,10 @@ from vctl.store.store import Store
 LEAST_LOAD, MOST_LOAD, MOST_SEED = 1e-4, 100, 2**63 - 1
 
 
+def _number(given: float) -> str:
+    return f"{given:g}" if abs(given) < 1e15 else show(given)  # "g" fails for a whole number of 400 digits
+
+
 @value(frozen=True, slots=True)
 class Model:
     """A workload of the Lublin-Feitelson model."""
@@ -43,7 +47,9 @@ class Model:
             )
         if not LEAST_LOAD <= self.load <= MOST_LOAD:
             raise refuse(
-                param("load"), f"{show(self.load)} is not a load", "write a part of the capacity, such as 0.9"
+                param("load"),
+                f"{_number(self.load)} is not a load",
+                "write a part of the capacity, such as 0.9",
             )
         if not 0 <= self.seed <= MOST_SEED:
             raise refuse(
@@ -70,7 +76,7 @@ class Wanted:
         if self.limit_factor is not None and not 0 < self.limit_factor <= 1e6:
             raise refuse(
                 param("limit_factor"),
-                f"{show(self.limit_factor)} is not a factor",
+                f"{_number(self.limit_factor)} is not a factor",
                 "write 2 for twice the run time",
             )
 
