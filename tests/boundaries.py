@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from vctl.store.files import Tables
+
 WRITES = re.compile(
     r"\s*(BEGIN IMMEDIATE|COMMIT|INSERT|UPDATE|DELETE|REPLACE|CREATE|ALTER|DROP)\b", re.IGNORECASE
 )
@@ -63,6 +65,10 @@ class Counted(sqlite3.Connection):
         return self._around(super().executemany, sql, *values)
 
 
+class CountedTables(Counted, Tables):
+    """The connection of a store, counted."""
+
+
 def _counted(do: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         _passed(f"before {name}")
@@ -82,7 +88,8 @@ def watched(passed: Callable[[str], None]) -> Iterator[None]:
     send = socket.socket.send
 
     def counting(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        return connect(*args, **{"factory": Counted, **kwargs})
+        factory = CountedTables if kwargs.get("factory") is Tables else Counted
+        return connect(*args, **{**kwargs, "factory": factory})
 
     sqlite3.connect = counting  # type: ignore[assignment]
     for where, name, do in kept:
