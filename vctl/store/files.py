@@ -245,27 +245,31 @@ def check(home: Path) -> Identity:
     open, and puts back what it has committed as soon as it notices.
     """
     path = f"{home}/{TABLES}"
-    tables, wal, shm = (info and (info.st_dev, info.st_ino) for info in ownership.check(home))
+    infos = ownership.check(home)
+    tables, wal, shm = (info and (info.st_dev, info.st_ino) for info in infos)
     try:
         marked = announced(home)[1]
     except (OSError, ValueError):
         marked = []
     is_other = bool(marked) and tables is not None and _text(tables) != marked[0]
-    name = (
-        TABLES
-        if is_other or (tables is None and (wal or shm))
-        else f"{TABLES}-wal"
-        if shm and not wal
-        else None
-    )
-    if name is not None and check_left(home, f"{home}/{name} was removed or replaced", wait_s=_LEAVES_S):
+    missing = None
+    if is_other or (tables is None and (wal or shm)):
+        missing = path
+    elif shm and not wal:
+        missing = f"{path}-wal"
+    if missing and check_left(home, f"{missing} was removed or replaced", wait_s=_LEAVES_S):
         return check(home)
-    if is_other and wal is not None and _text(wal) == marked[-1]:
+    if is_other and _text(wal) == marked[-1] and _came_later(*infos[:2]):
         raise Gone(
             f"{path} was replaced, and {path}-wal belongs to the database that was there before",
             fix=f"put that database back; or remove {path}-wal and {path}-shm, and with them its last changes",
         )
     return tables
+
+
+def _came_later(tables: os.stat_result | None, wal: os.stat_result | None) -> bool:
+    """Whether the tables came here after the last change of the WAL; in a copy of a directory they did not."""
+    return tables is not None and wal is not None and tables.st_ctime_ns > wal.st_ctime_ns
 
 
 def check_left(home: Path, what: str, *, wait_s: float = 0.0) -> bool:
