@@ -116,7 +116,8 @@ def decide(
     cleared = tuple((queue.parent_id, shape) for queue in queues.values() for shape in sorted(queue.emptied))
     return Plan(
         starts, tuple(waits), cleared, tuple(round_.starts), tuple(round_.waits),
-        preempts=tuple(preemptor.found), lapsed=tuple(preemptor.lapsed), unsearched=preemptor.unsearched,
+        preempts=tuple(preemptor.found), lapsed=tuple(preemptor.lapsed),
+        unsearched=preemptor.unsearched or shared.frees,
         tasks_deferred=round_.deferred, trial=trial if trial.starts else None,
     )  # fmt: skip
 

@@ -112,15 +112,16 @@ class QueueScan:
             return None
         binding = self._table.binding(job)
         outer = self.shared.binding(job)
+        mine = own or self.shared.of(job)
         kept_off = [*binding, *(shared.reservation for shared in outer)]
-        if kept_off and own is None and sub_queue.is_blocked_by(kept_off):
-            self._pass_reserved(job, sub_queue, rest, kept_off, beyond=bool(outer))
+        if kept_off and mine is None and sub_queue.is_blocked_by(kept_off):
+            self._pass_reserved(job, sub_queue, rest, binding, outer)
             return None
         is_held, self._held = self._held == job.job_id, None
         with self.preemptor.holds.lifted(reach):
             start, found = None, None
             if not is_held:
-                start, found = self._try(job, shape, binding, outer)
+                start, found = self._try_due(job, shape, binding, outer, mine)
                 start = start or self._start_reserved(job, due)
             if start is None and (is_held or self._may_loosen()):
                 if not (is_held or self._goes_first):
@@ -130,7 +131,7 @@ class QueueScan:
                         (self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest),
                     )
                     return None
-                start, found = self._try(job, shape, binding, outer, loose=True)
+                start, found = self._try_due(job, shape, binding, outer, mine, loose=True)
             if start is not None:
                 self._count(start)
         if start is not None:
@@ -138,12 +139,17 @@ class QueueScan:
         elif found is None:
             sub_queue.blocked_by = tuple(kept_off)
             self.preemptor.lapse(job)
-            self._pass_reserved(job, sub_queue, rest, kept_off, beyond=bool(outer))
+            self._pass_reserved(job, sub_queue, rest, binding, outer)
         else:
             verdict = self._verdict(job, found, reach)
             shape.judge(verdict)
             self._pass_blocked(job, sub_queue, rest, verdict)
         return start
+
+    @property
+    def _reserved(self) -> set[int]:
+        """The jobs of the queue that have a reservation: they are tried even if all jobs like them are passed."""
+        return self._table.reserved.keys() | (self.shared.holders() & self.queue.jobs.keys())
 
     def _start_reserved(self, job: PendingJob, due: Reservation | None) -> Start | None:
         """Start a job in the place whose reserved start has come, or that a preemption has freed for it."""
@@ -183,16 +189,18 @@ class QueueScan:
         sub_queue: SubQueue,
         rest: Candidates,
         binding: list[Reservation],
-        *,
-        beyond: bool,
+        outer: list[Shared],
     ) -> None:
-        """Pass a job for which reservations leave too little free. ``beyond``: shared ones are among them."""
-        if beyond:
-            rest.shorter_than(job, self._table.reserved)  # a longer job meets the same reservations
-        names = ", ".join(one.submission_id for one in binding)
+        """Pass a job for which reservations leave too little free. ``outer``: the shared ones."""
+        if outer:
+            rest.shorter_than(job, self._reserved)  # a longer job meets the same reservations
+        names = ", ".join(
+            one.submission_id for one in (*binding, *(shared.reservation for shared in outer))
+        )
         text = f"its start would take resources that are reserved for {names}"
-        self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=beyond)
-        self.shared.note_passed(self.queue, self._table, job)
+        self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=bool(outer))
+        self.shared.note_kept_off(outer)
+        self.shared.consider(self.queue, self._table, job)
 
     def _pass(
         self,
@@ -218,11 +226,9 @@ class QueueScan:
             self._pass_settled()
         if self.policy.discipline == BACKFILL and table.heads >= self.policy.backfill_depth and not more:
             if reason == jb.HEAD_OF_LINE:
-                rest.shorter_than(
-                    job, table.reserved
-                )  # a longer job meets the same reservations, and maybe more
+                rest.shorter_than(job, self._reserved)  # a longer job meets the same reservations, maybe more
             else:
-                rest.only(job, table.reserved)
+                rest.only(job, self._reserved)
             more = True
         if more or self.policy.discipline == BACKFILL:
             self._push(sub_queue, rest)  # the next job of the sub-queue may be a head, too
@@ -305,6 +311,29 @@ class QueueScan:
         if isinstance(found, Start):
             return found, None
         return None, self._lack(job, shape, loose=loose) if outer or binding else found
+
+    def _try_due(
+        self,
+        job: PendingJob,
+        shape: SchedulingClass,
+        binding: list[Reservation],
+        outer: list[Shared],
+        mine: Reservation | None,
+        *,
+        loose: bool = False,
+    ) -> tuple[Start | None, Unplaced | None]:
+        """Like ``_try``. A job whose own reserved start has come then ignores the reservations behind its own.
+
+        It starts later than reserved, for whatever reason, so it may end after the start of those behind. If it
+        left them alone, and their jobs left its reservation alone, both would wait for ever.
+        """
+        start, found = self._try(job, shape, binding, outer, loose=loose)
+        if start is None and found is None and mine is not None and mine.is_due(self.now_ns):
+            ahead = [one for one in binding if one.precedes(mine)]
+            above = [shared for shared in outer if shared.reservation.precedes(mine)]
+            if len(ahead) + len(above) < len(binding) + len(outer):
+                return self._try(job, shape, ahead, above, loose=loose)
+        return start, found
 
     def _start(
         self,

@@ -47,6 +47,10 @@ class Reservation:
         """Whether its start has come."""
         return self.start_ns is not None and self.start_ns <= now_ns
 
+    def precedes(self, other: Reservation) -> bool:
+        """Whether its start comes first, by job id if both start together; one without a known start is first."""
+        return (self.start_ns or 0, self.job_id) < (other.start_ns or 0, other.job_id)
+
     def binds(self, end_ns: int | None) -> bool:
         """Whether a job that runs from now to ``end_ns`` (None: for ever) may run at the reserved start."""
         return self.start_ns is None or end_ns is None or end_ns > self.start_ns

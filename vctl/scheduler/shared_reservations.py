@@ -77,6 +77,12 @@ class SharedReservations:
         self._before: dict[tuple[str, str], Shared] = {}
         """(Fair cluster, sibling) -> its last reservation, if no capacity came free since that was found."""
         self._reserved: dict[int, Shared] = {}
+        self._fresh: set[int] = set()
+        """The jobs that got their reservation in this round."""
+        self._kept_off: dict[int, Shared] = {}
+        """The reservations that have kept a job from starting in this round."""
+        self.frees = False
+        """Whether one of these is gone or starts later now, so that a next round should follow at once."""
         self._availability: dict[tuple[str, frozenset[str]], Availability] = {}
         self._above: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, tuple[str, str | None]] = {}
@@ -90,16 +96,30 @@ class SharedReservations:
                 else:
                     self._take_over(queue.jobs[job_id], shared, grown)
 
+    def of(self, job: PendingJob) -> Reservation | None:
+        """The reservation of a job."""
+        for shared in self._all():
+            if shared.reservation.job_id == job.job_id:
+                return shared.reservation
+        return None
+
+    def holders(self) -> set[int]:
+        """The jobs that have a reservation."""
+        return {shared.reservation.job_id for shared in self._all()}
+
+    def _all(self) -> list[Shared]:
+        fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
+        return [*fair, *self._reserved.values()]
+
     def binding(self, job: PendingJob) -> list[Shared]:
         """The reservations that a job must leave alone when it starts now."""
-        fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
-        if not fair and not self._reserved:
+        if not (shareds := self._all()):
             return []
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
         above = self._upward(job.parent_id)
         return [
             shared
-            for shared in (*fair, *self._reserved.values())
+            for shared in shareds
             if shared.reservation.job_id != job.job_id
             and shared.scope in above
             and shared.reservation.binds(end_ns)
@@ -164,9 +184,15 @@ class SharedReservations:
         if fair is not None:  # in a fair cluster the turn decides, not the time of waiting
             self.note_passed(queue, table, job)
             return
-        if table.reserved.get(job.job_id) is not None:
-            return
+        reserved = self._reserved.get(job.job_id)
+        has_own = table.reserved.get(job.job_id) is not None
+        if reserved is not None:
+            if not has_own and not reserved.reservation.is_due(self.now_ns) and self._may_grow(job):
+                return
+            del self._reserved[job.job_id]
         starves = table.starves(job)
+        if has_own:
+            return
         if policy.discipline == BEST_EFFORT:
             if table.heads != 1 or not starves:
                 return
@@ -174,15 +200,17 @@ class SharedReservations:
             return
         if level == queue.parent_id and not self._has_elastic(level):
             return  # nobody else holds what comes free here
-        reserved = self._reserved.pop(job.job_id, None)
-        if reserved is not None and not reserved.reservation.is_due(self.now_ns) and self._may_grow(job):
-            self._reserved[job.job_id] = reserved
-            return
         found = self._reserve(job, level, level, endless=starves)
         if found is not None and policy.discipline == BEST_EFFORT:  # it binds every job
             found = replace(found, reservation=replace(found.reservation, start_ns=None, end_ns=None))
         if found is not None:
             self._reserved[job.job_id] = found
+            self._fresh.add(job.job_id)
+
+    def note_kept_off(self, binding: Iterable[Shared]) -> None:
+        """Note reservations that keep a job from starting."""
+        for shared in binding:
+            self._kept_off.setdefault(shared.reservation.job_id, shared)
 
     def _take_over(self, job: PendingJob, shared: Shared, grown: Collection[str]) -> None:
         """Take over a reservation of the last round in a fair cluster.
@@ -222,7 +250,19 @@ class SharedReservations:
         return chain[at - 1] if at else f"user {job.user}"
 
     def finish(self, queues: Iterable[Queue]) -> None:
-        """Hand the reservations over to the queues for the next round."""
+        """Hand the reservations over to the queues for the next round.
+
+        A reservation whose start came before this round is dropped: its job was not tried, or has no other.
+        """
+        for job_id, shared in list(self._reserved.items()):
+            if job_id not in self._fresh and shared.reservation.is_due(self.now_ns):
+                del self._reserved[job_id]
+        still = {shared.reservation.job_id: shared.reservation for shared in self._all()}
+        self.frees = any(
+            (now := still.get(job_id)) is None
+            or (now != shared.reservation and not now.is_due(self.now_ns))
+            for job_id, shared in self._kept_off.items()
+        )
         reserved = self._reserved | {shared.reservation.job_id: shared for shared in self._before.values()}
         for siblings in self._fair.values():
             for number, shared in enumerate(siblings.values()):
@@ -252,8 +292,7 @@ class SharedReservations:
         if not self._may_grow(job):
             return None
         own = frozenset(self._upward(job.parent_id))
-        fair = [shared for siblings in self._fair.values() for shared in siblings.values()]
-        others = [shared.reservation for shared in (*fair, *self._reserved.values()) if shared.level == level]
+        others = [shared.reservation for shared in self._all() if shared.level == level]
         others = [reservation for reservation in others if reservation.job_id != job.job_id]
         found = reserve(self.ledger, job, self._profile(level, own), others, endless=endless, level=level)
         return None if found is None else Shared(found, level, scope, own)
