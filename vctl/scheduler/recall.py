@@ -57,11 +57,14 @@ of one loan (the lender's virtual node gets smaller, then those of the clusters 
 
 
 def has_loosened(ledger: Ledger, top_id: str, grown: Collection[str]) -> bool:
-    """Whether something came free in a cluster below a cluster that has borrowed, or lends."""
-    if not grown:
+    """Whether something came free in a cluster or below it, and clusters below it have borrowed, or lend.
+
+    What they have idle and what came free may be enough together, though neither is alone.
+    """
+    if not any(one == top_id or is_below(ledger, one, top_id) for one in grown):
         return False
-    found = {lease.borrower_id for lease in ledger.leases.values() if lease.borrower_id in grown}
-    return any(is_below(ledger, one, top_id) for one in found | ledger.lenders.intersection(grown))
+    holders = {lease.borrower_id for lease in ledger.leases.values()} | ledger.lenders
+    return any(is_below(ledger, one, top_id) for one in holders)
 
 
 def is_loose(ledger: Ledger) -> bool:
