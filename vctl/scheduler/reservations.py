@@ -48,8 +48,12 @@ class Reservation:
         return self.start_ns is not None and self.start_ns <= now_ns
 
     def precedes(self, other: Reservation) -> bool:
-        """Whether its start comes first, by job id if both start together; one without a known start is first."""
-        return (self.start_ns or 0, self.job_id) < (other.start_ns or 0, other.job_id)
+        """Whether its start comes first, by job id if both start together; one without a known start is last."""
+        return self._rank < other._rank
+
+    @property
+    def _rank(self) -> tuple[int, int]:
+        return (FOR_EVER if self.start_ns is None else self.start_ns, self.job_id)
 
     def binds(self, end_ns: int | None) -> bool:
         """Whether a job that runs from now to ``end_ns`` (None: for ever) may run at the reserved start."""

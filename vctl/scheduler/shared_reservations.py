@@ -52,6 +52,13 @@ class Shared:
     """The parent of the job and all clusters above it."""
     is_turn: bool = False
     """Whether it belongs to the sibling whose turn it is."""
+    found: Reservation | None = None
+    """Of a starved job: the reservation with the times for which it was found. ``reservation`` has none."""
+
+    @property
+    def timed(self) -> Reservation:
+        """The reservation with its times: they order it among the others, whose jobs it binds only by them."""
+        return self.found or self.reservation
 
 
 class SharedReservations:
@@ -100,7 +107,7 @@ class SharedReservations:
         """The reservation of a job."""
         for shared in self._all():
             if shared.reservation.job_id == job.job_id:
-                return shared.reservation
+                return shared.timed
         return None
 
     def holders(self) -> set[int]:
@@ -112,9 +119,17 @@ class SharedReservations:
         return [*fair, *self._reserved.values()]
 
     def binding(self, job: PendingJob) -> list[Shared]:
-        """The reservations that a job must leave alone when it starts now."""
+        """The reservations that a job must leave alone when it starts now.
+
+        That of a starved job may have been found behind others. Their jobs need not wait until it has started.
+        """
         if not (shareds := self._all()):
             return []
+        if any(shared.found for shared in shareds) and self.of(job) is not None:
+            shareds = [
+                shared if shared.found is None else replace(shared, reservation=shared.found)
+                for shared in shareds
+            ]
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
         above = self._upward(job.parent_id)
         return [
@@ -187,7 +202,7 @@ class SharedReservations:
         reserved = self._reserved.get(job.job_id)
         has_own = table.reserved.get(job.job_id) is not None
         if reserved is not None:
-            if not has_own and not reserved.reservation.is_due(self.now_ns) and self._may_grow(job):
+            if not has_own and not reserved.timed.is_due(self.now_ns) and self._may_grow(job):
                 return
             del self._reserved[job.job_id]
         starves = table.starves(job)
@@ -202,7 +217,8 @@ class SharedReservations:
             return  # nobody else holds what comes free here
         found = self._reserve(job, level, level, endless=starves)
         if found is not None and policy.discipline == BEST_EFFORT:  # it binds every job
-            found = replace(found, reservation=replace(found.reservation, start_ns=None, end_ns=None))
+            timed = found.reservation
+            found = replace(found, reservation=replace(timed, start_ns=None, end_ns=None), found=timed)
         if found is not None:
             self._reserved[job.job_id] = found
             self._fresh.add(job.job_id)
@@ -255,12 +271,11 @@ class SharedReservations:
         A reservation whose start came before this round is dropped: its job was not tried, or has no other.
         """
         for job_id, shared in list(self._reserved.items()):
-            if job_id not in self._fresh and shared.reservation.is_due(self.now_ns):
+            if job_id not in self._fresh and shared.timed.is_due(self.now_ns):
                 del self._reserved[job_id]
-        still = {shared.reservation.job_id: shared.reservation for shared in self._all()}
+        still = {shared.reservation.job_id: shared.timed for shared in self._all()}
         self.frees = any(
-            (now := still.get(job_id)) is None
-            or (now != shared.reservation and not now.is_due(self.now_ns))
+            (now := still.get(job_id)) is None or (now != shared.timed and not now.is_due(self.now_ns))
             for job_id, shared in self._kept_off.items()
         )
         reserved = self._reserved | {shared.reservation.job_id: shared for shared in self._before.values()}
