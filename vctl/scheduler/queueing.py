@@ -178,6 +178,7 @@ class Queue:
             return
         self.policy = policy
         self.planned = None
+        self.shared.clear()
         self._file_anew()
 
     def follow(self, places: Mapping[int, int]) -> None:

@@ -249,6 +249,14 @@ class SharedReservations:
         if fair is None or (queue.policy.discipline == BACKFILL and table.reserved):
             return
         siblings, sibling = self._fair.setdefault(fair, {}), self._sibling(fair, job)
+        held = siblings.get(sibling)
+        if (
+            held is not None
+            and held.reservation.job_id != job.job_id
+            and held.reservation.job_id in queue.jobs
+            and table.stopped_by is job
+        ):
+            del siblings[sibling]  # its job comes behind this one now, which must start first
         if sibling in siblings or len(siblings) >= MOST_SIBLINGS:
             return
         shared = self._before.pop((fair, sibling), None)
