@@ -32,7 +32,7 @@ from vctl.scheduler.cycle import decide
 from vctl.scheduler.plan import Start
 from vctl.scheduler.queueing import Queue
 from vctl.simulate.borrowing import equal_nodes
-from vctl.simulate.play import Player
+from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival, rigid
 
 pytestmark = spec("8.disciplines")
@@ -43,7 +43,6 @@ BACK = QueuePolicy(discipline=BACKFILL)
 
 class Watched(Player):
     """Plays jobs, and finds moments in which nothing runs although a scheduler without a past starts something."""
-
 
     def round(self) -> list[Start]:
         started = super().round()
@@ -115,15 +114,17 @@ def play(seed: int, *, mixed: bool) -> None:
     assert [one.arrival.job.submission_id for one in played if one.start_ns is None] == []
 
 
-@pytest.mark.parametrize("mixed", [False, True], ids=["backfill", "mixed"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    ("seed", "mixed"),
+    [*((seed, False) for seed in range(12)), *((seed, True) for seed in (2, 28, 59, 85, 86, 92, 97, 103))],
+)
 def test_on_an_idle_machine_something_that_fits_starts(seed: int, mixed: bool) -> None:
     play(seed, mixed=mixed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mixed", [False, True], ids=["backfill", "mixed"])
-@pytest.mark.parametrize("seed", range(12, 300))
+@pytest.mark.parametrize("seed", range(300))
 def test_on_an_idle_machine_something_that_fits_starts_in_many_trees(seed: int, mixed: bool) -> None:
     play(seed, mixed=mixed)
 
@@ -139,14 +140,15 @@ def test_a_backlog_of_four_siblings_with_backfill_never_lets_the_machine_stand_s
     jobs = workload(dice, "abcd", 4, 120)
     played = player.play(jobs)
     assert all(one.reason != jb.INFEASIBLE for one in played)
-    spans = sorted((one.start_ns or 0, one.end_ns or 0) for one in played if one.start_ns is not None)
-    assert len(spans) == len(jobs)
-    idle, until = 0, spans[0][0]
-    for start, end in spans:
-        if start > until and any(
-            one.arrival.job.submitted_at_ns < start <= (one.start_ns or 0) for one in played
-        ):
-            waits = [one.arrival.job.submitted_at_ns for one in played if (one.start_ns or 0) >= start]
-            idle += max(0, start - max(until, min(waits)))
-        until = max(until, end)
-    assert idle == 0
+    assert all(one.start_ns is not None for one in played)
+    assert standstill(played) == 0
+
+
+def standstill(played: Sequence[Played]) -> int:
+    """How long nothing ran while a job waited, in ns."""
+    idle, over = 0, 0
+    for start, end in sorted((one.start_ns or 0, one.end_ns or 0) for one in played):
+        waiting = [one.arrival.job.submitted_at_ns for one in played if (one.start_ns or 0) >= start]
+        idle += max(0, start - max(over, min(waiting)))
+        over = max(over, end)
+    return idle

@@ -7,7 +7,7 @@ import pytest
 from tests.scheduler.trace import Given, Trace
 from tests.specification import spec
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
-from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR, SECOND, QueuePolicy
+from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR, SECOND, STRICT, QueuePolicy
 from vctl.core.resources import CPU, SCALE
 from vctl.core.values import replace
 
@@ -173,3 +173,32 @@ def test_whose_turn_it_was_keeps_it_when_another_sibling_falls_behind_it() -> No
     count = {name: sum(one.startswith(name) for one in trace.started) for name in "ab"}
     assert abs(count["a"] - count["b"]) <= 2
     assert min(count.values()) >= 10
+
+
+def test_what_comes_free_is_enough_together_with_idle_loans() -> None:
+    """Spec 9: half of the node is idle in a sibling; a job of the level ends on the other half."""
+    trace = Trace(1, 8, BACK)
+    elastic(trace, "a", BACK)
+    elastic(trace, "b", BACK)
+    jobs = [
+        Given("above", 4, 20),
+        Given("loan", 4, 10, cluster="a"),
+        Given("whole", 8, 10, at=5, cluster="b", limit=10),
+    ]
+    trace.play(jobs, until=100)
+    assert trace.started["whole"] == 20
+
+
+def test_in_a_strict_queue_the_turn_goes_to_the_job_that_must_start_first() -> None:
+    """Spec 8: who has arrived later with a higher priority is ahead of the job whose turn it was."""
+    trace = Trace(2, 1, QueuePolicy(FAIR))
+    for name in "ab":
+        elastic(trace, name, QueuePolicy(discipline=STRICT))
+    jobs = [
+        Given("b-0", 1, 10, cluster="b", limit=10),
+        Given("b-1", 1, 20, cluster="b", limit=20),
+        Given("turn", 1, 50, nodes=2, at=1, cluster="a", limit=50),
+        Given("ahead", 1, 50, nodes=2, at=2, cluster="a", limit=50, priority=1),
+    ]
+    trace.play(jobs, until=500)
+    assert (trace.started["ahead"], trace.started["turn"]) == (20, 70)

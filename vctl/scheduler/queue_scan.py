@@ -194,9 +194,7 @@ class QueueScan:
         """Pass a job for which reservations leave too little free. ``outer``: the shared ones."""
         if outer:
             rest.shorter_than(job, self._reserved)  # a longer job meets the same reservations
-        names = ", ".join(
-            one.submission_id for one in (*binding, *(shared.reservation for shared in outer))
-        )
+        names = ", ".join(one.submission_id for one in (*binding, *(shared.reservation for shared in outer)))
         text = f"its start would take resources that are reserved for {names}"
         self._pass(job, sub_queue, rest, jb.HEAD_OF_LINE, text, more=bool(outer))
         self.shared.note_kept_off(outer)

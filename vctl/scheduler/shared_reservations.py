@@ -52,13 +52,12 @@ class Shared:
     """The parent of the job and all clusters above it."""
     is_turn: bool = False
     """Whether it belongs to the sibling whose turn it is."""
-    found: Reservation | None = None
-    """Of a starved job: the reservation with the times for which it was found. ``reservation`` has none."""
+    behind: frozenset[tuple[int, int | None]] = frozenset()
+    """The reservations beside which it was found: (job id, start)."""
 
-    @property
-    def timed(self) -> Reservation:
-        """The reservation with its times: they order it among the others, whose jobs it binds only by them."""
-        return self.found or self.reservation
+    def waits_for(self, other: Reservation) -> bool:
+        """Whether it has no known start, and was found behind another reservation: it does not bind its job."""
+        return self.reservation.start_ns is None and (other.job_id, other.start_ns) in self.behind
 
 
 class SharedReservations:
@@ -107,7 +106,7 @@ class SharedReservations:
         """The reservation of a job."""
         for shared in self._all():
             if shared.reservation.job_id == job.job_id:
-                return shared.timed
+                return shared.reservation
         return None
 
     def holders(self) -> set[int]:
@@ -119,17 +118,10 @@ class SharedReservations:
         return [*fair, *self._reserved.values()]
 
     def binding(self, job: PendingJob) -> list[Shared]:
-        """The reservations that a job must leave alone when it starts now.
-
-        That of a starved job may have been found behind others. Their jobs need not wait until it has started.
-        """
+        """The reservations that a job must leave alone when it starts now."""
         if not (shareds := self._all()):
             return []
-        if any(shared.found for shared in shareds) and self.of(job) is not None:
-            shareds = [
-                shared if shared.found is None else replace(shared, reservation=shared.found)
-                for shared in shareds
-            ]
+        mine = self.of(job)
         end_ns = None if job.time_limit_ns is None else self.now_ns + job.time_limit_ns
         above = self._upward(job.parent_id)
         return [
@@ -138,6 +130,7 @@ class SharedReservations:
             if shared.reservation.job_id != job.job_id
             and shared.scope in above
             and shared.reservation.binds(end_ns)
+            and not (mine is not None and shared.waits_for(mine))
         ]
 
     @contextmanager
@@ -202,7 +195,7 @@ class SharedReservations:
         reserved = self._reserved.get(job.job_id)
         has_own = table.reserved.get(job.job_id) is not None
         if reserved is not None:
-            if not has_own and not reserved.timed.is_due(self.now_ns) and self._may_grow(job):
+            if not has_own and not reserved.reservation.is_due(self.now_ns) and self._may_grow(job):
                 return
             del self._reserved[job.job_id]
         starves = table.starves(job)
@@ -217,8 +210,7 @@ class SharedReservations:
             return  # nobody else holds what comes free here
         found = self._reserve(job, level, level, endless=starves)
         if found is not None and policy.discipline == BEST_EFFORT:  # it binds every job
-            timed = found.reservation
-            found = replace(found, reservation=replace(timed, start_ns=None, end_ns=None), found=timed)
+            found = replace(found, reservation=replace(found.reservation, start_ns=None, end_ns=None))
         if found is not None:
             self._reserved[job.job_id] = found
             self._fresh.add(job.job_id)
@@ -249,14 +241,11 @@ class SharedReservations:
         if fair is None or (queue.policy.discipline == BACKFILL and table.reserved):
             return
         siblings, sibling = self._fair.setdefault(fair, {}), self._sibling(fair, job)
-        held = siblings.get(sibling)
-        if (
-            held is not None
-            and held.reservation.job_id != job.job_id
-            and held.reservation.job_id in queue.jobs
-            and table.stopped_by is job
-        ):
-            del siblings[sibling]  # its job comes behind this one now, which must start first
+        if table.stopped_by is job:  # other jobs of the queue come behind it, so they cannot start before
+            held = {name: one.reservation.job_id for name, one in siblings.items()}
+            for name, job_id in held.items():
+                if job_id != job.job_id and job_id in queue.jobs:
+                    del siblings[name]
         if sibling in siblings or len(siblings) >= MOST_SIBLINGS:
             return
         shared = self._before.pop((fair, sibling), None)
@@ -279,11 +268,11 @@ class SharedReservations:
         A reservation whose start came before this round is dropped: its job was not tried, or has no other.
         """
         for job_id, shared in list(self._reserved.items()):
-            if job_id not in self._fresh and shared.timed.is_due(self.now_ns):
+            if job_id not in self._fresh and shared.reservation.is_due(self.now_ns):
                 del self._reserved[job_id]
-        still = {shared.reservation.job_id: shared.timed for shared in self._all()}
+        still = {shared.reservation.job_id: shared.reservation for shared in self._all()}
         self.frees = any(
-            (now := still.get(job_id)) is None or (now != shared.timed and not now.is_due(self.now_ns))
+            (now := still.get(job_id)) is None or (now != shared.reservation and not now.is_due(self.now_ns))
             for job_id, shared in self._kept_off.items()
         )
         reserved = self._reserved | {shared.reservation.job_id: shared for shared in self._before.values()}
@@ -318,7 +307,8 @@ class SharedReservations:
         others = [shared.reservation for shared in self._all() if shared.level == level]
         others = [reservation for reservation in others if reservation.job_id != job.job_id]
         found = reserve(self.ledger, job, self._profile(level, own), others, endless=endless, level=level)
-        return None if found is None else Shared(found, level, scope, own)
+        behind = frozenset((one.job_id, one.start_ns) for one in others)
+        return None if found is None else Shared(found, level, scope, own, behind=behind)
 
     def _may_grow(self, job: PendingJob) -> bool:
         """Whether the limits of all clusters below the level let them grow by what the job lacks there."""
