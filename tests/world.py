@@ -332,6 +332,7 @@ class World(Clock):
             row[0] for row in waiting
         }
         assert self._orphans() == []
+        assert live or self.overlooked(idle=True) == [], "nothing runs, though something fits"
         for queue in state.queues.values():
             for one in queue.shapes.values():
                 job, where = one.example, (state.ledger, queue.parent_id, one.example.spec, one.example.entry)
@@ -345,11 +346,11 @@ class World(Clock):
         assert set(state.preemptions) == ending <= set(state.running.jobs)
         self._check_objects(state)
 
-    def overlooked(self) -> list[str]:
+    def overlooked(self, *, idle: bool = False) -> list[str]:
         """What a scheduler that starts now, without any verdict of the past, would start: nothing was overlooked.
 
         Left out are starts for which a cluster would grow, as what growth finds depends on its order, and all of it
-        where reservations of the past keep resources.
+        where reservations of the past keep resources. ``idle``: nothing runs, so these are no reason to wait.
         """
         assert self.scheduler is not None
         old = self.scheduler.state
@@ -365,6 +366,8 @@ class World(Clock):
             running=fresh.running,
             usage=fresh.usage,
         )
+        if idle:
+            return [start.job.submission_id for start in plan.starts]
         if any(queue.kept for state in (old, fresh) for queue in state.queues.values()):
             return []
         jobs = [start.job.submission_id for start in plan.starts if not start.growth]
