@@ -145,6 +145,8 @@ _RESOURCES = [
     Column("RESOURCE", "name"),
     Column("TOTAL", _figure("total"), right=True),
     Column("RESERVED", _figure("reserved"), right=True),
+    Column("LENT", _figure("lent"), right=True),
+    Column("IDLE", _figure("idle"), right=True),
     Column("USED", _figure("used"), right=True),
     Column("USE", lambda row: Bar(row["used"], row["total"]), whole=True),
 ]

@@ -10,7 +10,6 @@ from vctl.engine.changes import JobNominated, JobStarted, TaskBound, TaskStarted
 from vctl.engine.rules.starts import Supply, starts
 from vctl.engine.stimuli import Now
 from vctl.ops.nodes import new_request_id
-from vctl.scheduler.cycle import MOST_STARTS
 from vctl.scheduler.plan import Plan
 from vctl.store import observed
 from vctl.store.store import Store
@@ -63,14 +62,3 @@ def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
         if shape not in queue.shapes:
             observed.clear_wait(store, parent_id, shape)
     return started
-
-
-def leaves_more(plan: Plan, started: int) -> bool:
-    """Whether more work may be able to start at once, after ``started`` starts of a plan."""
-    return (
-        plan.proposed >= MOST_STARTS
-        or started < plan.proposed
-        or plan.tasks_deferred
-        or plan.unsearched
-        or plan.has_loans
-    )

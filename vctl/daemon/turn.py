@@ -12,7 +12,7 @@ from functools import partial
 from vctl.core.nodes import RAY
 from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import Carrier
-from vctl.daemon.commit import commit, leaves_more, supply_of
+from vctl.daemon.commit import commit, supply_of
 from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.observing import Observer
 from vctl.daemon.trouble import say
@@ -23,7 +23,7 @@ from vctl.engine.stimuli import MachinesWanted, Now, ProcessOver, Stimulus
 from vctl.engine.turn import follows, looked_at, rules
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import handing
-from vctl.scheduler.cycle import decide
+from vctl.scheduler.cycle import decide, leaves_more
 from vctl.scheduler.plan import Plan
 from vctl.store.store import Store
 

@@ -9,7 +9,7 @@ from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.nodes import ALIVE, DEAD, LOST
 from vctl.core.values import field, value
 from vctl.ops import forms
-from vctl.store import clusters, nodes
+from vctl.store import clusters, leases, nodes
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
@@ -19,19 +19,29 @@ if TYPE_CHECKING:
 
 @value(slots=True)
 class Capacity:
-    """The total, reserved and used resources of one cluster."""
+    """The total, reserved and used resources of one cluster; of these what is borrowed, lent and idle.
+
+    ``borrowed``: what it has from others on lease. ``lent``: what others have from it. ``idle``: what logical clusters
+    hold and no job uses, at any depth: of a logical cluster all that is not used, of others what those below hold.
+    """
 
     total: Sums = field(default_factory=dict)
     reserved: Sums = field(default_factory=dict)
     used: Sums = field(default_factory=dict)
+    borrowed: Sums = field(default_factory=dict)
+    lent: Sums = field(default_factory=dict)
+    idle: Sums = field(default_factory=dict)
 
     def form(self) -> ClusterUse:
-        """The documented JSON form; each of the three maps has every resource that one of them has."""
-        none = dict.fromkeys((*self.total, *self.reserved, *self.used), 0)
+        """The documented JSON form; each of the maps has every resource that one of them has."""
+        none = dict.fromkeys((*self.total, *self.reserved, *self.used, *self.borrowed, *self.lent), 0)
         return {
             "total": forms.amounts({**none, **self.total}),
             "reserved": forms.amounts({**none, **self.reserved}),
             "used": forms.amounts({**none, **self.used}),
+            "borrowed": forms.amounts({**none, **self.borrowed}),
+            "lent": forms.amounts({**none, **self.lent}),
+            "idle": forms.amounts({**none, **self.idle}),
         }
 
 
@@ -57,9 +67,22 @@ def capacities(store: Store) -> dict[str, Capacity]:
                     _add(capacity.used, loads(run["amounts"]))
         else:
             capacity.used = dict(capacity.total)
+        if row["kind"] == LOGICAL:
+            capacity.idle = {n: max(a - capacity.used.get(n, 0), 0) for n, a in capacity.total.items()}
+            if row["parent_id"] == PRIMARY:
+                _add(sums[PRIMARY].idle, capacity.idle)
         _add(parent.reserved, capacity.total)
         _add(parent.used, capacity.used)
+    _add_leases(store, sums)
     return sums
+
+
+def _add_leases(store: Store, sums: Mapping[str, Capacity]) -> None:
+    nobody = Capacity()
+    for lease in leases.all_rows(store):
+        amounts = loads(lease["amounts"])
+        _add(sums.get(lease["borrower_id"], nobody).borrowed, amounts)
+        _add(sums.get(lease["lender_id"], nobody).lent, amounts)
 
 
 def _add(sums: Sums, amounts: Mapping[str, int]) -> None:

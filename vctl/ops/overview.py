@@ -56,7 +56,13 @@ def status(store: Store, cluster_id: str | None = None) -> Status:
             "cluster_id": top,
             "nodes": _nodes(store, top),
             "resources": {
-                name: {kind: own[kind][name] for kind in ("total", "reserved", "used")}
+                name: {
+                    "total": own["total"][name],
+                    "reserved": own["reserved"][name],
+                    "used": own["used"][name],
+                    "lent": own["lent"][name],
+                    "idle": own["idle"][name],
+                }
                 for name in own["total"]
             },
             "clusters": lines,

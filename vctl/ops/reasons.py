@@ -22,6 +22,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.core.ledger import Ledger
     from vctl.ops.free_amounts import FreeAmounts
+    from vctl.ops.idle_holders import IdleHolders
     from vctl.scheduler.minimum import BelowMinimum
     from vctl.scheduler.shortage import Shortage
 
@@ -156,10 +157,18 @@ class Reasons:
             several = len(parts) > 1 or any(part.count > 1 for part in parts)
             what = "the parts do not all fit at the same time" if several else "that is not enough for it"
             beside = f"{beside}; {what}"
-        below = self._below(str(row["parent_cluster_id"]))
-        return (
-            None if short.fits else (jb.INSUFFICIENT, f"{short.text}{beside}{self._coming_back(row)}{below}")
-        )
+        if short.fits:
+            return None
+        parent_id = str(row["parent_cluster_id"])
+        idle = self._idle.text(parent_id, [n for n, a in rows.loads(row["resources"]).items() if a])
+        told = f"{short.text}{beside}{self._coming_back(row)}{idle}{self._below(parent_id)}"
+        return jb.INSUFFICIENT, told
+
+    @cached_property
+    def _idle(self) -> IdleHolders:
+        from vctl.ops.idle_holders import IdleHolders
+
+        return IdleHolders(self.store, self.capacity, lambda: self._ledger.withheld)
 
     def _coming_back(self, row: Row) -> str:
         """The end of a message: the resources that a job needs and that borrowers are giving back."""

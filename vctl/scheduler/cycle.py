@@ -71,11 +71,7 @@ def decide(
             follow_plan(ledger, queues[parent_id], running, now_ns)
             if _admits(ledger, queues[parent_id], waits):
                 open_queues.append(queues[parent_id])
-        parents = {*queues, *(parent_id for parent_id, jobs in running.of_parent.items() if jobs)}
-        fair = any(is_fair(ledger, one) for one in parents)  # past use counts also while nobody waits
-        if fair and usage is not None:
-            usage.advance(ledger, now_ns)
-        shares = Shares(ledger, running, usage) if fair else None
+        shares = _shares(ledger, queues, running, usage, now_ns)
         shared = SharedReservations(ledger, open_queues, running, now_ns, grown)
         may_loosen = cache(partial(is_loose, ledger))
         turns = [
@@ -122,6 +118,32 @@ def decide(
     )  # fmt: skip
 
 
+def _shares(
+    ledger: Ledger, queues: Mapping[str, Queue], running: Running, usage: Usage | None, now_ns: int
+) -> Shares | None:
+    """The shares, where jobs wait or run whose order is fair; None: who was there once changes nobody's order."""
+    parents = {*queues, *(parent_id for parent_id, jobs in running.of_parent.items() if jobs)}
+    fair = [one for one in parents if is_fair(ledger, one)]
+    if not fair:
+        return None
+    if usage is not None:
+        usage.advance(ledger, now_ns)  # past use counts also while nobody waits
+    shares = Shares(ledger, running, usage)
+    is_busy = any((one in queues and queues[one].jobs) or running.of_parent.get(one) for one in fair)
+    return shares if is_busy else None
+
+
+def leaves_more(plan: Plan, started: int) -> bool:
+    """Whether more work may be able to start at once, after ``started`` starts of a plan."""
+    return (
+        plan.proposed >= MOST_STARTS
+        or started < plan.proposed
+        or plan.tasks_deferred
+        or plan.unsearched
+        or plan.has_loans
+    )
+
+
 def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> None:
     """Prepare a queue for the round: its policy, its capacity, and the verdicts that no longer hold.
 
@@ -137,8 +159,11 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> 
         queue.reconsider(ledger, grown.get(queue.parent_id, ()))
     elif grown and not suppliers(ledger, queue.parent_id).isdisjoint(grown):
         queue.regard_growth(ledger)
-    if parent is not None and has_loosened(ledger, level_above(ledger, queue.parent_id), grown):
-        queue.regard_loans(ledger)
+    if parent is None or not grown:
+        return
+    is_freed = not suppliers(ledger, queue.parent_id).isdisjoint(grown)
+    if has_loosened(ledger, level_above(ledger, queue.parent_id), grown) or (is_freed and is_loose(ledger)):
+        queue.regard_loans(ledger)  # what came free may be enough together with what is idle elsewhere
 
 
 def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:

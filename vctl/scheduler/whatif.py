@@ -14,22 +14,27 @@ from vctl.core.clusters import Cluster, ClusterSpec, VNode
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
+from vctl.core.queue_policy import QueuePolicy
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
-from vctl.scheduler.cycle import MOST_STARTS, decide
+from vctl.scheduler.cycle import decide, leaves_more
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.membership import join
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.plan import Plan, Start, TaskStart, Wait, apply, revert
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.replacement import replace_dead
+from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
+from vctl.scheduler.shared_reservations import Shared
 from vctl.scheduler.task_queue import Turns, queues_of
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
 """The most rounds of a trial: like a scheduler, a trial goes on at once after a full round."""
+MOST_ARRIVALS = 16
+"""The most jobs of which each is let in by itself to find its reservation."""
 MOST_SEARCHED = 20_000
 """The steps of the search for victims in one round of a trial."""
 MOST_WORK = 600
@@ -148,6 +153,15 @@ class Known:
             queues[parent_id].judged_at = capacity
 
 
+@value(frozen=True, slots=True)
+class Kept:
+    """The policy and the reservations of one queue."""
+
+    policy: QueuePolicy
+    own: Mapping[int, Reservation] = field(default_factory=dict)
+    shared: Mapping[int, Shared] = field(default_factory=dict)
+
+
 def _capacities(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, object]:
     return {name: one.feasibility.capacity(ledger) for name, one in queues.items() if name in ledger.clusters}
 
@@ -172,6 +186,8 @@ class Trials:
 
     def __post_init__(self) -> None:
         situation, job = self.situation, self.job
+        self._kept: dict[str, Kept] | None = None
+        """Queue -> the reservations that a scheduler has made in the state before the change."""
         self._queues: dict[str, Queue] = {}
         for waiting in situation.pending:
             if waiting.job_id != job.job_id:
@@ -201,32 +217,84 @@ class Trials:
         return Trials(situation, change.job or self.job, left=self.left, known=known)
 
     def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
-        """The decision about the job or task; with ``preempts`` also the jobs to end for it. Raises Spent."""
+        """The decision about the job or task; with ``preempts`` also the jobs to end for it. Raises Spent.
+
+        Which reservations a scheduler has depends on what was there before, and no table tells that. So a start counts
+        only if it happens with those that the waiting jobs would have got one by one, and with those of a scheduler
+        that has just begun.
+        """
         self.left -= self._price + self._copy_price * _copies(change)
         if self.left < 0:
             raise Spent
+        if self._kept is None:
+            self._reserve()
+        found = self._tried(change, self._kept, preempts=preempts)
+        if found.starts and any(one.own or one.shared for one in (self._kept or {}).values()):
+            return self._tried(change, {}, preempts=preempts)
+        return found
+
+    def _tried(self, change: Change, kept: Mapping[str, Kept] | None, *, preempts: bool) -> Outcome:
         if self.known is not None:
             self.situation.ledger.grown = _copied(self.known.grown)
         situation, task, job = self.situation, change.task or self.task, change.job or self.job
         with _changed(situation.ledger, change) as ledger:
             if task is not None:
                 waiting = [one for one in situation.tasks if one.task_id != task.task_id]
-                return self._rounds(replace(situation, tasks=[*waiting, task]), ledger, change)
+                situation = replace(situation, tasks=[*waiting, task])
+                return self._rounds(situation, ledger, change, kept, preempts=preempts)
             queue = self._queues.setdefault(job.parent_id, Queue(job.parent_id))
             queue.put(job)
             try:
-                return self._rounds(situation, ledger, change, preempts=preempts)
+                return self._rounds(situation, ledger, change, kept, preempts=preempts)
             finally:
                 queue.drop(job.job_id)
 
+    def _reserve(self) -> None:
+        """Find the reservations of the state as it is: a change of it does not undo them.
+
+        A scheduler keeps a reservation while the job waits, also if others came after it that are ahead of it now. So
+        the jobs come one by one, in the order of their numbers; of very many, the first ones.
+        """
+        self._kept = {}
+        situation, ledger = self.situation, self.situation.ledger
+        jobs = [one for one in situation.pending if one.job_id != self.job.job_id]
+        if self.task is None and not self.job.held:
+            jobs.append(self.job)
+        jobs.sort(key=lambda one: one.job_id)
+        queues: dict[str, Queue] = {}
+        trial = Trial(situation, ledger, queues)
+        grown = _copied(ledger.grown)
+        for number, one in enumerate(jobs, 1):
+            queues.setdefault(one.parent_id, Queue(one.parent_id)).put(one)
+            if number < MOST_ARRIVALS or number == len(jobs):
+                trial.decide(preempts=False)
+        ledger.grown.update(grown)
+        self._kept = {
+            name: Kept(one.policy, dict(one.kept), dict(one.shared)) for name, one in queues.items()
+        }
+
     def _rounds(
-        self, situation: Situation, ledger: Ledger, change: Change, *, preempts: bool = False
+        self,
+        situation: Situation,
+        ledger: Ledger,
+        change: Change,
+        kept: Mapping[str, Kept] | None,
+        *,
+        preempts: bool = False,
     ) -> Outcome:
-        """Run rounds until nothing more starts. Only then end ``change.gone``, because a stop takes time."""
+        """Run rounds until nothing more starts, as a scheduler does, which is faster than whoever makes the change.
+
+        Only then end ``change.gone``, because a stop takes time, or add a job that is submitted again after a stop.
+        """
         job, task, gone = change.job or self.job, change.task or self.task, change.gone
+        late = job if task is None and job.job_id != self.job.job_id else None
         wait, victims = None, tuple[Victim, ...]()
         is_calm = task is None and change.cluster is None and not _copies(change)
-        trial = Trial(situation, ledger, self._queues, None if change.cluster is not None else self.known)
+        trial = Trial(
+            situation, ledger, self._queues, None if change.cluster is not None else self.known, kept
+        )
+        if late is not None:
+            trial.queues[job.parent_id].drop(job.job_id)
         try:
             for _ in range(MOST_ROUNDS):
                 plan = trial.decide(preempts=preempts)
@@ -240,13 +308,16 @@ class Trials:
                 ended = [one.victims for one in plan.preempts if one.job.job_id == job.job_id]
                 victims = ended[0] if ended else victims
                 trial.begin(plan)
-                begun = len(plan.task_starts) + (len(plan.starts) if task is None else 0)
-                if plan.tasks_deferred or begun >= (MOST_STARTS if task is None else 1):
+                if leaves_more(plan, plan.proposed) or (task is not None and plan.task_starts):
                     continue
-                if gone is None:
+                if gone is not None:
+                    trial.stop(gone)
+                    gone = None
+                elif late is not None:
+                    trial.queues[job.parent_id].put(job)
+                    late = None
+                else:
                     break
-                trial.stop(gone)
-                gone = None
             if is_calm:
                 self.known = self._learn(ledger)
             others = tuple(one.job.job_id for one in trial.done if isinstance(one, Start))
@@ -284,7 +355,12 @@ class Trial:
     """Rounds of the scheduler on a ledger and queues that are reverted at the end."""
 
     def __init__(
-        self, situation: Situation, ledger: Ledger, queues: dict[str, Queue], known: Known | None = None
+        self,
+        situation: Situation,
+        ledger: Ledger,
+        queues: dict[str, Queue],
+        known: Known | None = None,
+        kept: Mapping[str, Kept] | None = None,
     ) -> None:
         self.now_ns = situation.now_ns
         self.usage = situation.usage
@@ -308,10 +384,11 @@ class Trial:
         for nomination in situation.nominations:
             if nomination.parent_id in queues:
                 queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
-        for queue in queues.values():
+        for name, queue in queues.items():
+            before = (kept or {}).get(name) or Kept(queue.policy)
+            queue.arrange(before.policy)
             queue.told.clear()
-            queue.kept.clear()
-            queue.shared.clear()
+            queue.kept, queue.shared, queue.kept_at = dict(before.own), dict(before.shared), None
 
     def decide(self, *, preempts: bool) -> Plan:
         """One round."""

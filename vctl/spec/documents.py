@@ -151,11 +151,18 @@ class RemovedCluster(ClusterForm):
 
 
 class ClusterUse(TypedDict):
-    """The resources of a cluster: the total, the part of the clusters below it, and the part that jobs use."""
+    """The resources of a cluster: the total, the part of the clusters below it, and the part that jobs use.
+
+    ``borrowed``: what it has from others on lease; ``lent``: what others have from it; ``idle``: what logical clusters
+    hold of it and no job uses.
+    """
 
     total: Amounts
     reserved: Amounts
     used: Amounts
+    borrowed: Amounts
+    lent: Amounts
+    idle: Amounts
 
 
 class ListedCluster(ClusterForm, ClusterUse):

@@ -92,7 +92,10 @@ def to_call(state: SchedulerState, now: int) -> list[Lease]:
     """The newest lease of each cluster whose own work waits for a part of its minimum that it has lent."""
     lent = loans(state.ledger, state.leases.values())
     wanting = keepers(state.ledger, waiting(state, now, judged=True)) if lent else {}
-    return [newest_first(lent[one])[0] for one in sorted(lent) if one in wanting]
+    found = (newest_first(lent[one])[0] for one in sorted(lent) if one in wanting)
+    return list(
+        {lease.lease_id: lease for lease in found}.values()
+    )  # clusters around a lender want the same one
 
 
 def keeping(state: SchedulerState, now: int) -> dict[str, Amounts]:

@@ -1,0 +1,88 @@
+"""Who holds something idle while a job waits, and why it does not start with it: for every command that says so.
+
+What is borrowed and idle goes home by itself when a start needs it (``vctl/scheduler/recall.py``). What stays idle is
+a minimum that its cluster does not lend, or keeps for its own waiting work, or something that is not enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from vctl.core import resources as rs
+from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster
+from vctl.core.wording import amounts_text, cluster_text, listed
+from vctl.ops.free_amounts import FreeAmounts
+from vctl.store import clusters, rows
+from vctl.store.store import Store
+
+MOST_READ = 32
+"""The most clusters that are read for one cluster with waiting work."""
+MOST_NAMED = 3
+
+
+class IdleHolders:
+    """What logical clusters hold idle, as of one snapshot. ``withheld``: what lenders keep for their own work."""
+
+    def __init__(
+        self, store: Store, capacity: FreeAmounts, withheld: Callable[[], Mapping[str, object]]
+    ) -> None:
+        self.store, self.capacity, self.withheld = store, capacity, withheld
+        self._texts: dict[tuple[str, frozenset[str]], str] = {}
+
+    def text(self, cluster_id: str, wanted: Collection[str]) -> str:
+        """The end of a message about work of a cluster that needs these resources; empty if nobody holds any idle."""
+        key = cluster_id, frozenset(wanted)
+        if key not in self._texts:
+            found = [say for one in self._beside(cluster_id) for say in self._of(one, wanted)]
+            self._texts[key] = f"; {listed(found, MOST_NAMED)}" if found else ""
+        return self._texts[key]
+
+    def _beside(self, cluster_id: str) -> Iterator[Cluster]:
+        """The logical clusters that share with this one what it can have, except those around it."""
+        chain = [cluster_id]
+        while (here := self.capacity.cluster(chain[-1])) is not None and here.parent_id is not None:
+            chain.append(here.parent_id)
+        top = next((one for one in chain if not self._grows(one)), PRIMARY)
+        below, read = {top}, 0
+        for row in clusters.parents_first(clusters.logical_rows(self.store)):
+            if row["parent_id"] in below:
+                below.add(row["cluster_id"])
+                if row["cluster_id"] not in chain and read < MOST_READ:
+                    read += 1
+                    yield rows.cluster(row)
+
+    def _grows(self, cluster_id: str) -> bool:
+        cluster = self.capacity.cluster(cluster_id)
+        return cluster is not None and cluster.spec.flexible
+
+    def _of(self, cluster: Cluster, wanted: Collection[str]) -> Iterator[str]:
+        """What a cluster holds idle of these resources: of its own, then of what it has borrowed."""
+        name, least = cluster_text(cluster.cluster_id), cluster.spec.flexible_min
+        slots = self.capacity.slots(cluster.cluster_id).all
+        free = rs.total({n: max(slot.capacity.free.get(n, 0), 0) for n in wanted} for slot in slots)
+        has = rs.total(
+            rows.loads(row["amounts"])
+            for row in clusters.vnode_rows(self.store, cluster.cluster_id)
+            if row["kind"] == FLEXIBLE
+        )
+        over = {n: min(free[n], max(has.get(n, 0) - least.get(n, 0), 0)) for n in free}
+        own = {n: free[n] - over[n] for n in free if free[n] > over[n]}
+        if own:
+            yield f"{name} {self._why(cluster, own, has)}"
+        if borrowed := {n: amount for n, amount in over.items() if amount > 0}:
+            yield f"{name} has borrowed {amounts_text(borrowed)} that lies idle, which is not enough for it"
+
+    def _why(self, cluster: Cluster, own: Mapping[str, int], has: Mapping[str, int]) -> str:
+        """Why the idle part of what a cluster has for itself stays with it."""
+        what, limits = amounts_text(own), cluster.lending_limit
+        if cluster.kind == LOGICAL and any(limits.get(n, 0) for n in own):
+            if cluster.cluster_id in self.withheld():
+                return f"keeps {what} for its own waiting work"
+            lent = {n: max(cluster.spec.flexible_min.get(n, 0) - has.get(n, 0), 0) for n in own}
+            if all(lent[n] >= limits.get(n, 0) for n in own):
+                most = amounts_text({n: limits.get(n, 0) for n in own})
+                return f"holds {what} of its minimum idle and lends at most {most} (--lending-limit)"
+            return f"holds {what} of its minimum idle, and what it lends of it is not enough"
+        if any(cluster.spec.flexible_min.get(n, 0) for n in own):
+            return f"holds {what} of its minimum idle and lends nothing (--lending-limit)"
+        return f"holds {what} idle on nodes of its own"
