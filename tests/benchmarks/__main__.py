@@ -14,6 +14,7 @@ from tests.benchmarks import (
     cost,
     crowd,
     decisions,
+    elastic,
     gangs,
     latency,
     lists,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
     "throughput": throughput.run,
     "submits": submits.run,
     "gangs": gangs.run,
+    "elastic": elastic.run,
     "lists": lists.run,
     "cost": cost.run,
     "crowd": crowd.run,
@@ -58,6 +60,7 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, help="size of a queue or a batch, instead of each benchmark's own"
     )
+    parser.add_argument("--row", metavar="TEXT", help="of elastic: only rows with this in their name")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
