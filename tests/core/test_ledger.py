@@ -20,6 +20,7 @@ from vctl.engine.changes import ClusterAdded, JobStarted, VNodesChanged
 from vctl.ops.prove import prove
 from vctl.store import clusters, nodes
 from vctl.store.database import apply_migrations
+from vctl.store.files import Tables
 from vctl.store.store import Store
 
 pytestmark = spec("5.conservation")
@@ -46,7 +47,7 @@ class FakeStore(Store):
 
 
 def empty_store(home: Path) -> Store:
-    db = sqlite3.connect(":memory:", isolation_level=None)
+    db = sqlite3.connect(":memory:", isolation_level=None, factory=Tables)
     db.row_factory = sqlite3.Row
     apply_migrations(db)
     return FakeStore(home, db)

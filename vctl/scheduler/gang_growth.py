@@ -66,12 +66,9 @@ def place_with_growth(
     if isinstance(found, Unplaced) and loose and moves_loans and chain:
         for more in _loosened(ledger, parent_id, spec, chain):
             moves += more
-            found = search(lends=False)
+            found = search(lends=not more)
             if not isinstance(found, Unplaced):
                 break
-        else:
-            if _has_lenders(ledger, chain):
-                found = search(lends=True)
     if isinstance(found, Unplaced):
         undo(ledger, moves)
         return found
@@ -82,10 +79,11 @@ def place_with_growth(
 def _loosened(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, chain: Sequence[str]
 ) -> Iterator[list[Move]]:
-    """What moves in the ledger for a cluster that grows, bit by bit, from the nearest clusters to those far away.
+    """What moves in the ledger for a cluster that grows, bit by bit: loans go home, then siblings lend, then others.
 
-    ``chain``: the clusters that grow. What comes home to one of them serves it, so they keep their own loans; only
-    their limits can ask for these.
+    Each from the nearest clusters to those far away. An empty list: siblings lend, which the search does itself, so
+    that it finds what fits into their limits. ``chain``: the clusters that grow. What comes home to one of them
+    serves it, so they keep their own loans; only their limits can ask for these.
     """
     top_id = level_above(ledger, parent_id)
     idle = idle_amounts(ledger, top_id)
@@ -96,6 +94,8 @@ def _loosened(
     for level, keep in [*((level, chain) for level in levels), *[(top_id, ())] * is_limited]:
         if more := recall(ledger, level, keep):
             yield more
+    if _has_lenders(ledger, chain):
+        yield []
     for level in levels:
         if more := lend(ledger, level, chain):
             yield more
