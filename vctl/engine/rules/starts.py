@@ -136,14 +136,31 @@ def _grow(
 ) -> Iterator[Change]:
     """Let idle loans go home and clusters grow for a start, top level first."""
     if growth:
-        last = {step.after.vnode_id: step for step in growth}  # one may shrink first, and then go
-        yield VNodesChanged(
-            tuple(vnode_id for vnode_id, step in last.items() if step.is_removal),
-            tuple(step.after for step in growth if not last[step.after.vnode_id].is_removal),
-            for_start=True,
-        )
+        yield _rearranged(growth)
         yield from leases.returned(state.leases, growth)
         yield from leases.granted(
             state.ledger, growth, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job_id,
             loans=loans,
         )  # fmt: skip
+
+
+def _rearranged(growth: Sequence[Grow]) -> VNodesChanged:
+    """The virtual nodes after all steps: what gets smaller first, then what gets larger, the outer before the inner.
+
+    One may get smaller first and then go, or larger again.
+    """
+    first: dict[str, VNode | None] = {}
+    last: dict[str, Grow] = {}
+    for step in growth:
+        vnode_id = step.after.vnode_id
+        first.setdefault(vnode_id, step.before)
+        last.pop(vnode_id, None)
+        last[vnode_id] = step  # in the order of the last steps
+    grown = []
+    for vnode_id, step in last.items():
+        before = first[vnode_id]
+        if before is None or not rs.within(step.after.allocation.amounts, before.allocation.amounts):
+            grown.append(vnode_id)
+    removed = tuple(vnode_id for vnode_id in first if last[vnode_id].is_removal)
+    smaller = [vnode_id for vnode_id in first if vnode_id not in {*removed, *grown}]
+    return VNodesChanged(removed, tuple(last[one].after for one in (*smaller, *grown)), for_start=True)
