@@ -54,6 +54,7 @@ SECTIONS = {
     "8.environment": "The environment and the directory of a job.",
     "8.end": "The cluster of a job goes in the transaction of its end.",
     "9.growth": "Growth in place and over nodes, through all levels, in one transaction, up to the maximum.",
+    "9.conserving": "What is borrowed and idle goes back in the turn in which work that waits anywhere starts with it.",
     "9.return": "Leases end by expiry or idleness; nothing shrinks below its minimum or its use.",
     "9.lending": "Lending of an unused minimum, and how it is called back.",
     "9.provider": "Demand that the root cannot meet goes to the node provider.",

@@ -10,7 +10,7 @@ from tests.simulate.forest import compare, leases_astray, planted, startable
 from tests.specification import spec
 from vctl.simulate.play import Player
 
-pytestmark = spec("9.return", "9.lending", "9.growth")
+pytestmark = spec("9.conserving", "9.lending")
 
 IN_CI, ALL = range(6), range(6, 200)
 

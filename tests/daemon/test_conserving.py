@@ -1,0 +1,162 @@
+"""Idle loans go home, and clusters lend, for the start that needs it. No idle time passes here (spec 9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.conftest import Life
+from tests.specification import spec
+from vctl.engine.settings import LeaseTerms
+from vctl.ops import clusters, jobs, leases
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.quantities import parse_resources
+
+pytestmark = spec("9.conserving")
+
+NEVER = LeaseTerms(idle_s=10_000, cooldown_s=10_000, reclaim_grace_s=0.2)
+"""With these terms nothing comes home by time."""
+
+
+@pytest.fixture
+def idle(life: Life) -> Life:
+    life.start().lease_terms = NEVER
+    return life
+
+
+def cluster(life: Life, name: str, least: int = 0, lends: int = 0, parent: str | None = None) -> None:
+    wanted = parse_cluster_spec({"flexible_resource_min": {"CPU": least} if least else {}}, logical=True)
+    limit = parse_resources({"CPU": lends}, "limit")
+    clusters.create(life.store, name, divisible=True, spec=wanted, lending_limit=limit, parent_id=parent)
+
+
+def run(life: Life, name: str, where: str | None, cpus: int, nodes: int = 1) -> None:
+    """Submit a job that needs this on each of so many nodes, and wait until it runs."""
+    submit(life, name, where, cpus, nodes)
+    life.until(lambda: state(life, name) == "RUNNING")
+
+
+def submit(life: Life, name: str, where: str | None, cpus: int, nodes: int = 1) -> None:
+    group = {"nodes": [{"resources": {"CPU": cpus}}] * nodes, "scheduling_policy": "STRICT_SPREAD"}
+    life.submit(name, cluster=where, spec={"fixed_size_nodes": [group]})
+
+
+def state(life: Life, name: str) -> str:
+    return str(life.job(name)["status"])
+
+
+def end(life: Life, name: str) -> None:
+    jobs.stop(life.store, name, grace_s=0)
+
+
+def loans(life: Life) -> list[tuple[str, str, float]]:
+    return sorted(
+        (x["borrower_id"], x["lender_id"], x["resources"]["CPU"]) for x in leases.list_leases(life.store)
+    )
+
+
+def test_a_sibling_starts_when_the_other_one_has_ended(idle: Life) -> None:
+    idle.nodes(2, "8c", cpus=8)
+    cluster(idle, "a")
+    cluster(idle, "b")
+    run(idle, "first", "a", 8, nodes=2)
+    submit(idle, "second", "b", 8, nodes=2)
+    idle.turn()
+    assert state(idle, "second") == "PENDING"
+    end(idle, "first")
+    idle.until(lambda: state(idle, "second") == "RUNNING")
+    assert loans(idle) == [("b", "kPrimaryClusterID", 8.0), ("b", "kPrimaryClusterID", 8.0)]
+
+
+def test_what_nobody_needs_stays_where_it_is(idle: Life) -> None:
+    """A loan moves only with a start, and only as much as that takes."""
+    idle.nodes(2, "8c", cpus=8)
+    cluster(idle, "a")
+    cluster(idle, "b")
+    run(idle, "first", "a", 8, nodes=2)
+    end(idle, "first")
+    idle.until(lambda: state(idle, "first") == "STOPPED")
+    assert len(loans(idle)) == 2
+    run(idle, "second", "b", 8)
+    assert loans(idle) == [("a", "kPrimaryClusterID", 8.0), ("b", "kPrimaryClusterID", 8.0)]
+    run(idle, "third", "a", 8)  # in its own place: nothing moves
+    assert loans(idle) == [("a", "kPrimaryClusterID", 8.0), ("b", "kPrimaryClusterID", 8.0)]
+
+
+@pytest.mark.parametrize(
+    "where", [None, "x", "y-1"], ids=["in the primary", "beside the team", "in another team"]
+)
+def test_through_all_levels(idle: Life, where: str | None) -> None:
+    idle.node("n1", "8c", cpus=8)
+    for name, parent in (("t", None), ("t-1", "t"), ("x", None), ("y", None), ("y-1", "y")):
+        cluster(idle, name, parent=parent)
+    run(idle, "first", "t-1", 8)
+    submit(idle, "second", where, 8)
+    idle.turn()
+    end(idle, "first")
+    idle.until(lambda: state(idle, "second") == "RUNNING")
+
+
+def test_a_minimum_that_is_covered_elsewhere_is_not_kept_twice(idle: Life) -> None:
+    """Two siblings with a minimum of 2 on 24 CPU, a job of 7 in one: the other one may have 17, and had 15."""
+    idle.nodes(3, "8c", cpus=8)
+    cluster(idle, "a", 2)
+    cluster(idle, "b", 2)
+    run(idle, "seven", "a", 7)
+    idle.submit("rest", cluster="b", spec={"flexible_resource_min": {"CPU": 17}})
+    idle.until(lambda: state(idle, "rest") == "RUNNING")
+
+
+def test_an_idle_minimum_goes_while_the_borrowed_part_is_in_use(idle: Life) -> None:
+    """The loan was tied to the virtual node in use: both jobs waited beside 8 idle CPUs, and a machine was bought."""
+    idle.nodes(2, "8c", cpus=8)
+    cluster(idle, "d", 8, lends=8)
+    cluster(idle, "e")
+    run(idle, "short", "d", 8)
+    run(idle, "long", "d", 8)
+    end(idle, "short")
+    idle.until(lambda: state(idle, "short") == "STOPPED")
+    run(idle, "in-e", "e", 1)
+    run(idle, "in-primary", None, 1)
+    assert clusters.get_cluster(idle.store, "d")["total_resources"]["CPU"] >= 8
+
+
+def test_a_job_of_the_parent_gets_a_lent_minimum_and_the_lender_reclaims_it(idle: Life) -> None:
+    """A lent minimum served siblings only: a job of the parent waited for two minutes beside it."""
+    idle.node("n1", "8c", cpus=8)
+    cluster(idle, "a", 8, lends=8)
+    run(idle, "big", None, 8)
+    assert loans(idle) == [("kPrimaryClusterID##big", "a", 8.0)]
+    run(idle, "own", "a", 8)
+    assert (state(idle, "big"), idle.job("big")["state_reason"]) == ("STOPPED", "Preempted")
+    assert loans(idle) == []
+    end(idle, "own")
+    idle.until(lambda: state(idle, "own") == "STOPPED")
+    assert clusters.get_cluster(idle.store, "a")["total_resources"]["CPU"] == 8
+
+
+def test_the_lender_takes_back_what_a_job_had_when_that_ends(idle: Life) -> None:
+    idle.node("n1", "8c", cpus=8)
+    cluster(idle, "t", 8, lends=8)
+    cluster(idle, "t-1", 4, lends=4, parent="t")
+    run(idle, "big", None, 8)
+    assert {lender for _, lender, _ in loans(idle)} == {"t", "t-1"}
+    end(idle, "big")
+    idle.until(lambda: state(idle, "big") == "STOPPED")
+    idle.turn()
+    has = {
+        one: clusters.get_cluster(idle.store, one)["total_resources"].get("CPU", 0) for one in ("t", "t-1")
+    }
+    assert has == {"t": 8, "t-1": 4}
+
+
+def test_a_lender_whose_own_work_cannot_start_with_it_lends(idle: Life) -> None:
+    """Each of two nodes is the minimum of a cluster that lends it; the jobs of both need both nodes, and waited for ever."""
+    idle.nodes(2, "8c", cpus=8)
+    for name in "ab":
+        cluster(idle, name, 8, lends=8)
+    submit(idle, "of-b", "b", 8, nodes=2)
+    submit(idle, "of-a", "a", 8, nodes=2)
+    idle.until(lambda: state(idle, "of-b") == "RUNNING")
+    assert state(idle, "of-a") == "PENDING"
+    end(idle, "of-b")
+    idle.until(lambda: state(idle, "of-a") == "RUNNING")
