@@ -150,7 +150,7 @@ def test_the_lender_takes_back_what_a_job_had_when_that_ends(idle: Life) -> None
 
 
 def test_a_lender_whose_own_work_cannot_start_with_it_lends(idle: Life) -> None:
-    """Each of two nodes is the minimum of a cluster that lends it; the jobs of both need both nodes, and waited for ever."""
+    """Two nodes, each the minimum of a cluster that lends it; the jobs of both clusters need both, and waited for ever."""
     idle.nodes(2, "8c", cpus=8)
     for name in "ab":
         cluster(idle, name, 8, lends=8)
