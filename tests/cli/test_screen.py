@@ -41,8 +41,8 @@ BRANCHES = [
 STATUS: dict[str, Any] = {
     "nodes": {"ALIVE": 3, "DRAINING": 1, "DEAD": 0},
     "resources": {
-        "CPU": {"used": 9, "reserved": 12, "total": 32.0},
-        "memory": {"used": 3.5 * GIB, "reserved": 4 * GIB, "total": 64 * GIB},
+        "CPU": {"used": 9, "reserved": 12, "lent": 0, "idle": 3, "total": 32.0},
+        "memory": {"used": 3.5 * GIB, "reserved": 4 * GIB, "lent": 0, "idle": 0.5 * GIB, "total": 64 * GIB},
     },
     "clusters": BRANCHES,
     "running_jobs": [
@@ -206,7 +206,7 @@ def test_status_on_a_low_screen_says_what_it_leaves_out() -> None:
     """spec 13: --watch stays inside the height of the terminal."""
     many = [BRANCHES[0], *(branch(f"team-{n}", 1, "logical", 0, 4) for n in range(40))]
     kinds = ("CPU", "FPGA", "GPU", "TPU", "memory", "object_store_memory")
-    some = {name: {"total": 8, "reserved": 4, "used": 2} for name in kinds}
+    some = {name: {"total": 8, "reserved": 4, "lent": 1, "idle": 2, "used": 2} for name in kinds}
     full = {**STATUS, "clusters": many, "resources": some, "recent_failures": STATUS["recent_failures"] * 5}
     lines = list(status_view.draw(Screen(width=80, height=24), full))
     assert len(lines) <= 23

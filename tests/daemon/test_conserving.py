@@ -8,6 +8,7 @@ from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.engine.settings import LeaseTerms
 from vctl.ops import clusters, jobs, leases
+from vctl.ops.minimums import all_below_minimum
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
 
@@ -140,6 +141,7 @@ def test_the_lender_takes_back_what_a_job_had_when_that_ends(idle: Life) -> None
     cluster(idle, "t-1", 4, lends=4, parent="t")
     run(idle, "big", None, 8)
     assert {lender for _, lender, _ in loans(idle)} == {"t", "t-1"}
+    assert all_below_minimum(idle.store) == {}  # what is lent is not lost
     end(idle, "big")
     idle.until(lambda: state(idle, "big") == "STOPPED")
     idle.turn()
@@ -150,7 +152,7 @@ def test_the_lender_takes_back_what_a_job_had_when_that_ends(idle: Life) -> None
 
 
 def test_a_lender_whose_own_work_cannot_start_with_it_lends(idle: Life) -> None:
-    """Two nodes, each the minimum of a cluster that lends it; the jobs of both clusters need both, and waited for ever."""
+    """Two nodes, each the minimum of a cluster that lends it; the jobs of both need both nodes, and waited for ever."""
     idle.nodes(2, "8c", cpus=8)
     for name in "ab":
         cluster(idle, name, 8, lends=8)

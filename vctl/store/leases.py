@@ -27,12 +27,13 @@ def of_borrower(store: Store, cluster_id: str) -> list[Lease]:
 
 
 def lent(store: Store, cluster: Cluster) -> dict[str, int]:
-    """The amounts that the siblings of a cluster have from it."""
+    """The amounts that others have from a cluster, or out of it from a cluster below it."""
     found = store.column(
-        "SELECT l.amounts FROM leases l JOIN clusters b ON b.cluster_id = l.borrower_id"
-        " WHERE l.lender_id = ? AND b.parent_id = ?",
-        cluster.cluster_id, cluster.parent_id,
-    )  # fmt: skip
+        "WITH RECURSIVE inside(id) AS (SELECT ?1 UNION ALL SELECT c.cluster_id FROM clusters c JOIN inside ON"
+        " c.parent_id = inside.id WHERE c.kind = 'logical') SELECT l.amounts FROM leases l JOIN clusters b ON"
+        " b.cluster_id = l.borrower_id WHERE l.lender_id IN inside AND b.parent_id NOT IN inside",
+        cluster.cluster_id,
+    )
     return rs.total(map(rows.loads, found))
 
 

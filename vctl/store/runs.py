@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from vctl.core import jobs as jb
-from vctl.engine.changes import RunSeen
 from vctl.store.store import Row, Store
 
 
@@ -17,5 +16,7 @@ def never_again(store: Store) -> int:
     live = live_rows(store)
     for row in live:
         if row["state"] == jb.ASSIGNED:
+            from vctl.engine.changes import RunSeen  # here, because ``status`` reads runs, too
+
             store.emit(RunSeen(row["run_id"]))
     return len(live)
