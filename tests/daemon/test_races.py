@@ -159,11 +159,11 @@ def test_search_and_commit_that_disagree_keep_no_cpu_busy(
     with monkeypatch.context() as patch:
         patch.setattr(turn_module, "decide", counted)
         patch.setattr(turn_module, "commit", refuse)
-        assert there.scheduler is not None
-        there.scheduler.turn()  # without the check that nothing that fits is overlooked
-        assert there.scheduler.sleep_s() > 0
+        scheduler = there.start()
+        scheduler.turn()  # without the check that nothing that fits is overlooked
+        assert scheduler.sleep_s() > 0
         assert "refused again" in capfd.readouterr().err
-        there.scheduler.turn()
+        scheduler.turn()
     assert capfd.readouterr().err == ""
     assert there.state("job") == "PENDING"
     there.turn()
