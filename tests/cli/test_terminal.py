@@ -212,7 +212,13 @@ def test_a_terminal_that_shows_only_text_gets_only_text(home: Path) -> None:
 def test_status_says_what_jobs_use_and_clusters_hold(home: Path) -> None:
     """spec 11: the physical total, what clusters hold, what jobs hold; one and the same on every screen."""
     data = json.loads(piped(home, "status", "-o", "json"))
-    assert data["resources"]["CPU"] == {"total": 320.0, "reserved": 320.0, "lent": 0.0, "idle": 104.0, "used": 216.0}
+    assert data["resources"]["CPU"] == {
+        "total": 320.0,
+        "reserved": 320.0,
+        "lent": 0.0,
+        "idle": 104.0,
+        "used": 216.0,
+    }
     lines = {line["cluster_id"]: line for line in data["clusters"]}
     top = lines["kPrimaryClusterID"]
     assert (top["total"]["CPU"], top["reserved"]["CPU"], top["used"]["CPU"]) == (320.0, 320.0, 216.0)

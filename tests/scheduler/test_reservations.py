@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.scheduler import candidates as g
 from tests.scheduler.trace import Given, Trace
 from tests.specification import spec
 from vctl.core import resources as rs
@@ -15,8 +16,12 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FIFO, PRIORITY, SECOND, QueuePolicy
 from vctl.core.resources import CPU, GPU, SCALE
+from vctl.core.values import replace
 from vctl.scheduler.availability import parts_of
-from vctl.scheduler.reservations import FOR_EVER
+from vctl.scheduler.cycle import decide
+from vctl.scheduler.placement import Placed, place
+from vctl.scheduler.queueing import Queue
+from vctl.scheduler.reservations import FOR_EVER, Reservation
 from vctl.scheduler.running import allocations_of
 from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival, in_order, rigid, shape_name
@@ -166,3 +171,16 @@ def test_a_starved_head_starts_under_an_endless_stream(seed: int) -> None:
     assert trace.started["head"] <= starve + longest
     overtook = [name for name, at in trace.started.items() if name[0] == "s" and at < trace.started["head"]]
     assert overtook
+
+
+def test_of_two_heads_that_starved_only_the_first_keeps_its_reservation() -> None:
+    """Spec 8: each kept the other one from starting, for ever, on an idle machine; a kill of the scheduler helped."""
+    ledger, queue = g.ledger("2c"), Queue(PRIMARY)
+    for number in (1, 2):
+        job = PendingJob(number, f"j{number}", PRIMARY, "PACK: 2c", g.spec("PACK: 2c"), {})
+        queue.put(job)
+        placed = place(ledger, PRIMARY, job.spec, job.entry)
+        assert isinstance(placed, Placed)
+        queue.kept[number] = replace(Reservation.of(job, None, placed), start_ns=None, end_ns=None)
+    plan = decide(ledger, {PRIMARY: queue}, now_ns=0)
+    assert [start.job.job_id for start in plan.starts] == [1]

@@ -51,6 +51,10 @@ class ReservationTable:
         self.most_heads = self.policy.backfill_depth if self.policy.discipline == BACKFILL else 1
         """The number of heads that may get a reservation."""
         self.reserved = {n: reservation for n, reservation in queue.kept.items() if n in queue.jobs}
+        if self.policy.discipline == BEST_EFFORT and len(self.reserved) > 1:
+            # only the first head has one: two without a known start would keep each other from starting for ever
+            first = min(self.reserved, key=lambda n: order_key(queue.jobs[n], self.policy))
+            self.reserved = {first: self.reserved[first]}
         self._drop_fallen()
         self._seen: set[int] = set()
         """Jobs whose reservation, or lack of one, was settled in this round."""
