@@ -183,6 +183,7 @@ def test_a_command_that_is_answered_by_another_process_ends_with_its_client(serv
             client = subprocess.Popen(
                 [*VCTL, *words], env=served.environment({}), cwd=served.folder, stdin=subprocess.DEVNULL,
                 stdout=write, stderr=subprocess.DEVNULL, process_group=0,
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup ignores it
             )  # fmt: skip
             os.close(write)
             eventually(lambda pipe=pipe: pipe in map(output_of, forks_of(served)), "a fork that writes")
