@@ -172,6 +172,7 @@ def test_nothing_is_left_of_a_command_that_is_killed_while_it_waits(served: Plac
     assert [served.job(name)["status"] for name in ("runs", "inside")] == ["RUNNING"] * 2
 
 
+@pytest.mark.slow  # it waits for a fork that writes just then, and by itself it may miss that
 def test_a_command_that_is_answered_by_another_process_ends_with_its_client(served: Place) -> None:
     """Its output stands in a full pipe, which that process would hold for ever."""
     signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP]
