@@ -199,6 +199,7 @@ def parents_first(found: list[Row]) -> list[Row]:
 def load_ledger(store: Store) -> Ledger:
     """The whole tree from the tables. A row that breaks the rules raises; replay sets such rows aside first."""
     from vctl.core.ledger import Ledger
+    from vctl.store import leases
 
     ledger = Ledger()
     with store.snapshot():
@@ -215,7 +216,7 @@ def load_ledger(store: Store) -> Ledger:
         for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'"):
             run = rows.run(row)
             ledger.charge(run.run_id, run.vnode_id, run.allocation)
-        for row in store.rows("SELECT * FROM leases ORDER BY lease_id"):
+        for row in leases.all_rows(store):
             ledger.put_lease(rows.lease(row))
     return ledger
 
