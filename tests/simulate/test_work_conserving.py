@@ -8,7 +8,14 @@ import pytest
 
 from tests.simulate.forest import compare, leases_astray, planted, startable
 from tests.specification import spec
+from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode, Group
+from vctl.core.jobs import PendingJob
+from vctl.core.queue_policy import SECOND
+from vctl.core.resources import SCALE
+from vctl.scheduler.queue_scan import OVERTAKEN
+from vctl.simulate.borrowing import equal_nodes
 from vctl.simulate.play import Player
+from vctl.simulate.workload import Arrival
 
 pytestmark = spec("9.conserving", "9.lending")
 
@@ -46,3 +53,20 @@ def test_no_job_waits_that_would_start_if_everything_idle_were_home(seed: int) -
     player.round = checked  # type: ignore[method-assign]
     player.play(arrivals)
     assert all(one.end_ns is not None for one in player.jobs.values())
+
+
+def test_a_job_that_needs_what_others_have_idle_is_overtaken_by_a_few_only() -> None:
+    """Every slot that comes free lies in ``a``, which has younger jobs for it: only some of them go before ``b``'s."""
+    ledger = equal_nodes(1, {"CPU": 2 * SCALE})
+    for name in "ab":
+        ledger.put_cluster(Cluster(name, PRIMARY, LOGICAL, ClusterSpec(flexible_min={}), True))
+    one_cpu = ClusterSpec(groups=(Group((FixedNode({"CPU": SCALE}),)),), flexible=False)
+
+    def arrival(number: int, parent_id: str) -> Arrival:
+        job = PendingJob(number, f"j{number}", parent_id, "s", one_cpu, {}, user="u")
+        return Arrival(job, (10 + number % 2) * SECOND)
+
+    played = Player(ledger).play([arrival(n, "b" if n == 3 else "a") for n in range(1, 41)])
+    begins = {one.arrival.job.job_id: one.start_ns or 0 for one in played}
+    before = {number for number, at in begins.items() if at < begins[3]}
+    assert before == {1, 2, *range(4, 4 + OVERTAKEN)}

@@ -211,8 +211,8 @@ class FreeCapacity:
             if name in self.instances:
                 have = self.instances[name]
                 parts = {i: min(s, have.get(i, 0)) for i, s in wanted.instances.get(name, {}).items()}
-                instances[name] = {index: share for index, share in parts.items() if share > 0}
-                amounts[name] = sum(instances[name].values())
+                if parts := {index: share for index, share in parts.items() if share > 0}:
+                    instances[name], amounts[name] = parts, sum(parts.values())
             else:
                 amounts[name] = max(0, min(amount, self.free.get(name, 0)))
         cores = tuple(sorted(self.cores)[: amounts.get(CPU, 0) // SCALE])

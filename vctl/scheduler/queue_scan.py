@@ -33,6 +33,12 @@ from vctl.scheduler.shared_reservations import Shared, SharedReservations
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]
 """(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
 
+OVERTAKEN = 8
+"""How many jobs behind a job that needs idle loans of other clusters may go first, of those that need none.
+
+More of them let fewer loans move; fewer of them keep the order of one queue, in which large jobs start earlier.
+"""
+
 
 class QueueScan:
     """The scan of a queue within a round. ``shares`` is None where no order is fair."""
@@ -78,15 +84,16 @@ class QueueScan:
         """Whether every job was started or passed."""
         return not self._heads
 
-    def rank(self) -> tuple[tuple[float, ...], tuple[int, bool, int]]:
+    def rank(self) -> tuple[tuple[float, ...], tuple[int, int, bool]]:
         """The rank of the queue: the queue with the least rank has the next turn.
 
-        Where no order is fair, the highest priority is first, then the oldest job, as in one queue. But of equal
-        priority those that need no idle loan of another cluster come first, so that few loans move.
+        Where no order is fair, the highest priority is first, then the oldest job, as in one queue. But a job that
+        needs idle loans of other clusters lets the ``OVERTAKEN`` jobs behind it go first, so that few loans move.
         """
         key = self._heads[0][1]
         job = self.queue.jobs[key[1]]
-        turn = (-job.priority, self._held == job.job_id, job.job_id)
+        is_held = self._held == job.job_id
+        turn = (-job.priority, job.job_id + OVERTAKEN * is_held, is_held)
         if self.shares is None:
             return (), turn
         return (*self.shares.turn_of(self.queue.parent_id), self._heads[0][0]), turn

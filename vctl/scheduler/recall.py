@@ -214,12 +214,15 @@ def put_back(ledger: Ledger, moves: Sequence[Move], steps: Sequence[Grow] = ()) 
     """
     kept: list[Move] = []
     lent = {name for step in steps for name in _lent(step)}
+    changed = {step.after.vnode_id for step in steps}  # later steps begin with these as they are now
     for move in reversed(moves):
         returns = move[0].returns is not None
         back = {(step.after.cluster_id, name) for step in move for name in step.gained}
-        if (returns and back & lent) or not _is_reverted(ledger, move):
+        there = {step.after.vnode_id for step in move}
+        if (returns and back & lent) or there & changed or not _is_reverted(ledger, move):
             kept.append(move)
             lent |= {name for step in move for name in _lent(step)}
+            changed |= there
     return [step for move in reversed(kept) for step in move]
 
 

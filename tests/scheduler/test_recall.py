@@ -1,0 +1,57 @@
+"""Moves of idle loans within one search: only what a place needs stays, and what stays can be reverted (spec 9)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tests.scheduler import candidates as g
+from tests.scheduler.trees import parts, tree
+from tests.specification import spec
+from vctl.core.ledger import Ledger
+from vctl.core.resources import Allocation, FreeCapacity, whole_node
+from vctl.core.values import replace
+from vctl.scheduler.elasticity import Grow, apply_growth, revert_growth
+from vctl.scheduler.recall import put_back
+
+pytestmark = spec("9.conserving", "9.lending")
+
+
+def resized(ledger: Ledger, vnode_id: str, amounts: str, lends: str | None = None) -> Grow:
+    """Resize a virtual node in the ledger to these CPUs; returns the step."""
+    before = ledger.vnodes[vnode_id]
+    step = Grow(before, replace(before, allocation=Allocation(g.amounts(amounts), {}, ())), lends=lends)
+    apply_growth(ledger, step)
+    return step
+
+
+def test_a_move_stays_if_a_later_step_begins_with_what_it_left() -> None:
+    """A lender lent twice, and growth brought the second loan back: the first loan is as it was left, but it stays.
+
+    Else the second step, which is written after it, would begin with amounts that are not there.
+    """
+    ledger = tree("8c", "a < primary [2c] lend=2c: n1~2c")
+    moves = [(resized(ledger, "a/0", amounts, lends="a"),) for amounts in ("1c", "")]
+    growth = [resized(ledger, "a/0", "1c")]
+    kept = [*put_back(ledger, moves, growth), *growth]
+    assert parts(ledger, "a") == "n1~1c"
+    assert all(one.after == two.before for one, two in pairwise(kept))
+    for step in reversed(kept):
+        revert_growth(ledger, step)
+    assert parts(ledger, "a") == "n1~2c"
+    assert ledger.capacities["n1"].free == g.amounts("6c")
+
+
+def test_a_move_that_nobody_needs_goes_back() -> None:
+    ledger = tree("8c", "a < primary [2c] lend=2c: n1~2c", "b < primary []: n1~1c")
+    moves = [(resized(ledger, "a/0", amounts, lends="a"),) for amounts in ("1c", "")]
+    assert put_back(ledger, moves, [resized(ledger, "b/0", "2c")]) == []
+    assert parts(ledger, "a") == "n1~2c"
+
+
+def test_what_is_left_of_a_capacity_names_no_resource_of_which_nothing_is_left() -> None:
+    """A part without any GPU has no entry for GPUs: a virtual node of it would otherwise not fit into its parent's."""
+    capacity = FreeCapacity(whole_node(g.amounts("8c 2g")))
+    taken = capacity.take(g.amounts("2g"))
+    assert capacity.take_most(replace(taken, amounts=g.amounts("1c 2g"))) == Allocation(
+        g.amounts("1c"), {}, (0,)
+    )
