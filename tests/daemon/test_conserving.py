@@ -7,10 +7,13 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.engine.settings import LeaseTerms
-from vctl.ops import clusters, jobs, leases
+from vctl.errors import Conflict
+from vctl.ops import clusters, jobs, leases, tree_files
 from vctl.ops.minimums import all_below_minimum
+from vctl.ops.prove import prove
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
+from vctl.spec.tree_file import parse_tree
 
 pytestmark = spec("9.conserving")
 
@@ -162,3 +165,41 @@ def test_a_lender_whose_own_work_cannot_start_with_it_lends(idle: Life) -> None:
     assert state(idle, "of-a") == "PENDING"
     end(idle, "of-b")
     idle.until(lambda: state(idle, "of-a") == "RUNNING")
+
+
+@pytest.mark.parametrize("change", ["slices", "whole nodes", "a larger minimum", "a file of the tree"])
+def test_a_change_of_a_cluster_takes_what_others_borrowed_and_do_not_use(idle: Life, change: str) -> None:
+    """It was refused with "free some resources first" while nothing ran."""
+    idle.nodes(2, "8c", cpus=8)
+    cluster(idle, "a")
+    cluster(idle, "b")
+    run(idle, "first", "a", 8, nodes=2)
+    end(idle, "first")
+    idle.until(lambda: state(idle, "first") == "STOPPED")
+    assert loans(idle) == [("a", "kPrimaryClusterID", 8.0), ("a", "kPrimaryClusterID", 8.0)]
+    if change == "slices":
+        cluster(idle, "c", least=4)
+    elif change == "whole nodes":
+        clusters.create(idle.store, "c", divisible=True, replica_sets={"8c": 1})
+    elif change == "a larger minimum":
+        least = parse_cluster_spec({"flexible_resource_min": {"CPU": 4}}, logical=True)
+        clusters.update(idle.store, "b", spec=least)
+    else:
+        wanted = {"id": "b", "divisible": True, "spec": {"flexible_resource_min": {"CPU": 4}}}
+        tree_files.apply(idle.store, parse_tree({"clusters": [wanted]}))
+    assert loans(idle) == [("a", "kPrimaryClusterID", 8.0)]
+    assert prove(idle.store) == []
+    run(idle, "second", "a", 8)
+
+
+def test_a_change_that_still_has_too_little_leaves_all_loans_where_they_are(idle: Life) -> None:
+    idle.nodes(2, "8c", cpus=8)
+    cluster(idle, "a")
+    run(idle, "first", "a", 8, nodes=2)
+    run_on = loans(idle)
+    end(idle, "first")
+    idle.until(lambda: state(idle, "first") == "STOPPED")
+    run(idle, "second", "a", 8)
+    with pytest.raises(Conflict, match="not enough free resources for cluster c now"):
+        cluster(idle, "c", least=9)
+    assert loans(idle) == run_on

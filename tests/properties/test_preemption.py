@@ -25,9 +25,10 @@ from vctl.core.queue_policy import (
     QueuePolicy,
 )
 from vctl.scheduler import preemption
-from vctl.scheduler.gang_growth import place_with_growth
+from vctl.scheduler.gang_growth import find_growth
 from vctl.scheduler.placement import Placed, place
 from vctl.scheduler.preemption import Preempt
+from vctl.scheduler.work import finished
 
 pytestmark = spec("8.preemption")
 
@@ -210,8 +211,7 @@ def best_by_brute_force(there: Contest, job: PendingJob, losses: dict[int, int])
         twin = after(there.ledger, there, tuple(gone))
         if isinstance(place(twin, job.parent_id, job.spec, job.entry), Placed):
             return True
-        grown = place_with_growth(twin, job.parent_id, job.spec, job.entry, moves_loans=False)
-        return isinstance(grown, tuple)
+        return isinstance(finished(find_growth(twin, job.parent_id, job.spec, job.entry)), tuple)
 
     jobs = there.running.jobs
     levels = sorted({jobs[n].priority for n in losses}, reverse=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tests.scheduler import candidates as g
-from tests.scheduler.trees import parts, tree
+from tests.scheduler.trees import lease, parts, tree
 from tests.specification import spec
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, FreeCapacity, whole_node
 from vctl.core.values import replace
-from vctl.scheduler.elasticity import Grow, apply_growth, revert_growth
+from vctl.scheduler.elasticity import Grow, apply_growth, enlarged, growth_fits, revert_growth
 from vctl.scheduler.recall import put_back
 
 pytestmark = spec("9.conserving", "9.lending")
@@ -39,6 +39,27 @@ def test_a_move_stays_if_a_later_step_begins_with_what_it_left() -> None:
         revert_growth(ledger, step)
     assert parts(ledger, "a") == "n1~2c"
     assert ledger.capacities["n1"].free == g.amounts("6c")
+
+
+def test_a_cluster_gets_no_second_virtual_node_back_in_one_slot() -> None:
+    """Its only one there went home, and it got another one by growth: the search of growth knows one in each slot."""
+    ledger = tree("8c", "a < primary []: n1~2c")
+    before = ledger.vnodes["a/0"]
+    gone = Grow(
+        before,
+        replace(before, allocation=Allocation({}, {}, ())),
+        returns=lease(ledger, "a/0: 2c"),
+        is_removal=True,
+    )
+    apply_growth(ledger, gone)
+    growth = Grow(None, enlarged(ledger, "a", "n1", Allocation(g.amounts("1c"), {}, ())))
+    growth = replace(growth, after=replace(growth.after, vnode_id="a/1", rank=1))
+    assert growth_fits(ledger, growth)
+    apply_growth(ledger, growth)
+    assert put_back(ledger, [(gone,)], [growth]) == [gone]
+    assert parts(ledger, "a") == "n1~1c"
+    another = Grow(None, replace(growth.after, vnode_id="a/2", rank=2))
+    assert not growth_fits(ledger, another)
 
 
 def test_a_move_that_nobody_needs_goes_back() -> None:

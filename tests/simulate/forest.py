@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vctl.core import resources as rs
-from vctl.core.clusters import JOB, LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode, Group
+from vctl.core.clusters import FLEXIBLE, JOB, LOGICAL, PRIMARY, Cluster, ClusterSpec, FixedNode, Group
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
@@ -216,3 +217,13 @@ def leases_astray(ledger: Ledger) -> list[tuple[str, str, int, int]]:
             if over != leased.get(name, 0):
                 found.append((cluster_id, name, over, leased.get(name, 0)))
     return found
+
+
+def doubled_parts(ledger: Ledger) -> list[tuple[str, str]]:
+    """(Cluster, slot) in which a cluster has more than one flexible virtual node."""
+    count = Counter(
+        (vnode.cluster_id, vnode.parent_id or "")
+        for vnode in ledger.vnodes.values()
+        if vnode.kind == FLEXIBLE and ledger.clusters[vnode.cluster_id].kind == LOGICAL
+    )
+    return [one for one, number in count.items() if number > 1]

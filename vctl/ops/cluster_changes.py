@@ -14,17 +14,19 @@ from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.values import replace, value
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
-from vctl.engine.rules.leases import granted
+from vctl.engine.rules.leases import granted, returned
 from vctl.engine.rules.nodes import leases_settled
+from vctl.engine.rules.starts import rearranged
 from vctl.errors import BadSpec, Conflict, Infeasible, VctlError, param
 from vctl.ops import feasible
 from vctl.ops.cluster_views import blockers_of, check_revision, cluster_row, in_use
 from vctl.ops.leases import check_lending
-from vctl.scheduler.elasticity import Grow, flexible_parts
+from vctl.scheduler.elasticity import Grow, flexible_parts, growing, level_above
 from vctl.scheduler.feasibility import ever
 from vctl.scheduler.membership import Exchange, Shortage, exchange, join, of_whole_nodes
 from vctl.scheduler.nominations import Nomination, Nominations
 from vctl.scheduler.placement import Unplaced
+from vctl.scheduler.recall import Move, is_loose, put_back, recall
 from vctl.scheduler.reshape import InUse, reshape
 from vctl.spec.fields import refuse
 from vctl.spec.ids import job_cluster_id
@@ -215,14 +217,15 @@ def common_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...]
 def _ledger(store: Store, cluster: Cluster, old: ClusterSpec, ledger: Ledger | None) -> Ledger:
     """A ledger that contains the cluster in its new state; it has only a part of the tree if that is enough.
 
-    A part is enough if whole nodes move or slices are given back, unless preemptions reserve resources, which
-    may be in any cluster.
+    A part is enough if whole nodes move or slices are given back, unless preemptions reserve resources, or idle
+    loans may have to go home: both may be in any cluster.
     """
     if ledger is None and not preemptions.nomination_rows(store):
         is_whole = of_whole_nodes(cluster.spec)
         part = load_for_exchange(store, cluster, cluster.spec.replica_sets if is_whole else {})
-        if is_whole or not _needs_more(part, cluster, old):
-            return part
+        if not leases.exist(store) or _change(part.copy(), cluster, old, [], {}) is None:
+            if is_whole or not _needs_more(part, cluster, old):
+                return part
     if ledger is None:
         ledger = feasible.whole_tree(store)
     ledger.put_cluster(cluster)
@@ -243,19 +246,26 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     """Change the virtual nodes of a cluster to match its spec, and emit the difference. Raises if that is
     impossible.
 
-    Resources that are reserved by preemptions are not free for the cluster, as in a round of the scheduler.
+    Resources that are reserved by preemptions are not free for the cluster, as in a round of the scheduler. What
+    others have borrowed and do not use goes home if the change needs it.
     """
-    before = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}
+    before, borrowed = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}, dict(ledger.leases)
     nominations = preemptions.nominations(store)
     kept = Nominations(ledger, nominations)
     growth: list[Grow] = []
-    refusal = _change(store, ledger, cluster, old, growth)
+    lent = leases.lent(store, cluster)
+    moves = _loosened(ledger, cluster, old, lent)
+    home = (step.gained for move in moves for step in move if step.after.cluster_id == cluster.cluster_id)
+    refusal = _change(ledger, cluster, old, growth, rs.subtract(lent, rs.total(home)))
     if refusal is not None:
         kept_for = _kept_for(store, cluster, old, nominations) if nominations else []
         if isinstance(refusal, Shortage):
             raise _short(refusal, kept_for)
         raise _reserved(cluster, refusal, kept_for) if kept_for else _refused(store, ledger, cluster, refusal)
     kept.close()
+    if returns := put_back(ledger, moves, growth):
+        for change in (rearranged(returns), *returned(borrowed, returns)):
+            store.emit(change)
     changed = _difference(ledger, cluster.cluster_id, before, growth)
     if changed.removed or changed.placed:
         store.emit(changed)
@@ -263,6 +273,17 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
         store.emit(lease)
     if not of_whole_nodes(cluster.spec):
         settle_leases(store, ledger, cluster.cluster_id)
+
+
+def _loosened(ledger: Ledger, cluster: Cluster, old: ClusterSpec, lent: Amounts) -> list[Move]:
+    """Let idle loans go home in the ledger, if a change has too little without them; returns the moves."""
+    if not is_loose(ledger):
+        return []
+    if not isinstance(_change(ledger.copy(), cluster, old, [], lent), Shortage | Unplaced):
+        return []
+    parent_id = cluster.parent_id or PRIMARY
+    keep = {cluster.cluster_id, *growing(ledger, parent_id)}
+    return recall(ledger, level_above(ledger, parent_id), keep)
 
 
 def settle_leases(store: Store, ledger: Ledger, cluster_id: str) -> None:
@@ -292,11 +313,14 @@ def _difference(
 
 
 def _change(
-    store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec, growth: list[Grow]
+    ledger: Ledger, cluster: Cluster, old: ClusterSpec, growth: list[Grow], lent: Amounts
 ) -> Shortage | Unplaced | InUse | None:
-    """Change the virtual nodes of the cluster in the ledger; after a refusal the ledger must be dropped."""
+    """Change the virtual nodes of the cluster in the ledger; after a refusal the ledger must be dropped.
+
+    ``lent``: what others have borrowed from it.
+    """
     if not of_whole_nodes(cluster.spec):
-        return reshape(ledger, cluster.cluster_id, old, cluster.spec, growth, leases.lent(store, cluster))
+        return reshape(ledger, cluster.cluster_id, old, cluster.spec, growth, lent)
     assert cluster.parent_id is not None
     answer = exchange(ledger, cluster.parent_id, cluster.cluster_id, cluster.spec.replica_sets)
     if isinstance(answer, Shortage):
@@ -312,13 +336,13 @@ def _kept_for(
 
     Empty if the change would fail without these reservations, too.
     """
-    ledger = table.load_ledger(store)
+    ledger, lent = table.load_ledger(store), leases.lent(store, cluster)
     ledger.put_cluster(cluster)
 
     def works(others: Sequence[Nomination]) -> bool:
         trial = ledger.copy()
         Nominations(trial, others)
-        return _change(store, trial, cluster, old, []) is None
+        return _change(trial, cluster, old, [], lent) is None
 
     if not works([]):
         return []

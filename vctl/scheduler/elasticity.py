@@ -94,7 +94,12 @@ def growth_fits(ledger: Ledger, grow: Grow) -> bool:
     if not can_grow(cluster) or not within_limits(ledger, cluster, grow.gained):
         return False
     if grow.before is None:
-        return grow.after.vnode_id not in ledger.vnodes and capacity.fits_exactly(grow.after.allocation)
+        there = flexible_in(ledger, cluster.cluster_id, grow.after.parent_id or "")
+        return (
+            there is None
+            and grow.after.vnode_id not in ledger.vnodes
+            and capacity.fits_exactly(grow.after.allocation)
+        )
     return capacity.fits_exactly(difference(grow.after.allocation, grow.before.allocation))
 
 

@@ -48,12 +48,10 @@ def place_with_growth(
     avoid: frozenset[str] = frozenset(),
     budget: int = BUDGET,
     loose: bool = True,
-    moves_loans: bool = True,
 ) -> tuple[list[Grow], Placed] | Unplaced:
     """Let a cluster grow in the ledger until a gang fits into it; returns the steps and the place.
 
-    ``loose``: siblings lend if free capacity is not enough, and (``moves_loans``) idle loans go home, and clusters
-    lend at every level (``recall``).
+    ``loose``: if free capacity is not enough, idle loans go home, and clusters lend at every level (``recall``).
     Without a place the ledger stays as it was. For the other parameters see ``find_growth``.
     """
 
@@ -61,9 +59,9 @@ def place_with_growth(
         work = find_growth(ledger, parent_id, spec, entry, avoid=avoid, budget=budget, lends=lends)
         return finished(work)
 
-    found = search(lends=loose and not moves_loans)
+    found = search(lends=False)
     chain, moves = growing(ledger, parent_id), list[Move]()
-    if isinstance(found, Unplaced) and loose and moves_loans and chain:
+    if isinstance(found, Unplaced) and loose and chain:
         for more in _loosened(ledger, parent_id, spec, chain):
             moves += more
             found = search(lends=not more)

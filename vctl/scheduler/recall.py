@@ -38,6 +38,7 @@ from vctl.core.values import replace
 from vctl.scheduler.elasticity import (
     Grow,
     apply_growth,
+    flexible_in,
     flexible_parts,
     held,
     is_below,
@@ -263,5 +264,9 @@ def _is_free(ledger: Ledger, step: Grow) -> bool:
         capacity = ledger.capacities[step.after.vnode_id]
         return capacity.fits_exactly(more) and rs.within(more.amounts, lendable(ledger, cluster))
     less = difference(step.before.allocation, step.after.allocation)
-    slot = ledger.capacities.get(step.before.parent_id or "")
-    return slot is not None and slot.fits_exactly(less) and within_limits(ledger, cluster, less.amounts)
+    slot_id = step.before.parent_id or ""
+    if (slot := ledger.capacities.get(slot_id)) is None:
+        return False
+    if step.is_removal and flexible_in(ledger, cluster.cluster_id, slot_id) is not None:
+        return False  # it got another one there meanwhile, and has at most one in each
+    return slot.fits_exactly(less) and within_limits(ledger, cluster, less.amounts)

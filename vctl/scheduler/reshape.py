@@ -16,11 +16,12 @@ from vctl.scheduler.elasticity import (
     flexible_in,
     next_rank,
 )
-from vctl.scheduler.gang_growth import place_with_growth
+from vctl.scheduler.gang_growth import find_growth, growth_for
 from vctl.scheduler.leasing import free_of
 from vctl.scheduler.membership import is_undivided, whole_by_template
 from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 from vctl.scheduler.placement_result import vnodes_of
+from vctl.scheduler.work import finished
 
 
 @value(frozen=True, slots=True)
@@ -65,11 +66,11 @@ def reshape(
     assert parent_id is not None
     placed = place_more(ledger, cluster_id, extra)
     if not isinstance(placed, Placed):
-        grown = place_with_growth(ledger, parent_id, extra, {}, moves_loans=False)
-        if not isinstance(grown, tuple):
+        found = finished(find_growth(ledger, parent_id, extra, {}))
+        if isinstance(found, Unplaced):
             return placed
-        growth += grown[0]
-        placed = grown[1]
+        steps, placed = growth_for(*found, {})
+        growth += steps
     for piece in placed.pieces:
         ledger.rearrange((), (joined(ledger, cluster_id, piece),))
     return None

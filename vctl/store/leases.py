@@ -14,6 +14,11 @@ def all_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM leases ORDER BY lease_id")
 
 
+def exist(store: Store) -> bool:
+    """Whether any cluster has borrowed anything."""
+    return bool(store.value("SELECT EXISTS (SELECT 1 FROM leases)"))
+
+
 def called(store: Store) -> list[Lease]:
     """The leases that their lenders have called back, oldest first."""
     found = store.rows("SELECT * FROM leases WHERE state = ? ORDER BY lease_id", CALLED)

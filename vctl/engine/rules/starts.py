@@ -136,7 +136,7 @@ def _grow(
 ) -> Iterator[Change]:
     """Let idle loans go home and clusters grow for a start, top level first."""
     if growth:
-        yield _rearranged(growth)
+        yield rearranged(growth)
         yield from leases.returned(state.leases, growth)
         yield from leases.granted(
             state.ledger, growth, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job_id,
@@ -144,7 +144,7 @@ def _grow(
         )  # fmt: skip
 
 
-def _rearranged(growth: Sequence[Grow]) -> VNodesChanged:
+def rearranged(growth: Sequence[Grow]) -> VNodesChanged:
     """The virtual nodes after all steps: what gets smaller first, then what gets larger, the outer before the inner.
 
     One may get smaller first and then go, or larger again.
