@@ -27,13 +27,10 @@ IN_CI, ALL = range(6), range(6, 200)
     "seeds", [pytest.param(IN_CI, id="some"), pytest.param(ALL, marks=pytest.mark.slow, id="all others")]
 )
 def test_a_tree_that_lends_does_what_one_queue_does(seeds: range) -> None:
-    """On average 0.97 of it when four fifths of the work are done, and never below 0.85.
-
-    A tree is now and then faster or slower by the order of its starts alone.
-    """
+    """On average 0.97 of it when four fifths of the work are done, and never below 0.9."""
     parts = [compare(seed)[0] for seed in seeds]
     assert fmean(parts) >= 0.95 if len(parts) < 50 else 0.97, parts
-    assert min(parts) >= 0.85, parts
+    assert min(parts) >= 0.9, parts
 
 
 @pytest.mark.parametrize(
