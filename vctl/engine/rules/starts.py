@@ -31,15 +31,18 @@ class Supply:
 
 
 def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Iterator[Change]:
-    """The changes for the part of a plan that still holds; the rest is decided again."""
+    """The changes for the part of a plan that still holds, in the order of the round; the rest is decided again.
+
+    Tasks come first: the growth for a job may begin with what their growth has left.
+    """
     came = 0
-    for start in plan.starts:
-        if _is_wanted(state, start) and state.has_place(start):
-            yield from _start(state, start, supply, now)
-            came += 1
     for task in plan.task_starts:
         if state.tasks.is_queued(task.task.task_id) and still_fits(state.ledger, task):
             yield from _start_task(state, task, supply, now)
+            came += 1
+    for start in plan.starts:
+        if _is_wanted(state, start) and state.has_place(start):
+            yield from _start(state, start, supply, now)
             came += 1
     state.end_trial()
     for wait in plan.task_waits:  # the task now waits for one virtual node only, or for any again
