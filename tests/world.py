@@ -30,6 +30,7 @@ from vctl.ops.prove import prove
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord, WantedNode
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place, place_again
+from vctl.scheduler.shared_reservations import kept_by
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.store import ahead, clusters, feed, preemptions, rows
 from vctl.store.entries import Emitted
@@ -302,7 +303,10 @@ class World(Clock):
         assert problems == [], problems
         leases = {row["lease_id"]: rows.lease(row) for row in self.store.rows("SELECT * FROM leases")}
         assert state.leases == leases
-        problems = unlike(picture_of(state), picture_of(loaded(self.store)))
+        again = loaded(self.store)
+        problems = unlike(picture_of(state), picture_of(again)) or unlike(
+            reserved_in(state), reserved_in(again)
+        )
         assert problems == [], problems
         problems = astray(state.ledger, list(leases.values()), self._entries())
         assert problems == [], problems
@@ -580,6 +584,16 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     for array_id, window in state.array_limits.array_limits.items():
         found["window", array_id] = window.at_once, set(window.open), set(window.closed), list(window.waiting)
         found["ready", array_id] = array_id in state.array_limits.ready
+    return found
+
+
+def reserved_in(state: FollowedState) -> dict[object, object]:
+    """What the queues keep for their jobs until the next round, comparable: no change gives it."""
+    found: dict[object, object] = {}
+    for queue in state.queues.values():
+        for job_id, kept in kept_by(queue).items():
+            both = (kept.own, kept.shared and kept.shared.reservation)
+            found["reserved", job_id] = kept, [one and (one.placed, one.claims) for one in both]
     return found
 
 

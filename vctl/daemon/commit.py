@@ -61,4 +61,5 @@ def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
         queue.emptied.discard(shape)
         if shape not in queue.shapes:
             observed.clear_wait(store, parent_id, shape)
+    state.write_reservations(store)
     return started

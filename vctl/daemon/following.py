@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from vctl.core.jobs import Run
+from vctl.core.jobs import PendingJob, Run
 from vctl.core.ledger import Ledger
+from vctl.core.queue_policy import QueuePolicy
 from vctl.daemon.collection import paused
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change, RunTakenBack
@@ -16,6 +17,7 @@ from vctl.engine.rules.ahead import keeps_order
 from vctl.engine.state import SchedulerState
 from vctl.ops import replay
 from vctl.scheduler.fairness import Shares, Usage
+from vctl.scheduler.shared_reservations import Kept, keep, kept_by
 from vctl.store import (
     ahead,
     arrays,
@@ -27,6 +29,7 @@ from vctl.store import (
     preemptions,
     provider,
     queues,
+    reservations,
     rows,
     tasks,
     usage,
@@ -61,6 +64,8 @@ class FollowedState(SchedulerState):
         """Gives a part of the name of a new run."""
         self.displaced: dict[str, None] = {}
         """Runs that were assigned ahead, found no place, and may have started."""
+        self.reserved: dict[int, tuple[PendingJob, QueuePolicy, Kept]] = {}
+        """Job -> what its queue keeps for it, as it is in the tables, and for which row and policy."""
         self._own: set[int] = set()
         """Entries of the journal after ``seen`` that were applied when they were emitted."""
 
@@ -134,6 +139,7 @@ class FollowedState(SchedulerState):
             for run in state.runs.values():
                 state.sort_run(run)
             state._read_preemptions(store)
+            state._read_reservations(store)  # when each job is in its queue as it will stay
             state.node_requests = {row["request_id"]: provider.request(row) for row in provider.rows(store)}
         state.changed.nodes.update(state.ledger.nodes)
         state.ledger.joined.clear()  # no node is new in its cluster: all were there before
@@ -148,6 +154,40 @@ class FollowedState(SchedulerState):
             if (parent := self.ledger.clusters.get(parent_id)) is not None:
                 queue.arrange(parent.queue)
             queue.recall(of_queue)
+
+    def _read_reservations(self, store: Store) -> None:
+        for parent_id, kept in reservations.load(store).items():
+            if (parent := self.ledger.clusters.get(parent_id)) is not None:
+                queue = self._queue(parent_id)
+                queue.arrange(parent.queue)
+                keep(queue, kept)
+                self.reserved |= {n: (queue.jobs[n], queue.policy, one) for n, one in kept_by(queue).items()}
+
+    def has_reserved(self) -> bool:
+        """Whether the queues keep something else than the tables say."""
+        return any(True for _ in self._reserved_anew()) or any(True for _ in self._no_more_reserved())
+
+    def write_reservations(self, store: Store) -> None:
+        """Write what the queues keep now, inside a transaction."""
+        changed, gone = list(self._reserved_anew()), list(self._no_more_reserved())
+        if changed or gone:
+            observed.save_reservations(store, [reservations.columns(*one) for one in changed], gone)
+            self.reserved |= {one[0].job_id: one for one in changed}
+            for job_id in gone:
+                del self.reserved[job_id]
+
+    def _reserved_anew(self) -> Iterator[tuple[PendingJob, QueuePolicy, Kept]]:
+        for queue in self.queues.values():
+            for job_id, kept in kept_by(queue).items() if queue.kept or queue.shared else ():
+                job, before = queue.jobs[job_id], self.reserved.get(job_id)
+                if before is None or before[:2] != (job, queue.policy) or not kept.is_like(before[2]):
+                    yield job, queue.policy, kept
+
+    def _no_more_reserved(self) -> Iterator[int]:
+        for job_id in self.reserved:
+            queue = self.queues.get(self.parent_of.get(job_id, ""))
+            if queue is None or not (job_id in queue.kept or job_id in queue.shared):
+                yield job_id
 
     def _read_ahead(self, store: Store) -> None:
         left = {row["follows"]: row for row in ahead.rows(store)}

@@ -8,6 +8,7 @@ import os
 from vctl.daemon import identity
 from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import FORGET_S, Carrier
+from vctl.daemon.checkpoint import Checkpoint
 from vctl.daemon.clock import Clock
 from vctl.daemon.following import FollowedState, Unreadable
 from vctl.daemon.looking import Pace
@@ -15,7 +16,6 @@ from vctl.daemon.observing import SAFETY_S, Observer
 from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import Trouble, say
 from vctl.daemon.turn import Turn
-from vctl.daemon.usage_checkpoint import UsageCheckpoint
 from vctl.engine.lifecycle import IllegalTransition
 from vctl.engine.rules.gates import begins_after
 from vctl.engine.rules.preemption import nearest as nearest_end
@@ -54,7 +54,7 @@ class Scheduler:
     ) -> None:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
-        self.memory = UsageCheckpoint(store)
+        self.memory = Checkpoint(store)
         self.runtime: Runtime = runtime or runtime_of(store.home)
         self.provider = Provider(store, provider or ProviderSpec(), self.runtime)
         self.watch = Watch()

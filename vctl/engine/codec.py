@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from json.encoder import encode_basestring_ascii
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from vctl.core.compact import dumps
-from vctl.core.fitting import hints_of
+from vctl.core.fitting import fits, hints_of
 from vctl.core.values import MISSING, Field, compiled, fields, is_value
 from vctl.engine.changes import CHANGES, Change
 from vctl.engine.changes.submits import OUTSIDE
+
+T = TypeVar("T")
 
 
 def encode(change: Change) -> str:
@@ -27,6 +29,21 @@ def decode(text: str) -> Change:
     data = json.loads(text)
     change: Change = _reader(CHANGES[data.pop("type")])(data)
     return change
+
+
+def text_of(one: Any) -> str:
+    """A value that lies in a change, or in a row, as JSON text."""
+    kind: Any = type(one)
+    return f"{{{_members(kind)(one)[1:]}}}"
+
+
+def value_of(kind: type[T], data: Any) -> T:
+    """The value of this type in data read from JSON. Raises ValueError, KeyError, AttributeError or TypeError if it
+    is none."""
+    one = _reader(kind)(data)
+    if not fits(one, kind):
+        raise ValueError(f"{data!r} is no {kind.__name__}")
+    return one  # type: ignore[no-any-return]
 
 
 Writer = Callable[[Any], str]

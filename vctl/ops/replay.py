@@ -23,6 +23,7 @@ from vctl.store import (
     provider,
     queues,
     repair,
+    reservations,
     rows,
     runs,
     settings,
@@ -209,6 +210,7 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
     read(5, "nominations", preemptions.nomination_rows(store), preemptions.nomination)
     read(5, "usage", usage.rows(store), usage.check)
     read(5, "lags", usage.lag_rows(store), usage.check_lag)
+    read(5, "reservations", reservations.rows(store), reservations.check)
     read(5, "provider_requests", provider.rows(store), provider.request)
     rebuilding.replay(tables, done, store.clock())
     return done

@@ -40,8 +40,15 @@ class Reservation:
         """A reservation of this place from the start of a job to its time limit."""
         limit_ns = job.time_limit_ns
         end_ns = None if start_ns is None or limit_ns is None else start_ns + limit_ns
+        return cls.at(job.job_id, job.submission_id, start_ns, end_ns, placed)
+
+    @classmethod
+    def at(
+        cls, job_id: int, submission_id: str, start_ns: int | None, end_ns: int | None, placed: Placed
+    ) -> Reservation:
+        """A reservation of this place, with the claims that follow from it."""
         claims = tuple((vnode_id, parts_of(allocation)) for vnode_id, allocation in placed.parts)
-        return cls(job.job_id, job.submission_id, start_ns, end_ns, placed, claims)
+        return cls(job_id, submission_id, start_ns, end_ns, placed, claims)
 
     def is_due(self, now_ns: int) -> bool:
         """Whether its start has come."""

@@ -12,7 +12,7 @@ A head gets none if the limits of its clusters do not allow its growth.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from vctl.core import resources as rs
@@ -58,6 +58,42 @@ class Shared:
     def waits_for(self, other: Reservation) -> bool:
         """Whether it has no known start, and was found behind another reservation: it does not bind its job."""
         return self.reservation.start_ns is None and (other.job_id, other.start_ns) in self.behind
+
+
+@value(frozen=True, slots=True)
+class Kept:
+    """What a queue keeps for one of its jobs until the next round: its own reservation, and the shared one."""
+
+    own: Reservation | None = None
+    shared: Shared | None = None
+
+    def is_like(self, other: Kept | None) -> bool:
+        """Whether the other one keeps the same places from the same starts."""
+        if other is None or self != other:
+            return False
+        pairs = zip(self.reservations, other.reservations, strict=True)
+        return all(a is b or a.placed == b.placed for a, b in pairs)
+
+    @property
+    def reservations(self) -> list[Reservation]:
+        """Both, as far as there are any."""
+        of_shared = None if self.shared is None else self.shared.reservation
+        return [one for one in (self.own, of_shared) if one is not None]
+
+
+def kept_by(queue: Queue) -> dict[int, Kept]:
+    """What a queue keeps, by job."""
+    return {
+        job_id: Kept(queue.kept.get(job_id), queue.shared.get(job_id))
+        for job_id in {**queue.kept, **queue.shared}
+    }
+
+
+def keep(queue: Queue, kept: Mapping[int, Kept]) -> None:
+    """Let a queue keep this, and nothing else. Its policy is the one under which that was reserved."""
+    queue.kept = {n: one.own for n, one in kept.items() if one.own is not None and n in queue.jobs}
+    queue.shared = {n: one.shared for n, one in kept.items() if one.shared is not None and n in queue.jobs}
+    queue.kept_at = None
 
 
 class SharedReservations:

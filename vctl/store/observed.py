@@ -81,6 +81,12 @@ def save_usage(store: Store, usage: Usage, cluster_ids: Iterable[str]) -> None:
     )
 
 
+def save_reservations(store: Store, changed: Iterable[tuple[object, ...]], gone: Iterable[int]) -> None:
+    """Replace these rows, and delete those of the jobs ``gone``; inside a transaction."""
+    store.db.executemany("DELETE FROM reservations WHERE job_id = ?", [(job_id,) for job_id in gone])
+    store.db.executemany("INSERT OR REPLACE INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?)", changed)
+
+
 def heartbeat(store: Store, node_id: str, timeout_s: float | None) -> None:
     """Record a heartbeat. A timeout gives the node a heartbeat lease; only a new timeout makes an event."""
     if timeout_s is not None and timeout_s != store.value(

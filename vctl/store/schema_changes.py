@@ -93,4 +93,13 @@ CREATE TRIGGER job_moved AFTER UPDATE OF status, parent_cluster_id, priority, he
 END;
 """,
     ),
+    (
+        "0014_reservations",
+        """
+CREATE TABLE reservations (
+    job_id INTEGER PRIMARY KEY, parent_cluster_id TEXT NOT NULL, priority INTEGER NOT NULL, shape TEXT NOT NULL,
+    time_limit_ns INTEGER, policy TEXT NOT NULL, own TEXT, shared TEXT
+);
+""",
+    ),
 ]

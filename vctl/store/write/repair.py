@@ -21,6 +21,7 @@ KEYS = {
     "nominations": ("job_id",),
     "usage": ("cluster_id", "child_id", "user", "resource"),
     "lags": ("cluster_id", "child_id", "user"),
+    "reservations": ("job_id",),
     "provider_requests": ("request_id",),
     "events": ("seq",),
 }

@@ -1,4 +1,5 @@
-"""Saves the past usage and the lag of fair clusters to the tables, for commands and for the next scheduler."""
+"""Saves to the tables what rounds leave in memory for the next one, for commands and for the next scheduler: the past
+usage and the lag of fair clusters, and reservations."""
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ EVERY_NS = 5 * 10**9
 """The time between two writes where nothing changes: what is not written by then would be lost in a crash."""
 
 
-class UsageCheckpoint:
+class Checkpoint:
     """Writes the usage of a fair cluster when what its members hold changes, or which of them wait.
 
-    Between two such changes it follows from the time alone. Past usage is also written periodically.
+    Between two such changes it follows from the time alone. Past usage is also written periodically. A commit has
+    written the reservations already (``commit``); here come those that changed in a round that started nothing.
     """
 
     def __init__(self, store: Store) -> None:
@@ -51,9 +53,13 @@ class UsageCheckpoint:
         waiting = {member for member in now.waiting if member[0] in fair}
         changed = {one[0] for one in rates.keys() | self._rates if rates.get(one) != self._rates.get(one)}
         changed.update(cluster_ids, (member[0] for member in waiting ^ self._waiting))
-        if changed and now.at_ns is not None:
+        is_changed = bool(changed) and now.at_ns is not None
+        if is_changed or state.has_reserved():
             with self.store.transaction():
-                observed.save_usage(self.store, now, changed)
+                if is_changed:
+                    observed.save_usage(self.store, now, changed)
+                state.write_reservations(self.store)
+        if is_changed:
             self._rates, self._waiting = rates, waiting
 
 
