@@ -21,6 +21,7 @@ from vctl.engine.changes import (
     JobSubmitted,
     LeaseCalled,
     LeaseReturned,
+    LeaseSpared,
     QueueChanged,
     RunStopping,
     VNodesChanged,
@@ -137,6 +138,22 @@ def test_a_lender_with_waiting_work_calls_in_the_newest_lease_of_what_it_lent() 
     called = LeaseCalled(replace(leases[1], state=CALLED, expires_at=15 * S))
     assert follows(state, revoked(state, Memo(), Now(10 * S, S))) == [called]
     assert follows(state, revoked(state, Memo(), Now(11 * S, 2 * S))) == []  # it was called in
+
+
+def test_a_loan_out_of_two_clusters_is_called_in_once_for_the_work_of_the_outer_one() -> None:
+    """``inner`` has lent it, out of ``a``, whose own work waits for it: it was spared and called in again for ever."""
+    ledger = trees.tree(
+        "8c", "a < primary [4c] lend=4c: n1~3c", "inner < a [2c] lend=1c: n1~1c", "b < primary []: n1~4c"
+    )
+    state = state_of(ledger, [trees.lease(ledger, "b/0: 1c", lender="inner")])
+    waiting(state, "a")
+    memo = Memo()
+    (called,) = follows(state, revoked(state, memo, Now(10 * S, S)))
+    assert isinstance(called, LeaseCalled)
+    assert follows(state, revoked(state, memo, Now(11 * S, 2 * S))) == []
+    state.dequeue(9)
+    (spared,) = follows(state, revoked(state, memo, Now(12 * S, 3 * S)))
+    assert isinstance(spared, LeaseSpared)
 
 
 def test_who_uses_a_lease_that_is_called_in_is_told_and_ended_after_its_grace_unless_it_is_free() -> None:

@@ -24,6 +24,7 @@ from vctl.engine.turn import follows, looked_at, rules
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import handing
 from vctl.scheduler.cycle import decide, leaves_more
+from vctl.scheduler.lending import withhold
 from vctl.scheduler.plan import Plan
 from vctl.store.store import Store
 
@@ -198,7 +199,7 @@ class Turn:
     def _search(self, state: FollowedState, *, again: bool = False) -> Plan:
         """Search what can start, and why the rest waits. The plan is empty if that was found already."""
         now_ns = self.store.clock()
-        lends_again = state.withhold(keeping(state, now_ns))
+        lends_again = withhold(state.ledger, keeping(state, now_ns))
         if self._mark(state) == self._searched and not (again or lends_again):
             return Plan()
         plan = decide(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from vctl.core.jobs import STOPPED_BY_USER, PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING, Node, NodeRequest
-from vctl.core.resources import Amounts, within
 from vctl.core.tasks import CANCELLED
 from vctl.core.values import replace
 from vctl.engine.ahead import RunsAhead
@@ -303,15 +302,6 @@ class SchedulerState:
                 queue.forget_verdicts()
             if (waiting := self.tasks.queues.get(one)) is not None:
                 waiting.forget_verdicts()
-
-    def withhold(self, amounts: Mapping[str, Amounts]) -> bool:
-        """Let lenders keep these amounts, and no others. True: more is lent again, so work that waits may start."""
-        ledger = self.ledger
-        again = [one for one, kept in ledger.withheld.items() if not within(kept, amounts.get(one, {}))]
-        for one in again:
-            ledger.note_growth(ledger.members.get(one, ()))
-        ledger.withheld = amounts
-        return bool(again)
 
     def forget_verdicts(self) -> None:
         """Let everything that waits be judged anew."""

@@ -5,7 +5,7 @@ Without this, a loan that was called back would be lent again at once, to the ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from vctl.core import resources as rs
@@ -15,9 +15,11 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
+from vctl.core.values import replace
 from vctl.scheduler.elasticity import growing, held
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.placement import Placed
+from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reshape import joined, place_more
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.tasking import could_grow_for
@@ -46,6 +48,27 @@ def waiting_tasks(ledger: Ledger, queue: TaskQueue, *, judged: bool) -> Iterator
         task: PendingTask | None = next(iter(queue.sub_queues.get(shape, {}).values()), None)
         if task is not None and (not verdict.infeasible or could_grow_for(ledger, task)):
             yield Waiting(queue.cluster_id, task.request)
+
+
+def work_in_lenders(
+    ledger: Ledger, queues: Mapping[str, Queue], tasks: Mapping[str, TaskQueue], now_ns: int, *, judged: bool
+) -> Iterator[Waiting]:
+    """The work in lenders that waits for resources. ``judged``: only if nothing came free since it was looked at."""
+    for queue in queues.values():
+        if in_lender(ledger, queue.parent_id):
+            yield from (waiting_job(ledger, job) for job in queue.short(now_ns, judged=judged))
+    for waiting in tasks.values():
+        if in_lender(ledger, waiting.cluster_id):
+            yield from waiting_tasks(ledger, waiting, judged=judged)
+
+
+def withhold(ledger: Ledger, amounts: Mapping[str, Amounts]) -> bool:
+    """Let lenders keep these amounts, and no others. True: more is lent again, so work that waits may start."""
+    again = [one for one, kept in ledger.withheld.items() if not rs.within(kept, amounts.get(one, {}))]
+    for one in again:
+        ledger.note_growth(ledger.members.get(one, ()))
+    ledger.withheld = amounts
+    return bool(again)
 
 
 def in_lender(ledger: Ledger, cluster_id: str) -> bool:
@@ -84,6 +107,23 @@ def regain(ledger: Ledger) -> Iterator[VNode]:
         placed = place_more(ledger, lender_id, ClusterSpec(flexible_min=lacks))
         for piece in placed.pieces if isinstance(placed, Placed) else ():
             yield joined(ledger, lender_id, piece)
+
+
+def take_back(ledger: Ledger) -> None:
+    """Let lenders take back in a ledger what nobody borrows any more."""
+    if ledger.lenders:
+        for vnode in regain(ledger):
+            ledger.rearrange((), (vnode,), for_start=True)
+
+
+def end_leases(ledger: Ledger, cluster_id: str) -> None:
+    """End in a ledger the leases of a cluster that goes; what it has lent goes over to its parent."""
+    parent_id = ledger.clusters[cluster_id].parent_id or PRIMARY
+    for lease in list(ledger.leases.values()):
+        if lease.borrower_id == cluster_id:
+            del ledger.leases[lease.lease_id]
+        elif lease.lender_id == cluster_id:
+            ledger.put_lease(replace(lease, lender_id=parent_id))
 
 
 def keepers(

@@ -14,7 +14,6 @@ from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.engine.rules.leases import granted, granted_to_gang, loans_of
 from vctl.scheduler.elasticity import Grow, apply_growth
-from vctl.scheduler.lending import regain
 
 
 def grow(
@@ -27,14 +26,6 @@ def grow(
     for change in granted(ledger, steps, now_ns, number, loans=loans):
         ledger.put_lease(change.lease)
     return [change.lease for change in granted_to_gang(vnodes, loans, now_ns, number)]
-
-
-def end(ledger: Ledger, cluster_id: str) -> None:
-    """End the leases of a job's cluster that is gone: the lenders take back what they lent."""
-    for lease in [lease for lease in ledger.leases.values() if lease.borrower_id == cluster_id]:
-        del ledger.leases[lease.lease_id]
-    for vnode in regain(ledger):
-        ledger.rearrange((), (vnode,), for_start=True)
 
 
 def equal_nodes(count: int, each: Amounts) -> Ledger:

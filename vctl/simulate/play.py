@@ -21,6 +21,7 @@ from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.fairness import Usage
+from vctl.scheduler.lending import end_leases, take_back
 from vctl.scheduler.plan import Plan, Start, Trial
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
@@ -96,8 +97,9 @@ class Player:
         start = self._starts.pop(job_id)
         self.ledger.discharge(start.run_id)
         if start.cluster is not None:
+            end_leases(self.ledger, start.cluster.cluster_id)
             self.ledger.remove_cluster(start.cluster.cluster_id)
-            borrowing.end(self.ledger, start.cluster.cluster_id)
+            take_back(self.ledger)
         self.running.drop(job_id)
 
     def round(self) -> list[Start]:

@@ -24,7 +24,7 @@ from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import LeaseNotified, Now, Stimulus
 from vctl.scheduler.elasticity import flexible_parts
 from vctl.scheduler.leasing import free_part, newest_first
-from vctl.scheduler.lending import Waiting, in_lender, keepers, loans, waiting_job, waiting_tasks
+from vctl.scheduler.lending import Waiting, keepers, loans, work_in_lenders
 
 
 def begin_graces(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus], now: Now) -> None:
@@ -54,15 +54,15 @@ def revoked(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
 
 
 def _spared(state: SchedulerState, memo: Memo, now: int) -> Iterator[Change]:
-    """Leave leases with their borrowers whose lender needs them no more: its work was stopped, or has started."""
+    """Leave leases with their borrowers that no lender needs any more: its work was stopped, or has started."""
     if not (called := _called(state)):
         return
-    wanting, duration_s = (
-        keepers(state.ledger, waiting(state, now, judged=False)),
-        state.lease_terms.duration_s,
-    )
+    duration_s = state.lease_terms.duration_s
+    wanting = keepers(state.ledger, waiting(state, now, judged=False))
+    lent = loans(state.ledger, state.leases.values())
+    needed = {lease.lease_id for one in wanting for lease in lent.get(one, ())}
     for lease in called:
-        if lease.lender_id not in wanting:
+        if lease.lease_id not in needed:
             expires_at = None if duration_s is None else lease.since + int(duration_s * 1e9)
             yield LeaseSpared(replace(lease, state=GRANTED, expires_at=expires_at))
             memo.notified.pop(lease.lease_id, None)
@@ -106,13 +106,7 @@ def keeping(state: SchedulerState, now: int) -> dict[str, Amounts]:
 
 def waiting(state: SchedulerState, now: int, *, judged: bool) -> Iterator[Waiting]:
     """The work that waits for resources. ``judged``: only if nothing has come free since it was looked at."""
-    ledger = state.ledger
-    for queue in state.queues.values():
-        if in_lender(ledger, queue.parent_id):
-            yield from (waiting_job(ledger, job) for job in queue.short(now, judged=judged))
-    for tasks in state.tasks.queues.values():
-        if in_lender(ledger, tasks.cluster_id):
-            yield from waiting_tasks(ledger, tasks, judged=judged)
+    return work_in_lenders(state.ledger, state.queues, state.tasks.queues, now, judged=judged)
 
 
 def users_of(state: SchedulerState, lease: Lease) -> list[Run]:
