@@ -21,7 +21,7 @@ from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place_on
-from vctl.scheduler.whatif import NOTHING, Change, Holder, Situation, Trials
+from vctl.scheduler.whatif import Change, Holder, Situation, Trials
 from vctl.scheduler.whatif_search import helpful, nearest
 
 pytestmark = spec("11.why")
@@ -98,7 +98,9 @@ def test_a_job_is_stopped_in_which_a_task_would_start(waiting):
     assert [change.subject for change in found if change.kind == "stop"] == ["j1"]
     assert not cut
     stopped = Change("stop", gone=other)
-    assert Trials(situation, job(spec="PACK: 4c")).after(stopped).starts(NOTHING)
+    rested = Trials(situation, job(spec="PACK: 4c")).after(stopped).situation
+    assert [one.submission_id for one in rested.running] == ["j9"]
+    assert (rested.tasks, list(rested.ledger.charges)) == ([], ["trial:9"])
 
 
 def test_nobody_of_higher_priority_is_stopped():

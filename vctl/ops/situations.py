@@ -22,7 +22,7 @@ from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import Turns, kind_of, note_turn
 from vctl.scheduler.victims import Victim
 from vctl.scheduler.whatif import Holder, Situation
-from vctl.store import clusters, jobs, preemptions, queues, rows, runs, tasks, usage
+from vctl.store import clusters, jobs, observed, preemptions, queues, reservations, rows, runs, tasks, usage
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def load(store: Store) -> Situation:
         for row in running_rows
     ]
     tree = ledger(store)
+    told: dict[str, dict[str, tuple[str, str]]] = {}
+    for row in observed.waits(store):
+        told.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
     known = Running(holder.row for holder in running if holder.row is not None)
     return Situation(
         ledger=tree,
@@ -61,6 +64,11 @@ def load(store: Store) -> Situation:
         ],
         nominations=preemptions.nominations(store),
         usage=Usage.joined(usage.load(store), tree, Shares(tree, known).held, store.clock()),
+        kept=reservations.load(store),
+        told=told,
+        next_job=jobs.next_number(store),
+        next_task=tasks.next_number(store),
+        passed=[row["task_id"] for row in waiting if row["state_reason"] in (jb.INSUFFICIENT, jb.INFEASIBLE)],
     )
 
 

@@ -245,7 +245,7 @@ class _Visit:
         if not self.round.loose:
             self.tight.append(shape)
         elif not self._is_put_off():
-            self.queue.block(shape, _verdict(self.ledger, task))
+            self.queue.block(shape, verdict_on(self.ledger, task))
         return False
 
     def _is_put_off(self) -> bool:
@@ -262,7 +262,7 @@ class _Visit:
         return Circumstances(self.load, self._closed(), self.last_spread)
 
 
-def _verdict(ledger: Ledger, task: PendingTask) -> Verdict:
+def verdict_on(ledger: Ledger, task: PendingTask) -> Verdict:
     """Why a task does not start. Commands that show it compute the free amounts anew."""
     vnode = bound_to(ledger, task)
     if vnode is not None:

@@ -14,27 +14,29 @@ from vctl.core.clusters import Cluster, ClusterSpec, VNode
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
-from vctl.core.queue_policy import QueuePolicy
 from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
+from vctl.scheduler import task_queue
 from vctl.scheduler.cycle import decide, leaves_more
+from vctl.scheduler.elasticity import revert_growth
 from vctl.scheduler.fairness import Usage
+from vctl.scheduler.gang_growth import place_or_grow
+from vctl.scheduler.lending import end_leases, keepers, take_back, withhold, work_in_lenders
 from vctl.scheduler.membership import join
 from vctl.scheduler.nominations import Nomination
+from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.plan import Plan, Start, TaskStart, Wait, apply, revert
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.replacement import replace_dead
-from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
-from vctl.scheduler.shared_reservations import Shared
+from vctl.scheduler.shared_reservations import Kept, keep, kept_by
 from vctl.scheduler.task_queue import Turns, queues_of
+from vctl.scheduler.task_rounds import verdict_on
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
 """The most rounds of a trial: like a scheduler, a trial goes on at once after a full round."""
-MOST_ARRIVALS = 16
-"""The most jobs of which each is let in by itself to find its reservation."""
 MOST_SEARCHED = 20_000
 """The steps of the search for victims in one round of a trial."""
 MOST_WORK = 600
@@ -70,6 +72,15 @@ class Situation:
     nominations: Sequence[Nomination] = ()
     usage: Usage | None = None
     """The past use and the lag of members, as of ``now_ns``: a trial takes turns by the shares of a round."""
+    kept: Mapping[str, Mapping[int, Kept]] = field(default_factory=dict)
+    """Cluster -> job -> the reservations that the last round has left to the next one."""
+    told: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    """Cluster -> wait key -> the reason that the last round has told: what lenders keep depends on it."""
+    next_job: int = 0
+    next_task: int = 0
+    """The numbers that the next job and the next task get."""
+    passed: Collection[str] = ()
+    """The tasks that found no place in the last round."""
 
 
 @value(frozen=True, slots=True)
@@ -153,15 +164,6 @@ class Known:
             queues[parent_id].judged_at = capacity
 
 
-@value(frozen=True, slots=True)
-class Kept:
-    """The policy and the reservations of one queue."""
-
-    policy: QueuePolicy
-    own: Mapping[int, Reservation] = field(default_factory=dict)
-    shared: Mapping[int, Shared] = field(default_factory=dict)
-
-
 def _capacities(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, object]:
     return {name: one.feasibility.capacity(ledger) for name, one in queues.items() if name in ledger.clusters}
 
@@ -183,121 +185,190 @@ class Trials:
     known: Known | None = None
     task: PendingTask | None = None
     others: Sequence[Holder] = ()
+    origin: tuple[Trials, Change] | None = None
+    """The trials before a first change, and that change."""
 
     def __post_init__(self) -> None:
         situation, job = self.situation, self.job
-        self._kept: dict[str, Kept] | None = None
-        """Queue -> the reservations that a scheduler has made in the state before the change."""
         self._queues: dict[str, Queue] = {}
         for waiting in situation.pending:
             if waiting.job_id != job.job_id:
                 self._queues.setdefault(waiting.parent_id, Queue(waiting.parent_id)).put(waiting)
+        self._passed: dict[str, dict[task_queue.SchedulingClass, task_queue.Verdict]] = {}
+        """Cluster -> shape of tasks -> the verdict of the last round."""
+        passed = set(situation.passed)
+        for task in situation.tasks:
+            if task.task_id in passed and task.cluster_id in situation.ledger.clusters:
+                of_cluster, shape = self._passed.setdefault(task.cluster_id, {}), task_queue.shape_of(task)
+                if shape not in of_cluster:
+                    of_cluster[shape] = verdict_on(situation.ledger, task)
         self._price = 1 + sum(len(queue.shapes) for queue in self._queues.values()) // 50
         self._copy_price = 1 + len(situation.ledger.vnodes) // 1000
 
     def starts(self, change: Change = NOTHING) -> bool:
-        """Whether the job or task would start now. Raises Spent if the budget is used up."""
-        return self.outcome(change).starts
+        """Whether the job or task would start now. Raises Spent if the budget is used up.
 
-    def after(self, change: Change) -> Trials:
-        """Trials in the state after a change, with the rest of the budget."""
-        now, ledger = self.situation, self.situation.ledger
-        known = None if change.cluster is not None else self.known
-        if _copies(change) or change.cluster is not None:
-            ledger = ledger.copy()
-            ledger.grown = {} if known is None else _copied(known.grown)
-            if change.gone is not None:
-                stop(ledger, change.gone)
-            _make(ledger, change)
-        gone = None if change.gone is None else change.gone.job_id
-        running = [one for one in now.running if one.job_id != gone]
-        tasks = [one for one in now.tasks if one.job_id != gone]
-        known = known and replace(known, grown=_copied(ledger.grown))
-        situation = replace(now, ledger=ledger, running=running, tasks=tasks)
-        return Trials(situation, change.job or self.job, left=self.left, known=known)
-
-    def outcome(self, change: Change = NOTHING, *, preempts: bool = False) -> Outcome:
-        """The decision about the job or task; with ``preempts`` also the jobs to end for it. Raises Spent.
-
-        Which reservations a scheduler has depends on what was there before, and no table tells that. So a start counts
-        only if it happens with those that the waiting jobs would have got one by one, and with those of a scheduler
-        that has just begun.
+        After a first change it has to start however fast the second one follows: once the scheduler is at rest again,
+        and before it has seen the first.
         """
-        self.left -= self._price + self._copy_price * _copies(change)
+        if not (self._has_place(change) and self.outcome(change).starts):
+            return False
+        if self.origin is None:
+            return True
+        trials, first = self.origin
+        if change.gone is not None and all(
+            one.job_id != change.gone.job_id for one in trials.situation.running
+        ):
+            return False  # it starts only between the two
+        trials.left = self.left
+        try:
+            return trials.outcome(change, first=first).starts
+        finally:
+            self.left = trials.left
+
+    def _has_place(self, change: Change) -> bool:
+        """Whether the job would have a place if nothing else waited: without one, no round can start it.
+
+        This costs much less than rounds, in which all that waits is tried.
+        """
+        if self.task is not None:
+            return True
+        self.left -= self._copy_price
         if self.left < 0:
             raise Spent
-        if self._kept is None:
-            self._reserve()
-        found = self._tried(change, self._kept, preempts=preempts)
-        if found.starts and any(one.own or one.shared for one in (self._kept or {}).values()):
-            return self._tried(change, {}, preempts=preempts)
-        return found
+        job = change.job or self.job
+        with _changed(self.situation.ledger, change) as ledger:
+            if change.gone is not None:
+                stop(ledger, change.gone)
+                settle(ledger)
+            before, withheld, ledger.withheld = ledger.grown, ledger.withheld, {}
+            ledger.grown = {}
+            found = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
+            if not isinstance(found, Unplaced):
+                for step in reversed(found[0]):
+                    revert_growth(ledger, step)
+            ledger.grown, ledger.withheld = before, withheld
+        return not isinstance(found, Unplaced) or found.exhausted
 
-    def _tried(self, change: Change, kept: Mapping[str, Kept] | None, *, preempts: bool) -> Outcome:
+    def after(self, change: Change) -> Trials:
+        """Trials in the state in which a scheduler rests after a change, with the rest of the budget. Raises Spent."""
+        self._pay(change)
+        ledger, job = self.situation.ledger.copy(), change.job or self.job
+        known = None if change.cluster is not None else self.known
+        ledger.grown = {} if known is None else _copied(known.grown)
+        _make(ledger, change)
+        with self._waiting(job, self.task) as situation:
+            trial = Trial(situation, ledger, self._queues, known, self._passed)
+            for _ in self._plans(trial, job, [change]):
+                pass
+            rested, known = trial.rested(situation), self._learn(ledger)
+            trial.let_go()
+        return Trials(rested, job, left=self.left, known=known, origin=(self, change))
+
+    def outcome(
+        self, change: Change = NOTHING, *, first: Change = NOTHING, preempts: bool = False
+    ) -> Outcome:
+        """The decision about the job or task; with ``preempts`` also the jobs to end for it. Raises Spent.
+
+        ``first``: another change that is made at once with it.
+        """
+        self._pay(first, change)
         if self.known is not None:
             self.situation.ledger.grown = _copied(self.known.grown)
-        situation, task, job = self.situation, change.task or self.task, change.job or self.job
-        with _changed(situation.ledger, change) as ledger:
-            if task is not None:
-                waiting = [one for one in situation.tasks if one.task_id != task.task_id]
-                situation = replace(situation, tasks=[*waiting, task])
-                return self._rounds(situation, ledger, change, kept, preempts=preempts)
-            queue = self._queues.setdefault(job.parent_id, Queue(job.parent_id))
-            queue.put(job)
-            try:
-                return self._rounds(situation, ledger, change, kept, preempts=preempts)
-            finally:
-                queue.drop(job.job_id)
+        job, task = change.job or first.job or self.job, change.task or self.task
+        with self._waiting(job, task) as situation, _changed(situation.ledger, first, change) as ledger:
+            return self._rounds(situation, ledger, job, task, [first, change], preempts=preempts)
 
-    def _reserve(self) -> None:
-        """Find the reservations of the state as it is: a change of it does not undo them.
+    def _pay(self, *changes: Change) -> None:
+        self.left -= self._price + self._copy_price * any(map(_copies, changes))
+        if self.left < 0:
+            raise Spent
 
-        A scheduler keeps a reservation while the job waits, also if others came after it that are ahead of it now. So
-        the jobs come one by one, in the order of their numbers; of very many, the first ones.
+    @contextmanager
+    def _waiting(self, job: PendingJob, task: PendingTask | None) -> Iterator[Situation]:
+        """The situation in which this job or task waits, and nothing else of the one in question."""
+        situation = self.situation
+        if task is not None and self.task is not None:
+            others = [one for one in situation.tasks if one.task_id != self.task.task_id]
+            situation = replace(situation, tasks=[*others, task])
+        else:
+            self._queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
+        self._prepare(job)
+        try:
+            yield situation
+        finally:
+            if task is None:
+                self._queues[job.parent_id].drop(job.job_id)
+
+    def _prepare(self, job: PendingJob) -> None:
+        """Give the queues what the last round has left to the next one, under the policies before the change.
+
+        The job in question has no reservation any more if its row has changed.
         """
-        self._kept = {}
-        situation, ledger = self.situation, self.situation.ledger
-        jobs = [one for one in situation.pending if one.job_id != self.job.job_id]
-        if self.task is None and not self.job.held:
-            jobs.append(self.job)
-        jobs.sort(key=lambda one: one.job_id)
-        queues: dict[str, Queue] = {}
-        trial = Trial(situation, ledger, queues)
-        grown = _copied(ledger.grown)
-        for number, one in enumerate(jobs, 1):
-            queues.setdefault(one.parent_id, Queue(one.parent_id)).put(one)
-            if number < MOST_ARRIVALS or number == len(jobs):
-                trial.decide(preempts=False)
-        ledger.grown.update(grown)
-        self._kept = {
-            name: Kept(one.policy, dict(one.kept), dict(one.shared)) for name, one in queues.items()
-        }
+        situation, clusters = self.situation, self.situation.ledger.clusters
+        for name, queue in self._queues.items():
+            if name in clusters:
+                queue.arrange(clusters[name].queue)
+            for job_id in list(queue.nominations):
+                queue.set_nomination(job_id, None)
+        for nomination in situation.nominations:
+            if nomination.parent_id in self._queues:
+                self._queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
+        for name, queue in self._queues.items():
+            kept = situation.kept.get(name, {})
+            keep(queue, {n: one for n, one in kept.items() if n != job.job_id or job == self.job})
+            queue.recall(situation.told.get(name, {}))
 
-    def _rounds(
+    def _is_new(self, one: PendingJob | PendingTask) -> bool:
+        """Whether a job or task is submitted in place of the one in question."""
+        if isinstance(one, PendingTask):
+            return self.task is not None and one.task_id != self.task.task_id
+        return one.job_id != self.job.job_id
+
+    def _plans(
         self,
-        situation: Situation,
-        ledger: Ledger,
-        change: Change,
-        kept: Mapping[str, Kept] | None,
+        trial: Trial,
+        one: PendingJob | PendingTask,
+        changes: Sequence[Change],
         *,
         preempts: bool = False,
-    ) -> Outcome:
+    ) -> Iterator[Plan]:
         """Run rounds until nothing more starts, as a scheduler does, which is faster than whoever makes the change.
 
-        Only then end ``change.gone``, because a stop takes time, or add a job that is submitted again after a stop.
+        Only then end what is ``gone``, because a stop takes time, or add the job or task that is submitted again after
+        the other one was stopped. Yields each plan before it is carried out.
         """
-        job, task, gone = change.job or self.job, change.task or self.task, change.gone
-        late = job if task is None and job.job_id != self.job.job_id else None
+        if late := self._is_new(one):
+            trial.withdraw(one)
+        gone = [change.gone for change in changes if change.gone is not None]
+        for holder in gone:
+            trial.running.leave(holder.job_id)
+        for _ in range(MOST_ROUNDS):
+            plan = trial.decide(preempts=preempts)
+            yield plan
+            trial.begin(plan)
+            if leaves_more(plan, plan.proposed) or (self.task is not None and plan.task_starts):
+                continue
+            if gone:
+                for holder in gone:
+                    trial.stop(holder)
+                gone = []
+            elif late:
+                trial.submit(one)
+                late = False
+            else:
+                return
+
+    def _rounds(
+        self, situation: Situation, ledger: Ledger, job: PendingJob, task: PendingTask | None,
+        changes: Sequence[Change], *, preempts: bool,
+    ) -> Outcome:  # fmt: skip
         wait, victims = None, tuple[Victim, ...]()
-        is_calm = task is None and change.cluster is None and not _copies(change)
-        trial = Trial(
-            situation, ledger, self._queues, None if change.cluster is not None else self.known, kept
-        )
-        if late is not None:
-            trial.queues[job.parent_id].drop(job.job_id)
+        has_other = any(change.cluster is not None for change in changes)
+        is_calm = task is None and not has_other and not any(map(_copies, changes))
+        trial = Trial(situation, ledger, self._queues, None if has_other else self.known, self._passed)
         try:
-            for _ in range(MOST_ROUNDS):
-                plan = trial.decide(preempts=preempts)
+            for plan in self._plans(trial, task or job, changes, preempts=preempts):
                 is_calm = is_calm and not (plan.preempts or plan.starts or plan.task_starts)
                 if task is not None and any(one.task.task_id == task.task_id for one in plan.task_starts):
                     return Outcome(starts=True)
@@ -307,17 +378,6 @@ class Trials:
                 wait = next((one for one in plan.waits if _is_of(one, job)), wait)
                 ended = [one.victims for one in plan.preempts if one.job.job_id == job.job_id]
                 victims = ended[0] if ended else victims
-                trial.begin(plan)
-                if leaves_more(plan, plan.proposed) or (task is not None and plan.task_starts):
-                    continue
-                if gone is not None:
-                    trial.stop(gone)
-                    gone = None
-                elif late is not None:
-                    trial.queues[job.parent_id].put(job)
-                    late = None
-                else:
-                    break
             if is_calm:
                 self.known = self._learn(ledger)
             others = tuple(one.job.job_id for one in trial.done if isinstance(one, Start))
@@ -360,9 +420,10 @@ class Trial:
         ledger: Ledger,
         queues: dict[str, Queue],
         known: Known | None = None,
-        kept: Mapping[str, Kept] | None = None,
+        before: Mapping[str, Mapping[task_queue.SchedulingClass, task_queue.Verdict]] | None = None,
     ) -> None:
         self.now_ns = situation.now_ns
+        self.is_first = True
         self.usage = situation.usage
         self.ledger = ledger
         self.queues = queues
@@ -375,23 +436,29 @@ class Trial:
             self.running.leave(job_id)
         self.tasks = queues_of(situation.tasks, situation.turns)
         self.done: list[Start | TaskStart] = []
+        self.stopped: set[int] = set()
+        self.nominations = situation.nominations
+        self._withheld = ledger.withheld
+        for cluster_id, tasks in self.tasks.items():
+            tasks.before |= {
+                shape: one
+                for shape, one in (before or {}).get(cluster_id, {}).items()
+                if shape in tasks.sub_queues
+            }
         for queue in queues.values():
             queue.forget_verdicts()
-            for job_id in list(queue.nominations):
-                queue.set_nomination(job_id, None)
         if known is not None:
             known.pass_on(ledger, queues)
-        for nomination in situation.nominations:
-            if nomination.parent_id in queues:
-                queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
-        for name, queue in queues.items():
-            before = (kept or {}).get(name) or Kept(queue.policy)
-            queue.arrange(before.policy)
-            queue.told.clear()
-            queue.kept, queue.shared, queue.kept_at = dict(before.own), dict(before.shared), None
 
     def decide(self, *, preempts: bool) -> Plan:
-        """One round."""
+        """One round, before which lenders keep what their own work starts with."""
+        if self.ledger.lenders:
+            work = work_in_lenders(self.ledger, self.queues, self.tasks, self.now_ns, judged=False)
+            withhold(self.ledger, keepers(self.ledger, work, self.nominations))
+        if self.is_first:
+            self.is_first = False
+            for queue in self.queues.values():
+                queue.told.clear()  # so that the round tells all of its verdicts
         return decide(
             self.ledger, self.queues, self.tasks,
             now_ns=self.now_ns, running=self.running, usage=self.usage, preempts=preempts,
@@ -412,6 +479,20 @@ class Trial:
             apply(self.ledger, start)
         self.done += begun
 
+    def withdraw(self, one: PendingJob | PendingTask) -> None:
+        """Take a job or a task out of its queue."""
+        if isinstance(one, PendingTask):
+            self.tasks[one.cluster_id].drop(one.task_id)
+        else:
+            self.queues[one.parent_id].drop(one.job_id)
+
+    def submit(self, one: PendingJob | PendingTask) -> None:
+        """Put a job or a task into its queue."""
+        if isinstance(one, PendingTask):
+            self.tasks[one.cluster_id].put(one)
+        else:
+            self.queues[one.parent_id].put(one)
+
     def stop(self, job: Holder) -> None:
         """End a running job, with the tasks that wait or have begun in it. The ledger must be a copy."""
         for queue in self.tasks.values():
@@ -422,29 +503,75 @@ class Trial:
                 self.ledger.discharge(begun.run_id)
                 self.done.remove(begun)
         stop(self.ledger, job)
-        replace_dead(self.ledger)
+        settle(self.ledger)
         self.running.drop(job.job_id)
+        self.stopped.add(job.job_id)
+
+    def rested(self, situation: Situation) -> Situation:
+        """The situation after the rounds so far."""
+        run_ids: dict[int, list[str]] = {}
+        for start in self.done:
+            job = start.job if isinstance(start, Start) else start.task
+            run_ids.setdefault(job.job_id, []).append(start.run_id)
+        running = [
+            replace(one, run_ids=(*one.run_ids, *run_ids.get(one.job_id, ())))
+            for one in situation.running
+            if one.job_id not in self.stopped
+        ]
+        running += [
+            Holder(
+                start.job.job_id, start.job.submission_id, start.job.priority,
+                None if start.cluster is None else start.cluster_id, tuple(run_ids[start.job.job_id]),
+                self.running.jobs[start.job.job_id],
+            )
+            for start in self.done
+            if isinstance(start, Start)
+        ]  # fmt: skip
+        return replace(
+            situation,
+            ledger=self.ledger,
+            pending=[job for queue in self.queues.values() for job in queue.jobs.values()],
+            running=running,
+            tasks=[task for queue in self.tasks.values() for task in queue.tasks.values()],
+            turns={name: queue.turns for name, queue in self.tasks.items()},
+            kept={name: kept_by(queue) for name, queue in self.queues.items()},
+            told={name: dict(queue.told) for name, queue in self.queues.items()},
+            passed=[
+                task_id
+                for queue in self.tasks.values()
+                for shape, sub_queue in queue.sub_queues.items()
+                if shape in queue.before
+                for task_id in sub_queue
+            ],
+        )
+
+    def let_go(self) -> None:
+        """Put the jobs that have started back into the queues. The ledger stays as it is."""
+        for start in reversed(self.done):
+            if isinstance(start, Start):
+                self.queues[start.job.parent_id].put(start.job)
 
     def take_back(self) -> None:
         """Revert all starts."""
         for start in reversed(self.done):
             revert(self.ledger, start)
-            if isinstance(start, Start):
-                self.queues[start.job.parent_id].put(start.job)
+        self.let_go()
+        self.ledger.withheld = self._withheld
         self.ledger.grown.clear()  # the reverts gave back only what the trial took
 
 
 @contextmanager
-def _changed(ledger: Ledger, change: Change) -> Iterator[Ledger]:
-    """The ledger with a change, for the block: a new row of a cluster is reverted, else a copy is changed."""
-    ledger = ledger.copy() if _copies(change) else ledger
-    before = None if change.cluster is None else ledger.clusters[change.cluster.cluster_id]
-    _make(ledger, change)
+def _changed(ledger: Ledger, *changes: Change) -> Iterator[Ledger]:
+    """The ledger with changes, for the block: a new row of a cluster is reverted, else a copy is changed."""
+    ledger = ledger.copy() if any(map(_copies, changes)) else ledger
+    before = [ledger.clusters[one.cluster.cluster_id] for one in changes if one.cluster is not None]
+    for change in changes:
+        _make(ledger, change)
     try:
         yield ledger
     finally:
-        if before is not None:
-            ledger.put_cluster(before)
+        for cluster in before:
+            ledger.put_cluster(cluster)
 
 
 def _make(ledger: Ledger, change: Change) -> None:
@@ -454,7 +581,13 @@ def _make(ledger: Ledger, change: Change) -> None:
         ledger.put_cluster(change.cluster)
         join(ledger, change.cluster.cluster_id, change.joins)
     if _copies(change):
-        replace_dead(ledger)
+        settle(ledger)
+
+
+def settle(ledger: Ledger) -> None:
+    """What a scheduler does before it decides: what can leaves dead nodes, and lenders take back their loans."""
+    replace_dead(ledger)
+    take_back(ledger)
 
 
 def stop(ledger: Ledger, job: Holder) -> None:
@@ -463,4 +596,5 @@ def stop(ledger: Ledger, job: Holder) -> None:
         ledger.discharge(run_id)
     if job.cluster_id is not None:
         for cluster_id in [*reversed(ledger.below(job.cluster_id)), job.cluster_id]:
+            end_leases(ledger, cluster_id)
             ledger.remove_cluster(cluster_id)

@@ -47,7 +47,7 @@ def helpful(
     added = that_help(_nodes(templates))
     if trials.task is not None:
         searches = [
-            undrained, _limits(trials, MAXIMUM), _limits(trials, BORROW), that_help(_anywhere(trials.task)),
+            undrained, _limits(trials, MAXIMUM), _limits(trials, BORROW), that_help(_anywhere(trials)),
             _request(trials), added, stopped,
         ]  # fmt: skip
     elif job.held:
@@ -124,8 +124,9 @@ def _nodes(templates: Mapping[str, Node]) -> Iterator[Change]:
         yield Change(NODE, templates[key].template_id, node=templates[key])
 
 
-def _anywhere(task: PendingTask) -> Iterator[Change]:
+def _anywhere(trials: Trials) -> Iterator[Change]:
     """For a task whose strategy names its node: the same strategy as a preference (``:spill``)."""
+    task = _run_again(trials)
     node_id, otherwise = tk.named_by(task.strategy)
     if node_id is not None and otherwise != tk.SPILL:
         yield Change(ANYWHERE, node_id, task=replace(task, strategy=f"{tk.NODE}:{node_id}:{tk.SPILL}"))
@@ -239,8 +240,9 @@ def _raised(trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int
 def _request(trials: Trials) -> Iterator[Change]:
     """For each number of the request the largest smaller one that starts, tried as a new job at the end."""
     last = max([trials.job.job_id, *(one.job_id for one in trials.situation.pending)])
-    fresh = replace(trials.job, job_id=last + 1, submitted_at_ns=trials.situation.now_ns)
-    for number in smaller_numbers(trials.task or fresh):
+    job_id = max(trials.situation.next_job, last + 1)
+    fresh = replace(trials.job, job_id=job_id, submitted_at_ns=trials.situation.now_ns)
+    for number in smaller_numbers(fresh if trials.task is None else _run_again(trials)):
 
         def fits(value: int, number: Number = number) -> bool:
             return trials.starts(number.change(value))
@@ -249,6 +251,20 @@ def _request(trials: Trials) -> Iterator[Change]:
             if (best := largest(values, fits)) is not None:
                 yield number.change(best)
                 break
+
+
+def _run_again(trials: Trials) -> PendingTask:
+    """The task in question as it is when it is cancelled and run again: the last one, from outside of its job."""
+    assert trials.task is not None
+    number = trials.situation.next_task
+    return replace(
+        trials.task,
+        task_id=f"task-{number}",
+        number=number,
+        attempt=0,
+        origin_vnode_id=None,
+        bound_vnode_id=None,
+    )
 
 
 def step_of(name: str) -> int:
