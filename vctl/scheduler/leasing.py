@@ -302,3 +302,26 @@ def empty_parts(ledger: Ledger) -> Iterator[str]:
 def newest_first(leases: Iterable[Lease]) -> list[Lease]:
     """Leases in the order in which they are returned and reclaimed; of equals the deepest borrower first."""
     return sorted(leases, key=lambda lease: (-lease.since, -lease.borrower_id.count("##"), -lease.lease_id))
+
+
+def borrowed_in(
+    ledger: Ledger, cluster_id: str, besides: str, now: int = 0, expires_at: int | None = None
+) -> Iterator[Lease]:
+    """What others in a cluster than one child have borrowed from the cluster, the newest first.
+
+    Then what gangs of its jobs use: they have borrowed it from nobody, but a lender may take the place of the cluster
+    there too. These leases have no id yet.
+    """
+    for lease in newest_first(one for one in ledger.leases.values() if one.lender_id == cluster_id):
+        borrower = ledger.clusters.get(lease.borrower_id)
+        if borrower is not None and borrower.parent_id == cluster_id and lease.borrower_id != besides:
+            yield lease
+    leased: dict[str, Amounts] = {}
+    for lease in ledger.leases.values():
+        leased[lease.vnode_id] = rs.add(leased.get(lease.vnode_id, {}), lease.amounts)
+    for child_id in sorted(ledger.subclusters.get(cluster_id, ())):
+        for vnode in ledger.slots(child_id) if ledger.clusters[child_id].kind == JOB else ():
+            own = rs.subtract(vnode.allocation.amounts, leased.get(vnode.vnode_id, {}))
+            own = {name: amount for name, amount in own.items() if amount > 0}
+            if own:
+                yield Lease(0, child_id, cluster_id, vnode.vnode_id, vnode.node_id, own, now, expires_at)
