@@ -43,10 +43,13 @@ def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amount
 
     Older leases are kept before newer ones. ``leases``: those of the cluster. ``own``: the part of the
     flexible virtual nodes that its entrypoint holds; it came with the gang and is no lease.
-    What was lent to a job for its gang stays as it is.
+    What was lent to a job for its gang stays as long as the virtual node does that has it.
     """
     cluster = ledger.clusters[cluster_id]
+    cut: list[tuple[Lease, Mapping[str, int]]] = []
     if cluster.kind == JOB:
+        to_gang = [lease for lease in leases if lease.lender_id != cluster.parent_id]
+        cut = [(lease, {}) for lease in to_gang if lease.vnode_id not in ledger.vnodes]
         leases = [lease for lease in leases if lease.lender_id == cluster.parent_id]
     parts = flexible_parts(ledger, cluster_id)
     least = rs.maximum(ledger.clusters[cluster_id].spec.flexible_min, own)
@@ -62,7 +65,6 @@ def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amount
             place[name] -= amount
         return taken
 
-    cut: list[tuple[Lease, Mapping[str, int]]] = []
     for lease in sorted(leases, key=lambda lease: (lease.since, lease.lease_id)):
         left = some_of(lease.amounts, lease.vnode_id)
         if left != dict(lease.amounts):
