@@ -159,7 +159,11 @@ def _minimum(facts: _Facts) -> Iterator[str]:
                     f" and its spec reserves {need / WHOLE:g}"
                 )
         may_lack = "lending_limit" in cluster["settings"] or cluster["state"] == "REMOVING"
-        if any(spec.get("min", {}).values()) and not may_lack and all(vnode["kind"] != "flexible" for vnode in has):
+        if (
+            any(spec.get("min", {}).values())
+            and not may_lack
+            and all(vnode["kind"] != "flexible" for vnode in has)
+        ):
             yield f"cluster {cluster_id}: it has a minimum and no flexible virtual node"
 
 
