@@ -62,24 +62,19 @@ def _could_start(ledger: Ledger, task: PendingTask) -> bool:
 
 
 def _fits(ledger: Ledger, cluster_id: str, spec: ClusterSpec, entry: Amounts) -> bool:
-    """Whether a gang fits into one heap for each node, in some order of the nodes."""
+    """Whether a gang fits into one heap for each node."""
     chain = growing(ledger, cluster_id)
     need = rs.total([*(node.resources for node in spec.fixed), spec.flexible_min, entry])
     for one in chain:
         left = allowance(ledger, ledger.clusters[one])
         if any(amount > left.get(name, amount) for name, amount in need.items()):
             return False
-    node_ids = sorted(ledger.nodes)
-    for order in (node_ids, node_ids[::-1], *([first, *node_ids] for first in node_ids)):
-        heap = Heap(ledger, cluster_id, chain)
-        if isinstance(place(heap.flat(list(dict.fromkeys(order))), PRIMARY, spec, entry), Placed):
-            return True
-    return False
+    return isinstance(place(Heap(ledger, cluster_id, chain).flat(), PRIMARY, spec, entry), Placed)
 
 
 @dataclass
 class Heap:
-    """What work of a cluster could have on each node. ``left``: what each cluster may still give, in any place."""
+    """What work of a cluster could have on each node. ``left``: what each cluster may still give, in all places."""
 
     ledger: Ledger
     cluster_id: str
@@ -119,11 +114,10 @@ class Heap:
                 found[name] = found.get(name, 0) + max(0, min(limit - lent, least - lent))
         return found
 
-    def flat(self, order: Sequence[str]) -> Ledger:
+    def flat(self) -> Ledger:
         """A machine without clusters in which all is in use that the work could not have."""
         flat = Ledger()
-        for node_id in order:
-            node = self.ledger.nodes[node_id]
+        for node_id, node in self.ledger.nodes.items():
             if not node.schedulable or node.shrunk or self.ledger.capacities[node_id].is_overdrawn():
                 continue
             if (gets := self._on(node_id)) is None:
@@ -148,11 +142,23 @@ class Heap:
                 continue
             more = self._of(child)
             if child.cluster_id not in self.chain:
-                more = _at_most(more, self.left[child.cluster_id])
-                left = self.left[child.cluster_id]
-                self.left[child.cluster_id] = rs.subtract(left, more.amounts)
+                more = _at_most(more, self._surely(child.cluster_id, more.amounts))
             found = rs.merged(found, more)
         return found
+
+    def _surely(self, cluster_id: str, here: Amounts) -> dict[str, int]:
+        """What a cluster gives on a node whichever of its nodes it gives from; it decides that without the work."""
+        idle, left = self._idle(cluster_id), self.left[cluster_id]
+        return {n: left.get(n, 0) - max(idle.get(n, 0) - amount, 0) for n, amount in here.items()}
+
+    def _idle(self, cluster_id: str) -> dict[str, int]:
+        """What nobody uses in a cluster and in those inside it; of a job's minimum, all is in use."""
+        ledger = self.ledger
+        parts = flexible_parts(ledger, cluster_id)
+        idle = rs.total(ledger.capacities[part.vnode_id].free for part in parts)
+        if ledger.clusters[cluster_id].kind != LOGICAL:
+            idle = {name: min(a, self.left.get(cluster_id, {}).get(name, 0)) for name, a in idle.items()}
+        return rs.total([idle, *(self._idle(one) for one in ledger.subclusters.get(cluster_id, ()))])
 
 
 def _free(ledger: Ledger, vnode: VNode) -> Allocation:
@@ -164,7 +170,7 @@ def _free(ledger: Ledger, vnode: VNode) -> Allocation:
 
 
 def _at_most(allocation: Allocation, left: Amounts) -> Allocation:
-    amounts = {n: min(a, left.get(n, 0)) for n, a in allocation.amounts.items()}
+    amounts = {n: max(min(a, left.get(n, 0)), 0) for n, a in allocation.amounts.items()}
     units: dict[str, dict[int, int]] = {}
     for name, some in allocation.instances.items():
         many = amounts.get(name, 0) // SCALE

@@ -94,9 +94,11 @@ def _has_idle(ledger: Ledger, cluster_id: str) -> bool:
     return any(amount > 0 for one in parts for amount in ledger.capacities[one].free.values())
 
 
-def _has_shrunk(ledger: Ledger, vnode: VNode) -> bool:
-    """Whether the node has less than is held there: what comes free there only makes up for what is missing."""
-    return ledger.nodes[vnode.node_id].shrunk or ledger.capacities[vnode.node_id].is_overdrawn()
+def _is_stuck(ledger: Ledger, vnode: VNode) -> bool:
+    """Whether nothing moves on a node: it takes no work, or it has less than is held there, so that what comes free
+    only makes up for what is missing."""
+    node = ledger.nodes[vnode.node_id]
+    return not node.schedulable or node.shrunk or ledger.capacities[vnode.node_id].is_overdrawn()
 
 
 # ---- what is borrowed goes home ----
@@ -116,7 +118,7 @@ def _returned(ledger: Ledger, leases: Sequence[Lease]) -> Iterator[Move]:
     for number in numbers:
         beside = [ledger.leases[one] for one in numbers if one in ledger.leases]
         for vnode, part in list(idle_parts(ledger, ledger.leases[number], beside)):
-            if _has_shrunk(ledger, vnode):
+            if _is_stuck(ledger, vnode):
                 continue
             lease = ledger.leases[number]
             done = return_of(ledger, lease, part, vnode)
@@ -187,7 +189,7 @@ def _let_parts_out(
     as the cluster around them has borrowed it."""
     lender_id, left = around[0].cluster_id, inside
     for vnode in reversed(flexible_parts(ledger, lender_id)):
-        if _has_shrunk(ledger, vnode):
+        if _is_stuck(ledger, vnode):
             continue
         most = dict(ledger.capacities[vnode.vnode_id].free)
         for lends in (*(lendable(ledger, one) for one in around), *(() if left is None else (left,))):
