@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from tests import flat
 from vctl.core import resources as rs
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
@@ -337,6 +338,7 @@ class World(Clock):
         }
         assert self._orphans() == []
         assert live or self._starts_soon(), "nothing runs, though something fits"
+        assert self._kept_waiting() == [], "it would start with what others have idle"
         for queue in state.queues.values():
             for one in queue.shapes.values():
                 job, where = one.example, (state.ledger, queue.parent_id, one.example.spec, one.example.entry)
@@ -358,6 +360,16 @@ class World(Clock):
         self.scheduler.turn()
         assert self.scheduler.state is not None
         return bool(self.scheduler.state.runs) or not self.overlooked(idle=True)
+
+    def _kept_waiting(self) -> list[str]:
+        """What would start if all that is borrowed and idle were home, also after another turn: see ``tests.flat``."""
+        assert self.scheduler is not None
+        for _ in range(2):
+            assert self.scheduler.state is not None
+            if not (found := flat.startable(self.scheduler.state, self.now())):
+                break
+            self.scheduler.turn()
+        return found
 
     def overlooked(self, *, idle: bool = False) -> list[str]:
         """What a scheduler that starts now, without any verdict of the past, would start: nothing was overlooked.

@@ -203,3 +203,30 @@ def test_a_change_that_still_has_too_little_leaves_all_loans_where_they_are(idle
     with pytest.raises(Conflict, match="not enough free resources for cluster c now"):
         cluster(idle, "c", least=9)
     assert loans(idle) == run_on
+
+
+@pytest.mark.parametrize("where", ["t-2", "t"], ids=["a sibling has borrowed", "a job of the team has"])
+def test_a_minimum_goes_out_of_a_team_that_has_borrowed_what_the_lender_then_gives_it(
+    idle: Life, where: str
+) -> None:
+    """A team above its minimum lends nothing: the minimum of its project lay idle while everybody waited."""
+    idle.nodes(2, "8c", cpus=8)
+    cluster(idle, "t", 8, lends=8)
+    cluster(idle, "t-1", 4, lends=4, parent="t")
+    for name, parent in (("t-2", "t"), ("u", None)):
+        cluster(idle, name, parent=parent)
+    for number in range(3):
+        run(idle, f"of-t-{number}", where, 4)
+    assert held_by(idle, "t") == 16
+    run(idle, "of-u", "u", 4)
+    assert (held_by(idle, "t"), held_by(idle, "t-1")) == (12, 0)
+    assert [(lender, cpus) for _, lender, cpus in loans(idle) if lender == "t-1"] == [("t-1", 4.0)]
+    assert all_below_minimum(idle.store) == {}
+    run(idle, "own", "t-1", 4)
+    assert [one for one in loans(idle) if one[1] == "t-1"] == []
+    assert sorted(state(idle, f"of-t-{number}") for number in range(3)) == ["RUNNING", "RUNNING", "STOPPED"]
+    assert state(idle, "of-u") == "RUNNING"
+
+
+def held_by(life: Life, name: str) -> float:
+    return float(clusters.get_cluster(life.store, name)["total_resources"].get("CPU", 0))

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import Life, cpu
+from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
-from vctl.core.clusters import ClusterSpec
+from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import health, overview
 from vctl.ops import nodes as node_ops
+from vctl.ops import tasks as task_ops
+from vctl.ops.prove import prove
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
+from vctl.spec.task_request import TaskRequest
 from vctl.store import clusters
 
 pytestmark = spec("12.node-death")
@@ -258,6 +261,39 @@ def test_no_more_leaves_a_node_that_shrank_than_must(life: Life) -> None:
     node_ops.update(life.store, n[0], resources=cpu(2))
     life.turn()
     assert [vnodes(life, name) for name in "abc"] == [[(n[0], 1)], [(n[1], 3)], [(n[1], 2)]]
+
+
+@spec("12.doctor")
+def test_a_cluster_that_is_about_to_go_gets_nothing_for_a_dead_node_and_lacks_nothing(life: Life) -> None:
+    """``doctor --prove`` called that a broken rule."""
+    n = life.nodes(2, "t")
+    life.logical("team", spec=least(2))
+    life.submit("held", cluster="team", hold=True)
+    cluster_ops.delete(life.store, "team", drain=True)
+    life.kill(n[0])
+    life.turn()
+    assert (vnodes(life, "team"), prove(life.store), below(life)) == ([], [], [])
+
+
+@spec("9.lending", "12.doctor")
+def test_what_a_cluster_lent_to_a_job_ends_with_the_node_while_a_detached_task_goes_on(life: Life) -> None:
+    """The loan stayed, for a virtual node that was gone."""
+    n = life.nodes(2, "t")
+    wanted = parse_cluster_spec(least(4), logical=True)
+    cluster_ops.create(life.store, "a", divisible=True, spec=wanted, lending_limit=cpu(4))
+    life.submit("filler", spec=fixed(4))
+    life.submit("j", entry=cpu(2))
+    life.until(lambda: life.job("j")["status"] == "RUNNING")
+    assert life.store.column("SELECT lender_id FROM leases") == ["a"]
+    life.end("filler")
+    request = TaskRequest(argv=SLEEP, job="j", cwd="/", request=cpu(3), detach=True)
+    task_ops.run(life.store, request, environment={"PATH": "/usr/bin:/bin"})
+    life.until(lambda: life.store.column("SELECT node_id FROM tasks WHERE state = 'RUNNING'") == [n[1]])
+    life.kill(n[0])
+    life.until(lambda: life.job("j")["status"] == "FAILED")
+    life.turn()
+    assert life.store.column("SELECT lender_id FROM leases") == [PRIMARY]
+    assert prove(life.store) == []
 
 
 # ---- clusters below their minimum are named ----

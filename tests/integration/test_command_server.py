@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -71,15 +72,23 @@ def only_fork(place: Place) -> int:
     return found[0]
 
 
+@contextmanager
+def with_command_server(folder: Path, nodes: int = 3) -> Iterator[Place]:
+    """A state directory with nodes, a daemon and its command server."""
+    place = Place(folder / "state", folder / "work")
+    try:
+        place.add_nodes(nodes)
+        place.daemon()
+        eventually(lambda: server_of(place), "the command server")
+        yield place
+    finally:
+        place.end()
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A state directory with a daemon, its command server, a node, clusters and jobs."""
-    folder = tmp_path_factory.mktemp("served")
-    place = Place(folder / "state", folder / "work")
-    try:
-        place.add_nodes(3)
-        place.daemon()
-        eventually(lambda: server_of(place), "the command server")
+    with with_command_server(tmp_path_factory.mktemp("served")) as place:
         place.ok("vc", "create", "team", "--divisible", "--replica-sets", '{"4c8g": 1}')
         place.submit("--submission-id", "over", "--", "sh", "-c", "echo out; exit 3")
         place.reach("over", "FAILED")
@@ -87,8 +96,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         place.reach("runs", "RUNNING")
         place.submit("--submission-id", "waits", "--num-cpus", "4", "--nodes", "2", "--", "true")
         yield place
-    finally:
-        place.end()
 
 
 def traced(place: Place, *words: str, **env: str) -> Ran:

@@ -18,7 +18,14 @@ import pytest
 
 from tests.integration.conftest import PATIENCE_S, VCTL, Place, eventually, is_gone
 from tests.integration.test_attached import Typist, shell
-from tests.integration.test_command_server import IMPORTED, forks_of, only_fork, output_of, server_of, traced
+from tests.integration.test_command_server import (
+    IMPORTED,
+    forks_of,
+    only_fork,
+    output_of,
+    traced,
+    with_command_server,
+)
 from tests.specification import spec
 from vctl.cli import catalog
 from vctl.runtime import processes
@@ -56,12 +63,7 @@ def watched() -> list[list[str]]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A state with a daemon, its command server, and a job and a task that go on for ever."""
-    folder = tmp_path_factory.mktemp("served")
-    place = Place(folder / "state", folder / "work")
-    try:
-        place.add_nodes(3)
-        place.daemon()
-        eventually(lambda: server_of(place), "the command server")
+    with with_command_server(tmp_path_factory.mktemp("served")) as place:
         place.ok("vc", "create", "team", "--divisible", "--replica-sets", '{"4c8g": 1}')
         deaf = "trap '' TERM; while :; do sleep 1; done"
         for name, words in (
@@ -73,8 +75,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         place.submit("--submission-id", "waits", "-n4", "--nodes", "2", "--", "true")
         place.ok("task", "run", "--job", "runs", "--no-wait", "--", "sleep", "1000")
         yield place
-    finally:
-        place.end()
 
 
 def test_every_command_that_lasts_is_tried_here() -> None:
@@ -172,7 +172,14 @@ def test_nothing_is_left_of_a_command_that_is_killed_while_it_waits(served: Plac
     assert [served.job(name)["status"] for name in ("runs", "inside")] == ["RUNNING"] * 2
 
 
-@pytest.mark.slow  # it waits for a fork that writes just then, and by itself it may miss that
+def full_pipe() -> tuple[int, int]:
+    """A pipe that takes nothing more: whoever writes to it stands still until somebody reads."""
+    read, write = os.pipe()
+    size = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    assert os.write(write, bytes(size)) == size
+    return read, write
+
+
 def test_a_command_that_is_answered_by_another_process_ends_with_its_client(served: Place) -> None:
     """Its output stands in a full pipe, which that process would hold for ever."""
     signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP]
@@ -181,8 +188,7 @@ def test_a_command_that_is_answered_by_another_process_ends_with_its_client(serv
     for signo in signals:
         for words in (["list", "events", "-ojson"], ["ps", "-ao", "json"]):
             only_fork(served)
-            read, write = os.pipe()
-            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+            read, write = full_pipe()
             pipe = os.readlink(f"/proc/self/fd/{write}")
             client = subprocess.Popen(
                 [*VCTL, *words], env=served.environment({}), cwd=served.folder, stdin=subprocess.DEVNULL,
@@ -192,16 +198,14 @@ def test_a_command_that_is_answered_by_another_process_ends_with_its_client(serv
             eventually(lambda pipe=pipe: pipe in map(output_of, forks_of(served)), "a fork that writes")
             client.send_signal(signo)
             client.wait(PATIENCE_S)
-            give_up = time.monotonic() + ENDS_WITHIN_S
-            while select.select([read], [], [], max(0.0, give_up - time.monotonic()))[0] and os.read(
-                read, 1 << 16
-            ):
-                pass
-            assert time.monotonic() < give_up, (signo, words)
-            os.close(read)
             eventually(
                 lambda pipe=pipe: pipe not in map(output_of, forks_of(served)), "its end", ENDS_WITHIN_S
             )
+            is_open = True
+            while is_open:
+                assert select.select([read], [], [], ENDS_WITHIN_S)[0], (signo, words)
+                is_open = bool(os.read(read, 1 << 16))
+            os.close(read)
     assert IMPORTED not in traced(served, "ps").stderr
 
 

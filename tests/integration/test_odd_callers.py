@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Place, eventually, is_gone
-from tests.integration.test_command_server import IMPORTED, only_fork, server_of, traced
+from tests.integration.conftest import Place, is_gone
+from tests.integration.test_command_server import IMPORTED, only_fork, server_of, traced, with_command_server
 from tests.specification import spec
 from vctl.cli import command_client
 from vctl.cli.command_client import SOCKET
@@ -22,14 +22,8 @@ pytestmark = spec("13.output", "17.durable")
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path / "state", tmp_path / "work")
-    try:
-        place.add_nodes(1)
-        place.daemon()
-        eventually(lambda: server_of(place), "the command server")
+    with with_command_server(tmp_path, nodes=1) as place:
         yield place
-    finally:
-        place.end()
 
 
 def odd_message(dice: random.Random, place: Place) -> bytes:

@@ -450,3 +450,25 @@ def test_a_reason_names_who_holds_something_idle(world: World, lends: int, words
     for name in ("wide", "plain"):
         assert words in why.why(world.store, name)["message"]
         assert words in job_ops.get_job(world.store, name)["message"]
+
+
+@spec("8.reasons")
+@pytest.mark.parametrize(
+    "limits", [{"flexible_resource_max": {"CPU": 2}}, {"flexible_resource_max": {"CPU": 3}}]
+)
+def test_a_reason_names_no_idle_holder_where_the_limit_of_the_own_cluster_decides(
+    world: World, limits: dict[str, Any]
+) -> None:
+    """It said of 4 idle CPUs that they were not enough for a job of 2 that its own cluster's maximum kept back."""
+    node_ops.add(world.store, resources=amounts(8), count=1, template="t")
+    cluster(world, "own", 4)
+    cluster_ops.create(world.store, "g", divisible=True, spec=parse_cluster_spec(limits, logical=True))
+    submit(world, "first", 2, "g")
+    submit(world, "plain", 2)
+    world.turn()
+    submit(world, "waits", 2, "g")
+    world.turn()
+    message = job_ops.get_job(world.store, "waits")["message"]
+    assert "g may" in message
+    assert "own" not in message
+    assert message == why.why(world.store, "waits")["message"]

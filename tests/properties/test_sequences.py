@@ -13,10 +13,16 @@ from tests.specification import spec
 from tests.users import PROVIDER, Users
 from tests.world import World
 
-pytestmark = spec("5.conservation", "12.daemon-death", "12.doctor")
+pytestmark = spec("5.conservation", "9.conserving", "12.daemon-death", "12.doctor")
 
 STEPS = 200
-IN_CI = (*range(10), 162, 167)  # a part moves to where its parent has grown; a parent grows from two lenders
+IN_CI = (
+    *range(10),
+    14,
+    60,
+    162,
+    167,
+)  # 162: a part moves to where its parent has grown; 167: it has two lenders
 ALL = range(10, 200)
 
 

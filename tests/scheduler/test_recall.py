@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from tests.scheduler import candidates as g
-from tests.scheduler.trees import lease, parts, tree
+from tests.scheduler.trees import lease, parts, tree, use
 from tests.specification import spec
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, FreeCapacity, whole_node
 from vctl.core.values import replace
 from vctl.scheduler.elasticity import Grow, apply_growth, enlarged, growth_fits, revert_growth
+from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.recall import put_back
 
 pytestmark = spec("9.conserving", "9.lending")
@@ -76,3 +79,24 @@ def test_what_is_left_of_a_capacity_names_no_resource_of_which_nothing_is_left()
     assert capacity.take_most(replace(taken, amounts=g.amounts("1c 2g"))) == Allocation(
         g.amounts("1c"), {}, (0,)
     )
+
+
+@pytest.mark.parametrize("state", ["DRAINING", "DEAD"])
+def test_nothing_moves_on_a_node_that_takes_no_work(state: str) -> None:
+    """A cluster at its maximum gave what it had idle on a draining node: the search took that, and the commit never."""
+    ledger = tree("8c, 8c", "a < primary [..4c]: n1~4c")
+    ledger.put_lease(lease(ledger, "a/0: 4c"))
+    ledger.put_node(replace(ledger.nodes["n1"], state=state))
+    found = grow(ledger, "a", g.amounts("2c"))
+    assert found is None or all(growth_fits(ledger, step) for step in found)
+    assert found is None
+    assert parts(ledger, "a") == "n1~4c"
+
+
+def test_what_is_idle_elsewhere_makes_room_below_a_maximum() -> None:
+    ledger = tree("8c, 8c", "a < primary [..4c]: n1~4c")
+    ledger.put_lease(lease(ledger, "a/0: 4c"))
+    use(ledger, "a/0: 1c")
+    assert grow(ledger, "a", g.amounts("4c")) is None
+    assert grow(ledger, "a", g.amounts("3c"), avoid=frozenset({"n1"})) is not None
+    assert parts(ledger, "a") == "n1~1c, n2~3c"

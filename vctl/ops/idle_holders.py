@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster
+from vctl.core.clusters import FLEXIBLE, LOGICAL, Cluster
+from vctl.core.resources import Amounts
 from vctl.core.wording import amounts_text, cluster_text, listed
 from vctl.ops.free_amounts import FreeAmounts
 from vctl.store import clusters, rows
@@ -27,22 +28,30 @@ class IdleHolders:
         self, store: Store, capacity: FreeAmounts, withheld: Callable[[], Mapping[str, object]]
     ) -> None:
         self.store, self.capacity, self.withheld = store, capacity, withheld
-        self._texts: dict[tuple[str, frozenset[str]], str] = {}
+        self._texts: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}
 
-    def text(self, cluster_id: str, wanted: Collection[str]) -> str:
-        """The end of a message about work of a cluster that needs these resources; empty if nobody holds any idle."""
-        key = cluster_id, frozenset(wanted)
+    def text(self, cluster_id: str, wanted: Amounts) -> str:
+        """The end of a message about work of a cluster that needs these amounts; empty if nobody holds any idle."""
+        key = cluster_id, frozenset(wanted.items())
         if key not in self._texts:
-            found = [say for one in self._beside(cluster_id) for say in self._of(one, wanted)]
+            found = [say for one in self._beside(cluster_id, wanted) for say in self._of(one, wanted)]
             self._texts[key] = f"; {listed(found, MOST_NAMED)}" if found else ""
         return self._texts[key]
 
-    def _beside(self, cluster_id: str) -> Iterator[Cluster]:
-        """The logical clusters that share with this one what it can have, except those around it."""
+    def _beside(self, cluster_id: str, wanted: Amounts) -> Iterator[Cluster]:
+        """The logical clusters that share with this one what it can have, except those around it.
+
+        A cluster that may not grow by as much as is wanted can have nothing from outside.
+        """
         chain = [cluster_id]
         while (here := self.capacity.cluster(chain[-1])) is not None and here.parent_id is not None:
             chain.append(here.parent_id)
-        top = next((one for one in chain if not self._grows(one)), PRIMARY)
+        top, free = cluster_id, dict[str, int]()
+        for level, above in zip(self.capacity.above(cluster_id), chain[1:], strict=False):
+            free = rs.add(free, self._free(top, wanted))
+            if any(free[n] + level.left.get(n, amount) < amount for n, amount in wanted.items()):
+                break
+            top = above
         below, read = {top}, 0
         for row in clusters.parents_first(clusters.logical_rows(self.store)):
             if row["parent_id"] in below:
@@ -51,15 +60,14 @@ class IdleHolders:
                     read += 1
                     yield rows.cluster(row)
 
-    def _grows(self, cluster_id: str) -> bool:
-        cluster = self.capacity.cluster(cluster_id)
-        return cluster is not None and cluster.spec.flexible
+    def _free(self, cluster_id: str, wanted: Collection[str]) -> dict[str, int]:
+        slots = self.capacity.slots(cluster_id).all
+        return {n: sum(max(slot.capacity.free.get(n, 0), 0) for slot in slots) for n in wanted}
 
     def _of(self, cluster: Cluster, wanted: Collection[str]) -> Iterator[str]:
         """What a cluster holds idle of these resources: of its own, then of what it has borrowed."""
         name, least = cluster_text(cluster.cluster_id), cluster.spec.flexible_min
-        slots = self.capacity.slots(cluster.cluster_id).all
-        free = rs.total({n: max(slot.capacity.free.get(n, 0), 0) for n in wanted} for slot in slots)
+        free = self._free(cluster.cluster_id, wanted)
         has = rs.total(
             rows.loads(row["amounts"])
             for row in clusters.vnode_rows(self.store, cluster.cluster_id)

@@ -136,7 +136,7 @@ def _flexible(facts: _Facts) -> Iterator[str]:
 
 
 def _minimum(facts: _Facts) -> Iterator[str]:
-    """A logical cluster has the virtual nodes of its spec; a cluster that lends may lack its minimum."""
+    """A logical cluster has the virtual nodes of its spec; one that lends, or is about to go, may lack its minimum."""
     nodes = facts.by_id["nodes"]
     own: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for vnode in facts.by_id["vnodes"].values():
@@ -158,8 +158,12 @@ def _minimum(facts: _Facts) -> Iterator[str]:
                     f"cluster {cluster_id}: its fixed virtual nodes have {have / WHOLE:g} {name},"
                     f" and its spec reserves {need / WHOLE:g}"
                 )
-        reserves = any(spec.get("min", {}).values()) and "lending_limit" not in cluster["settings"]
-        if reserves and all(vnode["kind"] != "flexible" for vnode in has):
+        may_lack = "lending_limit" in cluster["settings"] or cluster["state"] == "REMOVING"
+        if (
+            any(spec.get("min", {}).values())
+            and not may_lack
+            and all(vnode["kind"] != "flexible" for vnode in has)
+        ):
             yield f"cluster {cluster_id}: it has a minimum and no flexible virtual node"
 
 

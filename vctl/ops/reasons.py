@@ -160,7 +160,7 @@ class Reasons:
         if short.fits:
             return None
         parent_id = str(row["parent_cluster_id"])
-        idle = self._idle.text(parent_id, [n for n, a in rows.loads(row["resources"]).items() if a])
+        idle = self._idle.text(parent_id, {n: a for n, a in rows.loads(row["resources"]).items() if a})
         told = f"{short.text}{beside}{self._coming_back(row)}{idle}{self._below(parent_id)}"
         return jb.INSUFFICIENT, told
 

@@ -32,6 +32,9 @@ class Grow:
     """The lease of which the step returns an idle part: the virtual node of its borrower gets smaller."""
     lends: str | None = None
     """The lender of a loan that goes out of the cluster of this step: this cluster, or one below it."""
+    lends_inside: bool = False
+    """Whether that loan goes no further than the cluster around, which returns as much of what it has borrowed: the
+    lender takes the place of that cluster in what others there have borrowed."""
     is_removal: bool = False
     """Whether the virtual node goes, because all of it is returned and nothing lies in it."""
 

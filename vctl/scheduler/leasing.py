@@ -43,10 +43,13 @@ def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amount
 
     Older leases are kept before newer ones. ``leases``: those of the cluster. ``own``: the part of the
     flexible virtual nodes that its entrypoint holds; it came with the gang and is no lease.
-    What was lent to a job for its gang stays as it is.
+    What was lent to a job for its gang stays as long as the virtual node does that has it.
     """
     cluster = ledger.clusters[cluster_id]
+    cut: list[tuple[Lease, Mapping[str, int]]] = []
     if cluster.kind == JOB:
+        to_gang = [lease for lease in leases if lease.lender_id != cluster.parent_id]
+        cut = [(lease, {}) for lease in to_gang if lease.vnode_id not in ledger.vnodes]
         leases = [lease for lease in leases if lease.lender_id == cluster.parent_id]
     parts = flexible_parts(ledger, cluster_id)
     least = rs.maximum(ledger.clusters[cluster_id].spec.flexible_min, own)
@@ -62,7 +65,6 @@ def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amount
             place[name] -= amount
         return taken
 
-    cut: list[tuple[Lease, Mapping[str, int]]] = []
     for lease in sorted(leases, key=lambda lease: (lease.since, lease.lease_id)):
         left = some_of(lease.amounts, lease.vnode_id)
         if left != dict(lease.amounts):
@@ -302,3 +304,26 @@ def empty_parts(ledger: Ledger) -> Iterator[str]:
 def newest_first(leases: Iterable[Lease]) -> list[Lease]:
     """Leases in the order in which they are returned and reclaimed; of equals the deepest borrower first."""
     return sorted(leases, key=lambda lease: (-lease.since, -lease.borrower_id.count("##"), -lease.lease_id))
+
+
+def borrowed_in(
+    ledger: Ledger, cluster_id: str, besides: str, now: int = 0, expires_at: int | None = None
+) -> Iterator[Lease]:
+    """What others in a cluster than one child have borrowed from the cluster, the newest first.
+
+    Then what gangs of its jobs use: they have borrowed it from nobody, but a lender may take the place of the cluster
+    there too. These leases have no id yet.
+    """
+    for lease in newest_first(one for one in ledger.leases.values() if one.lender_id == cluster_id):
+        borrower = ledger.clusters.get(lease.borrower_id)
+        if borrower is not None and borrower.parent_id == cluster_id and lease.borrower_id != besides:
+            yield lease
+    leased: dict[str, Amounts] = {}
+    for lease in ledger.leases.values():
+        leased[lease.vnode_id] = rs.add(leased.get(lease.vnode_id, {}), lease.amounts)
+    for child_id in sorted(ledger.subclusters.get(cluster_id, ())):
+        for vnode in ledger.slots(child_id) if ledger.clusters[child_id].kind == JOB else ():
+            own = rs.subtract(vnode.allocation.amounts, leased.get(vnode.vnode_id, {}))
+            own = {name: amount for name, amount in own.items() if amount > 0}
+            if own:
+                yield Lease(0, child_id, cluster_id, vnode.vnode_id, vnode.node_id, own, now, expires_at)

@@ -30,13 +30,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from vctl.core import resources as rs
-from vctl.core.clusters import VNode
+from vctl.core.clusters import LOGICAL, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation, difference
+from vctl.core.resources import Allocation, Amounts, difference
 from vctl.core.values import replace
 from vctl.scheduler.elasticity import (
     Grow,
+    above_its_minimum,
     apply_growth,
     flexible_in,
     flexible_parts,
@@ -47,7 +48,7 @@ from vctl.scheduler.elasticity import (
     revert_growth,
     within_limits,
 )
-from vctl.scheduler.leasing import free_of, idle_parts, newest_first, restored, return_of
+from vctl.scheduler.leasing import borrowed_in, free_of, idle_parts, newest_first, restored, return_of
 
 Move = tuple[Grow, ...]
 """The steps of one return (the borrower's virtual node gets smaller, then those of a lending sibling larger), or
@@ -93,9 +94,11 @@ def _has_idle(ledger: Ledger, cluster_id: str) -> bool:
     return any(amount > 0 for one in parts for amount in ledger.capacities[one].free.values())
 
 
-def _has_shrunk(ledger: Ledger, vnode: VNode) -> bool:
-    """Whether the node has less than is held there: what comes free there only makes up for what is missing."""
-    return ledger.nodes[vnode.node_id].shrunk or ledger.capacities[vnode.node_id].is_overdrawn()
+def _is_stuck(ledger: Ledger, vnode: VNode) -> bool:
+    """Whether nothing moves on a node: it takes no work, or it has less than is held there, so that what comes free
+    only makes up for what is missing."""
+    node = ledger.nodes[vnode.node_id]
+    return not node.schedulable or node.shrunk or ledger.capacities[vnode.node_id].is_overdrawn()
 
 
 # ---- what is borrowed goes home ----
@@ -106,20 +109,22 @@ def recall(ledger: Ledger, top_id: str, keep: Collection[str] = ()) -> list[Move
 
     ``keep``: clusters that keep what they have borrowed. What was borrowed from them comes home to them.
     """
-    moves: list[Move] = []
-    for leases in _by_borrower(ledger, top_id, keep):
-        numbers = [lease.lease_id for lease in leases]
-        for number in numbers:
-            beside = [ledger.leases[one] for one in numbers if one in ledger.leases]
-            for vnode, part in list(idle_parts(ledger, ledger.leases[number], beside)):
-                if _has_shrunk(ledger, vnode):
-                    continue
-                lease = ledger.leases[number]
-                done = return_of(ledger, lease, part, vnode)
-                after = replace(vnode, allocation=difference(vnode.allocation, part))
-                step = Grow(vnode, after, returns=lease, is_removal=done.after is None)
-                moves.append(_carried_out(ledger, lease, step))
-    return moves
+    return [move for leases in _by_borrower(ledger, top_id, keep) for move in _returned(ledger, leases)]
+
+
+def _returned(ledger: Ledger, leases: Sequence[Lease]) -> Iterator[Move]:
+    """Let the idle parts of the leases of one borrower go home in the ledger."""
+    numbers = [lease.lease_id for lease in leases]
+    for number in numbers:
+        beside = [ledger.leases[one] for one in numbers if one in ledger.leases]
+        for vnode, part in list(idle_parts(ledger, ledger.leases[number], beside)):
+            if _is_stuck(ledger, vnode):
+                continue
+            lease = ledger.leases[number]
+            done = return_of(ledger, lease, part, vnode)
+            after = replace(vnode, allocation=difference(vnode.allocation, part))
+            step = Grow(vnode, after, returns=lease, is_removal=done.after is None)
+            yield _carried_out(ledger, lease, step)
 
 
 def _carried_out(ledger: Ledger, lease: Lease, step: Grow) -> Move:
@@ -157,44 +162,75 @@ def lend(ledger: Ledger, top_id: str, chain: Collection[str]) -> list[Move]:
     """Let clusters below a cluster lend what they do not use of their minimum, in the ledger.
 
     ``chain``: the clusters that grow; they lend nothing, but clusters inside them may lend to them. A loan goes
-    through all clusters around the lender, each within its own lending limit.
+    through all clusters around the lender, each within its own lending limit. A cluster around it that has borrowed
+    lends nothing: what it gets from the lender, it uses in place of as much of what it has borrowed, which goes home.
     """
     moves: list[Move] = []
     ends = {top_id, *chain}
     for lender_id in _innermost_first(ledger, ledger.lenders, top_id):
         if lender_id in ends or not lendable(ledger, ledger.clusters[lender_id]):
             continue
-        around = []
+        around: list[Cluster] = []
         for one in ledger.upward(lender_id):
+            if around and (most := _replaceable(ledger, one, around[-1].cluster_id)):
+                moves += _let_parts_out(ledger, around, most)
+                moves += _returned(ledger, newest_first(_leases_of(ledger, one.cluster_id)))
             around.append(one)
             if one.parent_id in ends:
                 break
-        for vnode in reversed(flexible_parts(ledger, lender_id)):
-            if _has_shrunk(ledger, vnode):
-                continue
-            most = dict(ledger.capacities[vnode.vnode_id].free)
-            for one in around:
-                lends = lendable(ledger, one)
-                most = {name: min(amount, lends.get(name, 0)) for name, amount in most.items()}
-            most = {name: amount for name, amount in most.items() if amount > 0}
-            if not most:
-                continue
-            least = rs.subtract(held(ledger, lender_id), most)
-            part = free_of(ledger, vnode, most, {n: max(a, 0) for n, a in least.items()})
-            if part.amounts:
-                moves.append(_let_out(ledger, [one.cluster_id for one in around], vnode, part))
+        moves += _let_parts_out(ledger, around)
     return moves
 
 
-def _let_out(ledger: Ledger, around: Sequence[str], vnode: VNode, part: Allocation) -> Move:
+def _let_parts_out(
+    ledger: Ledger, around: Sequence[Cluster], inside: Amounts | None = None
+) -> Iterator[Move]:
+    """Let idle parts of the first of these clusters go out of all of them. ``inside``: at most this, and only so far
+    as the cluster around them has borrowed it."""
+    lender_id, left = around[0].cluster_id, inside
+    for vnode in reversed(flexible_parts(ledger, lender_id)):
+        if _is_stuck(ledger, vnode):
+            continue
+        most = dict(ledger.capacities[vnode.vnode_id].free)
+        for lends in (*(lendable(ledger, one) for one in around), *(() if left is None else (left,))):
+            most = {name: min(amount, lends.get(name, 0)) for name, amount in most.items()}
+        most = {name: amount for name, amount in most.items() if amount > 0}
+        if not most:
+            continue
+        least = rs.subtract(held(ledger, lender_id), most)
+        part = free_of(ledger, vnode, most, {n: max(a, 0) for n, a in least.items()})
+        if part.amounts:
+            left = None if left is None else rs.subtract(left, part.amounts)
+            yield _let_out(ledger, around, vnode, part, is_inside=inside is not None)
+
+
+def _let_out(
+    ledger: Ledger, around: Sequence[Cluster], vnode: VNode, part: Allocation, *, is_inside: bool
+) -> Move:
     """Let a part go out of a lender's virtual node, and of those of the clusters around it."""
     steps: list[Grow] = []
-    for cluster_id in around:
+    for cluster in around:
         after = replace(vnode, allocation=difference(vnode.allocation, part))
-        steps.append(Grow(vnode, after, lends=around[0] if cluster_id == around[-1] else None))
+        is_last = cluster is around[-1]
+        lends = around[0].cluster_id if is_last else None
+        steps.append(Grow(vnode, after, lends=lends, lends_inside=is_inside and is_last))
         apply_growth(ledger, steps[-1])
         vnode = ledger.vnodes[vnode.parent_id or ""]
     return tuple(steps)
+
+
+def _replaceable(ledger: Ledger, cluster: Cluster, child_id: str) -> dict[str, int]:
+    """What a cluster has borrowed and others in it use than a child, so that the child can give it in its place."""
+    over = above_its_minimum(ledger, cluster)
+    if not over or cluster.kind != LOGICAL:
+        return {}
+    others = rs.total(one.amounts for one in borrowed_in(ledger, cluster.cluster_id, child_id))
+    most = {name: min(amount, others.get(name, 0)) for name, amount in over.items()}
+    return {name: amount for name, amount in most.items() if amount > 0}
+
+
+def _leases_of(ledger: Ledger, borrower_id: str) -> list[Lease]:
+    return [lease for lease in ledger.leases.values() if lease.borrower_id == borrower_id]
 
 
 # ---- only what is needed moves ----

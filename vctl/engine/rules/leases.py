@@ -15,7 +15,7 @@ from vctl.engine.settings import LeaseTerms, Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import Now
 from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.leasing import above_minimum, idle_parts, newest_first, restored, return_of
+from vctl.scheduler.leasing import above_minimum, borrowed_in, idle_parts, newest_first, restored, return_of
 from vctl.scheduler.lending import regain
 from vctl.scheduler.replacement import below
 
@@ -114,7 +114,7 @@ def loans_of(steps: Iterable[Grow]) -> Loans:
     """The loans that steps of growth let out of the clusters around their lenders."""
     found: Loans = {}
     for step in steps:
-        if step.lends is not None:
+        if step.lends is not None and not step.lends_inside:
             lent = {name: -amount for name, amount in step.gained.items()}
             found.setdefault(step.after.parent_id or "", []).append((step.lends, lent))
     return found
@@ -163,7 +163,13 @@ def granted(
                 known = _extended(ledger, lease) if lender_id == parent_id and not shared else None
                 yield LeaseGranted(known or replace(lease, lease_id=number()))
         for lender_id, lent in _borrowed(supplies, inside) if inside and supplies else ():
-            yield from _taken_over(ledger, vnode.cluster_id, lender_id, lent, number)
+            yield from _taken_over(_lent_by(ledger, vnode.cluster_id, lender_id), lender_id, lent, number)
+    for step in steps:
+        if step.lends is not None and step.lends_inside:
+            above = ledger.clusters[step.after.cluster_id].parent_id or ""
+            found_there = borrowed_in(ledger, above, step.after.cluster_id, now, expires_at)
+            lent = {name: -amount for name, amount in step.gained.items()}
+            yield from _taken_over(found_there, step.lends, lent, number)
 
 
 def _extended(ledger: Ledger, lease: Lease) -> Lease | None:
@@ -180,22 +186,28 @@ def _extended(ledger: Ledger, lease: Lease) -> Lease | None:
     return None
 
 
-def _taken_over(
-    ledger: Ledger, before: str, lender_id: str, amounts: dict[str, int], number: Callable[[], int]
-) -> Iterator[LeaseGranted | LeaseReturned]:
-    """Let a lender take the place of another one in leases of these amounts, the newest first."""
-    left = dict(amounts)
+def _lent_by(ledger: Ledger, before: str, lender_id: str) -> Iterator[Lease]:
+    """What a cluster has lent to others beside it, and another lender may lend in its place, the newest first."""
+    around = {up.parent_id for up in ledger.upward(lender_id)}
     for lease in newest_first(one for one in ledger.leases.values() if one.lender_id == before):
         borrower = ledger.clusters.get(lease.borrower_id)
-        around = {up.parent_id for up in ledger.upward(lender_id)}
-        if borrower is None or borrower.parent_id == before or borrower.parent_id not in around:
-            continue
+        if borrower is not None and borrower.parent_id != before and borrower.parent_id in around:
+            yield lease
+
+
+def _taken_over(
+    loans: Iterable[Lease], lender_id: str, amounts: Amounts, number: Callable[[], int]
+) -> Iterator[LeaseGranted | LeaseReturned]:
+    """Let a lender take the place of another one in loans of these amounts, in their order."""
+    left = dict(amounts)
+    for lease in list(loans):
         part = {name: min(amount, left.get(name, 0)) for name, amount in lease.amounts.items()}
         part = {name: amount for name, amount in part.items() if amount > 0}
         if part:
             left = rs.subtract(left, part)
-            rest = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
-            yield LeaseReturned(replace(lease, amounts=rest))
+            if lease.lease_id:
+                rest = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
+                yield LeaseReturned(replace(lease, amounts=rest))
             yield LeaseGranted(replace(lease, lease_id=number(), lender_id=lender_id, amounts=part))
 
 
