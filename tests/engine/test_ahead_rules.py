@@ -219,9 +219,6 @@ def test_only_who_is_next_follows() -> None:
         state.put_pending(replace(pending(number, priority=5), shape="large"))
     assert assigned(state) == []
     state = members()
-    state.put_pending(pending(9, parent="other"))
-    assert assigned(state) == []
-    state = members()
     primary = state.ledger.clusters[PRIMARY]
     state.ledger.put_cluster(replace(primary, queue=QueuePolicy(order=FAIR)))
     assert assigned(state) == []

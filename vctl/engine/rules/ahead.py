@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import lru_cache
+from math import inf
+from typing import NamedTuple
 
 from vctl.core.clusters import JOB
 from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.leases import CALLED
+from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, RAY
+from vctl.core.queue_policy import FIFO
 from vctl.engine.changes import (
     Change,
     JobEnded,
@@ -22,12 +27,16 @@ from vctl.engine.changes import (
 )
 from vctl.engine.rules.starts import Supply
 from vctl.engine.state import SchedulerState
+from vctl.scheduler.elasticity import growing
 from vctl.scheduler.fairness import is_fair
+from vctl.scheduler.orders import OrderKey
 from vctl.scheduler.plan import has_place
 from vctl.scheduler.queueing import Queue
 
 _MOST_CLASSES = 8
 """In a queue with more shapes, no run is assigned ahead: finding the next job looks at each shape."""
+_MOST_QUEUES = 32
+"""Nor where jobs wait in more queues: the first job of each is compared."""
 _MOST_TOGETHER, _LEAST = 64, 2
 """The most runs assigned ahead in all, shared by the live runs; but ``_LEAST`` may follow each of them."""
 _EXPECTED = (
@@ -62,8 +71,8 @@ def follower(state: SchedulerState, run_id: str, now: int) -> Iterator[Change]:
 def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterator[Change]:
     """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``most`` each."""
     started = list(state.changed.started)
-    queue = _only_queue(state) if started else None
-    if queue is None or is_fair(state.ledger, queue.parent_id):
+    queues = _queues(state) if started else {}
+    if not queues:
         return
     last: dict[str, tuple[Run, str, PendingJob, int]] = {}
     """Run -> (that run, the last run that follows it, the job of that one, how many runs follow)."""
@@ -76,19 +85,22 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
                 *_chain(state, run.run_id),
             )
             last[run.run_id] = run, before, like, length
+    firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items() if len(queues) > 1}
     most = min(most, max(_LEAST, _MOST_TOGETHER // max(1, len(state.runs))))
     for depth in range(1, most + 1):
         for head, (run, before, like, length) in last.items():
-            if length >= depth:
+            if length >= depth or (queue := queues.get(like.parent_id)) is None:
                 continue
             job = _next(queue, now)
-            if job is None:
-                return
-            if _kind(job) != _kind(like) or _is_tried_again(like):
+            if job is None or _kind(job) != _kind(like) or _is_tried_again(like):
+                continue
+            if not all(_precedes(job, other) for name, other in firsts.items() if name != job.parent_id):
                 continue
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor or 0, supply.revision())
             last[head] = run, run_id, job, depth
+            if len(queues) > 1:
+                firsts[job.parent_id] = _first_of(state.ledger, queue)
 
 
 def _kind(job: PendingJob) -> tuple[str, str, str]:
@@ -101,16 +113,66 @@ def _chain(state: SchedulerState, run_id: str) -> Iterator[tuple[str, PendingJob
         yield one.run.run_id, one.start.job, length
 
 
-def _only_queue(state: SchedulerState) -> Queue | None:
-    """The queue of all work that waits; None if there are several, or nominations, preemptions or leases."""
-    if state.nominations or state.preemptions or state.leases:
-        return None
-    if any(queue.tasks for queue in state.tasks.queues.values()):
-        return None
-    queues = [queue for queue in state.queues.values() if queue.jobs]
-    if len(queues) != 1 or len(queues[0].shapes) > _MOST_CLASSES:
-        return None
-    return queues[0]
+def _queues(state: SchedulerState) -> dict[str, Queue]:
+    """The queues in which jobs wait, by cluster; none where the end of a run may be for others than the next job.
+
+    So it is with nominations and preemptions, waiting tasks, fair shares, loans that are to come back or are kept
+    back for their lender, and reservations where several queues wait.
+    """
+    clusters = state.ledger.clusters
+    queues = {
+        queue.parent_id: queue
+        for queue in state.queues.values()
+        if queue.jobs and (parent := clusters.get(queue.parent_id)) is not None and parent.starts_jobs
+    }
+    if state.nominations or state.preemptions or any(one.tasks for one in state.tasks.queues.values()):
+        return {}
+    if state.ledger.withheld or any(one.state == CALLED or one.expires_at for one in state.leases.values()):
+        return {}
+    if any(len(queue.shapes) > _MOST_CLASSES for queue in queues.values()):
+        return {}
+    if len(queues) == 1:
+        return {} if is_fair(state.ledger, next(iter(queues))) else queues
+    if len(queues) > _MOST_QUEUES or any(queue.kept or queue.shared for queue in queues.values()):
+        return {}
+    return {} if any(is_fair(state.ledger, one) for one in (*queues, *state.running.of_parent)) else queues
+
+
+class _First(NamedTuple):
+    """The first job of a queue, as another queue sees it."""
+
+    priority: float
+    job_id: int
+    grows_in: frozenset[str | None]
+    """The clusters whose free capacity is free to it without a loan of another cluster."""
+
+
+def _first_of(ledger: Ledger, queue: Queue) -> _First:
+    above = (ledger.clusters[one].parent_id for one in growing(ledger, queue.parent_id))
+    grows_in = frozenset((queue.parent_id, *above))
+    if queue.policy.order == FIFO or queue.policy.ageing_ns is not None:
+        return _First(inf, 0, grows_in)  # the second may have a higher priority
+    first = queue.jobs[min(_heads(queue))[0][1]]
+    return _First(first.priority, first.job_id, grows_in)
+
+
+def _precedes(job: PendingJob, other: _First) -> bool:
+    """Whether a job in the place of a running one starts before all of another queue (``QueueScan.rank``).
+
+    Of equal priority those go first that need no loan of another cluster.
+    """
+    if other.priority != job.priority:
+        return other.priority < job.priority
+    return job.job_id < other.job_id or job.parent_id not in other.grows_in
+
+
+def _heads(queue: Queue) -> list[tuple[OrderKey, int]]:
+    """The first job of each sub-queue as (its key, how many jobs wait there)."""
+    return [
+        (sub_queue.order[0], len(sub_queue.order))
+        for shape in queue.shapes.values()
+        for sub_queue in shape.sub_queues.values()
+    ]
 
 
 def _leads(state: SchedulerState, run: Run) -> bool:
@@ -129,6 +191,9 @@ def _leads(state: SchedulerState, run: Run) -> bool:
         return False
     if cluster.kind == JOB and (cluster.spec != request.spec or state.ledger.below(run.cluster_id)):
         return False
+    own = run.cluster_id if cluster.kind == JOB else None
+    if any(one.job_id == run.job_id or one.borrower_id == own for one in state.leases.values()):
+        return False  # a loan to the job, or for it, ends with it
     members = state.ledger.members.get(run.cluster_id, ()) if cluster.kind == JOB else ()
     nodes = {run.node_id, *(state.ledger.vnodes[one].node_id for one in members)}
     places = [state.ledger.nodes[node_id] for node_id in nodes]
@@ -152,12 +217,7 @@ def _next(queue: Queue, now: int) -> PendingJob | None:
 
     The last job of a shape is never assigned ahead, because it has to be told why it waits.
     """
-    heads = [
-        (sub_queue.order[0], len(sub_queue.order))
-        for shape in queue.shapes.values()
-        for sub_queue in shape.sub_queues.values()
-    ]
-    if not heads:
+    if not (heads := _heads(queue)):
         return None
     (_, job_id), alike = min(heads)
     job = queue.jobs[job_id]
