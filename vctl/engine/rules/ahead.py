@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from vctl.core.leases import CALLED
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, RAY
 from vctl.core.queue_policy import FIFO
+from vctl.engine.ahead import in_place_of
 from vctl.engine.changes import (
     Change,
     JobEnded,
@@ -25,10 +26,13 @@ from vctl.engine.changes import (
     RunSeen,
     RunTakenBack,
 )
-from vctl.engine.rules.starts import Supply
+from vctl.engine.rules import leases
+from vctl.engine.rules.revocation import keeping
+from vctl.engine.rules.starts import Supply, grow
 from vctl.engine.state import SchedulerState
-from vctl.scheduler.elasticity import growing
+from vctl.scheduler.elasticity import allowance, growing
 from vctl.scheduler.fairness import is_fair
+from vctl.scheduler.handover import moved, over
 from vctl.scheduler.orders import OrderKey
 from vctl.scheduler.plan import has_place
 from vctl.scheduler.queueing import Queue
@@ -50,26 +54,41 @@ def keeps_order(change: Change) -> bool:
     return isinstance(change, _EXPECTED) and (not isinstance(change, JobEnded) or change.move == "end")
 
 
-def follower(state: SchedulerState, run_id: str, now: int) -> Iterator[Change]:
+def follower(state: SchedulerState, run_id: str, now: int, lease: Callable[[], int]) -> Iterator[Change]:
     """Start the run that was assigned to follow a run that is over, in its place.
 
     It may run already, so it is taken back only if its place does not exist any more or is not free.
+    ``lease`` gives the number of one more lease, as the place may go over to another cluster.
     """
     one = state.ahead.runs.get(state.ahead.follower.get(run_id, ""))
     if one is None:
         return
     state.end_trial()
-    ledger, start = state.ledger, one.start
+    ledger = state.ledger
     is_dead = any(node_id not in ledger.nodes or ledger.nodes[node_id].state == DEAD for node_id in one.nodes)
-    if is_dead or start.job.parent_id not in ledger.clusters or not has_place(ledger, start, anyway=True):
+    start = None if is_dead or one.start.job.parent_id not in ledger.clusters else one.start
+    if start is not None and one.moves:
+        start = moved(ledger, start)
+    elif start is not None and not has_place(ledger, start, anyway=True):
+        start = None
+    if start is None:
         for after in (one, *state.ahead.chain(one.run.run_id)):
             yield RunTakenBack(after.run.run_id, after.start.job.job_id)
         return
+    loans = leases.loans_of(start.growth)
+    yield from grow(state, start.growth, None, lease, now, loans)
     yield JobStarted(now, one.begun(now), one.nodes, (one.run,), start.cluster, start.vnodes, was_ahead=True)
+    if loans:
+        yield from leases.granted_to_gang(
+            start.vnodes, loans, now, lease, lease_s=state.lease_terms.duration_s, job_id=start.job.job_id
+        )
 
 
 def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterator[Change]:
-    """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``most`` each."""
+    """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``most`` each.
+
+    Where nobody waits in the cluster of such a job, the next job of another cluster follows it.
+    """
     started = list(state.changed.started)
     queues = _queues(state) if started else {}
     if not queues:
@@ -89,7 +108,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
     most = min(most, max(_LEAST, _MOST_TOGETHER // max(1, len(state.runs))))
     for depth in range(1, most + 1):
         for head, (run, before, like, length) in last.items():
-            if length >= depth or (queue := queues.get(like.parent_id)) is None:
+            if length >= depth or (queue := queues.get(like.parent_id)) is None or _moves(state, before):
                 continue
             job = _next(queue, now)
             if job is None or _kind(job) != _kind(like) or _is_tried_again(like):
@@ -101,6 +120,58 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
             last[head] = run, run_id, job, depth
             if len(queues) > 1:
                 firsts[job.parent_id] = _first_of(state.ledger, queue)
+    alone = next((run for run, _, _, length in last.values() if not length), None)
+    if most and alone is not None and not state.ahead.runs:
+        if (job := _heir(state, queues, alone, now)) is not None:
+            run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
+            yield RunAssignedAhead(run_id, job.job_id, alone.run_id, alone.supervisor or 0, supply.revision())
+
+
+def _moves(state: SchedulerState, run_id: str) -> bool:
+    """Whether a run takes over the place of another cluster: nobody follows it before it has that."""
+    return run_id in state.ahead.runs and state.ahead.runs[run_id].moves
+
+
+def _heir(state: SchedulerState, queues: dict[str, Queue], run: Run, now: int) -> PendingJob | None:
+    """The job of another cluster that starts in the place of a run, certainly and before all others."""
+    here = state.requests[run.job_id].parent_id
+    firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items()}
+    if here in firsts or any(one.priority == inf for one in firsts.values()):
+        return None
+    if any(queue.kept or queue.shared for queue in queues.values()):
+        return None
+    # by rank: those that need no loan of another cluster first, of those with the same priority
+    name = min(
+        firsts, key=lambda one: (-firsts[one].priority, here not in firsts[one].grows_in, firsts[one].job_id)
+    )
+    job = _next(queues[name], now, least=1)
+    if job is None or not _is_certain(state, run, job, now, borrows=here not in firsts[name].grows_in):
+        return None
+    return job
+
+
+def _is_certain(state: SchedulerState, run: Run, job: PendingJob, now: int, *, borrows: bool) -> bool:
+    """Whether a job of another cluster starts in exactly the place of a run, once that is over.
+
+    ``borrows``: loans may move for it.
+    """
+    ledger, like = state.ledger, state.requests[run.job_id]
+    if (job.shape, job.spec, job.entry) != (like.shape, like.spec, like.entry) or job.shares_parent:
+        return False
+    if ledger.clusters[run.cluster_id].kind != JOB:
+        return False
+    policy = ledger.clusters[job.parent_id].queue
+    if policy.max_running_jobs is not None or policy.max_running_per_user is not None:
+        return False
+    if any(allowance(ledger, ledger.clusters[one]) for one in growing(ledger, job.parent_id)):
+        return False
+    start = in_place_of(ledger, run, job, "", 0, 0).start
+    with over(ledger, run):
+        there = None if keeping(state, now) else moved(ledger, start)
+    return there is not None and (
+        borrows
+        or all(one.lender_id is None and one.returns is None and one.lends is None for one in there.growth)
+    )
 
 
 def _kind(job: PendingJob) -> tuple[str, str, str]:
@@ -212,13 +283,13 @@ def _retries(rules: str) -> int:
     return found
 
 
-def _next(queue: Queue, now: int) -> PendingJob | None:
-    """The next job of a queue; None if it cannot be assigned ahead.
+def _next(queue: Queue, now: int, least: int = 2) -> PendingJob | None:
+    """The next job of a queue; None if it cannot be assigned ahead, or if there are fewer than ``least`` like it.
 
-    The last job of a shape is never assigned ahead, because it has to be told why it waits.
+    The last job of a shape does not follow one of its own cluster, because it has to be told why it waits.
     """
     if not (heads := _heads(queue)):
         return None
     (_, job_id), alike = min(heads)
     job = queue.jobs[job_id]
-    return job if alike > 1 and job.may_start(now) and not job.per_node else None
+    return job if alike >= least and job.may_start(now) and not job.per_node else None
