@@ -152,9 +152,9 @@ def take_back(store: Store) -> None:
     Does nothing in a scheduler, which decides itself when to take runs back. Raises BeingStarted if the
     caller is a job whose start is not recorded yet.
     """
+    store.being_started, back = {}, set()
     if store.epoch is not None:
         return
-    store.being_started, back = {}, set()
     for row in rows(store):
         if withdrawn(store, row["run_id"]) or row["follows"] in back:
             back.add(row["run_id"])
