@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -21,16 +22,17 @@ from vctl.engine.rules.ends import processes
 from vctl.engine.rules.leases import regained
 from vctl.engine.rules.starts import Supply, starts
 from vctl.engine.state import SchedulerState
+from vctl.scheduler.queue_scan import OVERTAKEN
 
 pytestmark = spec("8.arrays", "8.orders", "9.conserving")
 
 
-def cluster(state: SchedulerState, name: str, parent: str = PRIMARY, **fields: object) -> None:
+def cluster(state: SchedulerState, name: str, parent: str = PRIMARY, **fields: Any) -> None:
     """An elastic cluster without a minimum."""
-    apply(state, ch.ClusterAdded(1, Cluster(name, parent, LOGICAL, ClusterSpec(), **fields)))  # type: ignore[arg-type]
+    apply(state, ch.ClusterAdded(1, Cluster(name, parent, LOGICAL, ClusterSpec(), **fields)))
 
 
-def wait(state: SchedulerState, *jobs: tuple[int, str], **fields: object) -> None:
+def wait(state: SchedulerState, *jobs: tuple[int, str], **fields: Any) -> None:
     """Jobs of one CPU wait, each in its cluster."""
     for number, parent in jobs:
         state.put_pending(pending(number, parent=parent, rules=ONCE, **fields))
@@ -46,7 +48,7 @@ def settle(state: SchedulerState, numbers: Supply, at: int = STARTED, most: int 
     raise AssertionError("the starts do not end")
 
 
-def siblings(**fields: object) -> SchedulerState:
+def siblings(**fields: Any) -> SchedulerState:
     """One node of one CPU. Job 1 of ``a`` runs on a loan; 2 and 4 of ``b``, and 3 and 5 of ``a``, wait."""
     state = state_of("1c")
     cluster(state, "a", **fields)
@@ -68,13 +70,26 @@ def test_the_next_job_of_a_borrower_follows_although_an_older_one_of_a_sibling_w
     assert state.leases == leases
 
 
-def test_nobody_follows_before_a_job_of_higher_priority_of_a_sibling() -> None:
+def test_a_job_of_higher_priority_comes_first_wherever_it_waits() -> None:
     state = siblings()
     wait(state, (9, "b"), priority=1)
-    assert assigned(state) == []
+    assert assigned(state) == [(9, 1)]
     state = siblings()
     wait(state, (9, "a"), (10, "a"), priority=1)
     assert assigned(state) == [(9, 1)]
+
+
+def test_a_job_that_needs_a_loan_is_overtaken_by_few() -> None:
+    """As in a search: ``OVERTAKEN`` younger ones go first."""
+    state = state_of("1c")
+    cluster(state, "a")
+    cluster(state, "b")
+    wait(state, (1, "a"), (2, "b"), (2 + OVERTAKEN, "a"), (3 + OVERTAKEN, "a"), (4 + OVERTAKEN, "a"))
+    settle(state, supply())
+    assert assigned(state) == [(2 + OVERTAKEN, 1)]
+    apply(state, ch.RunTakenBack(state.ahead.job[2 + OVERTAKEN], 2 + OVERTAKEN))
+    yielded(state, [ch.JobEnded(NOW, 2 + OVERTAKEN, "", None, None, "stop", "STOPPED", None, None, None)])
+    assert assigned(state) == [(2, 1)]
 
 
 @pytest.mark.parametrize(
@@ -88,16 +103,107 @@ def test_nobody_follows_where_the_second_job_of_a_sibling_may_have_a_higher_prio
     assert assigned(state) == []
 
 
-def test_nobody_follows_before_an_older_job_of_a_cluster_that_grows_in_the_same_place() -> None:
+def test_an_older_job_of_a_cluster_that_grows_in_the_same_place_comes_first() -> None:
     """What comes free in ``a`` is free to the cluster inside it without any loan of another."""
-    state = siblings()
-    cluster(state, "inside", "a")
-    wait(state, (2, "inside"))  # instead of b
+    for number, first in ((2, 2), (8, 3)):
+        state = siblings()
+        cluster(state, "inside", "a")
+        wait(state, (number, "inside"))  # 2: instead of b
+        assert assigned(state) == [(first, 1)]
+
+
+# ---- the place goes over to another cluster ----
+
+
+def handover(**fields: Any) -> SchedulerState:
+    """One node of one CPU. Job 1 of ``a`` runs on a loan; only job 2 of ``b`` waits."""
+    state = state_of("1c")
+    cluster(state, "a")
+    cluster(state, "b", **fields)
+    wait(state, (1, "a"), (2, "b"))
+    settle(state, supply())
+    return state
+
+
+def test_the_place_of_a_run_goes_over_with_its_loan_in_the_transaction_of_its_end() -> None:
+    state, numbers = handover(), supply()
+    told = dict(state.queues["b"].told)
+    assert told and assigned(state) == [(2, 1)]
+    assert {one.borrower_id for one in state.leases.values()} == {"a"}  # nothing moves before the end
+    assert state.queues["b"].told == told and not state.queues["b"].emptied  # it waits, and has a reason
+    found = yielded(state, processes(state, [end(state, 1)], NOW, numbers.lease))
+    assert [type(one) for one in found] == [
+        ch.RunEnded, ch.JobEnded, ch.VNodesChanged, ch.LeaseReturned, ch.LeaseGranted, ch.JobStarted,
+    ]  # fmt: skip
+    assert {one.borrower_id for one in state.leases.values()} == {"b"}
+    assert sorted(state.running.jobs) == [2]
+    assert state.ledger.vnodes["b##j2/0"].parent_id in state.ledger.members["b"]
+    assert not state.queues["b"].told and state.queues["b"].emptied
+
+
+def test_a_run_that_is_taken_back_from_the_place_of_another_cluster_waits_with_its_reason() -> None:
+    state = handover()
+    told = dict(state.queues["b"].told)
+    assigned(state)
+    apply(state, ch.RunTakenBack(state.ahead.job[2], 2))
+    assert state.queues["b"].told == told and sorted(state.queues["b"].jobs) == [2]
+
+
+def test_where_the_place_is_gone_the_job_of_another_cluster_waits_again() -> None:
+    state = handover()
+    assigned(state)
+    state.ledger.put_cluster(replace(state.ledger.clusters["b"], borrow_limit=g.amounts("0c")))
+    found = yielded(state, processes(state, [end(state, 1)], NOW, supply().lease))
+    assert [type(one) for one in found] == [ch.RunEnded, ch.JobEnded, ch.RunTakenBack]
+    assert sorted(state.queues["b"].jobs) == [2]
+    assert {one.borrower_id for one in state.leases.values()} == {"a"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"borrow_limit": g.amounts("1c")},
+        {"queue": QueuePolicy(max_running_jobs=1)},
+        {"queue": QueuePolicy(max_running_per_user=1)},
+    ],
+    ids=["grow up to a limit", "run few jobs", "run few jobs of a user"],
+)
+def test_no_place_goes_over_to_a_cluster_that_may(fields: dict[str, object]) -> None:
+    """Another start could use up what is left of the limit, before the end is known."""
+    assert assigned(handover(**fields)) == []
+
+
+def test_no_place_goes_over_to_a_job_of_another_shape_and_nobody_follows_before_it_has_it() -> None:
+    state = handover()
+    wait(state, (3, "b"))
+    assert assigned(state, 3) == [(2, 1)]
+    state = handover()
+    (job,) = state.queues["b"].jobs.values()
+    state.put_pending(replace(job, shape="other"))
     assert assigned(state) == []
-    state = siblings()
-    cluster(state, "inside", "a")
-    wait(state, (8, "inside"))
-    assert assigned(state) == [(3, 1)]
+
+
+def test_a_trial_of_an_end_leaves_the_ledger_as_it_was() -> None:
+    state = handover(borrow_limit=None)
+    before = (
+        dict(state.ledger.vnodes),
+        dict(state.ledger.charges),
+        dict(state.leases),
+        dict(state.ledger.grown),
+    )
+    free = {name: dict(one.free) for name, one in state.ledger.capacities.items()}
+    assert assigned(state) == [(2, 1)]
+    after = (
+        dict(state.ledger.vnodes),
+        dict(state.ledger.charges),
+        dict(state.leases),
+        dict(state.ledger.grown),
+    )
+    assert after == before
+    assert {name: dict(one.free) for name, one in state.ledger.capacities.items()} == free
+
+
+# ---- when nobody follows ----
 
 
 def test_nobody_follows_where_a_lender_wants_its_loan_back_or_it_expires() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from math import inf
 from typing import NamedTuple
 
 from vctl.core.clusters import JOB
@@ -35,6 +34,7 @@ from vctl.scheduler.fairness import is_fair
 from vctl.scheduler.handover import moved, over
 from vctl.scheduler.orders import OrderKey
 from vctl.scheduler.plan import has_place
+from vctl.scheduler.queue_scan import Turn, turn_of
 from vctl.scheduler.queueing import Queue
 
 _MOST_CLASSES = 8
@@ -113,7 +113,8 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
             job = _next(queue, now)
             if job is None or _kind(job) != _kind(like) or _is_tried_again(like):
                 continue
-            if not all(_precedes(job, other) for name, other in firsts.items() if name != job.parent_id):
+            turn = turn_of(job.priority, job.job_id, is_held=False)
+            if any(one.turn(job.parent_id) < turn for name, one in firsts.items() if name != job.parent_id):
                 continue
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor or 0, supply.revision())
@@ -135,16 +136,11 @@ def _moves(state: SchedulerState, run_id: str) -> bool:
 def _heir(state: SchedulerState, queues: dict[str, Queue], run: Run, now: int) -> PendingJob | None:
     """The job of another cluster that starts in the place of a run, certainly and before all others."""
     here = state.requests[run.job_id].parent_id
-    firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items()}
-    if here in firsts or any(one.priority == inf for one in firsts.values()):
-        return None
     if any(queue.kept or queue.shared for queue in queues.values()):
         return None
-    # by rank: those that need no loan of another cluster first, of those with the same priority
-    name = min(
-        firsts, key=lambda one: (-firsts[one].priority, here not in firsts[one].grows_in, firsts[one].job_id)
-    )
-    job = _next(queues[name], now, least=1)
+    firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items()}
+    name = min(firsts, key=lambda one: firsts[one].turn(here))
+    job = None if name == here else _next(queues[name], now, least=1)
     if job is None or not _is_certain(state, run, job, now, borrows=here not in firsts[name].grows_in):
         return None
     return job
@@ -206,35 +202,26 @@ def _queues(state: SchedulerState) -> dict[str, Queue]:
         return {} if is_fair(state.ledger, next(iter(queues))) else queues
     if len(queues) > _MOST_QUEUES or any(queue.kept or queue.shared for queue in queues.values()):
         return {}
+    if any(queue.policy.order == FIFO or queue.policy.ageing_ns is not None for queue in queues.values()):
+        return {}  # the second job of a queue may have a higher priority than the first
     return {} if any(is_fair(state.ledger, one) for one in (*queues, *state.running.of_parent)) else queues
 
 
 class _First(NamedTuple):
-    """The first job of a queue, as another queue sees it."""
+    """The first job of a queue, as other queues see it."""
 
-    priority: float
-    job_id: int
+    job: PendingJob
     grows_in: frozenset[str | None]
     """The clusters whose free capacity is free to it without a loan of another cluster."""
+
+    def turn(self, parent_id: str) -> Turn:
+        """Its turn (``QueueScan.rank``) where the place of a run in a cluster comes free."""
+        return turn_of(self.job.priority, self.job.job_id, is_held=parent_id not in self.grows_in)
 
 
 def _first_of(ledger: Ledger, queue: Queue) -> _First:
     above = (ledger.clusters[one].parent_id for one in growing(ledger, queue.parent_id))
-    grows_in = frozenset((queue.parent_id, *above))
-    if queue.policy.order == FIFO or queue.policy.ageing_ns is not None:
-        return _First(inf, 0, grows_in)  # the second may have a higher priority
-    first = queue.jobs[min(_heads(queue))[0][1]]
-    return _First(first.priority, first.job_id, grows_in)
-
-
-def _precedes(job: PendingJob, other: _First) -> bool:
-    """Whether a job in the place of a running one starts before all of another queue (``QueueScan.rank``).
-
-    Of equal priority those go first that need no loan of another cluster.
-    """
-    if other.priority != job.priority:
-        return other.priority < job.priority
-    return job.job_id < other.job_id or job.parent_id not in other.grows_in
+    return _First(queue.jobs[min(_heads(queue))[0][1]], frozenset((queue.parent_id, *above)))
 
 
 def _heads(queue: Queue) -> list[tuple[OrderKey, int]]:
