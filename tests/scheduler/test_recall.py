@@ -7,10 +7,15 @@ from itertools import pairwise
 from tests.scheduler import candidates as g
 from tests.scheduler.trees import lease, parts, tree
 from tests.specification import spec
+from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, FreeCapacity, whole_node
 from vctl.core.values import replace
+from vctl.scheduler.cycle import decide
 from vctl.scheduler.elasticity import Grow, apply_growth, enlarged, growth_fits, revert_growth
+from vctl.scheduler.gang_growth import one_piece
+from vctl.scheduler.plan import still_fits
+from vctl.scheduler.queueing import Queue
 from vctl.scheduler.recall import put_back
 
 pytestmark = spec("9.conserving", "9.lending")
@@ -76,3 +81,16 @@ def test_what_is_left_of_a_capacity_names_no_resource_of_which_nothing_is_left()
     assert capacity.take_most(replace(taken, amounts=g.amounts("1c 2g"))) == Allocation(
         g.amounts("1c"), {}, (0,)
     )
+
+
+def test_a_lender_that_admits_no_jobs_gets_back_what_it_lent_in_the_commit_too() -> None:
+    """Search and commit judged it differently: the start of the job was planned and refused in every turn."""
+    ledger = tree("1c", "lender < primary [1c] lend=1c stopped", "a < primary []: n1~1c", "b < primary []")
+    ledger.put_lease(lease(ledger, "a/0: 1c", lender="lender"))
+    queue = Queue("b")
+    queue.put(PendingJob(1, "j1", "b", "s", one_piece(g.amounts("1c")), {}))
+    (start,) = decide(ledger, {"b": queue}, now_ns=1).starts
+    assert [step.after.cluster_id for step in start.growth] == ["a", "lender", "lender", "b"]
+    assert still_fits(ledger, start)
+    ledger.put_cluster(replace(ledger.clusters["b"], state="STOPPED"))
+    assert not still_fits(ledger, start)
