@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -336,6 +337,55 @@ def test_a_job_in_whose_place_another_one_is_being_started_keeps_its_cluster(hom
         world.turn()
         node_ops.update(world.store, "n1", resources=amounts(3))
         world.turn()
+
+
+CHANGES: dict[str, Callable[[Store], object]] = {
+    "a limit of the cluster": lambda store: clusters.update(store, "c1", borrow_limit=amounts(0)),
+    "no jobs for the cluster": lambda store: clusters.stop(store, "c1"),
+    "a drained node": lambda store: node_ops.drain(store, "n1"),
+    "a cluster with a minimum": lambda store: clusters.create(
+        store, "other", divisible=True, spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_while_a_place_goes_over_to_another_cluster_clusters_and_nodes_stay_as_they_are(
+    home: Path, name: str
+) -> None:
+    """The moves of its loans are not written yet, and the job runs already: else it would have no place."""
+    with World(home) as world:
+        node_ops.add(world.store, resources=amounts(2), node_id="n1", template="t")
+        node_ops.add(world.store, resources=amounts(1), node_id="n2", template="small")
+        for cluster in ("c0", "c1"):
+            clusters.create(world.store, cluster, divisible=True, spec=parse_cluster_spec({}))
+        gang = parse_cluster_spec({"fixed_size_nodes": [{"resources": {"CPU": 2}}]})
+        for number in range(1, 10):
+            request = JobRequest(
+                argv=("x",), submission_id=f"a{number}", cwd="/", spec=gang, cluster=f"c{number % 2}"
+            )
+            submitting.submit(world.store, request, environment={})
+        world.turn()
+
+        def ahead() -> list[str]:
+            """The runs whose place goes over next."""
+            assert world.scheduler is not None and world.scheduler.state is not None
+            return [one.follows for one in world.scheduler.state.ahead.runs.values() if one.moves]
+
+        while not ahead():
+            world.processes.end(world.processes.running()[0], 0)
+            world.turn()
+        (follows,) = ahead()
+        world.processes.end(follows, 0)  # the next one has started, and no scheduler has heard of it
+        job_id = follows.partition(".")[0]
+        with pytest.raises(BeingStarted, match=f"in the place of job {job_id},"):
+            CHANGES[name](world.store)
+        world.turn()
+        (running,) = world.processes.running()
+        CHANGES[name](world.store)
+        world.turn()
+        assert world.processes.running() == [running]
+        assert len(world.processes.starts) == len(set(world.processes.starts))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
