@@ -3,19 +3,19 @@
 The problem. Where clusters borrow from each other, the end of a job of one cluster is the start of a job of another:
 loans go home and out again in between, which takes a wake-up, a search, a commit and a message.
 
-The idea. While the run goes on, the search for that start is tried in the ledger as it will be after the end. If it
-gives the waiting job exactly the place of the run, node by node and core by core, that job is assigned ahead: its
-supervisor has everything that a process needs, as the clusters in between are no business of processes. The turn
-that records the end makes the same search again, now in earnest, and writes the moves of loans, the growth and the
-start, in the transaction in which the run ends. Nothing of it is in the tables before.
+The idea. While the run goes on, the search for that start is tried in the ledger as it will be after the end
+(``over``). If it gives the waiting job exactly the place of the run, node by node and core by core, that job is
+assigned ahead: its supervisor has everything that a process needs, as the clusters in between are no business of
+processes. The turn that records the end makes the same search again, now in earnest (``moved``), and writes the moves
+of loans, the growth and the start, in the transaction in which the run ends. Nothing of it is in the tables before.
 
-What must hold, so that the second search finds what the first one found:
+What must hold, so that the second search finds what the first one found (``vctl/engine/rules/ahead.py``):
 
-- Only the first job of all queues is tried, and one at a time. Whoever could start in what comes free without a loan
-  precedes it (``_First.grows_in``); a lender that would keep its minimum for its own work forbids it.
+- Only the first of all waiting jobs is tried, and one at a time. A lender that would keep its minimum for work of its
+  own forbids it.
 - No cluster that grows for it has a limit, and its queue has none, so that no other start can use up what is left.
-- What a command changes takes it back, or waits until the start is recorded (``vctl/store/ahead.py``); so does every
-  other change of the scheduler.
+- What a command changes takes it back, or waits until the start is recorded (``vctl/store/ahead.py``); every other
+  change of the scheduler takes it back, too.
 
 If the place is gone all the same (its node died, say), the run ends and its job waits again, as for any run that was
 assigned ahead.
