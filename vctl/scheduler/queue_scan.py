@@ -366,7 +366,9 @@ class QueueScan:
             grown = self._grow(job, loose=loose) or found
             if not isinstance(grown, Unplaced) or not why:
                 return grown
-            if loose or self._may_loosen():  # the reason is what it lacks with all idle loans: not searched twice
+            if (
+                loose or self._may_loosen()
+            ):  # the reason is what it lacks with all idle loans: not searched twice
                 return grown if found is None else _with_doubt(grown, found)
             found = found or self._place(job)  # the reason is that of the cluster without growth
             return _with_doubt(found, grown) if isinstance(found, Unplaced) else None

@@ -171,7 +171,8 @@ class Queue:
 
     def note_start(self, job: PendingJob) -> None:
         """Note that a job has started that had left the queue before."""
-        self._forget_reason(SubQueue(job.shape, *self._sub_queue_key(job)))
+        if job.shape not in self.shapes or self.policy.max_running_per_user is not None:
+            self._forget_reason(SubQueue(job.shape, *self._sub_queue_key(job)))
 
     def _forget_reason(self, sub_queue: SubQueue) -> None:
         """Forget the reason of a sub-queue, unless others still wait for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -43,6 +43,8 @@ _MOST_QUEUES = 32
 """Nor where jobs wait in more queues: the first job of each is compared."""
 _MOST_TOGETHER, _LEAST = 64, 2
 """The most runs assigned ahead in all, shared by the live runs; but ``_LEAST`` may follow each of them."""
+_MOST_ALONE = 4
+"""Where more runs are live, no place goes over to another cluster ahead: a search for one of many ends pays little."""
 _EXPECTED = (
     JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
 )  # fmt: skip
@@ -75,8 +77,9 @@ def follower(state: SchedulerState, run_id: str, now: int, lease: Callable[[], i
         for after in (one, *state.ahead.chain(one.run.run_id)):
             yield RunTakenBack(after.run.run_id, after.start.job.job_id)
         return
-    loans = leases.loans_of(start.growth)
-    yield from grow(state, start.growth, None, lease, now, loans)
+    loans = leases.loans_of(start.growth) if start.growth else {}
+    if start.growth:
+        yield from grow(state, start.growth, None, lease, now, loans)
     yield JobStarted(now, one.begun(now), one.nodes, (one.run,), start.cluster, start.vnodes, was_ahead=True)
     if loans:
         yield from leases.granted_to_gang(
@@ -113,8 +116,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
             job = _next(queue, now)
             if job is None or _kind(job) != _kind(like) or _is_tried_again(like):
                 continue
-            turn = turn_of(job.priority, job.job_id, is_held=False)
-            if any(one.turn(job.parent_id) < turn for name, one in firsts.items() if name != job.parent_id):
+            if firsts and not _precedes(job, firsts):
                 continue
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor or 0, supply.revision())
@@ -122,7 +124,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
             if len(queues) > 1:
                 firsts[job.parent_id] = _first_of(state.ledger, queue)
     alone = next((run for run, _, _, length in last.values() if not length), None)
-    if most and alone is not None and not state.ahead.runs:
+    if most and alone is not None and not state.ahead.runs and len(state.runs) <= _MOST_ALONE:
         if (job := _heir(state, queues, alone, now)) is not None:
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, alone.run_id, alone.supervisor or 0, supply.revision())
@@ -217,6 +219,12 @@ class _First(NamedTuple):
     def turn(self, parent_id: str) -> Turn:
         """Its turn (``QueueScan.rank``) where the place of a run in a cluster comes free."""
         return turn_of(self.job.priority, self.job.job_id, is_held=parent_id not in self.grows_in)
+
+
+def _precedes(job: PendingJob, firsts: Mapping[str, _First]) -> bool:
+    """Whether a job in the place of a running one of its cluster starts before the first one of each other queue."""
+    turn = turn_of(job.priority, job.job_id, is_held=False)
+    return all(turn < one.turn(job.parent_id) for name, one in firsts.items() if name != job.parent_id)
 
 
 def _first_of(ledger: Ledger, queue: Queue) -> _First:
