@@ -96,8 +96,8 @@ def test_a_follower_starts_where_a_look_at_what_is_free_would_have_started_it() 
 
 
 def test_a_whole_chain_that_is_over_is_recorded_at_once_in_order() -> None:
-    state = members()
-    assert assigned(state, 2) == [(3, 1), (4, 2), (5, 3)]  # the last one of a class stays in the queue
+    state = members(5)
+    assert assigned(state, 2) == [(3, 1), (4, 2), (5, 3)]
     ends = [end(state, 5, 3), end(state, 3, 2), end(state, 1, 1)]
     found = yielded(state, processes(state, ends, NOW, NOTHING.lease))
     assert [one.job_id for one in found if isinstance(one, ch.JobEnded)] == [1, 3, 5]
@@ -129,7 +129,7 @@ def test_a_run_that_was_taken_back_waits_at_its_old_place() -> None:
 
 def test_nobody_follows_where_the_place_is_not_free_after_all() -> None:
     """A detached task holds the cluster of its job beyond the end of its process."""
-    state = members()
+    state = members(5)
     assigned(state, 2)
     task = Task(
         "task-1", 1, 1, f"{PRIMARY}##a_1", "a_1", request={}, grace_s=3.0, detached=True, outlives=True
@@ -137,7 +137,7 @@ def test_nobody_follows_where_the_place_is_not_free_after_all() -> None:
     apply(state, ch.TaskSubmitted(STARTED, task))
     found = yielded(state, processes(state, [end(state, 1)], NOW, NOTHING.lease))
     assert [one.job_id for one in found if isinstance(one, ch.RunTakenBack)] == [3, 5]
-    assert sorted(state.queues[PRIMARY].jobs) == [3, 5, 6]
+    assert sorted(state.queues[PRIMARY].jobs) == [3, 5]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_nobody_follows_jobs(fields: dict[str, object]) -> None:
 
 def test_single_jobs_follow_those_of_their_kind() -> None:
     state = members(array_id=None)
-    assert assigned(state, 2) == [(3, 1), (4, 2), (5, 3)]
+    assert assigned(state, 2) == [(3, 1), (4, 2), (5, 3), (6, 4)]
 
 
 def test_nobody_follows_a_job_of_another_user_or_one_that_may_be_tried_again() -> None:
@@ -215,10 +215,17 @@ def test_only_who_is_next_follows() -> None:
     assert assigned(state) == []
 
 
-def test_the_last_one_of_a_class_stays_in_the_queue_with_its_reason() -> None:
+def test_those_who_follow_keep_the_reason_why_they_wait_until_the_last_one_has_started() -> None:
     state = members(4)
-    assert assigned(state, 3) == [(3, 1)]
-    assert sorted(state.queues[PRIMARY].jobs) == [4]
+    queue = state.queues[PRIMARY]
+    plan_of(state)
+    told = dict(queue.told)
+    assert told and assigned(state, 3) == [(3, 1), (4, 2)]
+    assert not queue.jobs and queue.told == told and not queue.emptied
+    yielded(state, processes(state, [end(state, 1)], NOW, NOTHING.lease))
+    assert queue.told == told and not queue.emptied
+    yielded(state, processes(state, [end(state, 2)], NOW, NOTHING.lease))
+    assert not queue.told and queue.emptied == set(told)
 
 
 def test_only_ends_and_starts_keep_the_order() -> None:

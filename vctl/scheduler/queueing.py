@@ -169,10 +169,14 @@ class Queue:
         if not waits:
             self._forget_reason(sub_queue)
 
-    def note_start(self, job: PendingJob) -> None:
-        """Note that a job has started that had left the queue before."""
-        if job.shape not in self.shapes or self.policy.max_running_per_user is not None:
-            self._forget_reason(SubQueue(job.shape, *self._sub_queue_key(job)))
+    def note_start(self, job: PendingJob, others: Iterable[PendingJob]) -> None:
+        """Note that a job has started that had left the queue before; ``others`` have left it and wait."""
+        if job.shape in self.shapes and self.policy.max_running_per_user is None:
+            return
+        alike = (one for one in others if one.parent_id == job.parent_id and one.shape == job.shape)
+        key = self._sub_queue_key(job)
+        if not any(self._sub_queue_key(one) == key for one in alike):
+            self._forget_reason(SubQueue(job.shape, *key))
 
     def _forget_reason(self, sub_queue: SubQueue) -> None:
         """Forget the reason of a sub-queue, unless others still wait for it."""

@@ -121,8 +121,10 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor or 0, supply.revision())
             last[head] = run, run_id, job, depth
-            if len(queues) > 1:
+            if firsts and queue.jobs:
                 firsts[job.parent_id] = _first_of(state.ledger, queue)
+            else:
+                firsts.pop(job.parent_id, None)
     alone = next((run for run, _, _, length in last.values() if not length), None)
     if most and alone is not None and not state.ahead.runs and len(state.runs) <= _MOST_ALONE:
         if (job := _heir(state, queues, alone, now)) is not None:
@@ -140,9 +142,11 @@ def _heir(state: SchedulerState, queues: dict[str, Queue], run: Run, now: int) -
     here = state.requests[run.job_id].parent_id
     if any(queue.kept or queue.shared for queue in queues.values()):
         return None
-    firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items()}
+    firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items() if queue.jobs}
+    if not firsts:
+        return None
     name = min(firsts, key=lambda one: firsts[one].turn(here))
-    job = None if name == here else _next(queues[name], now, least=1)
+    job = None if name == here else _next(queues[name], now)
     if job is None or not _is_certain(state, run, job, now, borrows=here not in firsts[name].grows_in):
         return None
     return job
@@ -229,16 +233,12 @@ def _precedes(job: PendingJob, firsts: Mapping[str, _First]) -> bool:
 
 def _first_of(ledger: Ledger, queue: Queue) -> _First:
     above = (ledger.clusters[one].parent_id for one in growing(ledger, queue.parent_id))
-    return _First(queue.jobs[min(_heads(queue))[0][1]], frozenset((queue.parent_id, *above)))
+    return _First(queue.jobs[min(_heads(queue))[1]], frozenset((queue.parent_id, *above)))
 
 
-def _heads(queue: Queue) -> list[tuple[OrderKey, int]]:
-    """The first job of each sub-queue as (its key, how many jobs wait there)."""
-    return [
-        (sub_queue.order[0], len(sub_queue.order))
-        for shape in queue.shapes.values()
-        for sub_queue in shape.sub_queues.values()
-    ]
+def _heads(queue: Queue) -> list[OrderKey]:
+    """The keys of the first job of each sub-queue."""
+    return [sub_queue.order[0] for shape in queue.shapes.values() for sub_queue in shape.sub_queues.values()]
 
 
 def _leads(state: SchedulerState, run: Run) -> bool:
@@ -278,13 +278,9 @@ def _retries(rules: str) -> int:
     return found
 
 
-def _next(queue: Queue, now: int, least: int = 2) -> PendingJob | None:
-    """The next job of a queue; None if it cannot be assigned ahead, or if there are fewer than ``least`` like it.
-
-    The last job of a shape does not follow one of its own cluster, because it has to be told why it waits.
-    """
+def _next(queue: Queue, now: int) -> PendingJob | None:
+    """The next job of a queue; None if it cannot be assigned ahead."""
     if not (heads := _heads(queue)):
         return None
-    (_, job_id), alike = min(heads)
-    job = queue.jobs[job_id]
-    return job if alike >= least and job.may_start(now) and not job.per_node else None
+    job = queue.jobs[min(heads)[1]]
+    return job if job.may_start(now) and not job.per_node else None
