@@ -8,7 +8,7 @@ from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation
 from vctl.core.values import replace
-from vctl.engine.rules.starts import _rearranged
+from vctl.engine.rules.starts import rearranged
 from vctl.scheduler.elasticity import Grow, apply_growth, revert_growth
 
 pytestmark = spec("9.growth", "9.return")
@@ -39,7 +39,7 @@ def test_a_child_that_shrinks_and_then_grows_more_comes_after_its_parent() -> No
     larger = with_cores(team, 0, 1, 2, 3, 4)
     growth = [Grow(inner, less, returns=lease), Grow(team, larger), Grow(less, more)]
     wanted = final(ledger, growth)
-    change = _rearranged(growth)
+    change = rearranged(growth)
     assert [vnode.vnode_id for vnode in change.placed] == ["team/0", "inner/0"]
     ledger.rearrange(change.removed, change.placed, for_start=True)
     assert {vnode.vnode_id: vnode.allocation for vnode in ledger.vnodes.values()} == wanted
@@ -53,5 +53,5 @@ def test_what_shrinks_and_then_goes_is_removed() -> None:
     less = with_cores(vnode, 0)
     gone = replace(less, allocation=Allocation({}))
     growth = [Grow(vnode, less, returns=lease), Grow(less, gone, returns=lease, is_removal=True)]
-    change = _rearranged(growth)
+    change = rearranged(growth)
     assert (change.removed, change.placed) == (("a/0",), ())
