@@ -25,7 +25,7 @@ STARTED, NOW = 2 * 10**9, 5 * 10**9
 def state_of(nodes: str = "4c, 4c") -> SchedulerState:
     """Nothing but nodes n1, n2, … (see ``candidates.ledger``)."""
     ledger = g.ledger(nodes)
-    ledger.put_cluster(Cluster(PRIMARY, None, "primary", ClusterSpec()))
+    ledger.put_cluster(Cluster(PRIMARY, None, "primary", ClusterSpec(flexible=False)))
     return SchedulerState(ledger, {}, 0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.states import NOW, STARTED, pending, state_of, yielded
+from tests.engine.states import NOTHING, NOW, STARTED, pending, state_of, yielded
 from tests.engine.test_start_rules import plan_of, supply
 from tests.scheduler import candidates as g
 from tests.specification import spec
@@ -78,8 +78,8 @@ def test_a_follower_starts_where_a_look_at_what_is_free_would_have_started_it() 
     ahead, plain = members(), members()
     assigned(ahead)
     number = ahead.runs[ahead.running.jobs[1].run_id].supervisor
-    found = yielded(ahead, processes(ahead, [end(ahead, 1)], NOW))
-    yielded(plain, processes(plain, [end(plain, 1)], NOW))
+    found = yielded(ahead, processes(ahead, [end(ahead, 1)], NOW, NOTHING.lease))
+    yielded(plain, processes(plain, [end(plain, 1)], NOW, NOTHING.lease))
     (looked,) = yielded(plain, starts(plain, plan_of(plain), supply(), NOW))
     assert kinds(found) == ["RunEnded", "JobEnded", "JobStarted"]
     followed = found[-1]
@@ -96,10 +96,10 @@ def test_a_follower_starts_where_a_look_at_what_is_free_would_have_started_it() 
 
 
 def test_a_whole_chain_that_is_over_is_recorded_at_once_in_order() -> None:
-    state = members()
-    assert assigned(state, 2) == [(3, 1), (4, 2), (5, 3)]  # the last one of a class stays in the queue
+    state = members(5)
+    assert assigned(state, 2) == [(3, 1), (4, 2), (5, 3)]
     ends = [end(state, 5, 3), end(state, 3, 2), end(state, 1, 1)]
-    found = yielded(state, processes(state, ends, NOW))
+    found = yielded(state, processes(state, ends, NOW, NOTHING.lease))
     assert [one.job_id for one in found if isinstance(one, ch.JobEnded)] == [1, 3, 5]
     assert kinds(found) == [
         "RunEnded", "JobEnded", "JobStarted", "RunEnded", "JobEnded", "JobStarted", "RunEnded", "JobEnded",
@@ -112,7 +112,7 @@ def test_a_follower_that_was_seen_is_recorded_as_seen() -> None:
     state = members()
     assigned(state)
     run_id = state.ahead.job[3]
-    yielded(state, processes(state, [end(state, 1), ProcessSeen(run_id, PROCESS)], NOW))
+    yielded(state, processes(state, [end(state, 1), ProcessSeen(run_id, PROCESS)], NOW, NOTHING.lease))
     assert state.runs[run_id].pid == PROCESS.pid
 
 
@@ -129,15 +129,15 @@ def test_a_run_that_was_taken_back_waits_at_its_old_place() -> None:
 
 def test_nobody_follows_where_the_place_is_not_free_after_all() -> None:
     """A detached task holds the cluster of its job beyond the end of its process."""
-    state = members()
+    state = members(5)
     assigned(state, 2)
     task = Task(
         "task-1", 1, 1, f"{PRIMARY}##a_1", "a_1", request={}, grace_s=3.0, detached=True, outlives=True
     )
     apply(state, ch.TaskSubmitted(STARTED, task))
-    found = yielded(state, processes(state, [end(state, 1)], NOW))
+    found = yielded(state, processes(state, [end(state, 1)], NOW, NOTHING.lease))
     assert [one.job_id for one in found if isinstance(one, ch.RunTakenBack)] == [3, 5]
-    assert sorted(state.queues[PRIMARY].jobs) == [3, 5, 6]
+    assert sorted(state.queues[PRIMARY].jobs) == [3, 5]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_nobody_follows_jobs(fields: dict[str, object]) -> None:
 
 def test_single_jobs_follow_those_of_their_kind() -> None:
     state = members(array_id=None)
-    assert assigned(state, 2) == [(3, 1), (4, 2), (5, 3)]
+    assert assigned(state, 2) == [(3, 1), (4, 2), (5, 3), (6, 4)]
 
 
 def test_nobody_follows_a_job_of_another_user_or_one_that_may_be_tried_again() -> None:
@@ -165,19 +165,10 @@ def test_nobody_follows_a_job_of_another_user_or_one_that_may_be_tried_again() -
     assert assigned(state, 3) == [(3, 1), (4, 2)]
 
 
-def test_nobody_follows_a_job_of_another_cluster() -> None:
-    """Its place is not that cluster's; where the other queue is empty there is only one in which anybody waits."""
-    state = members(2)
-    apply(state, ch.ClusterAdded(1, Cluster("c", PRIMARY, "logical", ClusterSpec())))
-    for number in (3, 4):
-        state.put_pending(pending(number, rules=ONCE, parent="c"))
-    assert assigned(state) == []
-
-
 def test_gangs_with_one_process_follow_each_other_unless_one_of_their_nodes_is_drained() -> None:
     state = members(5, "1c, 1c", spec=TWO_NODES)
     assert assigned(state, 2) == [(2, 1), (3, 2)]
-    found = yielded(state, processes(state, [end(state, 1)], NOW))
+    found = yielded(state, processes(state, [end(state, 1)], NOW, NOTHING.lease))
     assert kinds(found) == ["RunEnded", "JobEnded", "JobStarted"]
     assert {vnode.node_id for vnode in state.ledger.vnodes.values()} == set(state.ledger.nodes)
     state = members(5, "1c, 1c", spec=TWO_NODES)
@@ -219,23 +210,27 @@ def test_only_who_is_next_follows() -> None:
         state.put_pending(replace(pending(number, priority=5), shape="large"))
     assert assigned(state) == []
     state = members()
-    state.put_pending(pending(9, parent="other"))
-    assert assigned(state) == []
-    state = members()
     primary = state.ledger.clusters[PRIMARY]
     state.ledger.put_cluster(replace(primary, queue=QueuePolicy(order=FAIR)))
     assert assigned(state) == []
 
 
-def test_the_last_one_of_a_class_stays_in_the_queue_with_its_reason() -> None:
+def test_those_who_follow_keep_the_reason_why_they_wait_until_the_last_one_has_started() -> None:
     state = members(4)
-    assert assigned(state, 3) == [(3, 1)]
-    assert sorted(state.queues[PRIMARY].jobs) == [4]
+    queue = state.queues[PRIMARY]
+    plan_of(state)
+    told = dict(queue.told)
+    assert told and assigned(state, 3) == [(3, 1), (4, 2)]
+    assert not queue.jobs and queue.told == told and not queue.emptied
+    yielded(state, processes(state, [end(state, 1)], NOW, NOTHING.lease))
+    assert queue.told == told and not queue.emptied
+    yielded(state, processes(state, [end(state, 2)], NOW, NOTHING.lease))
+    assert not queue.told and queue.emptied == set(told)
 
 
 def test_only_ends_and_starts_keep_the_order() -> None:
     state = members()
-    found = yielded(state, processes(state, [end(state, 1)], NOW))
+    found = yielded(state, processes(state, [end(state, 1)], NOW, NOTHING.lease))
     assert all(map(keeps_order, found))
     assert not keeps_order(ch.BeginTimesPassed(((1, 1),)))
     assert not keeps_order(ch.ClusterAdded(1, Cluster("c", PRIMARY, "logical", ClusterSpec())))

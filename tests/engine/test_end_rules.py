@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.engine.states import (
+    NOTHING,
     NOW,
     PROCESS,
     STARTED,
@@ -44,7 +45,7 @@ def end(state: SchedulerState, run_id: str = "j1.0", code: int | None = 0, **fie
 
 
 def follows(state: SchedulerState, *stimuli: ProcessOver | ProcessSeen) -> list[Change]:
-    return yielded(state, processes(state, stimuli, NOW))
+    return yielded(state, processes(state, stimuli, NOW, NOTHING.lease))
 
 
 def run_over(run_id: str = "j1.0", code: int | None = 0, message: str | None = None) -> ch.RunEnded:

@@ -8,12 +8,15 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
 from tests.integration.conftest import PATIENCE_S, Place, eventually
 from tests.integration.test_crashes import keeper
 from tests.specification import spec
+from vctl.core.clusters import ClusterSpec, FixedNode, Group
+from vctl.core.resources import SCALE
 from vctl.ops import submitting
 from vctl.runtime import processes
 from vctl.runtime.supervisor import NAME
@@ -24,6 +27,12 @@ pytestmark = spec("8.arrays", "12.daemon-death", "17.durable")
 
 SAY = 'echo "$VCTL_SUBMISSION_ID $VCTL_ATTEMPT" >> ran; exit $((VCTL_ARRAY_INDEX % 3))'
 FOLLOWED = "SELECT count(*) FROM events WHERE change LIKE '%\"was_ahead\":true%'"
+
+STARTS = """
+SELECT parent_cluster_id, change LIKE '%"was_ahead":true%' FROM events JOIN jobs USING (job_id)
+WHERE kind = 'job.started' ORDER BY seq
+"""
+"""The cluster of each job in the order of their starts, and whether it was assigned ahead."""
 
 
 def supervisors(place: Place) -> list[int]:
@@ -90,6 +99,39 @@ def test_single_jobs_follow_each_other_across_kills_of_the_daemon(place: Place) 
             assert db.execute(FOLLOWED).fetchone()[0] > 0
         os.kill(last, signal.SIGTERM)
         process.wait(PATIENCE_S)
+    all_is_recorded(place, count)
+
+
+def test_the_place_of_a_job_goes_over_to_siblings_across_kills_of_the_daemon(place: Place) -> None:
+    """Whoever borrows the whole machine next has it at once: each runs once, and is started with its own command."""
+    place.add_nodes(2, '{"CPU": 2}')
+    clusters = [f"c{number}" for number in range(4)]
+    for name in clusters:
+        place.ok("vc", "create", name, "--divisible", "--spec", "{}")
+    count, chance = 120, random.Random(7)
+    gang = ClusterSpec(groups=(Group((FixedNode({"CPU": 2 * SCALE}),) * 2, "STRICT_SPREAD"),), flexible=False)
+    with Store.open(place.home) as store:
+        for n in range(1, count + 1):
+            words = ("sh", "-c", SAY.replace("VCTL_ARRAY_INDEX", str(n)))
+            request = JobRequest(
+                argv=words,
+                submission_id=f"a_{n}",
+                cwd=str(place.folder),
+                spec=gang,
+                cluster=chance.choice(clusters),
+            )
+            submitting.submit(store, request, environment={"PATH": os.environ["PATH"]})
+    with keeper(place, 8, 11, ["daemon"]) as process:
+        last = int(process.stdout.readline())  # type: ignore[union-attr]
+        eventually(lambda: is_over(place), "the jobs to end", 4 * PATIENCE_S)
+        os.kill(last, signal.SIGTERM)
+        process.wait(PATIENCE_S)
+    with place.sql() as db:
+        starts = db.execute(STARTS).fetchall()
+    over = sum(after[1] and before[0] != after[0] for before, after in pairwise(starts))
+    assert over > 5, (over, len(starts))
+    for name in clusters:
+        place.ok("vc", "delete", name)
     all_is_recorded(place, count)
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,7 @@ class Flow:
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.store, self.dice = world, world.store, random.Random(seed)
-        self.assigned = self.followed = 0
+        self.assigned = self.followed = self.moved = 0
         for name in ("n1", "n2"):
             node_ops.add(self.store, resources=amounts(2), node_id=name, template="t")
         self.submit("a", "1-40")
@@ -71,6 +73,7 @@ class Flow:
             self.world.turn()
         state = self.world.scheduler.state if self.world.scheduler is not None else None
         self.assigned += 0 if state is None else len(state.ahead.runs)
+        self.moved += 0 if state is None else sum(one.moves for one in state.ahead.runs.values())
 
     def ends(self, _: int) -> None:
         """Some end before anybody looks: also those that have just followed others."""
@@ -183,9 +186,71 @@ class Flow:
         assert self.store.rows("SELECT * FROM runs_ahead") == []
 
 
-def run(home: Path, seed: int) -> Flow:
+class Siblings(Flow):
+    """Four elastic clusters take turns on the whole machine, so its place goes over from one to the other."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        super().__init__(world, seed)
+        self.world.turn()
+        lends = {"flexible_resource_min": {"CPU": 1}}
+        for number in range(4):
+            least = self.dice.random() < 0.3
+            clusters.create(
+                self.store, f"c{number}", divisible=True, spec=parse_cluster_spec(lends if least else {}),
+                lending_limit=amounts(1) if least else None,
+            )  # fmt: skip
+        self.next = 0
+        for _ in range(30):
+            self.submit_whole()
+
+    def submit(self, name: str, indices: str | None, **fields: object) -> None:
+        if name != "a":
+            self.submit_whole(**fields)
+
+    def submit_whole(self, **fields: object) -> None:
+        """One more job that needs all of the machine, in any of the clusters; now and then a small one."""
+        self.next += 1
+        cpus = self.dice.choices([2, 1], [9, 1])[0]
+        gang = parse_cluster_spec({"fixed_size_nodes": [{"resources": {"CPU": cpus}}] * 2})
+        request = JobRequest(
+            argv=("x",), submission_id=f"a_{self.next}", cwd="/", spec=gang, grace_s=0,
+            cluster=self.dice.choice([f"c{number}" for number in range(4)] * 3 + [None]), **fields,
+        )  # type: ignore[arg-type]  # fmt: skip
+        submitting.submit(self.store, request, environment={})
+
+    def change(self, number: int) -> None:
+        cluster = f"c{self.dice.randint(0, 3)}"
+        match self.dice.choice(["limit", "free", "stop", "resume", "reserve", "drop", "jobs", "jobs"]):
+            case "limit":
+                clusters.update(self.store, cluster, borrow_limit=amounts(self.dice.choice([0, 2, 4])))
+            case "free":
+                clusters.update(self.store, cluster, borrow_limit={})
+            case "stop":
+                clusters.stop(self.store, cluster)
+            case "resume":
+                clusters.resume(self.store, cluster)
+            case "reserve":
+                spec = parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})
+                clusters.create(self.store, "other", divisible=True, spec=spec)
+            case "drop":
+                clusters.delete(self.store, "other", force=True)
+            case _:
+                super().change(number)
+
+    def finish(self) -> None:
+        for number in range(4):
+            clusters.update(self.store, f"c{number}", borrow_limit={})
+            if self.store.value("SELECT state FROM clusters WHERE cluster_id = ?", f"c{number}") == "STOPPED":
+                clusters.resume(self.store, f"c{number}")
+        with suppress(VctlError):
+            clusters.delete(self.store, "other", force=True)
+        node_ops.update(self.store, "n2", resources=amounts(2))
+        super().finish()
+
+
+def run(home: Path, seed: int, kind: type[Flow] = Flow) -> Flow:
     with World(home) as world:
-        flow = Flow(world, seed)
+        flow = kind(world, seed)
         world.turn()
         try:
             for number in range(STEPS):
@@ -274,10 +339,73 @@ def test_a_job_in_whose_place_another_one_is_being_started_keeps_its_cluster(hom
         world.turn()
 
 
+CHANGES: dict[str, Callable[[Store], object]] = {
+    "a limit of the cluster": lambda store: clusters.update(store, "c1", borrow_limit=amounts(0)),
+    "no jobs for the cluster": lambda store: clusters.stop(store, "c1"),
+    "a drained node": lambda store: node_ops.drain(store, "n1"),
+    "a cluster with a minimum": lambda store: clusters.create(
+        store, "other", divisible=True, spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_while_a_place_goes_over_to_another_cluster_clusters_and_nodes_stay_as_they_are(
+    home: Path, name: str
+) -> None:
+    """The moves of its loans are not written yet, and the job runs already: else it would have no place."""
+    with World(home) as world:
+        node_ops.add(world.store, resources=amounts(2), node_id="n1", template="t")
+        node_ops.add(world.store, resources=amounts(1), node_id="n2", template="small")
+        for cluster in ("c0", "c1"):
+            clusters.create(world.store, cluster, divisible=True, spec=parse_cluster_spec({}))
+        gang = parse_cluster_spec({"fixed_size_nodes": [{"resources": {"CPU": 2}}]})
+        for number in range(1, 10):
+            request = JobRequest(
+                argv=("x",), submission_id=f"a{number}", cwd="/", spec=gang, cluster=f"c{number % 2}"
+            )
+            submitting.submit(world.store, request, environment={})
+        world.turn()
+
+        def ahead() -> list[str]:
+            """The runs whose place goes over next."""
+            assert world.scheduler is not None and world.scheduler.state is not None
+            return [one.follows for one in world.scheduler.state.ahead.runs.values() if one.moves]
+
+        while not ahead():
+            world.processes.end(world.processes.running()[0], 0)
+            world.turn()
+        (follows,) = ahead()
+        world.processes.end(follows, 0)  # the next one has started, and no scheduler has heard of it
+        job_id = follows.partition(".")[0]
+        with pytest.raises(BeingStarted, match=f"in the place of job {job_id},"):
+            CHANGES[name](world.store)
+        world.turn()
+        (running,) = world.processes.running()
+        CHANGES[name](world.store)
+        world.turn()
+        assert world.processes.running() == [running]
+        assert len(world.processes.starts) == len(set(world.processes.starts))
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_run_is_lost_and_none_starts_twice(home: Path, seed: int) -> None:
     flow = run(home, seed)
     assert flow.assigned and flow.followed
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_no_run_is_lost_and_none_starts_twice_where_its_place_goes_over_to_a_sibling(
+    home: Path, seed: int
+) -> None:
+    flow = run(home, seed, Siblings)
+    assert flow.assigned and flow.followed and flow.moved
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(SEEDS, 300))
+def test_no_run_is_lost_in_many_sequences_of_siblings(home: Path, seed: int) -> None:
+    run(home, seed, Siblings)
 
 
 @pytest.mark.soak

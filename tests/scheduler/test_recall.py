@@ -9,11 +9,15 @@ import pytest
 from tests.scheduler import candidates as g
 from tests.scheduler.trees import lease, parts, tree, use
 from tests.specification import spec
+from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, FreeCapacity, whole_node
 from vctl.core.values import replace
+from vctl.scheduler.cycle import decide
 from vctl.scheduler.elasticity import Grow, apply_growth, enlarged, growth_fits, revert_growth
-from vctl.scheduler.gang_growth import grow
+from vctl.scheduler.gang_growth import grow, one_piece
+from vctl.scheduler.plan import still_fits
+from vctl.scheduler.queueing import Queue
 from vctl.scheduler.recall import put_back
 
 pytestmark = spec("9.conserving", "9.lending")
@@ -100,3 +104,16 @@ def test_what_is_idle_elsewhere_makes_room_below_a_maximum() -> None:
     assert grow(ledger, "a", g.amounts("4c")) is None
     assert grow(ledger, "a", g.amounts("3c"), avoid=frozenset({"n1"})) is not None
     assert parts(ledger, "a") == "n1~1c, n2~3c"
+
+
+def test_a_lender_that_admits_no_jobs_gets_back_what_it_lent_in_the_commit_too() -> None:
+    """Search and commit judged it differently: the start of the job was planned and refused in every turn."""
+    ledger = tree("1c", "lender < primary [1c] lend=1c stopped", "a < primary []: n1~1c", "b < primary []")
+    ledger.put_lease(lease(ledger, "a/0: 1c", lender="lender"))
+    queue = Queue("b")
+    queue.put(PendingJob(1, "j1", "b", "s", one_piece(g.amounts("1c")), {}))
+    (start,) = decide(ledger, {"b": queue}, now_ns=1).starts
+    assert [step.after.cluster_id for step in start.growth] == ["a", "lender", "lender", "b"]
+    assert still_fits(ledger, start)
+    ledger.put_cluster(replace(ledger.clusters["b"], state="STOPPED"))
+    assert not still_fits(ledger, start)

@@ -72,7 +72,10 @@ class FollowedState(SchedulerState):
     def emit(self, store: Store, change: Change) -> None:
         """Make a change in memory and in the tables, inside a transaction that has followed all others."""
         if self.ahead.runs and not keeps_order(change):
-            self.take_back(store, list(self.ahead.runs))
+            # but not one that starts now, because the run before it is over
+            self.take_back(
+                store, [one.run.run_id for one in self.ahead.runs.values() if self.knows(one.follows)]
+            )
         if isinstance(change, RunTakenBack) and not ahead.withdrawn(store, change.run_id):
             self.displaced[change.run_id] = None
         self.emit_in_order(store, change)

@@ -25,6 +25,8 @@ class Ahead:
     start: Start
     follows: str
     nodes: tuple[str, ...]
+    moves: bool = False
+    """Whether the place goes over to another cluster: the parents of its virtual nodes are not known yet."""
 
     def begun(self, now: int) -> RunningJob:
         """The job, running since ``now``."""
@@ -75,8 +77,10 @@ def in_place_of(
     """The run of a waiting job in the place of ``before``, whose job has the same request."""
     if isinstance(before, Ahead):
         run, vnodes, nodes, cluster = before.run, before.start.vnodes, before.nodes, before.start.cluster
+        moves = False
     else:
         run, cluster = before, None
+        moves = not job.shares_parent and ledger.clusters[before.cluster_id].parent_id != job.parent_id
         vnodes, nodes = (), (before.node_id,)
         if not job.shares_parent:
             cluster = ledger.clusters[before.cluster_id]
@@ -103,4 +107,4 @@ def in_place_of(
         supervisor=supervisor,
     )  # fmt: skip
     follows = before.run.run_id if isinstance(before, Ahead) else before.run_id
-    return Ahead(run, start, follows, nodes)
+    return Ahead(run, start, follows, nodes, moves)

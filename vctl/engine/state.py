@@ -226,12 +226,12 @@ class SchedulerState:
             queue = self.queues[parent_id] = Queue(parent_id)
         return queue
 
-    def dequeue(self, job_id: int) -> None:
-        """Remove a job from the waiting jobs."""
+    def dequeue(self, job_id: int, *, waits: bool = False) -> None:
+        """Remove a job from the waiting jobs. ``waits``: it has not started yet."""
         self.gated.pop(job_id, None)
         parent_id = self.parent_of.pop(job_id, None)
         if parent_id is not None:
-            self.queues[parent_id].drop(job_id)
+            self.queues[parent_id].drop(job_id, waits=waits)
 
     def note_running(self, job: RunningJob, request: PendingJob) -> None:
         """Add a running job that was loaded from the tables; its ``run_id`` follows from its runs."""

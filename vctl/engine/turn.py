@@ -37,7 +37,7 @@ def rules(
     if state.dead_nodes and state.changed.nodes:  # before the ends of processes, which then have this reason
         yield from nodes.failed(state)
     if stimuli:
-        yield from ends.processes(state, stimuli, now.wall)
+        yield from ends.processes(state, stimuli, now.wall, supply.lease)
         yield from gates.awaited(state, stimuli, now.wall)
         yield from stops.warned(state, stimuli, now.uptime)
         yield from preemption.notified(state, stimuli)

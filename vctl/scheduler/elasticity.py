@@ -94,7 +94,9 @@ def growth_fits(ledger: Ledger, grow: Grow) -> bool:
             return False
         most = above_its_minimum(ledger, cluster) if grow.returns is not None else lendable(ledger, cluster)
         return within(lent.amounts, most) and ledger.capacities[grow.after.vnode_id].fits_exactly(lent)
-    if not can_grow(cluster) or not within_limits(ledger, cluster, grow.gained):
+    # a lender gets its minimum back also while it admits no jobs
+    is_back = within(add(held(ledger, cluster.cluster_id), grow.gained), cluster.spec.flexible_min)
+    if not (is_back or can_grow(cluster)) or not within_limits(ledger, cluster, grow.gained):
         return False
     if grow.before is None:
         there = flexible_in(ledger, cluster.cluster_id, grow.after.parent_id or "")

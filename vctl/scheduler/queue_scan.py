@@ -38,6 +38,12 @@ OVERTAKEN = 8
 
 More of them let fewer loans move; fewer of them keep the order of one queue, in which large jobs start earlier.
 """
+Turn = tuple[int, int, bool]
+
+
+def turn_of(priority: int, job_id: int, *, is_held: bool) -> Turn:
+    """The turn of the first job of a queue among those of all queues; ``is_held``: it needs idle loans of others."""
+    return (-priority, job_id + OVERTAKEN * is_held, is_held)
 
 
 class QueueScan:
@@ -84,7 +90,7 @@ class QueueScan:
         """Whether every job was started or passed."""
         return not self._heads
 
-    def rank(self) -> tuple[tuple[float, ...], tuple[int, int, bool]]:
+    def rank(self) -> tuple[tuple[float, ...], Turn]:
         """The rank of the queue: the queue with the least rank has the next turn.
 
         Where no order is fair, the highest priority is first, then the oldest job, as in one queue. But a job that
@@ -92,8 +98,7 @@ class QueueScan:
         """
         key = self._heads[0][1]
         job = self.queue.jobs[key[1]]
-        is_held = self._held == job.job_id
-        turn = (-job.priority, job.job_id + OVERTAKEN * is_held, is_held)
+        turn = turn_of(job.priority, job.job_id, is_held=self._held == job.job_id)
         if self.shares is None:
             return (), turn
         return (*self.shares.turn_of(self.queue.parent_id), self._heads[0][0]), turn
@@ -361,7 +366,9 @@ class QueueScan:
             grown = self._grow(job, loose=loose) or found
             if not isinstance(grown, Unplaced) or not why:
                 return grown
-            if loose:
+            if (
+                loose or self._may_loosen()
+            ):  # the reason is what it lacks with all idle loans: not searched twice
                 return grown if found is None else _with_doubt(grown, found)
             found = found or self._place(job)  # the reason is that of the cluster without growth
             return _with_doubt(found, grown) if isinstance(found, Unplaced) else None

@@ -144,8 +144,8 @@ class Queue:
             self.emptied.discard(self.wait_key(sub_queue))
         return sub_queue
 
-    def drop(self, job_id: int) -> None:
-        """Remove a job, if it is in the queue."""
+    def drop(self, job_id: int, *, waits: bool = False) -> None:
+        """Remove a job, if it is in the queue. ``waits``: its reason stays, because it has not started yet."""
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
@@ -166,10 +166,22 @@ class Queue:
                 if len(self.places) >= MOST_LEFT:
                     self.places.clear()
                 self.places[job.shape] = shape.places
-        key = self.wait_key(sub_queue)
-        if key not in self.shapes and not any(
-            self.wait_key(other) == key for other in shape.sub_queues.values()
-        ):
+        if not waits:
+            self._forget_reason(sub_queue)
+
+    def note_start(self, job: PendingJob, others: Iterable[PendingJob]) -> None:
+        """Note that a job has started that had left the queue before; ``others`` have left it and wait."""
+        if job.shape in self.shapes and self.policy.max_running_per_user is None:
+            return
+        alike = (one for one in others if one.parent_id == job.parent_id and one.shape == job.shape)
+        key = self._sub_queue_key(job)
+        if not any(self._sub_queue_key(one) == key for one in alike):
+            self._forget_reason(SubQueue(job.shape, *key))
+
+    def _forget_reason(self, sub_queue: SubQueue) -> None:
+        """Forget the reason of a sub-queue, unless others still wait for it."""
+        key, shape = self.wait_key(sub_queue), self.shapes.get(sub_queue.shape)
+        if shape is None or not any(self.wait_key(other) == key for other in shape.sub_queues.values()):
             self._told_no_more(key)
 
     def arrange(self, policy: QueuePolicy) -> None:

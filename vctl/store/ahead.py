@@ -37,6 +37,10 @@ SELECT job_id FROM clusters WHERE job_id IS NOT NULL AND cluster_id IN (
     UNION SELECT cluster_id FROM vnodes WHERE vnode_id IN (SELECT value FROM json_each(?))
 )
 """
+_MOVES = """
+SELECT count(*) FROM jobs AS next, jobs AS before
+WHERE next.job_id = ? AND before.job_id = ? AND next.parent_cluster_id IS NOT before.parent_cluster_id
+"""
 FOLDER, _OFFER, _BACK = "ahead", "offer", ".back"
 SETTLE_S, SETTLE_PAUSE_S = 5.0, 0.005
 """How long a command waits until a start is recorded, and how long between two tries."""
@@ -148,9 +152,9 @@ def take_back(store: Store) -> None:
     Does nothing in a scheduler, which decides itself when to take runs back. Raises BeingStarted if the
     caller is a job whose start is not recorded yet.
     """
+    store.being_started, back = {}, set()
     if store.epoch is not None:
         return
-    store.being_started, back = {}, set()
     for row in rows(store):
         if withdrawn(store, row["run_id"]) or row["follows"] in back:
             back.add(row["run_id"])
@@ -184,11 +188,12 @@ def may_precede(store: Store, job: PendingJob, order: Callable[[], str]) -> bool
 def check(store: Store, change: Change) -> None:
     """Raise BeingStarted for a change of a job whose process is over while another job starts in its place.
 
-    That place must stay exactly as it is.
+    That place must stay exactly as it is. If it goes over to another cluster, all clusters and nodes must.
     """
     changed = _jobs_changed(store, change)
+    may_move = isinstance(change, (*engine.changes.OF_CAPACITY, engine.changes.VNodesChanged))
     for job_id, before in store.being_started.items():
-        if before in changed:
+        if before in changed or (may_move and store.value(_MOVES, job_id, before)):
             raise BeingStarted(job_id, after=before)
 
 

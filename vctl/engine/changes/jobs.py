@@ -44,6 +44,9 @@ class JobStarted(Change):
                 ledger.assign_all(self.vnodes)
         for run in self.runs:
             state.add_run(run)
+        if ahead is not None:
+            others = (one.start.job for one in state.ahead.runs.values())
+            state.queues[job.parent_id].note_start(ahead.start.job, others)
         request = state.pending(job.job_id) if ahead is None else ahead.start.job
         if request is not None:
             state.requests[job.job_id] = request

@@ -152,7 +152,7 @@ class RunAssignedAhead(Change):
 
         job, before = state.pending(self.job_id), state.ahead.runs.get(self.follows)
         if job is not None:
-            state.dequeue(self.job_id)
+            state.dequeue(self.job_id, waits=True)
             state.ahead.put(
                 in_place_of(
                     state.ledger, before or state.runs[self.follows], job, self.run_id, self.supervisor,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from vctl.core.clusters import JOB
 from vctl.core.jobs import PendingJob, Run, RunningJob
+from vctl.core.leases import CALLED
+from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, RAY
+from vctl.core.queue_policy import FIFO
+from vctl.engine.ahead import in_place_of
 from vctl.engine.changes import (
     Change,
     JobEnded,
@@ -20,16 +25,26 @@ from vctl.engine.changes import (
     RunSeen,
     RunTakenBack,
 )
-from vctl.engine.rules.starts import Supply
+from vctl.engine.rules import leases
+from vctl.engine.rules.revocation import keeping
+from vctl.engine.rules.starts import Supply, grow
 from vctl.engine.state import SchedulerState
+from vctl.scheduler.elasticity import allowance, growing
 from vctl.scheduler.fairness import is_fair
+from vctl.scheduler.handover import moved, over
+from vctl.scheduler.orders import OrderKey
 from vctl.scheduler.plan import has_place
+from vctl.scheduler.queue_scan import Turn, turn_of
 from vctl.scheduler.queueing import Queue
 
 _MOST_CLASSES = 8
 """In a queue with more shapes, no run is assigned ahead: finding the next job looks at each shape."""
+_MOST_QUEUES = 32
+"""Nor where jobs wait in more queues: the first job of each is compared."""
 _MOST_TOGETHER, _LEAST = 64, 2
 """The most runs assigned ahead in all, shared by the live runs; but ``_LEAST`` may follow each of them."""
+_MOST_ALONE = 4
+"""Where more runs are live, no place goes over to another cluster ahead: a search for one of many ends pays little."""
 _EXPECTED = (
     JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
 )  # fmt: skip
@@ -41,29 +56,45 @@ def keeps_order(change: Change) -> bool:
     return isinstance(change, _EXPECTED) and (not isinstance(change, JobEnded) or change.move == "end")
 
 
-def follower(state: SchedulerState, run_id: str, now: int) -> Iterator[Change]:
+def follower(state: SchedulerState, run_id: str, now: int, lease: Callable[[], int]) -> Iterator[Change]:
     """Start the run that was assigned to follow a run that is over, in its place.
 
     It may run already, so it is taken back only if its place does not exist any more or is not free.
+    ``lease`` gives the number of one more lease, as the place may go over to another cluster.
     """
     one = state.ahead.runs.get(state.ahead.follower.get(run_id, ""))
     if one is None:
         return
     state.end_trial()
-    ledger, start = state.ledger, one.start
+    ledger = state.ledger
     is_dead = any(node_id not in ledger.nodes or ledger.nodes[node_id].state == DEAD for node_id in one.nodes)
-    if is_dead or start.job.parent_id not in ledger.clusters or not has_place(ledger, start, anyway=True):
+    start = None if is_dead or one.start.job.parent_id not in ledger.clusters else one.start
+    if start is not None and one.moves:
+        start = moved(ledger, start)
+    elif start is not None and not has_place(ledger, start, anyway=True):
+        start = None
+    if start is None:
         for after in (one, *state.ahead.chain(one.run.run_id)):
             yield RunTakenBack(after.run.run_id, after.start.job.job_id)
         return
+    loans = leases.loans_of(start.growth) if start.growth else {}
+    if start.growth:
+        yield from grow(state, start.growth, None, lease, now, loans)
     yield JobStarted(now, one.begun(now), one.nodes, (one.run,), start.cluster, start.vnodes, was_ahead=True)
+    if loans:
+        yield from leases.granted_to_gang(
+            start.vnodes, loans, now, lease, lease_s=state.lease_terms.duration_s, job_id=start.job.job_id
+        )
 
 
 def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterator[Change]:
-    """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``most`` each."""
+    """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``most`` each.
+
+    Where nobody waits in the cluster of such a job, the next job of another cluster follows it.
+    """
     started = list(state.changed.started)
-    queue = _only_queue(state) if started else None
-    if queue is None or is_fair(state.ledger, queue.parent_id):
+    queues = _queues(state) if started else {}
+    if not queues:
         return
     last: dict[str, tuple[Run, str, PendingJob, int]] = {}
     """Run -> (that run, the last run that follows it, the job of that one, how many runs follow)."""
@@ -76,19 +107,73 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
                 *_chain(state, run.run_id),
             )
             last[run.run_id] = run, before, like, length
+    firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items() if len(queues) > 1}
     most = min(most, max(_LEAST, _MOST_TOGETHER // max(1, len(state.runs))))
     for depth in range(1, most + 1):
         for head, (run, before, like, length) in last.items():
-            if length >= depth:
+            if length >= depth or (queue := queues.get(like.parent_id)) is None or _moves(state, before):
                 continue
             job = _next(queue, now)
-            if job is None:
-                return
-            if _kind(job) != _kind(like) or _is_tried_again(like):
+            if job is None or _kind(job) != _kind(like) or _is_tried_again(like):
+                continue
+            if firsts and not _precedes(job, firsts):
                 continue
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor or 0, supply.revision())
             last[head] = run, run_id, job, depth
+            if firsts and queue.jobs:
+                firsts[job.parent_id] = _first_of(state.ledger, queue)
+            else:
+                firsts.pop(job.parent_id, None)
+    alone = next((run for run, _, _, length in last.values() if not length), None)
+    if most and alone is not None and not state.ahead.runs and len(state.runs) <= _MOST_ALONE:
+        if (job := _heir(state, queues, alone, now)) is not None:
+            run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
+            yield RunAssignedAhead(run_id, job.job_id, alone.run_id, alone.supervisor or 0, supply.revision())
+
+
+def _moves(state: SchedulerState, run_id: str) -> bool:
+    """Whether a run takes over the place of another cluster: nobody follows it before it has that."""
+    return run_id in state.ahead.runs and state.ahead.runs[run_id].moves
+
+
+def _heir(state: SchedulerState, queues: dict[str, Queue], run: Run, now: int) -> PendingJob | None:
+    """The job of another cluster that starts in the place of a run, certainly and before all others."""
+    here = state.requests[run.job_id].parent_id
+    if any(queue.kept or queue.shared for queue in queues.values()):
+        return None
+    firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items() if queue.jobs}
+    if not firsts:
+        return None
+    name = min(firsts, key=lambda one: firsts[one].turn(here))
+    job = None if name == here else _next(queues[name], now)
+    if job is None or not _is_certain(state, run, job, now, borrows=here not in firsts[name].grows_in):
+        return None
+    return job
+
+
+def _is_certain(state: SchedulerState, run: Run, job: PendingJob, now: int, *, borrows: bool) -> bool:
+    """Whether a job of another cluster starts in exactly the place of a run, once that is over.
+
+    ``borrows``: loans may move for it.
+    """
+    ledger, like = state.ledger, state.requests[run.job_id]
+    if (job.shape, job.spec, job.entry) != (like.shape, like.spec, like.entry) or job.shares_parent:
+        return False
+    if ledger.clusters[run.cluster_id].kind != JOB:
+        return False
+    policy = ledger.clusters[job.parent_id].queue
+    if policy.max_running_jobs is not None or policy.max_running_per_user is not None:
+        return False
+    if any(allowance(ledger, ledger.clusters[one]) for one in growing(ledger, job.parent_id)):
+        return False
+    start = in_place_of(ledger, run, job, "", 0, 0).start
+    with over(ledger, run):
+        there = None if keeping(state, now) else moved(ledger, start)
+    return there is not None and (
+        borrows
+        or all(one.lender_id is None and one.returns is None and one.lends is None for one in there.growth)
+    )
 
 
 def _kind(job: PendingJob) -> tuple[str, str, str]:
@@ -101,16 +186,59 @@ def _chain(state: SchedulerState, run_id: str) -> Iterator[tuple[str, PendingJob
         yield one.run.run_id, one.start.job, length
 
 
-def _only_queue(state: SchedulerState) -> Queue | None:
-    """The queue of all work that waits; None if there are several, or nominations, preemptions or leases."""
-    if state.nominations or state.preemptions or state.leases:
-        return None
-    if any(queue.tasks for queue in state.tasks.queues.values()):
-        return None
-    queues = [queue for queue in state.queues.values() if queue.jobs]
-    if len(queues) != 1 or len(queues[0].shapes) > _MOST_CLASSES:
-        return None
-    return queues[0]
+def _queues(state: SchedulerState) -> dict[str, Queue]:
+    """The queues in which jobs wait, by cluster; none where the end of a run may be for others than the next job.
+
+    So it is with nominations and preemptions, waiting tasks, fair shares, loans that are to come back or are kept
+    back for their lender, and reservations where several queues wait.
+    """
+    clusters = state.ledger.clusters
+    queues = {
+        queue.parent_id: queue
+        for queue in state.queues.values()
+        if queue.jobs and (parent := clusters.get(queue.parent_id)) is not None and parent.starts_jobs
+    }
+    if state.nominations or state.preemptions or any(one.tasks for one in state.tasks.queues.values()):
+        return {}
+    if state.ledger.withheld or any(one.state == CALLED or one.expires_at for one in state.leases.values()):
+        return {}
+    if any(len(queue.shapes) > _MOST_CLASSES for queue in queues.values()):
+        return {}
+    if len(queues) == 1:
+        return {} if is_fair(state.ledger, next(iter(queues))) else queues
+    if len(queues) > _MOST_QUEUES or any(queue.kept or queue.shared for queue in queues.values()):
+        return {}
+    if any(queue.policy.order == FIFO or queue.policy.ageing_ns is not None for queue in queues.values()):
+        return {}  # the second job of a queue may have a higher priority than the first
+    return {} if any(is_fair(state.ledger, one) for one in (*queues, *state.running.of_parent)) else queues
+
+
+class _First(NamedTuple):
+    """The first job of a queue, as other queues see it."""
+
+    job: PendingJob
+    grows_in: frozenset[str | None]
+    """The clusters whose free capacity is free to it without a loan of another cluster."""
+
+    def turn(self, parent_id: str) -> Turn:
+        """Its turn (``QueueScan.rank``) where the place of a run in a cluster comes free."""
+        return turn_of(self.job.priority, self.job.job_id, is_held=parent_id not in self.grows_in)
+
+
+def _precedes(job: PendingJob, firsts: Mapping[str, _First]) -> bool:
+    """Whether a job in the place of a running one of its cluster starts before the first one of each other queue."""
+    turn = turn_of(job.priority, job.job_id, is_held=False)
+    return all(turn < one.turn(job.parent_id) for name, one in firsts.items() if name != job.parent_id)
+
+
+def _first_of(ledger: Ledger, queue: Queue) -> _First:
+    above = (ledger.clusters[one].parent_id for one in growing(ledger, queue.parent_id))
+    return _First(queue.jobs[min(_heads(queue))[1]], frozenset((queue.parent_id, *above)))
+
+
+def _heads(queue: Queue) -> list[OrderKey]:
+    """The keys of the first job of each sub-queue."""
+    return [sub_queue.order[0] for shape in queue.shapes.values() for sub_queue in shape.sub_queues.values()]
 
 
 def _leads(state: SchedulerState, run: Run) -> bool:
@@ -129,6 +257,9 @@ def _leads(state: SchedulerState, run: Run) -> bool:
         return False
     if cluster.kind == JOB and (cluster.spec != request.spec or state.ledger.below(run.cluster_id)):
         return False
+    own = run.cluster_id if cluster.kind == JOB else None
+    if any(one.job_id == run.job_id or one.borrower_id == own for one in state.leases.values()):
+        return False  # a loan to the job, or for it, ends with it
     members = state.ledger.members.get(run.cluster_id, ()) if cluster.kind == JOB else ()
     nodes = {run.node_id, *(state.ledger.vnodes[one].node_id for one in members)}
     places = [state.ledger.nodes[node_id] for node_id in nodes]
@@ -148,17 +279,8 @@ def _retries(rules: str) -> int:
 
 
 def _next(queue: Queue, now: int) -> PendingJob | None:
-    """The next job of a queue; None if it cannot be assigned ahead.
-
-    The last job of a shape is never assigned ahead, because it has to be told why it waits.
-    """
-    heads = [
-        (sub_queue.order[0], len(sub_queue.order))
-        for shape in queue.shapes.values()
-        for sub_queue in shape.sub_queues.values()
-    ]
-    if not heads:
+    """The next job of a queue; None if it cannot be assigned ahead."""
+    if not (heads := _heads(queue)):
         return None
-    (_, job_id), alike = min(heads)
-    job = queue.jobs[job_id]
-    return job if alike > 1 and job.may_start(now) and not job.per_node else None
+    job = queue.jobs[min(heads)[1]]
+    return job if job.may_start(now) and not job.per_node else None

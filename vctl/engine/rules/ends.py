@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
@@ -38,8 +38,13 @@ PAUSE_NS = 10**9
 """The shortest wait (ns) of a job that is queued again because a lender reclaimed its resources."""
 
 
-def processes(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
-    """The changes for processes that were seen to run, and for ended ones, in the order of their ends."""
+def processes(
+    state: SchedulerState, stimuli: Iterable[Stimulus], now: int, lease: Callable[[], int]
+) -> Iterator[Change]:
+    """The changes for processes that were seen to run, and for ended ones, in the order of their ends.
+
+    ``lease`` gives the number of one more lease.
+    """
     over: list[ProcessOver] = []
     seen: dict[str, Process] = {}
     for one in stimuli:
@@ -58,7 +63,7 @@ def processes(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> I
                 found = end.process or seen.get(run.run_id) if run.pid is None else None
                 yield from _run_over(state, run, end, found, now)
         for end in ends:  # runs assigned ahead start in their place; some of these may be over, too
-            yield from ahead.follower(state, end.run.run_id, now)
+            yield from ahead.follower(state, end.run.run_id, now, lease)
     yield from _seen(state, later)
 
 

@@ -80,7 +80,7 @@ def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Ite
         start.node_id, start.allocation, supervisor=supply.supervisor(),
     )  # fmt: skip
     loans = leases.loans_of(start.growth)
-    yield from _grow(state, start.growth, None, supply, now, loans)
+    yield from grow(state, start.growth, None, supply.lease, now, loans)
     runs: tuple[Run, ...] = (run,)
     port = None
     if job.per_node:
@@ -120,7 +120,7 @@ def by_rank(vnodes: Iterable[VNode]) -> list[VNode]:
 
 def _start_task(state: SchedulerState, start: TaskStart, supply: Supply, now: int) -> Iterator[Change]:
     task = state.tasks.unfinished[start.task.task_id]
-    yield from _grow(state, start.growth, task.job_id, supply, now, leases.loans_of(start.growth))
+    yield from grow(state, start.growth, task.job_id, supply.lease, now, leases.loans_of(start.growth))
     attempt = task.attempt + 1
     run = Run(
         f"{task.task_id}.{attempt}.{supply.name()}", task.job_id, attempt, 0, task.cluster_id, start.vnode_id,
@@ -134,15 +134,20 @@ def _start_task(state: SchedulerState, start: TaskStart, supply: Supply, now: in
     yield TaskStarted(now, task.task_id, run, tuple(copies))
 
 
-def _grow(
-    state: SchedulerState, growth: Sequence[Grow], job_id: int | None, supply: Supply, now: int, loans: Loans
+def grow(
+    state: SchedulerState,
+    growth: Sequence[Grow],
+    job_id: int | None,
+    number: Callable[[], int],
+    now: int,
+    loans: Loans,
 ) -> Iterator[Change]:
     """Let idle loans go home and clusters grow for a start, top level first."""
     if growth:
         yield rearranged(growth)
         yield from leases.returned(state.leases, growth)
         yield from leases.granted(
-            state.ledger, growth, now, supply.lease, lease_s=state.lease_terms.duration_s, job_id=job_id,
+            state.ledger, growth, now, number, lease_s=state.lease_terms.duration_s, job_id=job_id,
             loans=loans,
         )  # fmt: skip
 
