@@ -92,25 +92,6 @@ def test_the_longest_or_the_shortest_goes_first_also_after_an_edit(two: Life) ->
     two.until(lambda: two.job("middle")["status"] == "RUNNING")
 
 
-def test_a_planned_queue_starts_in_the_order_that_it_shows(two: Life) -> None:
-    """Each needs both CPUs, so any order is done at the same time: then the smaller sum of ends decides."""
-    settle(two, order="makespan")
-    job_edits.edit(two.store, "first", {"time_limit_s": 3600})
-    for name, limit_s in (("brief", 600), ("middle", 1200), ("long", 7200)):
-        submit(two, name, entry={"CPU": 2 * CPU}, time_limit_s=limit_s)
-    submit(two, "held", time_limit_s=60, hold=True)
-    two.turn()
-    shown = places(two)
-    assert shown.pop("held") == 4
-    assert shown == {"brief": 1, "middle": 2, "long": 3}
-    job_edits.edit(two.store, "long", {"priority": 1})
-    assert places(two)["long"] == 1
-    two.turn()
-    job_ops.stop(two.store, "first", grace_s=0.1)
-    two.until(lambda: two.job("long")["status"] == "RUNNING")
-    assert {places(two)[name] for name in ("brief", "middle")} == {1, 2}
-
-
 def places(life: Life) -> dict[str, int]:
     found = {job["submission_id"]: job["queue_position"] for job in job_ops.list_jobs(life.store)[0]}
     one_by_one = {name: job_ops.get_job(life.store, name)["queue_position"] for name in found}

@@ -520,7 +520,7 @@ def test_who_may_not_start_yet_is_ahead_of_nobody(world: World):
         return found
 
     gated = {"held": (1, []), "later": (1, []), "after": (1, [])}
-    for order in ("priority", "fifo", "fair", "longest", "makespan"):
+    for order in ("priority", "fifo", "fair", "longest"):
         clusters.update(world.store, "primary", queue={"order": order})
         found = seen()
         assert (found["next"], found["it"]) == ((1, []), (2, ["next"])), order

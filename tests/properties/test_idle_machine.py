@@ -22,7 +22,7 @@ from vctl.core.queue_policy import (
     DEFAULT,
     FAIR,
     FIFO,
-    MAKESPAN,
+    LONGEST,
     SECOND,
     STRICT,
     QueuePolicy,
@@ -61,7 +61,7 @@ class Watched(Player):
 
 def any_policy(dice: random.Random) -> QueuePolicy:
     return QueuePolicy(
-        order=dice.choice([FIFO, FIFO, FAIR, MAKESPAN, DEFAULT.order]),
+        order=dice.choice([FIFO, FIFO, FAIR, LONGEST, DEFAULT.order]),
         discipline=dice.choice([BACKFILL, BACKFILL, BEST_EFFORT, STRICT]),
         starvation_after_ns=dice.choice([1, 5, 600]) * SECOND,
         backfill_depth=dice.choice([1, 2, 8]),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.specification import spec
 from tests.world import World, amounts
-from vctl.core.queue_policy import FAIR, FIFO, LONGEST, MAKESPAN, PRIORITY, QUEUE_DISCIPLINES, SHORTEST
+from vctl.core.queue_policy import FAIR, FIFO, LONGEST, PRIORITY, QUEUE_DISCIPLINES, SHORTEST
 from vctl.ops import cluster_views, overview, submitting, why
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
@@ -58,7 +58,7 @@ class Scene:
             cluster_ops.update(self.store, name, queue=self.policy())
 
     def policy(self) -> dict[str, Any]:
-        order = self.dice.choice((FIFO, PRIORITY, FAIR, FAIR, FAIR, LONGEST, SHORTEST, MAKESPAN))
+        order = self.dice.choice((FIFO, PRIORITY, FAIR, FAIR, FAIR, LONGEST, SHORTEST))
         queue = {
             "order": order,
             "discipline": self.dice.choice(QUEUE_DISCIPLINES),
@@ -171,11 +171,6 @@ class Scene:
     def last(self) -> int:
         return int(self.store.value("SELECT max(seq) FROM events"))
 
-    def returned(self, cluster: str, since: int) -> bool:
-        """Whether a cluster has given back what it had borrowed, after an event."""
-        sql = "SELECT 1 FROM events WHERE seq > ? AND kind = 'lease.returned' AND cluster_id = ?"
-        return self.store.row(sql, since, cluster) is not None
-
     def policy_of(self, cluster: str) -> Mapping[str, object]:
         return cluster_views.get_cluster(self.store, cluster)["queue"]
 
@@ -207,10 +202,7 @@ def in_one_round(world: World, monkeypatch: pytest.MonkeyPatch, seed: int) -> in
         world.turn()
     begun = scene.starts(since)
     for cluster, names in begun.items():
-        if (
-            scene.policy_of(cluster)["order"] != MAKESPAN
-        ):  # its plan is made anew with everything that comes free
-            scene.compare(cluster, names, shown[cluster])
+        scene.compare(cluster, names, shown[cluster])
     return sum(map(len, begun.values()))
 
 
@@ -242,10 +234,8 @@ def as_they_end(world: World, monkeypatch: pytest.MonkeyPatch, seed: int) -> int
             cluster_ops.resume(scene.store, name)
         world.turn()
         for cluster, names in scene.starts(since).items():
-            planned = scene.policy_of(cluster)["order"] == MAKESPAN
-            if not (planned and scene.returned(cluster, since)):  # its plan is made anew with what it has
-                count += len(names)
-                scene.compare(cluster, names, shown[cluster])
+            count += len(names)
+            scene.compare(cluster, names, shown[cluster])
     return count
 
 

@@ -10,7 +10,7 @@ from tests.scheduler.trace import Given, Trace, used
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
 from vctl.core.jobs import PendingJob
-from vctl.core.queue_policy import FAIR, FIFO, LONGEST, MAKESPAN, OFF, PRIORITY, SECOND, SHORTEST, QueuePolicy
+from vctl.core.queue_policy import FAIR, FIFO, LONGEST, OFF, PRIORITY, SECOND, SHORTEST, QueuePolicy
 from vctl.core.resources import CPU, SCALE
 from vctl.core.values import replace
 from vctl.scheduler.fairness import Shares, order_of_starts
@@ -34,7 +34,6 @@ CASES = {
     "longest: priority before length": (LONGEST, None, "a+0@0 b+1@1<1 c-1@2", "bac"),
     "shortest: the shortest time limit first": (SHORTEST, None, "a+0@0<60 b+0@1<3600 c+0@2<6", "cab"),
     "shortest: without a time limit last": (SHORTEST, None, "a+0@0 b+0@1<999999999", "ba"),
-    "makespan: before it is planned by priority and arrival": (MAKESPAN, None, "a+0@0<1 b+1@1 c+0@2", "bac"),
     "shortest: priority before length": (SHORTEST, None, "a+0@0<1 b+1@1 c-1@2<1", "bac"),
 }
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.scheduler.makespan import INSTANCES, Instance, instance, play
 from tests.specification import spec
-from vctl.core.queue_policy import BEST_EFFORT, LONGEST, MAKESPAN, PRIORITY, QueuePolicy
+from vctl.core.queue_policy import BEST_EFFORT, LONGEST, PRIORITY, QueuePolicy
 
 pytestmark = spec("8.disciplines")
 
@@ -26,7 +26,7 @@ OPTIMA: dict[int, tuple[int, int]] = {
 }
 """Seed -> (shortest makespan found, what none can beat)."""
 PROVED = [seed for seed, (best, bound) in sorted(OPTIMA.items()) if best == bound]
-SOME = PROVED[::15]
+SOME = PROVED[::3]
 
 
 def ratios(order: str, seeds: Iterable[int]) -> list[float]:
@@ -61,31 +61,27 @@ def test_most_instances_are_no_trifle() -> None:
     assert len(trifles) < 0.5 * len(PROVED)
 
 
-def test_the_order_makespan_is_near_the_optimum() -> None:
-    found = ratios(MAKESPAN, SOME)
-    assert found[0] >= 1  # the solver's schedule is really the shortest
-    assert mean(found) <= 1.08
-    assert percentile(found, 0.95) <= 1.25
+def is_near_the_optimum(longest: list[float]) -> bool:
+    return mean(longest) <= 1.15 and percentile(longest, 0.95) <= 1.55
 
 
-def test_the_longest_first_is_better_than_by_arrival() -> None:
-    """A rule alone is good on average; what it costs now and then is why ``makespan`` looks ahead."""
-    longest, arrival = ratios(LONGEST, PROVED[::3]), ratios(PRIORITY, PROVED[::3])
-    assert min(longest[0], arrival[0]) >= 1
+def test_the_longest_first_is_near_the_optimum_and_better_than_by_arrival() -> None:
+    longest, arrival = ratios(LONGEST, SOME), ratios(PRIORITY, SOME)
+    assert min(longest[0], arrival[0]) >= 1  # the solver's schedule is really the shortest
+    assert is_near_the_optimum(longest)
     assert mean(longest) < mean(arrival)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_instances(record_property: Callable[[str, object], None]) -> None:
-    found = {order: ratios(order, PROVED) for order in (PRIORITY, LONGEST, MAKESPAN)}
+    found = {order: ratios(order, PROVED) for order in (PRIORITY, LONGEST)}
     for order, values in found.items():
         text = f"mean {mean(values):.4f}, 95 % {percentile(values, 0.95):.4f}, worst {values[-1]:.4f}"
         record_property(order, text)
         assert values[0] >= 1
-    assert mean(found[MAKESPAN]) <= 1.08
-    assert percentile(found[MAKESPAN], 0.95) <= 1.25
-    assert mean(found[MAKESPAN]) < mean(found[LONGEST]) < mean(found[PRIORITY])
+    assert is_near_the_optimum(found[LONGEST])
+    assert mean(found[LONGEST]) < mean(found[PRIORITY])
 
 
 WITHOUT_SOLVER = "computing optima again needs OR-tools: pip install -e '.[solver]'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,10 +13,15 @@ from tests.store.conftest import Clock
 from vctl.core.clusters import POLICIES, PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.jobs import PendingJob
 from vctl.core.labels import Condition
+from vctl.core.queue_policy import LONGEST, QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.engine.changes import Details, JobForgotten, JobNominated, JobSubmitted, Launch
+from vctl.errors import BadSpec
+from vctl.ops import clusters
 from vctl.ops.arrays import stop_asked
+from vctl.spec.tree_file import parse_tree
 from vctl.store import job_views, jobs, observed, queues, rows
+from vctl.store import settings as settings_of
 from vctl.store.store import Store
 
 pytestmark = spec("17.migration")
@@ -55,6 +61,22 @@ def test_a_spec_comes_back_as_it_was(spec: ClusterSpec) -> None:
 def test_a_holding_comes_back_as_it_was(allocation: Allocation) -> None:
     amounts, instances, cores = rows.allocation_columns(allocation)
     assert rows.allocation({"amounts": amounts, "instances": instances, "cores": cores}) == allocation  # type: ignore[arg-type]
+
+
+def test_a_queue_whose_order_was_makespan_is_longest(store: Store) -> None:
+    """Its row, the settings of the primary, and a tree file; nobody can ask for it any more."""
+    asked = {"order": "makespan", "weight": 3}
+    want = QueuePolicy(LONGEST, weight=3)
+    assert rows.queue_policy(asked) == want
+    with store.transaction():
+        observed.remember(store, rows.PRIMARY_QUEUE, asked)
+    assert settings_of.queue_of(store, PRIMARY) == want
+    (cluster,) = parse_tree({"clusters": [{"id": "a", "queue": asked}]})
+    assert cluster.queue == want
+    with pytest.raises(
+        BadSpec, match=r"queue.order: .*makespan.* is not one of fifo, .*, longest, shortest\n"
+    ):
+        clusters.update(store, PRIMARY, queue=asked)
 
 
 def queue(

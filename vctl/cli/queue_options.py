@@ -5,7 +5,7 @@ from typing import Annotated
 
 from vctl.operations.params import Given, Opt, Together
 
-ORDERS = ("fifo", "priority", "fair", "longest", "shortest", "makespan")
+ORDERS = ("fifo", "priority", "fair", "longest", "shortest")
 DISCIPLINES = ("strict", "best-effort", "backfill")
 PREEMPTIONS = ("off", "requeue", "stop")
 NONE = "none"

@@ -77,8 +77,6 @@ class PendingJob:
     rules: str = "{}"
     """The rules for its end, as JSON: retries, the warning signal."""
     grace_s: float = 0.0
-    place: int = field(default=0, compare=False)
-    """Its position in the plan of a queue whose order is ``makespan``."""
 
     @property
     def cluster_id(self) -> str:

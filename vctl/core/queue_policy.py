@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from vctl.core.values import value
 
 FIFO, PRIORITY, FAIR = "fifo", "priority", "fair"
-LONGEST, SHORTEST, MAKESPAN = "longest", "shortest", "makespan"
-QUEUE_ORDERS = (FIFO, PRIORITY, FAIR, LONGEST, SHORTEST, MAKESPAN)
+LONGEST, SHORTEST = "longest", "shortest"
+QUEUE_ORDERS = (FIFO, PRIORITY, FAIR, LONGEST, SHORTEST)
 STRICT, BEST_EFFORT, BACKFILL = "strict", "best-effort", "backfill"
 QUEUE_DISCIPLINES = (STRICT, BEST_EFFORT, BACKFILL)
 OFF, REQUEUE, STOP = "off", "requeue", "stop"
@@ -49,3 +52,10 @@ class QueuePolicy:
 
 
 DEFAULT = QueuePolicy()
+
+
+def with_present_order(settings: Any) -> Any:
+    """The settings of a state or a tree file, ``makespan`` read as ``longest``, which took its place."""
+    if isinstance(settings, Mapping) and settings.get("order") == "makespan":
+        return {**settings, "order": LONGEST}
+    return settings

@@ -6,8 +6,7 @@ that it takes fits; where something does not fit, the discipline of the queue sa
 start yet has the position that it would get now.
 
 In the default order SQL counts along an index. In other orders the jobs of a queue are sorted by the functions of the
-scheduler: by key; in the order ``fair`` by the shares of the users as they are now, each start counted; in the order
-``makespan`` by the plan, made again.
+scheduler: by key; in the order ``fair`` by the shares of the users as they are now, each start counted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.listed import Alike, Values, runs
-from vctl.core.queue_policy import FAIR, MAKESPAN, PRIORITY, QueuePolicy
+from vctl.core.queue_policy import FAIR, PRIORITY, QueuePolicy
 from vctl.core.resources import Amounts
 from vctl.store import job_views, nodes, queues, rows, settings
 from vctl.store.store import Row, Store
@@ -133,20 +132,7 @@ def _in_order(store: Store, cluster_id: str, policy: QueuePolicy) -> list[Row]:
     if policy.order == FAIR:
         return _by_turns(store, cluster_id, waiting)
     waiting.sort(key=lambda row: order_key(_job_of(row), policy))
-    return _as_planned(store, cluster_id, waiting) if policy.order == MAKESPAN else waiting
-
-
-def _as_planned(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
-    """The jobs in the order of the scheduler's plan; jobs that are not in the queue yet come last."""
-    from vctl.ops import situations  # here, because a list of jobs does not need the whole scheduler
-    from vctl.scheduler.foresight import in_plan
-    from vctl.scheduler.whatif import running_of
-
-    now = situations.load(store)
-    queued = [job for job in now.pending if job.parent_id == cluster_id]
-    planned = in_plan(now.ledger, cluster_id, queued, running_of(now), now.now_ns)
-    place = {job.job_id: number for number, job in enumerate(planned)}
-    return sorted(waiting, key=lambda row: place.get(row["job_id"], len(place)))
+    return waiting
 
 
 def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:

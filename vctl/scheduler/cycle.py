@@ -15,7 +15,6 @@ from vctl.core.ledger import Ledger
 from vctl.core.wording import cluster_text
 from vctl.scheduler.elasticity import level_above, suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
-from vctl.scheduler.foresight import follow_plan
 from vctl.scheduler.nominations import Nominations
 from vctl.scheduler.plan import Plan, Start, Trial, Wait, revert
 from vctl.scheduler.preemption import Preemptor
@@ -68,7 +67,6 @@ def decide(
         open_queues = []
         for parent_id in sorted(queues):
             _reconsider(ledger, queues[parent_id], grown)
-            follow_plan(ledger, queues[parent_id], running, now_ns)
             if _admits(ledger, queues[parent_id], waits):
                 open_queues.append(queues[parent_id])
         shares = _shares(ledger, queues, running, usage, now_ns)

@@ -15,7 +15,6 @@ from vctl.core.queue_policy import (
     BEST_EFFORT,
     FAIR,
     FIFO,
-    MAKESPAN,
     MOST_HEADS,
     STRICT,
     QueuePolicy,
@@ -183,11 +182,8 @@ class ReservationTable:
         return self.stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
 
     def starves(self, job: PendingJob) -> bool:
-        """Whether a job has waited long enough for a reservation; never in the orders makespan and fair."""
-        return (
-            self.policy.order not in (MAKESPAN, FAIR)
-            and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
-        )
+        """Whether a job has waited long enough for a reservation; never in the order fair."""
+        return self.policy.order != FAIR and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
 
 
 def strict(table: ReservationTable, job: PendingJob) -> None:

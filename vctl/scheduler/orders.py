@@ -1,5 +1,4 @@
-"""Orders of a queue: each a function from a job to a key. Keys do not change while a job waits, except
-where the order is ``makespan``: there all jobs are filed anew when the plan changes.
+"""Orders of a queue: each a function from a job to a key, which does not change while a job waits.
 
 To add an order: one function, one entry in ``ORDERS``, one row in the table of
 ``tests/scheduler/test_orders.py``.
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vctl.core.jobs import PendingJob
-from vctl.core.queue_policy import FAIR, FIFO, LONGEST, MAKESPAN, PRIORITY, SHORTEST, QueuePolicy
+from vctl.core.queue_policy import FAIR, FIFO, LONGEST, PRIORITY, SHORTEST, QueuePolicy
 
 OrderKey = tuple[int, int]
 """Smaller comes first; the last part is the job's number, so equals keep their arrival order."""
@@ -50,11 +49,6 @@ def shortest(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
     return (-job.priority * STEP + _limit(job), job.job_id)
 
 
-def makespan(job: PendingJob, _policy: QueuePolicy) -> OrderKey:
-    """Higher priority first, equals as ``foresight`` has planned them."""
-    return (-job.priority * STEP + job.place, job.job_id)
-
-
 def _limit(job: PendingJob) -> int:
     return ENDLESS if job.time_limit_ns is None else min(job.time_limit_ns, ENDLESS)
 
@@ -65,7 +59,6 @@ ORDERS: dict[str, Callable[[PendingJob, QueuePolicy], OrderKey]] = {
     FAIR: by_priority,  # among the jobs of one user; ``fairness`` decides which user is next
     LONGEST: longest,
     SHORTEST: shortest,
-    MAKESPAN: makespan,
 }
 
 

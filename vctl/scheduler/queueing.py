@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
-from vctl.core.values import replace
 from vctl.scheduler.elasticity import level_above
 from vctl.scheduler.feasibility import could_help
 from vctl.scheduler.feasibility_judge import FeasibilityJudge
@@ -65,10 +64,6 @@ class Queue:
         """The capacity for which the verdicts distinguish ``Infeasible`` from ``InsufficientResources``."""
         self.nominations: dict[int, Nomination] = {}
         """Job -> the place that is reserved for it while others are ended for it."""
-        self.changes = 0
-        """The number of times that a job came, left or changed."""
-        self.planned: object = None
-        """The state for which places were planned, where the order is ``makespan``."""
         self.growths = 0
         """The number of times that capacity came free."""
         self.times_nominated = 0
@@ -83,7 +78,6 @@ class Queue:
         """Add a job, or take over its new row (priority, hold)."""
         if job.job_id in self.jobs:
             self.drop(job.job_id)
-        self.changes += 1
         self.jobs[job.job_id] = job
         self._file(job)
         if job.begin_at_ns is not None:
@@ -91,7 +85,6 @@ class Queue:
 
     def put_all(self, jobs: Mapping[int, PendingJob]) -> None:
         """Add many jobs at once, by number. None of them is in the queue yet."""
-        self.changes += len(jobs)
         self.jobs.update(jobs)
         self.timed.update(job_id for job_id, job in jobs.items() if job.begin_at_ns is not None)
         self._file_all(jobs.values())
@@ -149,7 +142,6 @@ class Queue:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
-        self.changes += 1
         self.timed.discard(job_id)
         self.kept.pop(job_id, None)
         self.shared.pop(job_id, None)
@@ -189,18 +181,7 @@ class Queue:
         if policy == self.policy:
             return
         self.policy = policy
-        self.planned = None
         self.shared.clear()
-        self._file_anew()
-
-    def follow(self, places: Mapping[int, int]) -> None:
-        """Take over the places of a new ``makespan`` plan: order and judge all jobs anew."""
-        changed = [job for n, job in self.jobs.items() if job.place != places.get(n, 0)]
-        if changed:
-            self.jobs |= {job.job_id: replace(job, place=places.get(job.job_id, 0)) for job in changed}
-            self._file_anew()
-
-    def _file_anew(self) -> None:
         self.shapes.clear()
         self.kept.clear()
         self._file_all(self.jobs.values())

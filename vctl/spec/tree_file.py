@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS, ClusterSpec
-from vctl.core.queue_policy import DEFAULT, QueuePolicy
+from vctl.core.queue_policy import DEFAULT, QueuePolicy, with_present_order
 from vctl.core.resources import DEFAULT_UNITS, Amounts
 from vctl.core.values import field, replace, value
 from vctl.errors import BadSpec
@@ -71,7 +71,7 @@ class _Reader:
             self._limit(given, BORROW, path) or None,
             self._limit(given, LENDING, path),
             path,
-            replace(DEFAULT, **parse_queue(given.get(QUEUE, {}), child(path, QUEUE))),  # type: ignore[arg-type]
+            replace(DEFAULT, **parse_queue(with_present_order(given.get(QUEUE, {})), child(path, QUEUE))),  # type: ignore[arg-type]
         )
         if CHILDREN in given:
             self.level(given[CHILDREN], child(path, CHILDREN), found)

@@ -15,7 +15,7 @@ from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.labels import NODE_ID, Condition
 from vctl.core.leases import Lease
 from vctl.core.nodes import Node
-from vctl.core.queue_policy import DEFAULT, QueuePolicy
+from vctl.core.queue_policy import DEFAULT, QueuePolicy, with_present_order
 from vctl.core.resources import Allocation, Amounts
 from vctl.core.tasks import PENDING_ARGS, Task
 
@@ -150,7 +150,7 @@ def cluster(row: Row) -> Cluster:
 
 def queue_policy(given: Mapping[str, Any]) -> QueuePolicy:
     """The policy of a queue, from its settings that differ from the default."""
-    return QueuePolicy(**given) if given else DEFAULT
+    return QueuePolicy(**with_present_order(given)) if given else DEFAULT
 
 
 def vnode(row: Row) -> VNode:
