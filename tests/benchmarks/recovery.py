@@ -40,8 +40,6 @@ def run(options: argparse.Namespace) -> Report:
             with place.daemon() as daemon:
                 report.add(f"{queued} queued, memory (PSS)", "MiB", _settled_mib(place, daemon))
                 place.end_all()
-                name = f"{queued} queued, memory (PSS) when all are gone"
-                report.add(name, "MiB", _settled_mib(place, daemon), base="memory (PSS), nothing queued")
     with bed() as place:
         finished = 100 * few
         fill(place.home, finished=finished)
@@ -97,7 +95,7 @@ def _next_start_ms(place: Bed) -> float:
 
 
 def _settled_mib(place: Bed, daemon: subprocess.Popen[bytes]) -> float:
-    """Proportional memory of a daemon that has nothing more to do, and has given back what it can."""
+    """Proportional memory of a daemon that has nothing more to do."""
     rounds = -1
     while (now := place.scheduler()["rounds"]) != rounds:
         rounds = now

@@ -15,13 +15,12 @@ from vctl.daemon import ray_nodes
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
 from vctl.daemon.place import Place
-from vctl.daemon.renewal import AGAIN, REST_S, Renewal, begin_anew
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.settings import scheduler_of
 from vctl.daemon.trouble import say
 from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
 from vctl.ops import background
-from vctl.runtime.detached import HANDED_OVER, settle_in, use_cpus
+from vctl.runtime.detached import settle_in, use_cpus
 from vctl.store import locks, nodes, ownership, rows, upkeep
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
 from vctl.store.store import Fenced, Store
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.daemon.ray_nodes import RayNodes
 
-TOLD, IDLE, ANEW = "told", "idle", "anew"
-"""Why a scheduler ends: a signal, nothing to do for long, or much free memory."""
+TOLD, IDLE = "told", "idle"
+"""Why a scheduler ends: a signal, or nothing to do for long."""
 HANDOVER_S = 20.0
 LEAVE_S = 5.0
 """The time in which a background scheduler must end when a foreground scheduler starts."""
@@ -43,38 +42,28 @@ def run_daemon(home: Path, config: Config) -> int:
     from vctl.store.database import prepare_home
 
     prepare_home(home)
-    with Signals() as signals:
-        with Store.open(home) as store:
-            lock = SchedulerLock.inherited(home, HANDED_OVER) or SchedulerLock(home)
-            if not lock.is_held:
-                _take_over(home, lock, signals)
-            code = 0 if signals.caught else _rule(store, config, lock, signals, kind=FOREGROUND)
-        if code is None:
-            begin_anew(home, config, lock, signals, kind=FOREGROUND)
-    return code or 0
+    with Signals() as signals, Store.open(home) as store:
+        lock = SchedulerLock(home)
+        _take_over(home, lock, signals)
+        return 0 if signals.caught else _rule(store, config, lock, signals, kind=FOREGROUND)
 
 
-def run_in_background(home: Path, config: Config, given: StartLock | SchedulerLock) -> int:
+def run_in_background(home: Path, config: Config, start: StartLock) -> int:
     """Schedule until there has been nothing to do for a while; returns the exit code."""
     settle_in()
     ownership.check_all(home)
     try:
-        with Signals() as signals:
-            with Store.open(home, create=False) as store:
-                lock = given if isinstance(given, SchedulerLock) else SchedulerLock(home)
-                while not (lock.is_held or lock.acquire(BACKGROUND)):
-                    found = background.settled(home)
-                    if signals.caught or (found is not None and found.kind in background.SCHEDULERS):
-                        return 0  # another scheduler was quicker
-                    time.sleep(_PAUSE_S)  # a replay or a restore is over soon
-                if isinstance(given, StartLock):
-                    given.release()
-                if local := nodes.local(store):
-                    use_cpus(rows.node(local[-1]).total.cores or ())
-                code = _rule(store, config, lock, signals, kind=BACKGROUND)
-            if code is None:
-                begin_anew(home, config, lock, signals, kind=BACKGROUND)
-        return code or 0
+        with Signals() as signals, Store.open(home, create=False) as store:
+            lock = SchedulerLock(home)
+            while not lock.acquire(BACKGROUND):
+                found = background.settled(home)
+                if signals.caught or (found is not None and found.kind in background.SCHEDULERS):
+                    return 0  # another scheduler was quicker
+                time.sleep(_PAUSE_S)  # a replay or a restore is over soon
+            start.release()
+            if local := nodes.local(store):
+                use_cpus(rows.node(local[-1]).total.cores or ())
+            return _rule(store, config, lock, signals, kind=BACKGROUND)
     except VctlError:
         raise
     except Exception:
@@ -82,13 +71,13 @@ def run_in_background(home: Path, config: Config, given: StartLock | SchedulerLo
         raise
 
 
-def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int | None:
-    """Schedule; returns the exit code, or None if this process is to begin anew and still holds the lock."""
+def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int:
+    """Schedule until the scheduler ends, and release the lock; returns the exit code."""
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
     scheduler = scheduler_of(store, config, kind=kind)
     nodes = ray_nodes.of(scheduler.runtime, store.home, config)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
-    end, orderly = "", False
+    orderly = False
     collection, commands = Collection(), CommandServer(store.home)
     try:
         collection.start()
@@ -97,9 +86,8 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         scheduler.start()
         collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
-        end = _loop(scheduler, signals, collection, commands, nodes, lock, idle_s)
-        orderly = end == TOLD
-        say(f"vctl daemon {os.getpid()}{AGAIN if end == ANEW else background.ENDED}")
+        orderly = _loop(scheduler, signals, collection, commands, nodes, lock, idle_s) == TOLD
+        say(f"vctl daemon {os.getpid()}{background.ENDED}")
     except VctlError as error:  # a newer scheduler has taken over, or the directory is gone
         say(f"vctl daemon {os.getpid()} ends: {error.problem}")
         if isinstance(error, Fenced):
@@ -109,9 +97,8 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         collection.stop()
         commands.close()
         scheduler.close(orderly=orderly)
-        if end != ANEW:
-            lock.release()
-    return None if end == ANEW else 0
+        lock.release()
+    return 0
 
 
 def _loop(
@@ -123,7 +110,7 @@ def _loop(
     lock: SchedulerLock,
     idle_s: float | None,
 ) -> str:
-    """Take turns until the scheduler ends; returns why (TOLD, IDLE or ANEW)."""
+    """Take turns until the scheduler ends; returns why (TOLD or IDLE)."""
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(scheduler.runtime.fileno(), select.POLLIN)
@@ -131,7 +118,7 @@ def _loop(
     poll.register(commands.fileno(), select.POLLIN)
     resting = select.poll()  # while the scheduler rests after an error, only a signal wakes it
     resting.register(signals.fileno(), select.POLLIN)
-    place, renewal = Place(scheduler, lock), Renewal()
+    place = Place(scheduler, lock)
     idle_at: float | None = None  # since when it is known not to be needed; the last check may be long ago
     while not signals.caught:
         place.look_after()
@@ -153,12 +140,7 @@ def _loop(
             if idle_at is not None:
                 sleep_s = min(sleep_s, max(idle_at + idle_s - time.monotonic(), _PAUSE_S))
         collection.between(sleep_s)
-        if nodes is None and sleep_s >= REST_S and not scheduler.trouble.rest_s():
-            sleep_s = min(sleep_s, renewal.due_s())
-            if not sleep_s and _has_resigned(scheduler):
-                return ANEW
-        if (resting if scheduler.trouble.rest_s() else poll).poll(sleep_s * 1000) or not sleep_s:
-            renewal.put_off()
+        (resting if scheduler.trouble.rest_s() else poll).poll(sleep_s * 1000)
     return TOLD
 
 
@@ -170,14 +152,6 @@ def _has_left(scheduler: Scheduler, lock: SchedulerLock) -> bool:
             scheduler.resign()
             lock.release()
     return not lock.is_held
-
-
-def _has_resigned(scheduler: Scheduler) -> bool:
-    """End the term; False if the tables cannot be written: no scheduler could begin then."""
-    with contextlib.suppress(DiskTrouble, Unreachable), scheduler.store.together():
-        scheduler.resign()
-        return True
-    return False
 
 
 # ---- taking over from another scheduler ----
@@ -233,7 +207,6 @@ class Signals:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._old = {number: signal.signal(number, self._catch) for number in self.numbers}
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.numbers)  # see renewal.py
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -270,13 +270,6 @@ def words(home: Path, *, kind: str) -> list[str]:
     return [sys.executable, "-P", "-m", "vctl", "daemon", *how, "--home", os.fspath(home)]
 
 
-def inherited_lock(home: Path) -> locks.StartLock | locks.SchedulerLock | None:
-    """The lock that this process got from its starter or held before its ``exec``; None if it has neither."""
-    from vctl.runtime.detached import HANDED_OVER
-
-    return locks.StartLock.inherited(home, HANDED_OVER) or locks.SchedulerLock.inherited(home, HANDED_OVER)
-
-
 def small_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for a scheduler: few variables, and the path of this package."""
     kept = {name: environ[name] for name in _KEPT if name in environ}

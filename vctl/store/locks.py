@@ -72,21 +72,6 @@ class SchedulerLock:
         self._fd = fd
         return True
 
-    @classmethod
-    def inherited(cls, home: Path, fd: int) -> SchedulerLock | None:
-        """The lock that this process held before its ``exec``, at this descriptor; None if it held none."""
-        lock = cls(home)
-        if not _same_file(fd, lock.path) or not taken(fd, 0):
-            return None
-        os.set_inheritable(fd, False)  # noqa: FBT003
-        lock._fd = fd
-        return lock
-
-    def hand_over(self, fd: int) -> None:
-        """Keep the lock at this descriptor for the program that this process is about to ``exec``."""
-        assert self._fd is not None
-        os.dup2(self._fd, fd)
-
     @property
     def is_held(self) -> bool:
         """Whether this process holds the lock."""

@@ -73,10 +73,13 @@ def daemon(
         from vctl.daemon.loop import run_daemon
 
         return run_daemon(call.home, config)
-    if (lock := ops.background.inherited_lock(call.home)) is not None:
+    from vctl.runtime.detached import HANDED_OVER
+    from vctl.store.locks import StartLock
+
+    if (start := StartLock.inherited(call.home, HANDED_OVER)) is not None:
         from vctl.daemon.loop import run_in_background
 
-        return run_in_background(call.home, config, lock)
+        return run_in_background(call.home, config, start)
     _ = call.store  # creates the state if there is none
     starter = ops.background.Background(config)
     starter.wanted = True  # autostart is about commands that need a scheduler
