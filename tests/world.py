@@ -125,11 +125,8 @@ class Processes:
         self.numbers += 1
         return self.numbers
 
-    def adopt(self, run_id: str) -> bool:
-        return True
-
-    def settle(self, live: Mapping[str, int | None]) -> None:
-        assert None not in live.values()
+    def settle(self, live: Mapping[str, int]) -> None:
+        assert all(live.values())
 
     def restore(self) -> None:
         return

@@ -72,6 +72,26 @@ def test_doctor_names_a_row_with_values_of_another_kind(there: Contest, column: 
     assert any(one.startswith(("a row of runs (", "runs ")) for one in doctor(there.store)["findings"])
 
 
+def test_a_run_of_a_build_before_the_first_release_is_set_aside(there: Contest) -> None:
+    """Its records have another form, so nothing can tell whether it runs; its job is lost, and others start."""
+    there.submit("a", 2, max_retries=0)
+    there.submit("b", 2)
+    there.turn()
+    run_id = there.run_of("a")
+    there.die()
+    del there.processes.runs[run_id]  # only that build could see it
+    there.store.db.execute("UPDATE runs SET supervisor = NULL WHERE run_id = ?", (run_id,))
+    text = "it has no supervisor: a build before the first release wrote it"
+    assert f"a row of runs ({run_id}) cannot be read: ValueError: {text}" in doctor(there.store)["findings"]
+    there.folding.begin()
+    there.submit("c", 2)
+    there.turn()
+    aside = there.store.rows("SELECT source, row_key, problem FROM set_aside")
+    assert [tuple(row) for row in aside] == [("runs", run_id, f"ValueError: {text}")]
+    assert (there.state("a")[0], there.state("b")[0], there.state("c")[0]) == ("FAILED", "RUNNING", "RUNNING")
+    assert there.job("a")["message"] == "its process is not known any more"
+
+
 def test_who_is_awaited_and_not_ended_is_awaited_no_longer(there: Contest) -> None:
     """Without its preemption the victim goes on for ever: the room is looked for anew."""
     full(there)

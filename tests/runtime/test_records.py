@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
-import pytest
-
-from tests.runtime.conftest import Ground, eventually, is_gone
+from tests.runtime.conftest import Ground, eventually
 from tests.specification import spec
 from vctl.runtime import lines, processes, supervisors
 from vctl.runtime.local import LocalRuntime
@@ -193,94 +187,22 @@ def test_a_short_write_is_seen_and_the_next_line_is_whole(tmp_path):
     writer.close()
 
 
-# ---- runs of the version before ----
-
-OLD = """
-import fcntl, os, subprocess, sys, time
-home, run = sys.argv[1:]
-open("/proc/self/comm", "w").write("vctl-supervisor")
-def lines(**fields): return "".join(f"{name}={value}\\n" for name, value in fields.items())
-def started(pid): return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[19])
-os.makedirs(f"{home}/runs/{run}")
-os.makedirs(f"{home}/exits", exist_ok=True)
-lock = open(f"{home}/runs/{run}/lock", "w")
-fcntl.flock(lock, fcntl.LOCK_EX)
-lock.write(f"{os.getpid()} {started(os.getpid())}\\n")
-lock.flush()
-child = subprocess.Popen(["sh", "-c", "read line; exit 6"], stdin=subprocess.PIPE, start_new_session=True)
-open(f"{home}/exits/{run}.start", "w").write(lines(
-    pid=child.pid, pid_started=started(child.pid), supervisor=os.getpid(), supervisor_started=started(os.getpid()),
-    boot_id=open("/proc/sys/kernel/random/boot_id").read().strip(), started_at=time.time_ns()))
-print("runs", flush=True)
-sys.stdin.readline()
-child.stdin.close()
-code = child.wait()
-open(f"{home}/exits/.{run}", "w").write(lines(exit_code=code, signal=0, launch_errno=0, stopped=0,
-    ended_at=time.time_ns(), max_rss_kib=1, user_us=1, system_us=1, message=""))
-os.rename(f"{home}/exits/.{run}", f"{home}/exits/{run}.exit")
-"""
-"""A supervisor as the version before left it: what it writes, and in which order."""
-
-
-@pytest.fixture
-def old(tmp_path):
-    home = tmp_path / "old"
-    process = subprocess.Popen(
-        [sys.executable, "-c", OLD, str(home), "a"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        assert process.stdout.readline() == "runs\n"
-        yield home, process
-        process.kill()
-
-
-def test_a_run_of_the_version_before_is_adopted(old):
-    """Spec 17: an upgrade loses no running job."""
-    home, process = old
-    runtime = LocalRuntime(home)
+def test_records_of_a_build_before_the_first_release_are_left_alone(tmp_path):
+    """Its runs are unknown here, and nothing of them is read, moved or removed."""
+    kept = {"runs/a/lock": "1 2\n", "exits/a.start": "pid=1\n", "exits/a.exit": "exit_code=0\n"}
+    for name, text in kept.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    runtime = LocalRuntime(tmp_path)
     runtime.prepare()
-    seen = runtime.observe("a")
-    assert seen.state is RunState.RUNNING
-    assert runtime.known_runs() == ["a"]
-    process.stdin.write("end\n")
-    process.stdin.flush()
-    eventually(lambda: "a" in runtime.changes())
-    eventually(lambda: runtime.observe("a").state is RunState.EXITED)
-    assert runtime.observe("a").exit.exit_code == 6
-    runtime.forget("a")
     assert runtime.known_runs() == []
     assert runtime.observe("a").state is RunState.NEVER_STARTED
+    runtime.forget("a")
+    runtime.settle({})
+    runtime.drop_ended()
     runtime.close()
-
-
-def test_a_run_of_the_version_before_whose_supervisor_is_killed_is_lost(old):
-    home, process = old
-    runtime = LocalRuntime(home)
-    start = runtime.observe("a").start
-    process.kill()
-    eventually(lambda: runtime.observe("a").state is RunState.LOST)
-    eventually(lambda: runtime.clear_lost("a") == () and is_gone(start.pid))
-    runtime.close()
-
-
-def test_what_the_version_before_has_not_started_is_started_by_one_of_both(tmp_path):
-    """Its supervisors take a run by a directory of its name; who comes second gives up."""
-    (tmp_path / "runs").mkdir()
-    runtime = LocalRuntime(tmp_path)
-    assert runtime.adopt("a")
-    assert runtime.adopt("a"), "a scheduler that was killed after it tries again"
-    staged = tmp_path / "runs" / ".1"
-    staged.mkdir()
-    (staged / "lock").touch()
-    with pytest.raises(OSError, match="not empty"):
-        os.rename(staged, tmp_path / "runs" / "a")
-    assert runtime.observe("a").state is RunState.NEVER_STARTED
-    os.rename(staged, tmp_path / "runs" / "b")
-    assert not runtime.adopt("b")
-    with Path(tmp_path / "runs" / "b" / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert runtime.observe("b").state in (RunState.STARTING, RunState.LOST)
-    runtime.close()
+    assert {name: (tmp_path / name).read_text() for name in kept} == kept
 
 
 def test_a_request_to_stop_that_nobody_will_read_is_removed(ground):

@@ -690,8 +690,8 @@ class Runtime(local.LocalRuntime):
             raise Violation(f"run {run_id} is forgotten and {state}")
         super().forget(run_id)
 
-    def settle(self, live: Mapping[str, int | None]) -> None:
+    def settle(self, live: Mapping[str, int]) -> None:
         self._boundary("settle")
-        if None in live.values():
+        if not all(live.values()):
             raise Violation("a run has no number")
         super().settle(live)

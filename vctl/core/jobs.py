@@ -198,7 +198,7 @@ class Run:
     task_id: str | None = None
     started_at: int | None = None
     stop_reason: str | None = None
-    supervisor: int | None = None
-    """The number of the supervisor that carries it out; None: assigned by a version without such numbers."""
+    supervisor: int = 0
+    """The number of the supervisor that carries it out, from 1."""
     warned_for: int | None = None
     """The end (ns since the boot) for which it got its warning signal."""

@@ -18,7 +18,6 @@ from vctl.daemon.provider import Provider
 from vctl.daemon.remains import Remains
 from vctl.daemon.trouble import Trouble
 from vctl.engine import effects
-from vctl.engine.changes import RunAssigned
 from vctl.engine.effects import Done, Launch, Stop
 from vctl.engine.rules import revocation
 from vctl.engine.settings import Memo
@@ -139,10 +138,6 @@ class Carrier:
     def _launch(self, state: FollowedState, run: Run) -> list[Stimulus]:
         runtime = self.runtime
         try:
-            if run.supervisor is None:
-                if not runtime.adopt(run.run_id):
-                    return []  # an earlier version of vctl has started it
-                run = self._assigned(state, run)
             request = request_of(self.store, state, self.commands, run, log_max_bytes=self.log_max_bytes)
             if request is not None:
                 self.pace.launched(run.run_id)
@@ -157,13 +152,6 @@ class Carrier:
                 raise
             self.postponed[run.run_id] = None
         return []
-
-    def _assigned(self, state: FollowedState, run: Run) -> Run:
-        """Assign a supervisor to a run that an earlier version of vctl left without one."""
-        with self.store.transaction():
-            state.follow(self.store)
-            state.emit(self.store, RunAssigned(run.run_id, self.runtime.assign()))
-        return state.runs[run.run_id]
 
     def _tell(self, state: FollowedState, one: Preemption) -> bool:
         """Write the notice of a preempted job and send its signal; returns whether a process got it."""
@@ -199,7 +187,7 @@ class Carrier:
             self.runtime.signal_run(run_id, number, tree=True)
 
 
-def _numbers(state: FollowedState) -> dict[str, int | None]:
+def _numbers(state: FollowedState) -> dict[str, int]:
     """All runs that are not over -> the numbers of their supervisors."""
     ahead = {run_id: one.run.supervisor for run_id, one in state.ahead.runs.items()}
     return {run_id: run.supervisor for run_id, run in state.runs.items()} | ahead

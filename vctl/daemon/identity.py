@@ -15,21 +15,12 @@ from vctl.store import observed, runs
 from vctl.store.database import PLACE
 from vctl.store.store import Store
 
-_NEW = "r-"
-"""The prefix of names whose mark lies in ``records/``."""
-
 
 def settle(store: Store, runtime: Runtime) -> str | None:
     """Make tables and records belong together. Returns a message if they did not, and there are live runs."""
     known = store.recall(PLACE) or ""
-    mark = place.read(store.home, place.RECORDS if known.startswith(_NEW) else place.OLD_RECORDS)
+    mark = place.read(store.home)
     if mark is not None and not mark.copied and mark.name == known:
-        if known.startswith(_NEW):
-            return None
-        name = f"{_NEW}{known}"  # of an earlier version, whose records lay elsewhere
-        place.write(store.home, name)
-        with store.transaction():
-            observed.remember(store, PLACE, name)
         return None
     found = "the tables were restored, or their records are gone: jobs that had started are not started again"
     if mark is not None and mark.copied:
@@ -40,7 +31,7 @@ def settle(store: Store, runtime: Runtime) -> str | None:
         )
     else:
         runtime.drop_ended()
-    name = f"{_NEW}{os.urandom(8).hex()}"
+    name = os.urandom(8).hex()
     place.write(store.home, name)
     with store.transaction():
         begun = runs.never_again(store)

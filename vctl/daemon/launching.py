@@ -138,7 +138,7 @@ def request_of(
         argv=(*before, *command.argv),
         own=job_environment(command.env.variables, own, gpus=gpus, cpus=cpus),
         cwd=command.cwd,
-        supervisor=run.supervisor or 0,
+        supervisor=run.supervisor,
         log_path=log_path(home, run.task_id or job.submission_id),
         cpu_ids=sees.bound_cores if source == LOCAL else None,
         grace_s=job.grace_s,

@@ -15,7 +15,7 @@ from vctl.ops import prove as proof
 from vctl.ops import replay as replaying
 from vctl.ops.minimums import all_below_minimum
 from vctl.ops.views import scheduler
-from vctl.runtime.place import asides
+from vctl.runtime.place import asides, of_earlier_builds
 from vctl.store import copies, database, feed, files, nodes, ownership, runs
 from vctl.store import repair as raw
 from vctl.store.store import Store
@@ -183,6 +183,11 @@ def _notes(store: Store) -> list[str]:
     if aside := [str(path.relative_to(store.home)) for path in asides(store.home)]:
         notes.append(
             f"files that are no records or logs: {listed(aside, MOST_NAMED)}; `vctl prune` deletes them"
+        )
+    if folders := of_earlier_builds(store.home):
+        notes.append(
+            f"{listed(folders, MOST_NAMED)}: records of a build before the first release; nothing uses them, and they"
+            " can be deleted once no process of that build is left"
         )
     is_writable = CGROUP.exists() and os.access(CGROUP.parent, os.W_OK)
     cgroup = "cgroup v2 is writable, but not used" if is_writable else "no writable cgroup v2"

@@ -3,7 +3,6 @@
 A file is read when a run is looked for, and watched while its supervisor has no line to this process.
 """
 
-import os
 import select
 import threading
 import time
@@ -11,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vctl.runtime.old_records import OldRecords
 from vctl.runtime.protocol import ExitRecord, StartRecord
 from vctl.runtime.records import Entry, RecordFile, Records
 from vctl.runtime.supervisors import Supervisors
-from vctl.runtime.watch import MODIFY, MOVED_TO, OVERFLOW, Watch
+from vctl.runtime.watch import MODIFY, OVERFLOW, Watch
 
 _SCAN_S = 0.02
 
@@ -30,7 +28,7 @@ class Found:
     held: bool = False
     problem: str = ""
     proved: bool = False
-    open_below: str = ""  # its supervisor has this file, or a file below it, open
+    open_file: str = ""  # its supervisor has this file open
 
 
 class Findings:
@@ -39,8 +37,6 @@ class Findings:
     def __init__(self, home: Path, boot: str) -> None:
         self.records = Records(home)
         self.records.create()
-        old = OldRecords(home)
-        self.old = old if old.runs.is_dir() else None
         self.supervisors = Supervisors(self.records, boot, self._watch_file)
         self.poll = self.supervisors.poll
         self.of: dict[str, RecordFile] = {}  # run -> its record file
@@ -54,8 +50,6 @@ class Findings:
         if self._watch is None:
             self._watch = Watch()
             self.poll.register(self._watch.fileno(), select.EPOLLIN)
-        if self.old is not None and self.old.exits.is_dir():
-            self._watch.add(self.old.exits, MOVED_TO)
 
     def close(self) -> None:
         """Close all descriptors except ``poll``, which the caller waits on."""
@@ -78,8 +72,6 @@ class Findings:
                         self.supervisors.news |= file.read()
                 elif (known := self._watched.get(change.path)) is not None:
                     self.supervisors.news |= known.read()
-                elif self.old is not None and change.path == self.old.exits:
-                    self.supervisors.news.add(change.name.rpartition(".")[0])
         self.supervisors.hear(ready)
 
     def _watch_file(self, file: RecordFile) -> None:
@@ -105,22 +97,7 @@ class Findings:
             if entry is None:
                 self.supervisors.tend()
             file, entry = self._lookup(run_id, file)
-        if file is not None and entry is not None:
-            return self._found(run_id, file, entry)
-        if self.old is None or not self.old.started(run_id):
-            return None
-        problems: list[str] = []
-        ended = self.old.read(self.old.exit_record, run_id, problems)
-        held = self.old.lock_is_held(run_id)
-        start = self.old.read(self.old.start_record, run_id, problems)
-        if not held and ended is None and not problems:
-            # It may have been written between the first look and the test of the lock.
-            ended = self.old.read(self.old.exit_record, run_id, problems)
-        supervisor = self.old.supervisor(run_id, held=held)
-        if supervisor is None and start is not None:
-            supervisor = start.supervisor, start.supervisor_started
-        place = os.path.dirname(self.old.lock_path(run_id)) + "/"
-        return Found(supervisor, start, ended, held, "; ".join(problems), open_below=place)
+        return None if file is None or entry is None else self._found(run_id, file, entry)
 
     def _lookup(self, run_id: str, file: RecordFile | None) -> tuple[RecordFile | None, Entry | None]:
         """The record file of a run and the run's entry, after reading what is new."""
@@ -151,7 +128,7 @@ class Findings:
             entry.exit,
             held,
             file.problem,
-            open_below=file.path if last else "",
+            open_file=file.path if last else "",
         )
 
     def _scan(self) -> None:
@@ -184,7 +161,7 @@ class Findings:
         with self.lock:
             self._scanned = float("-inf")
             self._scan()
-            found = set() if self.old is None else set(self.old.run_ids())
+            found: set[str] = set()
             for file in self.records.files.values():
                 file.read()
                 found |= {run_id for run_id, entry in file.runs.items() if entry.exit is None}
@@ -203,13 +180,12 @@ class Findings:
                     file.forget(run_id)
         self.settle({})
 
-    def settle(self, live: Mapping[str, int | None]) -> None:
+    def settle(self, live: Mapping[str, int]) -> None:
         """Remove record files and stop requests that belong to no live run. ``live``: run -> its number."""
         with self.lock:
             runs_of: dict[int, set[str]] = {}
-            for run_id, assigned in live.items():
-                if assigned is not None:
-                    runs_of.setdefault(assigned, set()).add(run_id)
+            for run_id, number in live.items():
+                runs_of.setdefault(number, set()).add(run_id)
             for number, file in list(self.records.files.items()):
                 seat = self.supervisors.seats.get(number)
                 given = set() if seat is None else {seat.run, *(one for one, _ in seat.queue)}

@@ -62,7 +62,7 @@ class LocalRuntime(Runtime):
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
         self._told = os.fspath(told or self._findings.records.home)
-        self._records, self._old = self._findings.records, self._findings.old
+        self._records = self._findings.records
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
         self._running: dict[str, tuple[int, int]] = {}  # supervisors of running runs as first seen
@@ -132,10 +132,6 @@ class LocalRuntime(Runtime):
                         self._supervisors.drop(seat, run_id)
                     self._supervisors.free(seat)
 
-    def adopt(self, run_id: str) -> bool:
-        """Take over a run of an earlier version, which assigned no numbers; False if it was started."""
-        return self._old is None or self._old.claim(run_id)
-
     # ---- hearing ----
 
     def fileno(self) -> int:
@@ -192,7 +188,7 @@ class LocalRuntime(Runtime):
 
     def _stands_over(self, pid: int, found: Found) -> bool:
         """Whether a supervisor has the record of this run open, even if the file was removed."""
-        return bool(found.open_below) and processes.has_open(pid, found.open_below)
+        return bool(found.open_file) and processes.has_open(pid, found.open_file)
 
     def _below(self, supervisor: int, run_id: str) -> list[int]:
         """Pids of the run's processes below its supervisor, without schedulers in it and their runs."""
@@ -325,8 +321,6 @@ class LocalRuntime(Runtime):
             if entry is None or not entry.heard:
                 state = self.observe(run_id).state
                 assert state not in (RunState.STARTING, RunState.RUNNING), f"run {run_id} is {state}"
-                if self._old is not None:
-                    self._old.remove(run_id)
             self._of.pop(run_id, None)
             self._supervisors.refused.pop(run_id, None)
             self._running.pop(run_id, None)
@@ -342,7 +336,7 @@ class LocalRuntime(Runtime):
         """Runs that may have processes, whether the tables know them or not."""
         return self._findings.known_runs()
 
-    def settle(self, live: Mapping[str, int | None]) -> None:
+    def settle(self, live: Mapping[str, int]) -> None:
         """Remove records and stop requests that belong to no live run. ``live``: run -> its number."""
         self._findings.settle(live)
         for run_id in [one for one in self._stopping if one not in live]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = ".place"
-RECORDS, OLD_RECORDS = "records", "runs"
-_MOVED = (RECORDS, OLD_RECORDS, "exits", "stops")
+RECORDS = "records"
+_MOVED = (RECORDS, "stops")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -26,10 +26,10 @@ class Place:
     copied: bool
 
 
-def read(home: Path, folder: str = RECORDS) -> Place | None:
+def read(home: Path) -> Place | None:
     """The mark of a state directory; None if there is none, or if it cannot be read."""
     try:
-        fd = os.open(home / folder / MARK, _READ)
+        fd = os.open(home / RECORDS / MARK, _READ)
     except OSError:
         return None
     try:
@@ -54,9 +54,13 @@ def write(home: Path, name: str) -> None:
 
 
 def asides(home: Path) -> list[Path]:
-    """Paths that were moved aside: what blocked a record or a log, and the records of a copied directory."""
-    found = (*home.glob("exits/.aside-*"), *home.glob("logs/.*.aside-*"), *home.glob("copied-*"))
-    return sorted(found)
+    """Paths that were moved aside: what blocked a log, and the records of a copied directory."""
+    return sorted((*home.glob("logs/.*.aside-*"), *home.glob("copied-*")))
+
+
+def of_earlier_builds(home: Path) -> list[str]:
+    """The folders of records that builds before the first release left; nothing here reads or removes them."""
+    return [name for name in ("runs", "exits") if (home / name).is_dir()]
 
 
 def set_aside(home: Path) -> Path:
@@ -66,6 +70,6 @@ def set_aside(home: Path) -> Path:
     for name in _MOVED:
         with contextlib.suppress(FileNotFoundError):
             os.rename(home / name, aside / name)
-    for name in (RECORDS, "stops"):
+    for name in _MOVED:
         (home / name).mkdir(mode=0o700)
     return aside

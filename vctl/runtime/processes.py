@@ -239,10 +239,7 @@ def holder_of_lock(path: str) -> int | None:
 
 
 def has_open(pid: int, path: str) -> bool:
-    """Whether a process has a file open, even a removed one; ``path`` with a slash at its end: any below.
-
-    False for a process whose files this process may not see.
-    """
+    """Whether a process has a file open, even a removed one. False if this process may not see its files."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -252,7 +249,7 @@ def has_open(pid: int, path: str) -> bool:
             place = os.readlink(f"/proc/{pid}/fd/{number}")
         except OSError:
             continue  # closed meanwhile
-        if place in (path, f"{path} (deleted)") or (path.endswith("/") and place.startswith(path)):
+        if place in (path, f"{path} (deleted)"):
             return True
     return False
 

@@ -188,10 +188,6 @@ class Runtime(Protocol):
     def signal_run(self, run_id: str, signo: int, *, tree: bool = False) -> bool:
         """Send a signal to the main process, or to all of them; False if there is none."""
 
-    def adopt(self, run_id: str) -> bool:
-        """Take over a run of an earlier version, which assigned no numbers; False if it was started."""
-        return True
-
     def known_runs(self) -> list[str]:
         """Runs that may have processes, whether or not the tables have them."""
 
@@ -204,7 +200,7 @@ class Runtime(Protocol):
     def drop_ended(self) -> None:
         """Forget the ends of runs, because the tables are not those that the runs belong to."""
 
-    def settle(self, live: Mapping[str, int | None]) -> None:
+    def settle(self, live: Mapping[str, int]) -> None:
         """Remove records that belong to no live run. ``live``: run -> its number."""
 
     def restore(self) -> None:

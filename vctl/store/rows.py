@@ -234,6 +234,8 @@ def lease(row: Row) -> Lease:
 
 def run(row: Row) -> Run:
     """A row of ``runs``."""
+    if row["supervisor"] is None:
+        raise ValueError("it has no supervisor: a build before the first release wrote it")
     return Run(
         row["run_id"], row["job_id"], row["attempt"], row["rank"], row["cluster_id"], row["vnode_id"], row["node_id"],
         allocation(row), row["state"], row["pid"], row["pid_start"], row["boot_id"], row["task_id"], row["started_at"],

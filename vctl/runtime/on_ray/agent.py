@@ -159,7 +159,7 @@ class Agent:
             self._tidy()
 
     def _tidy(self) -> None:
-        numbers: dict[str, int | None] = {}
+        numbers: dict[str, int] = {}
         for run_id in self._claimed():
             with contextlib.suppress(FileNotFoundError, ValueError):
                 numbers[run_id] = int((self.claims / run_id).read_text())

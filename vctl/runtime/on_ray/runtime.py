@@ -369,7 +369,7 @@ class RayRuntime(Runtime):
         self.runs.clear()
         self.reserved.clear()
 
-    def settle(self, live: Mapping[str, int | None]) -> None:
+    def settle(self, live: Mapping[str, int]) -> None:
         """Forget the runs that are over and not in ``live``; the first call also begins to use the link."""
         for run_id in [one for one in self.known_runs() if one not in live]:
             if self.observe(run_id).state in (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED):
