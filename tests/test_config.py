@@ -42,7 +42,7 @@ def test_defaults(home):
     assert config.get("unit_resources") == {"GPU"}
     assert (config.get("kill_grace"), config.get("maintenance_interval")) == (3, 30)
     assert config.get("log_max_bytes") == 0
-    assert {config.origin(setting.name) for setting in SETTINGS} == {"default"}
+    assert {config.origins[setting.name] for setting in SETTINGS} == {"default"}
 
 
 def test_flag_over_environment_over_project_over_user_over_default(home):
@@ -50,7 +50,7 @@ def test_flag_over_environment_over_project_over_user_over_default(home):
     project_file(home, 'output = "jsonl"\ncluster = "p"\ncolor = "always"\n')
     config = at(home, {"output": "name", "cluster": None}, VCTL_OUTPUT="yaml", VCTL_CLUSTER="e")
     assert [
-        (config.get(n), config.origin(n)) for n in ("output", "cluster", "color", "kill_grace", "address")
+        (config.get(n), config.origins[n]) for n in ("output", "cluster", "color", "kill_grace", "address")
     ] == [
         ("name", "flag"),
         ("e", "environment VCTL_CLUSTER"),
@@ -77,7 +77,7 @@ def test_types(home):
     assert config.get("local_node") is True
     assert config.get("unit_resources") == {"GPU", "TPU"}
     assert config.get("cluster") == "kPrimaryClusterID"
-    assert config.origin("output") == "default"
+    assert config.origins["output"] == "default"
 
 
 @spec("2.instances")
@@ -89,11 +89,11 @@ def test_gpu_has_numbered_instances_whatever_else_the_settings_list(home):
 
 def test_no_color(home):
     assert at(home, NO_COLOR="1").get("color") == "never"
-    assert at(home, NO_COLOR="1").origin("color") == "environment NO_COLOR"
+    assert at(home, NO_COLOR="1").origins["color"] == "environment NO_COLOR"
     assert at(home, NO_COLOR="").get("color") == "auto"
     assert at(home, {"color": "always"}, NO_COLOR="1").get("color") == "always"
     assert at(home, TERM="dumb").get("color") == "never"
-    assert at(home, TERM="dumb").origin("color") == "environment TERM"
+    assert at(home, TERM="dumb").origins["color"] == "environment TERM"
     assert at(home, TERM="xterm").get("color") == "auto"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests import flat
+from tests.engine.states import effects_due
 from vctl.core import resources as rs
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
@@ -20,7 +21,6 @@ from vctl.daemon.clock import Clock
 from vctl.daemon.following import FollowedState
 from vctl.daemon.looking import MOST_AHEAD, Pace
 from vctl.daemon.scheduler import Scheduler
-from vctl.engine import effects
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode
 from vctl.engine.replay import Replayed
@@ -342,7 +342,7 @@ class World(Clock):
                 assert place_again(*where, dict(one.places)) == place(*where), job
         kept = {one.job_id: one for one in preemptions.nominations(self.store)}
         assert state.nominations == kept
-        due = effects.outstanding(state, self.now())
+        due = effects_due(state, self.now())
         done = [effect for all_of in self.scheduler.carrier.done.values() for effect in all_of]
         assert [one for one in due if one not in done] == []
         ending = {row[0] for row in self.store.rows("SELECT victim_id FROM preemptions")}

@@ -143,6 +143,7 @@ class Config:
 
     values: Mapping[str, object]
     origins: Mapping[str, str]
+    """Setting -> ``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``."""
     cwd: str
     env: Mapping[str, str]
 
@@ -154,10 +155,6 @@ class Config:
     def local_node(self) -> bool:
         """Whether this machine is registered as a node automatically; never with the setting ``ray``."""
         return bool(self.values["local_node"]) and not self.values["ray"]
-
-    def origin(self, name: str) -> str:
-        """The origin of a setting: ``flag``, ``environment VCTL_X``, ``file PATH`` or ``default``."""
-        return self.origins[name]
 
     def rows(self) -> Iterator[tuple[Setting, object, str]]:
         """Setting, value and origin of each, for ``config show``; the state directory is the one in use."""

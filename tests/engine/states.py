@@ -11,8 +11,10 @@ from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.resources import EMPTY
 from vctl.core.tasks import PENDING_ARGS, RUNNING, Task
 from vctl.engine import changes as ch
+from vctl.engine import effects
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change
+from vctl.engine.effects import Effect
 from vctl.engine.rules.starts import Supply
 from vctl.engine.state import SchedulerState
 
@@ -27,6 +29,12 @@ def state_of(nodes: str = "4c, 4c") -> SchedulerState:
     ledger = g.ledger(nodes)
     ledger.put_cluster(Cluster(PRIMARY, None, "primary", ClusterSpec(flexible=False)))
     return SchedulerState(ledger, {}, 0)
+
+
+def effects_due(state: SchedulerState, uptime: int) -> list[Effect]:
+    """All that is due outside, carried out already or not; ``uptime`` in ns since the machine started."""
+    of_runs = [effect for run in state.runs.values() for effect in effects.of_run(state, run)]
+    return [*of_runs, *effects.warnings(state, uptime), *effects.notices(state)]
 
 
 def pending(job_id: int = 1, *, parent: str = PRIMARY, **fields: Any) -> PendingJob:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.engine.states import NOTHING, PROCESS, STARTED, add_task, run_job, state_of, yielded
+from tests.engine.states import NOTHING, PROCESS, STARTED, add_task, effects_due, run_job, state_of, yielded
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import Preemption
@@ -123,9 +123,9 @@ def test_another_limit_counts_from_now_on(limit_s: float | None) -> None:
 def test_a_process_is_to_be_launched_until_it_is_seen() -> None:
     state = state_of()
     run_job(state, seen=False)
-    assert effects.outstanding(state, 0) == [Launch("j1.0")]
+    assert effects_due(state, 0) == [Launch("j1.0")]
     apply(state, ch.RunSeen("j1.0", PROCESS))
-    assert effects.outstanding(state, 0) == []
+    assert effects_due(state, 0) == []
 
 
 def told(*, warns: bool, **moves: bool) -> Preemption:
@@ -158,7 +158,7 @@ def test_what_a_process_gets_before_it_is_killed(changes: Sequence[Change], expe
     run_job(state, grace_s=2.0)
     for change in changes:
         apply(state, change)
-    assert [one for one in effects.outstanding(state, 0) if isinstance(one, Stop)] == [expected]
+    assert [one for one in effects_due(state, 0) if isinstance(one, Stop)] == [expected]
 
 
 @pytest.mark.parametrize(("reason", "grace_s"), [("Cancelled", 0.5), ("Preempted", 3.0)])
@@ -169,7 +169,7 @@ def test_what_a_task_gets_before_it_is_killed(reason: str, grace_s: float) -> No
     if reason == "Cancelled":
         apply(state, ch.TaskStopAsked(3, "task-1", 1, OWN, grace_s))
     apply(state, ch.RunStopping("t1", reason))
-    assert effects.outstanding(state, 0) == [Stop("t1", grace_s), Launch("t1")]
+    assert effects_due(state, 0) == [Stop("t1", grace_s), Launch("t1")]
 
 
 def test_only_what_is_new_is_done_and_all_of_it_by_a_scheduler_that_knows_of_nothing() -> None:
@@ -187,7 +187,7 @@ def test_only_what_is_new_is_done_and_all_of_it_by_a_scheduler_that_knows_of_not
     assert effects.news(state, done) == []
     state.changed.runs = dict.fromkeys(state.runs)
     due: list[Effect] = [Stop("j1.0", 0.5), Launch("j1.0")]
-    assert effects.news(state, {}) == effects.outstanding(state, 0) == due
+    assert effects.news(state, {}) == effects_due(state, 0) == due
 
 
 def test_a_job_is_warned_of_each_end_until_that_is_recorded() -> None:
@@ -196,15 +196,15 @@ def test_a_job_is_warned_of_each_end_until_that_is_recorded() -> None:
     end = BEGAN + 10 * SECOND
     at = end - 4 * SECOND
     warn = Warn("j1.0", SIGNAL, end)
-    assert (state.timers.next_ns, effects.outstanding(state, at - 1)) == (at, [])
-    assert effects.outstanding(state, at) == effects.outstanding(state, end - 1) == [warn]
+    assert (state.timers.next_ns, effects_due(state, at - 1)) == (at, [])
+    assert effects_due(state, at) == effects_due(state, end - 1) == [warn]
     stimuli: list[Stimulus] = [JobWarned("j1.0", end), JobWarned("gone", end)]
     assert yielded(state, stops.warned(state, stimuli, at)) == [
         ch.RunWarned("j1.0", end, 1, "j1", OWN, "USR1", 4.0)
     ]
-    assert effects.outstanding(state, end - 1) == []
+    assert effects_due(state, end - 1) == []
     apply(state, edited(20.0))
-    assert effects.outstanding(state, end + 6 * SECOND) == [Warn("j1.0", SIGNAL, end + 10 * SECOND)]
+    assert effects_due(state, end + 6 * SECOND) == [Warn("j1.0", SIGNAL, end + 10 * SECOND)]
 
 
 # ---- jobs that end for others ----
@@ -216,7 +216,7 @@ def test_a_job_that_ends_for_another_is_told_and_ends_at_once_unless_it_heard_th
     run_job(state, members=2)
     one = told(warns=True)
     apply(state, ch.JobPreempting(one, OWN, ""))
-    assert effects.outstanding(state, 0) == [Notify(one)]
+    assert effects_due(state, 0) == [Notify(one)]
     ends = [*stopping("j1.0", "j1.1", reason="Preempted"), ch.PreemptionMoved(1, "end")]
     found = yielded(state, preemption.notified(state, [JobNotified(one, heard)]))
     assert found == ([ch.PreemptionMoved(1, "tell")] if heard else ends)

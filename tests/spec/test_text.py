@@ -11,7 +11,7 @@ from vctl.errors import BadSpec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.source import parse_text
 from vctl.spec.task_request import TaskRequest
-from vctl.spec.text import check_document, check_line, check_number, shown, stored_path
+from vctl.spec.text import check_document, check_line, shown, stored_path
 
 pytestmark = spec("17.private")
 
@@ -62,13 +62,6 @@ def test_a_line_has_no_control_characters() -> None:
     for text in ("a\nb", "\x1b[31m", "\x9b31m", "a\u202eb"):
         with pytest.raises(BadSpec, match="cannot be printed"):
             check_line(text, "reason")
-
-
-def test_numbers_that_cannot_be_stored() -> None:
-    check_number(2**63 - 1, "--limit")
-    for number in (2**63, -(2**63) - 1, float("nan"), float("inf")):
-        with pytest.raises(BadSpec, match="out of range"):
-            check_number(number, "--limit")
 
 
 def test_what_is_stored_and_shown_of_bytes() -> None:

@@ -57,12 +57,6 @@ Done = dict[str, tuple[Effect, ...]]
 """Run -> the effects that were carried out for it."""
 
 
-def outstanding(state: SchedulerState, uptime: int) -> list[Effect]:
-    """All effects that are due; ``uptime`` in ns since the machine started."""
-    of_runs = [effect for run in state.runs.values() for effect in of_run(state, run)]
-    return [*of_runs, *warnings(state, uptime), *notices(state)]
-
-
 def news(state: SchedulerState, done: Done) -> list[Effect]:
     """The due effects for changed runs that are not in ``done``; from now on they count as carried out."""
     changed, state.changed.runs = state.changed.runs, {}
@@ -102,7 +96,10 @@ def _stop(state: SchedulerState, run: Run) -> Stop:
 
 
 def warnings(state: SchedulerState, uptime: int) -> Iterator[Warn]:
-    """The warnings for jobs whose time is nearly over and that were not warned of this end."""
+    """The warnings for jobs whose time is nearly over and that were not warned of this end.
+
+    ``uptime`` in ns since the machine started.
+    """
     for one in state.timers.due(state, uptime):
         if one.signal is not None:
             yield Warn(one.run.run_id, one.signal, one.ends_ns)

@@ -50,10 +50,6 @@ class Lifecycle:
         """The moves that are possible in a phase."""
         return [move for move, (sources, _) in self.moves.items() if phase in sources]
 
-    def allows(self, move: str, phase: str) -> bool:
-        """Whether a move is possible in a phase."""
-        return move in self.moves and phase in self.moves[move][0]
-
     def phases(self) -> list[str]:
         """All phases, in the order in which the moves name them."""
         return list(

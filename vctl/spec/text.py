@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 from vctl.spec.fields import child, refuse, show
-
-if TYPE_CHECKING:
-    from decimal import Decimal
 
 KERNEL_FIELDS = frozenset({"entrypoint", "env", "environment", "cwd"})
 """Fields of requests whose text goes to the kernel."""
@@ -77,12 +73,6 @@ def check_document(value: object, path: str = "", kernel: Collection[str] = ()) 
                     stack.append((inner, below, to_kernel or (here == path and name in kernel)))
             case list() | tuple():
                 stack += [(inner, f"{here}[{number}]", to_kernel) for number, inner in enumerate(value)]
-
-
-def check_number(value: float | Decimal, path: str) -> None:
-    """Check that a number can be stored."""
-    if not LEAST <= value <= MOST:  # NaN fails, too
-        raise refuse(path, f"{show(value)} is out of range", "write a smaller number")
 
 
 def stored_path(path: str) -> str | bytes:

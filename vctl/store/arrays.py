@@ -47,11 +47,6 @@ def matching(store: Store, where: str, values: Iterable[object]) -> list[Row]:
     )
 
 
-def all_rows(store: Store) -> list[Row]:
-    """Every array, newest first."""
-    return store.rows("SELECT * FROM arrays ORDER BY first_job_id DESC")
-
-
 def members(store: Store, array: Row) -> list[Row]:
     """The jobs of an array that are still known, by index."""
     return store.rows("SELECT * FROM jobs WHERE job_id BETWEEN ? AND ? ORDER BY job_id", *_span(array))

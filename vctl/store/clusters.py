@@ -157,13 +157,6 @@ def schedulable_slots(store: Store, cluster_id: str) -> list[Row]:
     )
 
 
-def ids_like(store: Store, prefix: str) -> list[str]:
-    """Cluster ids that start with a prefix."""
-    return store.column(
-        "SELECT cluster_id FROM clusters WHERE substr(cluster_id, 1, ?) = ?", len(prefix), prefix
-    )
-
-
 def node_ids_of(store: Store, cluster_id: str) -> list[str]:
     """Physical nodes on which a cluster has something."""
     return store.column("SELECT DISTINCT node_id FROM vnodes WHERE cluster_id = ? ORDER BY 1", cluster_id)

@@ -21,11 +21,6 @@ def newest_at(store: Store) -> int | None:
     return found
 
 
-def after(store: Store, seq: int, limit: int = -1) -> list[Row]:
-    """Events after a number, oldest first."""
-    return store.rows("SELECT * FROM events WHERE seq > ? AND kind <> '' ORDER BY seq LIMIT ?", seq, limit)
-
-
 def journal(store: Store, seq: int) -> list[Row]:
     """The entries of the journal after a number, those without an event included, oldest first."""
     return store.rows("SELECT * FROM events WHERE seq > ? ORDER BY seq", seq)
