@@ -358,10 +358,3 @@ def test_few_directories_are_kept_that_nobody_needs(tmp_path: Path, monkeypatch:
         objects.let_go(tmp_path, job_id, 1, "n")
     objects.tidy(tmp_path)
     assert sorted(os.listdir(tmp_path / "objects")) == ["3.1.n", "4.1.n"]
-
-
-def test_directories_that_the_version_before_kept_are_used(tmp_path: Path) -> None:
-    (tmp_path / "objects").mkdir(mode=0o700)
-    (tmp_path / "objects" / ".spare-1.1.n").mkdir(mode=0o700)
-    objects.make(objects.place_of(tmp_path, 2, 1, "n"))
-    assert os.listdir(tmp_path / "objects") == ["2.1.n"]

@@ -99,11 +99,9 @@ def _beginning(fd: int) -> int:
 
 
 def forget_log(home: Path, name: str) -> None:
-    """Remove a log, and its rotated part from an earlier version of vctl. The caller holds the write lock."""
-    path = log_path(os.fspath(home), name)
-    for one in (path, f"{path}.1"):
-        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            os.unlink(one)
+    """Remove a log. The caller holds the write lock."""
+    with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        os.unlink(log_path(os.fspath(home), name))
 
 
 def write_out(data: bytes) -> None:

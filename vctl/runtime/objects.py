@@ -94,11 +94,7 @@ def _known_below(above: str) -> _Known:
     if (found := _known.get(above)) is None:
         found = _known[above] = _Known()
         with contextlib.suppress(OSError):
-            for name in os.listdir(above):
-                if name.startswith(".spare-"):  # the name of spares in an earlier version
-                    found.spares[f"{above}/{name}"] = None
-                else:
-                    found.made.add(f"{above}/{name}")
+            found.made.update(f"{above}/{name}" for name in os.listdir(above))
     return found
 
 
