@@ -77,7 +77,6 @@ SAMPLES: list[ch.Change] = [
     ch.RowSetAside(9, "usage", ("c", "c##j", "me", "CPU"), "ValueError: ü"),
     ch.RunStripped("1.1.0.aa"),
     ch.ClusterRepaired("c"),
-    ch.RunAssigned("1.1.0.x", 7),
     ch.RunAssignedAhead("2.1.0.x", 2, "1.1.0.x", 7, 11),
     ch.RunTakenBack("2.1.0.x", 2),
     ch.RunSeen("1.1.0.aa", ch.Process(7, 8, "boot", 9)),

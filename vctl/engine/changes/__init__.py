@@ -52,7 +52,6 @@ from vctl.engine.changes.preemptions import (
 from vctl.engine.changes.repair import ClusterRepaired, RowSetAside, RunStripped
 from vctl.engine.changes.runs import (
     Process,
-    RunAssigned,
     RunAssignedAhead,
     RunEnded,
     RunSeen,

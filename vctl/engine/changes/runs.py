@@ -24,20 +24,6 @@ class Process:
 
 
 @change
-class RunAssigned(Change):
-    """A supervisor is assigned to a run that a version without supervisors' numbers has stored."""
-
-    run_id: str
-    supervisor: int
-
-    public_event = internal("run", "run_id")
-
-    def apply(self, state: SchedulerState) -> None:
-        if (run := state.runs.get(self.run_id)) is not None:
-            state.runs[self.run_id] = replace(run, supervisor=self.supervisor)
-
-
-@change
 class RunSeen(Change):
     """The process of a run was seen; or (None) the run may have been started, and is not started again."""
 

@@ -19,7 +19,6 @@ from vctl.engine.changes import (
     JobEnded,
     JobStarted,
     MembersAdmitted,
-    RunAssigned,
     RunAssignedAhead,
     RunEnded,
     RunSeen,
@@ -46,7 +45,7 @@ _MOST_TOGETHER, _LEAST = 64, 2
 _MOST_ALONE = 4
 """Where more runs are live, no place goes over to another cluster ahead: a search for one of many ends pays little."""
 _EXPECTED = (
-    JobStarted, JobEnded, RunAssigned, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
+    JobStarted, JobEnded, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
 )  # fmt: skip
 """The changes of runs that end and follow each other. After any other change another job may be the next."""
 
@@ -119,7 +118,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
             if firsts and not _precedes(job, firsts):
                 continue
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
-            yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor or 0, supply.revision())
+            yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor, supply.revision())
             last[head] = run, run_id, job, depth
             if firsts and queue.jobs:
                 firsts[job.parent_id] = _first_of(state.ledger, queue)
@@ -129,7 +128,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
     if most and alone is not None and not state.ahead.runs and len(state.runs) <= _MOST_ALONE:
         if (job := _heir(state, queues, alone, now)) is not None:
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
-            yield RunAssignedAhead(run_id, job.job_id, alone.run_id, alone.supervisor or 0, supply.revision())
+            yield RunAssignedAhead(run_id, job.job_id, alone.run_id, alone.supervisor, supply.revision())
 
 
 def _moves(state: SchedulerState, run_id: str) -> bool:
@@ -244,7 +243,7 @@ def _heads(queue: Queue) -> list[OrderKey]:
 def _leads(state: SchedulerState, run: Run) -> bool:
     """Whether the end of a run certainly ends its job, and frees at once everything that the job has."""
     job = state.running.jobs.get(run.job_id)
-    if job is None or run.task_id is not None or run.stop_reason is not None or run.supervisor is None:
+    if job is None or run.task_id is not None or run.stop_reason is not None:
         return False
     if job.per_node or job.stop_requested_at is not None or job.outcome is not None:
         return False

@@ -43,12 +43,6 @@ def ended_run_row(run: Run, at: int, end: ch.RunEnded) -> tuple[object, ...]:
     return *run_row(run, at, jb.ENDED), end.exit_code, end.message, end.at, *process
 
 
-@writes(ch.RunAssigned)
-def _runs_assigned(db: sqlite3.Connection, assigned: Sequence[ch.RunAssigned]) -> None:
-    columns = [(one.supervisor, one.run_id) for one in assigned]
-    db.executemany("UPDATE runs SET supervisor = ? WHERE run_id = ? AND supervisor IS NULL", columns)
-
-
 @writes(ch.RunSeen)
 def _runs_seen(db: sqlite3.Connection, seen: Sequence[ch.RunSeen]) -> None:
     for is_news, alike in groupby(seen, lambda one: one.process is not None):
