@@ -42,7 +42,8 @@ pytestmark = spec("9.return", "9.lending")
 
 def state_of(ledger: Ledger, leases: Iterable[Lease]) -> SchedulerState:
     state = SchedulerState(ledger, {}, 0)
-    state.leases.update({lease.lease_id: lease for lease in leases})
+    for lease in leases:
+        ledger.put_lease(lease)
     return state
 
 
@@ -93,8 +94,8 @@ def test_what_lies_in_a_lease_that_was_called_in_is_called_in_too() -> None:
         trees.lease(ledger, "other/0: 1c", number=3),
     ]
     assert called_in(state_of(ledger, leases)) == {1, 2}
-    ledger.leases.clear()
-    assert called_in(state_of(ledger, leases[1:])) == set()
+    ledger.put_lease(replace(leases[0], amounts={}))
+    assert called_in(state_of(ledger, [])) == set()
 
 
 def waiting(state: SchedulerState, cluster_id: str) -> None:
@@ -117,7 +118,7 @@ def test_a_lease_is_due_when_it_was_idle_long_enough_and_is_cool_again() -> None
     terms = LeaseTerms(idle_s=10, cooldown_s=2)
     assert waits(state, {1: 4.0}, terms, 20 * S) == [(old, 6.0)]
     assert waits(state, {1: 99.0}, terms, 2 * S) == [(old, 1.0)]  # it was borrowed a second ago
-    state.leases[1] = over = replace(old, expires_at=2 * S)
+    ledger.put_lease(over := replace(old, expires_at=2 * S))
     assert waits(state, {}, terms, 2 * S) == [(over, 0.0)]
     assert waits(state, {}, terms, S) == [(over, 1.0)]  # it is over before it has been idle for long
     piece = ("a/0", Allocation({"CPU": 1}))
@@ -173,7 +174,7 @@ def test_who_uses_a_lease_that_is_called_in_is_told_and_ended_after_its_grace_un
     ends = [RunStopping(run.run_id, "Preempted")]
     assert follows(state, revoked(state, memo, Now(90 * S, 15 * S))) == ends
     assert follows(state, revoked(state, memo, Now(90 * S, 16 * S))) == []
-    del state.leases[lease.lease_id]
+    ledger.put_lease(replace(lease, amounts={}))
     assert (list(revoked(state, memo, Now(90 * S, 17 * S))), memo.notified) == ([], {})
 
 

@@ -65,14 +65,12 @@ def has_loosened(ledger: Ledger, top_id: str, grown: Collection[str]) -> bool:
     """
     if not any(one == top_id or is_below(ledger, one, top_id) for one in grown):
         return False
-    holders = {lease.borrower_id for lease in ledger.leases.values()} | ledger.lenders
-    return any(is_below(ledger, one, top_id) for one in holders)
+    return any(is_below(ledger, one, top_id) for one in (*ledger.borrowers, *ledger.lenders))
 
 
 def is_loose(ledger: Ledger) -> bool:
     """Whether anything is borrowed and idle, or may be lent."""
-    borrowers = {lease.borrower_id for lease in ledger.leases.values()}
-    return any(one in ledger.clusters and _has_idle(ledger, one) for one in borrowers) or any(
+    return any(one in ledger.clusters and _has_idle(ledger, one) for one in ledger.borrowers) or any(
         lendable(ledger, ledger.clusters[one]) for one in ledger.lenders
     )
 
@@ -80,7 +78,7 @@ def is_loose(ledger: Ledger) -> bool:
 def idle_amounts(ledger: Ledger, top_id: str) -> dict[str, int]:
     """At most what can be brought together below a cluster: what borrowers and lenders have free."""
     found: dict[str, int] = {}
-    for cluster_id in {lease.borrower_id for lease in ledger.leases.values()} | ledger.lenders:
+    for cluster_id in {*ledger.borrowers, *ledger.lenders}:
         if is_below(ledger, cluster_id, top_id):
             for part in flexible_parts(ledger, cluster_id):
                 for name, amount in ledger.capacities[part.vnode_id].free.items():
@@ -140,13 +138,10 @@ def _carried_out(ledger: Ledger, lease: Lease, step: Grow) -> Move:
 
 def _by_borrower(ledger: Ledger, top_id: str, keep: Collection[str]) -> Iterator[list[Lease]]:
     """The leases of each cluster with an idle part, innermost cluster first, each cluster's newest first."""
-    of: dict[str, list[Lease]] = {}
-    for lease in ledger.leases.values():
-        if lease.borrower_id not in keep:
-            of.setdefault(lease.borrower_id, []).append(lease)
-    for borrower_id in _innermost_first(ledger, of, top_id):
+    borrowers = [one for one in ledger.borrowers if one not in keep]
+    for borrower_id in _innermost_first(ledger, borrowers, top_id):
         if _has_idle(ledger, borrower_id):
-            yield newest_first(of[borrower_id])
+            yield newest_first(ledger.borrowed(borrower_id))
 
 
 def _innermost_first(ledger: Ledger, cluster_ids: Collection[str], top_id: str) -> list[str]:

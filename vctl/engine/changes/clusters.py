@@ -145,11 +145,11 @@ class ClusterRemoved(Change):
 
     def apply(self, state: SchedulerState) -> None:
         """Remove the cluster with its leases."""
-        for lease_id in self.returned:
-            state.leases.pop(lease_id, None)
-        for lease_id in self.lent:
-            if (lease := state.leases.get(lease_id)) is not None and self.lender_id is not None:
-                state.leases[lease_id] = replace(lease, lender_id=self.lender_id)
+        for lease in [state.leases[one] for one in self.returned if one in state.leases]:
+            state.ledger.put_lease(replace(lease, amounts={}))
+        for lease in [state.leases[one] for one in self.lent if one in state.leases]:
+            if self.lender_id is not None:
+                state.ledger.put_lease(replace(lease, lender_id=self.lender_id))
         state.tasks.forget_cluster(self.cluster_id)
         if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
             state.ledger.remove_cluster(self.cluster_id)
