@@ -197,10 +197,12 @@ class Ledger:
             self.subclusters.setdefault(cluster.parent_id, {})[cluster.cluster_id] = None
 
     def remove_cluster(self, cluster_id: str) -> None:
-        """Remove a cluster with its virtual nodes; its children and processes must be gone."""
+        """Remove a cluster with its virtual nodes and what it borrowed; its children and processes must be gone."""
         assert not self.subclusters.get(cluster_id), cluster_id
         self._refile([self._release(vnode_id) for vnode_id in list(self.members[cluster_id])])
         cluster = self.clusters.pop(cluster_id)
+        for lease in list(self.borrowed(cluster_id)):
+            self.put_lease(replace(lease, amounts={}))
         self.removing.discard(cluster_id)
         self.lenders.discard(cluster_id)
         self.demand.put(cluster_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from vctl.core.jobs import STOPPED_BY_USER, PendingJob, Preemption, Run, RunningJob
