@@ -181,13 +181,13 @@ def test_a_loan_out_of_two_clusters_is_called_in_once_for_the_work_of_the_outer_
         "8c", "a < primary [4c] lend=4c: n1~3c", "inner < a [2c] lend=1c: n1~1c", "b < primary []: n1~4c"
     )
     state = state_of(ledger, [trees.lease(ledger, "b/0: 1c", lender="inner")])
-    waiting(state, "a")
+    waiting(state, "a", 4)
     memo = Memo()
-    (called,) = follows(state, revoked(state, memo, Now(10 * S, S)))
+    (called,) = follows(state, calls(state, memo, Now(10 * S, S)))
     assert isinstance(called, LeaseCalled)
-    assert follows(state, revoked(state, memo, Now(11 * S, 2 * S))) == []
+    assert follows(state, calls(state, memo, Now(11 * S, 2 * S))) == []
     state.dequeue(9)
-    (spared,) = follows(state, revoked(state, memo, Now(12 * S, 3 * S)))
+    (spared,) = follows(state, calls(state, memo, Now(12 * S, 3 * S)))
     assert isinstance(spared, LeaseSpared)
 
 
@@ -332,23 +332,6 @@ def test_where_there_is_enough_but_not_in_one_place_as_much_as_the_work_needs_is
     assert to_call(state, S) == [(account, {"CPU": 40000})]
     follows(state, calls(state, Memo(), Now(10 * S, S)))
     assert to_call(state, S) == []
-
-
-def test_a_lease_that_a_cluster_around_the_lender_wants_back_is_not_spared_and_called_in_turn() -> None:
-    """Its own lender does not want it, so it was spared in each round and called again."""
-    ledger = trees.tree(
-        "8c",
-        "t < primary [8c] lend=8c: n1~",
-        "u < t [8c] lend=8c",
-        "x < primary []: n1~8c",
-    )
-    trees.use(ledger, "x/0: 8c")
-    state = state_of(ledger, [trees.lease(ledger, "x/0: 8c", lender="u")])
-    waiting(state, "t", 8)
-    memo = Memo()
-    (called,) = follows(state, calls(state, memo, Now(10 * S, S)))
-    assert isinstance(called, LeaseCalled)
-    assert follows(state, calls(state, memo, Now(11 * S, 2 * S))) == []
 
 
 def used(ledger: Ledger, *runs: tuple[int, int, str, int], tasks: Iterable[Run] = ()) -> SchedulerState:

@@ -49,18 +49,20 @@ def settle(ledger: Ledger, cluster_id: str, own: Amounts) -> Settled:
     cluster = ledger.clusters[cluster_id]
     has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, cluster_id))
     over = beyond(has, rs.maximum(cluster.spec.flexible_min, own))
-    gang: Amounts = rs.total(vnode.allocation.amounts for vnode in ledger.slots(cluster_id))
+    gang = rs.total(vnode.allocation.amounts for vnode in ledger.slots(cluster_id))
     cut: list[tuple[Lease, Mapping[str, int]]] = []
-    for lease in sorted(ledger.borrowed(cluster_id), key=lambda lease: (lease.since, lease.lease_id)):
-        if is_of_gang(ledger, lease):
-            left = least_of(lease.amounts, gang)
-            gang = beyond(gang, left)
-        else:
-            left = least_of(lease.amounts, over)
-            over = beyond(over, left)
+    for lease in kept_first(ledger, ledger.borrowed(cluster_id)):
+        is_gang = is_of_gang(ledger, lease)
+        left = least_of(lease.amounts, gang if is_gang else over)
+        over, gang = over if is_gang else beyond(over, left), beyond(gang, left)
         if left != dict(lease.amounts):
             cut.append((lease, left))
     return Settled(tuple(cut), over)
+
+
+def kept_first(ledger: Ledger, leases: Iterable[Lease]) -> list[Lease]:
+    """Leases in the order in which they are kept where there is less: older ones first, loans to gangs last."""
+    return sorted(leases, key=lambda lease: (is_of_gang(ledger, lease), lease.since, lease.lease_id))
 
 
 def beyond(amounts: Amounts, less: Amounts) -> dict[str, int]:

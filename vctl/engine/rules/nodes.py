@@ -31,7 +31,7 @@ from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import NodeSilent, Stimulus
 from vctl.scheduler.feasibility import is_overdrawn
-from vctl.scheduler.leasing import beyond, empty_parts, least_of, settle
+from vctl.scheduler.leasing import beyond, empty_parts, kept_first, least_of, settle
 from vctl.scheduler.lending import loans
 from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, move, stamp_of, units
 
@@ -110,9 +110,7 @@ def _lent(state: SchedulerState) -> dict[str, Amounts]:
     ledger = state.ledger
     there: dict[str, Amounts] = {}
     alive: dict[int, Amounts] = {}
-    for lease in sorted(
-        state.leases.values(), key=lambda one: (one.since, one.lease_id)
-    ):  # as ``settle`` keeps them
+    for lease in kept_first(ledger, state.leases.values()):
         borrower_id = lease.borrower_id
         if borrower_id not in there:
             there[borrower_id] = _borrowed_alive(ledger, borrower_id)
