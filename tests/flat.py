@@ -90,13 +90,8 @@ class Heap:
         What its children are guaranteed it has not borrowed for others.
         """
         ledger, cluster = self.ledger, self.ledger.clusters[cluster_id]
-        parts = {part.vnode_id for part in flexible_parts(ledger, cluster_id)}
-        has = rs.total(ledger.vnodes[one].allocation.amounts for one in parts)
-        found = rs.total(
-            one.amounts
-            for one in ledger.leases.values()
-            if one.borrower_id == cluster_id and one.vnode_id in parts
-        )
+        has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, cluster_id))
+        found = rs.total(one.amounts for one in ledger.borrowed(cluster_id))
         inside = (ledger.clusters[one] for one in ledger.subclusters.get(cluster_id, ()))
         children = [child for child in inside if child.kind == LOGICAL]
         fixed = [

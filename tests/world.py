@@ -667,10 +667,7 @@ def astray(ledger: Ledger, leases: Sequence[Lease], entries: Mapping[str, Mappin
     for cluster in ledger.clusters.values():
         parts = [v for v in ledger.slots(cluster.cluster_id) if v.kind == "flexible"]
         has = rs.total(part.allocation.amounts for part in parts)
-        own_parts = {
-            part.vnode_id for part in parts
-        }  # a gang that was lent to has leases on its fixed ones, too
-        leased = rs.total(lease.amounts for lease in leases if lease.vnode_id in own_parts)
+        leased = rs.total(lease.amounts for lease in leases if lease.borrower_id == cluster.cluster_id)
         for name in {*has, *leased}:
             over = max(0, has.get(name, 0) - cluster.spec.flexible_min.get(name, 0))
             own = entries.get(cluster.cluster_id, {}).get(name, 0)

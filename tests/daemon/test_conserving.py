@@ -68,7 +68,7 @@ def test_a_sibling_starts_when_the_other_one_has_ended(idle: Life) -> None:
     assert state(idle, "second") == "PENDING"
     end(idle, "first")
     idle.until(lambda: state(idle, "second") == "RUNNING")
-    assert loans(idle) == [("b", "kPrimaryClusterID", 8.0), ("b", "kPrimaryClusterID", 8.0)]
+    assert loans(idle) == [("b", "kPrimaryClusterID", 16.0)]
 
 
 def test_what_nobody_needs_stays_where_it_is(idle: Life) -> None:
@@ -79,7 +79,7 @@ def test_what_nobody_needs_stays_where_it_is(idle: Life) -> None:
     run(idle, "first", "a", 8, nodes=2)
     end(idle, "first")
     idle.until(lambda: state(idle, "first") == "STOPPED")
-    assert len(loans(idle)) == 2
+    assert loans(idle) == [("a", "kPrimaryClusterID", 16.0)]
     run(idle, "second", "b", 8)
     assert loans(idle) == [("a", "kPrimaryClusterID", 8.0), ("b", "kPrimaryClusterID", 8.0)]
     run(idle, "third", "a", 8)  # in its own place: nothing moves
@@ -176,7 +176,7 @@ def test_a_change_of_a_cluster_takes_what_others_borrowed_and_do_not_use(idle: L
     run(idle, "first", "a", 8, nodes=2)
     end(idle, "first")
     idle.until(lambda: state(idle, "first") == "STOPPED")
-    assert loans(idle) == [("a", "kPrimaryClusterID", 8.0), ("a", "kPrimaryClusterID", 8.0)]
+    assert loans(idle) == [("a", "kPrimaryClusterID", 16.0)]
     if change == "slices":
         cluster(idle, "c", least=4)
     elif change == "whole nodes":
@@ -230,3 +230,28 @@ def test_a_minimum_goes_out_of_a_team_that_has_borrowed_what_the_lender_then_giv
 
 def held_by(life: Life, name: str) -> float:
     return float(clusters.get_cluster(life.store, name)["total_resources"].get("CPU", 0))
+
+
+@pytest.mark.parametrize(
+    "least", [0, 1, 3, 5], ids=["lower", "a little lower", "higher", "as high as it has"]
+)
+def test_a_change_of_the_minimum_changes_the_one_account_with_the_parent(idle: Life, least: int) -> None:
+    idle.node("n1", "8c", cpus=8)
+    cluster(idle, "a", 2)
+    run(idle, "first", "a", 4)
+    run(idle, "second", "a", 1)
+    assert loans(idle) == [("a", "kPrimaryClusterID", 3.0)]
+    wanted = parse_cluster_spec({"flexible_resource_min": {"CPU": least} if least else {}}, logical=True)
+    clusters.update(idle.store, "a", spec=wanted)
+    assert loans(idle) == ([("a", "kPrimaryClusterID", 5.0 - least)] if least < 5 else [])
+    assert prove(idle.store) == []
+
+
+def test_the_proof_adds_up_what_a_cluster_has_borrowed(idle: Life) -> None:
+    idle.nodes(2, "8c", cpus=8)
+    cluster(idle, "a", 2)
+    run(idle, "first", "a", 8, nodes=2)
+    assert (loans(idle), prove(idle.store)) == ([("a", "kPrimaryClusterID", 14.0)], [])
+    idle.store.db.execute("""UPDATE leases SET amounts = '{"CPU":130000}'""")
+    assert prove(idle.store) == ["cluster a: it has 14 CPU above its minimum, and 13 borrowed"]
+    idle.store.db.execute("""UPDATE leases SET amounts = '{"CPU":140000}'""")

@@ -144,7 +144,7 @@ def test_the_elastic_walk_through(life: Life) -> None:
     assert elastic.node(added) == (2, 1)
     assert elastic.cluster(job) == (3, 0)
     assert [vnode["node_id"] for vnode in clusters_vnodes(life, job)] == ["n0", added]
-    assert elastic.leases() == [(job, "kPrimaryClusterID", 1), (job, "kPrimaryClusterID", 1)]
+    assert elastic.leases() == [(job, "kPrimaryClusterID", 2)]
 
     life.end("walk")
     assert [elastic.state(task) for task in (first, second, third)] == ["FAILED"] * 3

@@ -15,7 +15,6 @@ from vctl.core.leases import CALLED
 from vctl.core.values import replace
 from vctl.daemon import turn as turn_module
 from vctl.daemon.following import FollowedState
-from vctl.engine.changes import LeaseReturned
 from vctl.engine.rules.revocation import to_call
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.turn import follows
@@ -77,7 +76,7 @@ def test_an_unused_minimum_is_lent_up_to_the_limit_and_no_further(shared: Life) 
     shared.until(lambda: task_state(shared, waiting)[1] == "InsufficientResources")
     assert [task_state(shared, task)[0] for task in running] == ["RUNNING"] * 3
     assert task_state(shared, waiting)[0] == "PENDING_NODE_ASSIGNMENT"
-    assert loans(shared) == [("b", "a", 2.0), ("b", "a", 2.0)]
+    assert loans(shared) == [("b", "a", 4.0)]
     assert (total(shared, "a"), total(shared, "b")) == (2.0, 6.0)
 
 
@@ -95,7 +94,7 @@ def test_the_newest_loan_is_called_back_and_the_borrower_keeps_its_minimum(share
     tasks_ = [start_task(shared, "train", 2), start_task(shared, "train", 1), start_task(shared, "train", 1)]
     for task in tasks_:
         shared.until(lambda task=task: task_state(shared, task)[0] == "RUNNING")
-    assert loans(shared) == [("b", "a", 1.0), ("b", "a", 1.0)]
+    assert loans(shared) == [("b", "a", 2.0)]
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 5}})
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
     assert task_state(shared, tasks_[2]) == ("FAILED", "Preempted")
@@ -110,11 +109,66 @@ def test_a_job_that_holds_only_its_gang_ends_alone(shared: Life) -> None:
     two = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]}
     for name in ("one", "two", "three"):
         shared.run(name, cluster="b", spec=two)
-    assert loans(shared) == [("b", "a", 2.0), ("b", "a", 2.0)]
+    assert loans(shared) == [("b", "a", 4.0)]
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 4}})
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
     assert [shared.job(name)["state_reason"] for name in ("one", "two", "three")] == [None, None, "Preempted"]
     assert loans(shared) == [("b", "a", 2.0)]
+
+
+def leased(life: Life) -> list[tuple[float, str]]:
+    """The leases of cluster b: (CPUs, state)."""
+    return sorted(
+        (one["resources"]["CPU"], one["state"])
+        for one in leases.list_leases(life.store)
+        if one["borrower_id"] == "b"
+    )
+
+
+def test_only_a_part_of_a_loan_is_called_back_and_whoever_does_not_use_it_hears_nothing(shared: Life) -> None:
+    """Spec 9: of one account no more than the lender lacks. What is called is a lease of its own until it is home."""
+    for name in ("older", "newer"):
+        shared.run(name, cluster="b", spec={"flexible_resource_min": {"CPU": 3}})
+    assert leased(shared) == [(4.0, "GRANTED")]
+    assert shared.scheduler is not None
+    shared.scheduler.lease_terms = replace(TERMS, reclaim_grace_s=60.0)
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 5}})
+    shared.until(lambda: shared.events("lease.called_in"))
+    assert leased(shared) == [(1.0, "GRANTED"), (3.0, "CALLED")]
+    shared.turn()
+    assert [path.name for path in (shared.home / "notices").iterdir()] == ["newer.json"]
+    shared.end("newer")
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+    assert (leased(shared), shared.job("older")["status"]) == ([(1.0, "GRANTED")], "RUNNING")
+
+
+def test_a_part_that_is_called_back_in_vain_is_a_part_of_the_loan_again(shared: Life) -> None:
+    for name in ("older", "newer"):
+        shared.run(name, cluster="b", spec={"flexible_resource_min": {"CPU": 3}})
+    assert shared.scheduler is not None
+    shared.scheduler.lease_terms = replace(TERMS, reclaim_grace_s=60.0)
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 5}})
+    shared.until(lambda: leased(shared) == [(1.0, "GRANTED"), (3.0, "CALLED")])
+    shared.end("own")
+    shared.until(lambda: leased(shared) == [(4.0, "GRANTED")])
+    shared.turn()
+    assert list((shared.home / "notices").iterdir()) == []
+    assert shared.job("newer")["status"] == "RUNNING"
+
+
+def test_a_split_lease_is_the_same_for_the_next_scheduler(shared: Life) -> None:
+    """It is told again, and ends what the called part needs; the rest stays."""
+    for name in ("older", "newer"):
+        shared.run(name, cluster="b", spec={"flexible_resource_min": {"CPU": 3}})
+    assert shared.scheduler is not None
+    shared.scheduler.lease_terms = replace(TERMS, reclaim_grace_s=60.0)
+    shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 5}})
+    shared.until(lambda: leased(shared) == [(1.0, "GRANTED"), (3.0, "CALLED")])
+    shared.die()
+    shared.start().lease_terms = TERMS
+    shared.until(lambda: shared.job("own")["status"] == "RUNNING")
+    assert leased(shared) == [(1.0, "GRANTED")]
+    assert [shared.job(name)["state_reason"] for name in ("older", "newer")] == [None, "Preempted"]
 
 
 def lend_and_call_in(shared: Life) -> str:
@@ -137,8 +191,8 @@ def test_events_of_leases_show_amounts_and_times_as_other_documents_do(shared: L
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
     found, _ = views.list_events(shared.store, filters=["object=lease", "cluster_id=b"])
     assert [(event["kind"], event["data"]) for event in found] == [
-        ("lease.granted", {"lender": "a", "vnode": lease["vnode_id"], "amounts": {"CPU": 1.0}}),
-        ("lease.called_in", {"lender": "a", "ends_at": lease["expires_at"]}),
+        ("lease.granted", {"lender": "a", "amounts": {"CPU": 1.0}}),
+        ("lease.called_in", {"lender": "a", "amounts": {"CPU": 1.0}, "ends_at": lease["expires_at"]}),
         ("lease.returned", {"lender": "a", "left": {}}),
     ]
     (details,) = (column for column in columns.EVENTS if column.heading == "DETAILS")
@@ -319,13 +373,12 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     halved: list[bool] = []
 
     def looked(state: FollowedState, *rest: Any) -> bool:
-        """Somebody else, after the scheduler looked and before it has the lock, gives half of the lease back."""
+        """Somebody else, after the scheduler looked and before it has the lock, makes half of the lease b's own."""
         found = follows(state, *rest)
         if to_call(state, time.time_ns()) and not halved:
             halved.append(True)
-            (lease,) = table.of_borrower(shared.store, "b")
-            with shared.store.transaction():
-                shared.store.emit(LeaseReturned(replace(lease, amounts={"CPU": 5000})))
+            least = parse_cluster_spec({"flexible_resource_min": {"CPU": 2.5}}, logical=True)
+            clusters.update(shared.store, "b", spec=least)
         return found
 
     monkeypatch.setattr(turn_module, "follows", looked)

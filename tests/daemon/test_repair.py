@@ -81,7 +81,7 @@ def test_what_it_had_borrowed_for_its_children_comes_with_them(life: Life) -> No
     life.kill(held)
     life.turn()
     assert (total(life, "a"), total(life, "b")) == (3, 3)  # one of its own now, which the slice of b covers
-    assert life.store.column("SELECT node_id FROM leases") == life.members("b")
+    assert life.store.column("SELECT amounts FROM leases") == ['{"CPU":20000}']
     assert held in n
 
 

@@ -209,7 +209,8 @@ def test_a_trial_of_an_end_leaves_the_ledger_as_it_was() -> None:
 def test_nobody_follows_where_a_lender_wants_its_loan_back_or_it_expires() -> None:
     for fields in ({"state": CALLED}, {"expires_at": 9}):
         state = siblings()
-        state.ledger.leases |= {n: replace(one, **fields) for n, one in state.leases.items()}
+        for one in list(state.leases.values()):
+            state.ledger.put_lease(replace(one, **fields))
         assert assigned(state) == []
     state = siblings()
     state.ledger.withheld = {"b": g.amounts("1c")}
@@ -227,9 +228,11 @@ def test_nobody_follows_a_job_whose_loan_ends_with_it() -> None:
     """What a cluster beside a job has lent to it goes home at its end: nothing is left for the next one."""
     state = siblings()
     (lease,) = state.leases.values()
-    state.ledger.leases |= {lease.lease_id: replace(lease, borrower_id="a##j1", lender_id="b")}
+    state.ledger.put_lease(replace(lease, amounts={}))
+    state.ledger.put_lease(replace(lease, borrower_id="a##j1", lender_id="b"))
     assert assigned(state) == []
-    state.ledger.leases |= {lease.lease_id: replace(lease, job_id=1)}
+    state.ledger.put_lease(replace(lease, borrower_id="a##j1", amounts={}))
+    state.ledger.put_lease(replace(lease, job_id=1))
     assert assigned(state) == []
 
 
@@ -286,8 +289,8 @@ def places(state: SchedulerState) -> dict[int, list[tuple[str, str]]]:
 
 
 def borrowed(state: SchedulerState) -> list[tuple[str, str, int]]:
-    """(Borrower, virtual node, CPUs) of each lease."""
-    return sorted((one.borrower_id, one.node_id, one.amounts["CPU"]) for one in state.leases.values())
+    """(Borrower, lender, CPUs) of each lease."""
+    return sorted((one.borrower_id, one.lender_id, one.amounts["CPU"]) for one in state.leases.values())
 
 
 def only_first(state: SchedulerState, found: list[tuple[int, int]]) -> tuple[int, int] | None:

@@ -44,7 +44,7 @@ NODE = FixedNode({"CPU": 1}, {"a": "b"}, (Condition("k", "In", ("v", "w")),))
 SPEC = ClusterSpec({"CPU": 1}, {"CPU": 2}, (Group((NODE,), "SPREAD"),))
 NODE_OF = Node("n", "4c", HOLDING, "host", {"zone": "a"}, "simulated", "ALIVE", "boot", shrunk=True)
 RUN_OF = Run("1.1.0.aa", 1, 1, 0, "p##j", "p##j/0", "n", HOLDING)
-LEASE = Lease(7, "c", "p", "c/0", "n", {"CPU": 5000}, 3, job_id=1)
+LEASE = Lease(7, "c", "p", {"CPU": 5000}, 3, job_id=1)
 REQUEST = NodeRequest("ab", "command", "up", "4c", {"CPU": 40000}, {"zone": "ü"}, ("n-1",), 5)
 SAMPLES: list[ch.Change] = [
     ch.JobStarted(

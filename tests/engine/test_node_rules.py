@@ -84,7 +84,7 @@ def test_a_lease_ends_with_the_node_that_it_lay_on() -> None:
     ledger = trees.tree("4c,4c", "team < primary []: n1~3c")
     state = state_of(ledger)
     lease = trees.lease(ledger, "team/0: 3c")
-    state.leases[lease.lease_id] = lease
+    state.ledger.put_lease(lease)
     move(state, "n1", DEAD)
     assert order(state) == [
         ch.VNodesChanged(("team/0",)),

@@ -206,9 +206,10 @@ def test_a_removed_cluster_takes_its_leases_along_and_what_it_lent_its_parent_le
     job = Cluster("a##j1", "a", JOB, ClusterSpec(flexible_min={}), job="1")
     ledger.put_cluster(job)
     state = SchedulerState(ledger, {}, 0)
-    borrowed = Lease(1, job.cluster_id, "a", "a/0", "n1", {"CPU": 1}, 1)
-    lent = Lease(2, "b", job.cluster_id, "b/0", "n1", {"CPU": 1}, 1)
-    state.leases.update({1: borrowed, 2: lent})
+    borrowed = Lease(1, job.cluster_id, "a", {"CPU": 1}, 1)
+    lent = Lease(2, "b", job.cluster_id, {"CPU": 1}, 1)
+    for lease in (borrowed, lent):
+        state.ledger.put_lease(lease)
     changes, _, _ = found(tables_of(state))
     assert changes == [ch.ClusterRemoved(job.cluster_id, (1,), (2,), "a")]
 

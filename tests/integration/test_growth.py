@@ -30,9 +30,9 @@ def test_a_flexible_minimum_takes_what_a_sibling_lends_on_several_nodes(place: P
     place.ok("vc", "create", "poor", "--divisible", "--spec", '{"flexible_resource_min": {"CPU": 2}}')
     job = place.sleeper("-c", "poor", "--virtual-cluster", TWELVE)
     place.reach(job, "RUNNING")
-    lent = [one for one in place.read("lease", "list")["items"] if one["lender_id"] == "rich"]
-    assert sum(one["resources"]["CPU"] for one in lent) == 10
-    assert len({one["node_id"] for one in lent}) == 2
+    (lent,) = (one for one in place.read("lease", "list")["items"] if one["lender_id"] == "rich")
+    assert (lent["resources"], lent["state"]) == ({"CPU": 10}, "GRANTED")
+    assert len({one["node_id"] for one in place.read("list", "vnodes", "-c", "poor")["items"]}) == 2
     assert place.run("doctor", "--prove").code == 0
     more = place.sleeper("-c", "poor", "--virtual-cluster", '{"flexible_resource_min": {"CPU": 3}}')
     assert place.reach(more, "PENDING")["status"] == "PENDING"

@@ -17,9 +17,10 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import CPU, GPU, SCALE
+from vctl.core.values import replace
 from vctl.scheduler.elasticity import Grow, apply_growth, growth_fits, revert_growth
 from vctl.scheduler.gang_growth import grow, place_with_growth
-from vctl.scheduler.leasing import above_minimum, free_part, give_back
+from vctl.scheduler.leasing import above_minimum, extended, idle_parts, return_of
 from vctl.scheduler.placement import Unplaced
 
 pytestmark = spec("9.growth")
@@ -370,7 +371,6 @@ class Story:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.leases: dict[int, Lease] = {}
         self.made = 0
 
     def number(self) -> int:
@@ -401,34 +401,21 @@ class Story:
 
     def lend(self, step: Grow) -> None:
         if lent := above_minimum(self.ledger, step):
-            vnode, number = step.after, self.number()
-            self.leases[number] = Lease(
-                number, vnode.cluster_id, step.lender_id or "", vnode.vnode_id, vnode.node_id, lent, number
-            )
+            more = Lease(0, step.after.cluster_id, step.lender_id or "", lent, self.number())
+            self.ledger.put_lease(extended(self.ledger, more) or replace(more, lease_id=self.number()))
 
     def end(self, data: st.DataObject) -> None:
         if self.ledger.charges:
             self.ledger.discharge(data.draw(st.sampled_from(sorted(self.ledger.charges))))
 
     def give_back(self, data: st.DataObject) -> None:
-        if not self.leases:
+        if not self.ledger.leases:
             return
-        lease = self.leases.pop(data.draw(st.sampled_from(sorted(self.leases))))
-        part = free_part(self.ledger, lease, self.leases.values())
-        if part.amounts:
-            done = give_back(self.ledger, lease, part)
-            if done.left:
-                self.leases[lease.lease_id] = Lease(
-                    lease.lease_id,
-                    lease.borrower_id,
-                    lease.lender_id,
-                    lease.vnode_id,
-                    lease.node_id,
-                    done.left,
-                    1,
-                )
-        elif lease.vnode_id in self.ledger.vnodes:
-            self.leases[lease.lease_id] = lease
+        lease = self.ledger.leases[data.draw(st.sampled_from(sorted(self.ledger.leases)))]
+        for vnode, part in list(idle_parts(self.ledger, lease)):
+            step = return_of(self.ledger, lease, part, vnode)
+            assert growth_fits(self.ledger, step)
+            apply_growth(self.ledger, step)
 
     def limits_hold(self) -> None:
         for cluster in self.ledger.clusters.values():

@@ -8,20 +8,15 @@ from tests.scheduler import candidates as g
 from tests.scheduler import trees
 from tests.specification import spec
 from tests.world import unbalanced
-from vctl.core.clusters import FLEXIBLE, VNode
+from vctl.core import resources as rs
+from vctl.core.clusters import FLEXIBLE, PRIMARY, VNode
+from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
-from vctl.core.resources import EMPTY, SCALE, Allocation
+from vctl.core.resources import SCALE, Allocation
 from vctl.core.values import replace
 from vctl.scheduler.gang_growth import grow
-from vctl.scheduler.leasing import (
-    above_minimum,
-    free_part,
-    give_back,
-    newest_first,
-    restore,
-    restored,
-    settle,
-)
+from vctl.scheduler.leasing import above_minimum, extended, idle_parts, newest_first, settle
+from vctl.scheduler.recall import recall
 
 pytestmark = spec("9.return")
 
@@ -60,7 +55,14 @@ RETURNS = {
     "a share of a GPU": ("[]: n1~0.5g", [], "a/0: 0.5g", "0.5g", ""),
     "half of a GPU beside half of one as minimum": ("[0.5g]: n1~1g", [], "a/0: 0.5g", "0.5g", "n1~0.5g"),
     "a GPU of the minimum stays": ("[1g]: n1~2g", [], "a/0: 2g", "1g", "n1~1g"),
+    "from wherever it is idle": ("[2c]: n1~2c, n2~2c", ["a/1: 2c"], "a/1: 2c", "2c", "n2~2c"),
+    "from several nodes": ("[]: n1~2c, n2~2c", ["a/0: 1c"], "a/0: 4c", "3c", "n1~1c"),
+    "unused nodes first": ("[3c]: n1~4c, n2~2c", ["a/0: 1c"], "a/0: 3c", "3c", "n1~3c"),
 }  # fmt: skip
+
+
+def idle(ledger: Ledger, lease: Lease) -> dict[str, int]:
+    return rs.total(part.amounts for _, part in idle_parts(ledger, lease))
 
 
 @pytest.mark.parametrize(("cluster", "used", "lease", "free", "after"), RETURNS.values(), ids=RETURNS)
@@ -69,11 +71,11 @@ def test_what_returns(cluster: str, used: list[str], lease: str, free: str, afte
     for one in used:
         trees.use(ledger, one)
     lent = trees.lease(ledger, lease)
-    part = free_part(ledger, lent, [lent])
-    assert trees.shown(part.amounts) == free
-    if free:
-        done, back = give_back(ledger, lent, part), part.amounts
-        assert {n: a + done.left.get(n, 0) for n, a in back.items()} == {n: lent.amounts[n] for n in back}
+    assert trees.shown(idle(ledger, lent)) == free
+    ledger.put_lease(lent)
+    recall(ledger, PRIMARY)
+    left = rs.total(one.amounts for one in ledger.leases.values())
+    assert rs.total([left, g.amounts(free)]) == lent.amounts
     assert trees.parts(ledger, "a") == after
     assert unbalanced(ledger) == []
 
@@ -110,12 +112,9 @@ def test_what_was_lent_in_shares_returns(
     ledger.assign(VNode("a/0", "a", "n1", "n1", FLEXIBLE, has))
     for one in used:
         trees.use(ledger, f"a/0: {one}")
-    leases = [trees.lease(ledger, f"a/0: {one}", number=n, since=n) for n, one in enumerate(lent, 1)]
-    for lease in newest_first(leases):
-        part = free_part(ledger, lease, leases)
-        leases.remove(lease)
-        if part.amounts and (left := give_back(ledger, lease, part).left):
-            leases.append(replace(lease, amounts=left))
+    for number, one in enumerate(lent, 1):
+        ledger.put_lease(trees.lease(ledger, f"a/0: {one}", number=number, since=number))
+    recall(ledger, PRIMARY)
     kept = trees.devices(ledger.vnodes["a/0"].allocation) if "a/0" in ledger.vnodes else {}
     assert kept == {index: round(share * SCALE) for index, share in want.items()}
     assert unbalanced(ledger) == []
@@ -126,26 +125,63 @@ def test_the_cores_of_what_returns_are_free_ones() -> None:
     trees.use(ledger, "a/0: 1c")
     trees.use(ledger, "a/0: 1c")
     ledger.discharge("a/0#0")  # core 0 is free, core 1 is not
-    lent = trees.lease(ledger, "a/0: 3c")
-    give_back(ledger, lent, free_part(ledger, lent, [lent]))
+    ledger.put_lease(trees.lease(ledger, "a/0: 3c"))
+    recall(ledger, PRIMARY)
     assert ledger.vnodes["a/0"].allocation.cores == (1,)
     assert ledger.capacities["n1"].cores == {0, 2, 3}
 
 
 def test_what_a_child_has_is_not_free() -> None:
     ledger = trees.tree("8c", "org < primary [1c]: n1~4c", "team < org [1c]: n1~3c")
-    upper = trees.lease(ledger, "org/0: 3c")
-    assert trees.shown(free_part(ledger, upper, [upper]).amounts) == "1c"
-    below = trees.lease(ledger, "team/0: 2c")
-    give_back(ledger, below, free_part(ledger, below, [upper, below]))
-    assert trees.shown(free_part(ledger, upper, [upper]).amounts) == "3c"
+    upper, lower = trees.lease(ledger, "org/0: 3c"), trees.lease(ledger, "team/0: 2c", number=2)
+    assert trees.shown(idle(ledger, upper)) == "1c"
+    for one in (upper, lower):
+        ledger.put_lease(one)
+    recall(ledger, PRIMARY, keep=["org"])
+    assert trees.shown(idle(ledger, upper)) == "3c"
 
 
-def test_a_lease_on_what_is_gone_is_nothing() -> None:
+def test_what_a_job_has_for_its_gang_is_never_idle_but_its_growth_from_others_is() -> None:
+    """Both may come from one lender: what is above the minimum, less what the parent lent, is growth."""
+    ledger = trees.tree("16c", "a < primary [8c] lend=8c: n1~2c", "primary##j < primary [2c] job: n1~7c")
+    loan = trees.lease(ledger, "primary##j/0: 4c", lender="a")
+    from_parent = trees.lease(ledger, "primary##j/0: 3c", number=2)
+    assert trees.shown(idle(ledger, loan)) == "4c"  # with nothing else known, all of it is growth
+    for one in (loan, from_parent):
+        ledger.put_lease(one)
+    assert (trees.shown(idle(ledger, loan)), trees.shown(idle(ledger, from_parent))) == ("2c", "3c")
+
+
+def test_a_lease_of_what_is_gone_is_nothing() -> None:
     ledger = trees.tree("8c", "a < primary []: n1~2c")
     lent = trees.lease(ledger, "a/0: 2c")
     ledger.release("a/0")
-    assert free_part(ledger, lent, [lent]) == EMPTY
+    assert idle(ledger, lent) == idle(ledger, replace(lent, borrower_id="nobody")) == {}
+
+
+# what is lent on a/0 (n1: 1 GPU and a half), what is lent more, whether that makes the first one larger
+ACCOUNTS: dict[str, tuple[str, str, dict[str, object], bool]] = {
+    "growth makes it larger": ("1c", "2c", {}, True),
+    "whole units, too": ("1g", "1g", {}, True),
+    "a share of a unit stays alone": ("1g", "0.5g", {}, False),
+    "also beside another share": ("0.5g", "0.5g", {}, False),
+    "but half a CPU is no share": ("1c", "0.5c", {}, True),
+    "another lender": ("1c", "1c", {"lender_id": "b"}, False),
+    "for another job": ("1c", "1c", {"job_id": 1}, False),
+    "until another time": ("1c", "1c", {"expires_at": 9}, False),
+    "one that is called in": ("1c", "1c", {"state": CALLED}, False),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "differs", "want"), ACCOUNTS.values(), ids=ACCOUNTS)
+def test_which_lease_is_one_account_with_another(
+    first: str, second: str, differs: dict[str, object], want: bool
+) -> None:
+    ledger = trees.tree("8c 4g", "a < primary []: n1~4c 1g, n1=1c 0.5g")
+    ledger.put_lease(one := trees.lease(ledger, f"a/0: {first}", number=4, since=3))
+    more = replace(trees.lease(ledger, f"a/0: {second}", number=0, since=7), **differs)
+    larger = replace(one, amounts=rs.add(one.amounts, more.amounts), since=7)
+    assert extended(ledger, more) == (larger if want else None)
 
 
 def test_newest_first_and_deepest_among_equals() -> None:
@@ -158,8 +194,9 @@ def test_newest_first_and_deepest_among_equals() -> None:
         trees.lease(ledger, "v##j##s/0: 1c", number=3, since=5),
         trees.lease(ledger, "v/0: 1c", number=4, since=7),
         trees.lease(ledger, "v##j##s/0: 1c", number=5, since=3),
+        replace(trees.lease(ledger, "v/0: 1c", number=6, since=1), state=CALLED),
     ]
-    assert [lease.lease_id for lease in newest_first(leases)] == [4, 3, 2, 1, 5]
+    assert [lease.lease_id for lease in newest_first(leases)] == [6, 4, 3, 2, 1, 5]
 
 
 # ---- what a sibling lent ----
@@ -175,61 +212,52 @@ RESTORES = {
 @pytest.mark.parametrize(("has", "borrowed", "want"), RESTORES.values(), ids=RESTORES)
 def test_what_a_sibling_lent(has: str, borrowed: str, want: str) -> None:
     ledger = trees.tree("8c", LENT + has, f"b < primary []: n1~{borrowed}")
-    lease = trees.lease(ledger, f"b/0: {borrowed}", lender="a")
-    restore(ledger, lease, give_back(ledger, lease, free_part(ledger, lease, [lease])))
+    ledger.put_lease(trees.lease(ledger, f"b/0: {borrowed}", lender="a"))
+    recall(ledger, PRIMARY)
     assert trees.parts(ledger, "a") == want
     assert unbalanced(ledger) == []
 
 
 def test_what_the_parent_lent_stays_there() -> None:
     ledger = trees.tree("8c", LENT + "4c", "b < primary []: n1~2c")
-    lease = trees.lease(ledger, "b/0: 2c")
-    done = give_back(ledger, lease, free_part(ledger, lease, [lease]))
-    assert list(restored(ledger, lease, done.before, done.after)) == []
+    ledger.put_lease(trees.lease(ledger, "b/0: 2c"))
+    recall(ledger, PRIMARY)
+    assert (trees.parts(ledger, "a"), trees.parts(ledger, "b")) == ("n1~4c", "")
 
 
 # ---- after a change of the minimum or of the virtual nodes ----
 
 SETTLED = {
-    "nothing changed": ("[1c]: n1~3c", ["a/0: 2c"], "", ["a/0: 2c"]),
-    "a higher minimum makes a lease its own": ("[2c]: n1~3c", ["a/0: 2c"], "", ["a/0: 1c"]),
-    "as high as all it has: no lease": ("[3c]: n1~3c", ["a/0: 2c"], "", []),
-    "the newest is cut first": ("[1c]: n1~4c", ["a/0: 2c", "a/0: 2c"], "", ["a/0: 2c", "a/0: 1c"]),
-    "a lower minimum makes what it has a lease": ("[1c]: n1~3c", [], "", ["a/0: 2c"]),
-    "but for what the entrypoint came with": ("[]: n1~3c", [], "1c", ["a/0: 2c"]),
-    "a virtual node that shrank": ("[]: n1~1c, n2~2c", ["a/0: 2c", "a/1: 1c"], "", ["a/0: 1c", "a/1: 1c", "a/1: 1c"]),
-}  # fmt: skip
+    "nothing changed": ("[1c]: n1~3c", ["2c"], "", ["2c"], ""),
+    "a higher minimum makes a lease its own": ("[2c]: n1~3c", ["2c"], "", ["1c"], ""),
+    "as high as all it has: no lease": ("[3c]: n1~3c", ["2c"], "", [""], ""),
+    "the newest is cut first": ("[1c]: n1~4c", ["2c", "2c"], "", ["2c", "1c"], ""),
+    "a lower minimum makes what it has a lease": ("[1c]: n1~3c", [], "", [], "2c"),
+    "but for what the entrypoint came with": ("[]: n1~3c", [], "1c", [], "2c"),
+    "a virtual node that shrank": ("[]: n1~1c, n2~2c", ["2c", "1c"], "", ["2c", "1c"], ""),
+    "virtual nodes that are gone": ("[1c]: n1~2c", ["1c", "2c"], "", ["1c", ""], ""),
+    "each resource for itself": ("[]: n1~2c 1g", ["3c"], "", ["2c"], "1g"),
+}
 
 
-@pytest.mark.parametrize(("cluster", "leases", "own", "want"), SETTLED.values(), ids=SETTLED)
-def test_settling(cluster: str, leases: list[str], own: str, want: list[str]) -> None:
-    ledger = trees.tree("8c,8c", f"a < primary {cluster}")
-    found = [trees.lease(ledger, text, number=number, since=number) for number, text in enumerate(leases, 1)]
-    settled = settle(ledger, "a", found, g.amounts(own))
-    left = {lease.lease_id: lease.amounts for lease in found} | {
-        lease.lease_id: amounts for lease, amounts in settled.cut
-    }
-    after = [
-        f"{lease.vnode_id}: {trees.shown(left[lease.lease_id])}" for lease in found if left[lease.lease_id]
-    ]
-    after += [f"{vnode.vnode_id}: {trees.shown(amounts)}" for vnode, amounts in settled.fresh]
-    assert after == want
-    assert settled_for_good(ledger, after, own)
+@pytest.mark.parametrize(("cluster", "leases", "own", "want", "fresh"), SETTLED.values(), ids=SETTLED)
+def test_settling(cluster: str, leases: list[str], own: str, want: list[str], fresh: str) -> None:
+    ledger = trees.tree("8c 1g,8c", f"a < primary {cluster}")
+    for number, text in enumerate(leases, 1):
+        ledger.put_lease(trees.lease(ledger, f"a/0: {text}", number=number, since=number))
+    settled = settle(ledger, "a", g.amounts(own))
+    left = {number: one.amounts for number, one in ledger.leases.items()}
+    left |= {lease.lease_id: amounts for lease, amounts in settled.cut}
+    assert ([trees.shown(left[number]) for number in sorted(left)], trees.shown(settled.fresh)) == (
+        want,
+        fresh,
+    )
 
-
-def settled_for_good(ledger: Ledger, after: list[str], own: str) -> bool:
-    again = [trees.lease(ledger, text, number=number, since=number) for number, text in enumerate(after, 1)]
-    settled = settle(ledger, "a", again, g.amounts(own))
-    return (settled.cut, settled.fresh) == ((), ())
-
-
-def test_leases_on_virtual_nodes_that_are_gone_are_over() -> None:
-    ledger = trees.tree("8c,8c", "a < primary [1c]: n1~2c, n2~2c")
-    leases = [trees.lease(ledger, "a/0: 1c"), trees.lease(ledger, "a/1: 2c", number=2)]
-    ledger.release("a/1")
-    settled = settle(ledger, "a", leases, {})
-    assert [(lease.lease_id, dict(left)) for lease, left in settled.cut] == [(2, {})]
-    assert settled.fresh == ()
+    for lease, amounts in settled.cut:
+        ledger.put_lease(replace(lease, amounts=amounts))
+    ledger.put_lease(Lease(9, "a", PRIMARY, settled.fresh, 9))
+    again = settle(ledger, "a", g.amounts(own))
+    assert (again.cut, again.fresh) == ((), {}), "settled for good"
 
 
 def test_several_steps_of_one_cluster_are_judged_one_after_the_other() -> None:

@@ -334,8 +334,8 @@ def test_what_idle_leases_give_back_comes_before_a_machine() -> None:
     """Spec 9: what comes back within the cool-down is no demand; the rest is. Two levels borrowed the same."""
     ledger = trees.tree("4c,1c", "org < primary [1c]: n1~4c", "team < org [1c]: n1~4c")
     leases = [
-        Lease(1, "org", PRIMARY, next(iter(ledger.members["org"])), "n1", g.amounts("3c"), since=1),
-        Lease(2, "team", "org", next(iter(ledger.members["team"])), "n1", g.amounts("3c"), since=1),
+        Lease(1, "org", PRIMARY, g.amounts("3c"), since=1),
+        Lease(2, "team", "org", g.amounts("3c"), since=1),
     ]
     for lease in leases:
         ledger.put_lease(lease)

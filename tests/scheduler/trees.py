@@ -115,13 +115,11 @@ def tell(queue: TaskQueue, wait: TaskWait) -> None:
 
 
 def lease(ledger: Ledger, text: str, *, number: int = 1, lender: str | None = None, since: int = 1) -> Lease:
-    """'team/0: 2c': what of a virtual node is borrowed."""
+    """'team/0: 2c': what is borrowed by the cluster of a virtual node."""
     vnode_id, _, amounts = text.partition(": ")
     vnode = ledger.vnodes[vnode_id]
     parent = ledger.clusters[vnode.cluster_id].parent_id or ""
-    return Lease(
-        number, vnode.cluster_id, lender or parent, vnode_id, vnode.node_id, g.amounts(amounts), since
-    )
+    return Lease(number, vnode.cluster_id, lender or parent, g.amounts(amounts), since)
 
 
 def change_node(ledger: Ledger, node_id: str, **changes: object) -> None:

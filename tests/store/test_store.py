@@ -9,14 +9,18 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.specification import spec
 from tests.store.conftest import Clock
+from vctl.core.leases import Lease
+from vctl.core.values import replace
+from vctl.engine.changes import LeaseGranted, LeaseReturned
 from vctl.errors import Conflict, DiskTrouble, NotPermitted, Unreachable, VctlError, known
-from vctl.store import database, feed, locks
+from vctl.store import database, feed, leases, locks
 from vctl.store.schema import MIGRATIONS, VERSION
 from vctl.store.store import Fenced, Store
 
@@ -291,6 +295,27 @@ def test_every_older_schema_opens(tmp_path: Path, version: int) -> None:
         if version:
             assert store.value("SELECT value FROM meta WHERE key = 'kept'") == 1
             assert (home / f"cluster.db.schema-{version}.bak").stat().st_mode & 0o777 == 0o600
+
+
+def test_leases_of_an_older_schema_stay_as_they_are_without_their_places(tmp_path: Path) -> None:
+    """Several rows of one borrower and lender are several leases: each goes as it is returned."""
+    home = tmp_path / "state"
+    home.mkdir(mode=0o700)
+    before = [name for name, _ in MIGRATIONS].index("0015_leases_without_places")
+    with closing(sqlite3.connect(home / "cluster.db", isolation_level=None)) as db:
+        database.apply_migrations(db, before)
+        for number in (3, 4):
+            row = (number, "a", "p", f"a/{number}", "n1", '{"CPU":20000}', number, 9, None, "GRANTED")
+            db.execute("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    with Store.open(home) as store:
+        found = leases.of_borrower(store, "a")
+        assert found == [Lease(n, "a", "p", {"CPU": 20000}, n, 9) for n in (3, 4)]
+        with store.transaction():
+            assert store.next_lease() == 5
+            store.emit(LeaseReturned(replace(found[0], amounts={})))
+            store.emit(LeaseGranted(replace(found[1], amounts={"CPU": 50000}, since=7)))
+        assert leases.of_borrower(store, "a") == [Lease(4, "a", "p", {"CPU": 50000}, 7, 9)]
+        assert store.column("SELECT name FROM sqlite_master WHERE name = 'leases_by_vnode'") == []
 
 
 def test_a_newer_schema_is_not_touched(store: Store) -> None:

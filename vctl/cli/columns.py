@@ -173,9 +173,8 @@ LEASES = [
     Column("BORROWER", "borrower_id", middle=True),
     Column("LENDER", "lender_id", middle=True),
     matters("RESOURCES", lambda lease: words.amounts(lease["resources"])),
-    Column("NODE", "node_id", middle=True, rank=GIVES),
-    Column("VNODE", "vnode_id", middle=True, rank=GIVES, at=WIDE),
     Column("JOB", "job_id", right=True, at=WIDE),
+    state("STATE", lambda lease: lease["state"]),
     Column("AGE", lambda lease: words.lasted(lease["since"]), right=True),
     Column("EXPIRES", lambda lease: words.until(lease["expires_at"]), right=True),
 ]

@@ -45,8 +45,9 @@ class Ledger:
         """cluster id -> physical nodes that joined it, or on which it grew, since this was last cleared."""
         self.promised: dict[str, dict[str, int]] = {}
         """cluster id -> what it will gain (negative: lend) for nominated jobs; limits count it as held."""
-        self.leases: dict[int, Lease] = {}
-        """The leases of all clusters, by number."""
+        self._leases: dict[int, Lease] = {}
+        self._borrowed: dict[str, dict[int, Lease]] = {}
+        """Borrower -> its leases, by number."""
         self.removing: set[str] = set()
         """The clusters in the state REMOVING: they are removed when they are empty."""
         self.lenders: set[str] = set()
@@ -79,7 +80,8 @@ class Ledger:
             {one: set(ids) for one, ids in was.items()} for was in (self.grown, self.joined)
         )
         twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        twin.leases = dict(self.leases)
+        twin._leases = dict(self._leases)
+        twin._borrowed = {one: dict(leases) for one, leases in self._borrowed.items()}
         twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), self.withheld
         twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
         twin.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
@@ -117,12 +119,32 @@ class Ledger:
         if not any(mine.values()):
             del self.promised[cluster_id]
 
+    # ---- leases ----
+
+    @property
+    def leases(self) -> Mapping[int, Lease]:
+        """The leases of all clusters, by number; ``put_lease`` changes them."""
+        return self._leases
+
+    @property
+    def borrowers(self) -> Collection[str]:
+        """The clusters that have borrowed."""
+        return self._borrowed.keys()
+
+    def borrowed(self, cluster_id: str) -> Collection[Lease]:
+        """What a cluster has borrowed."""
+        return self._borrowed.get(cluster_id, {}).values()
+
     def put_lease(self, lease: Lease) -> None:
         """Add or replace a lease; one without amounts is over, and removed."""
+        mine = self._borrowed.setdefault(lease.borrower_id, {})
         if any(lease.amounts.values()):
-            self.leases[lease.lease_id] = lease
+            self._leases[lease.lease_id] = mine[lease.lease_id] = lease
         else:
-            self.leases.pop(lease.lease_id, None)
+            self._leases.pop(lease.lease_id, None)
+            mine.pop(lease.lease_id, None)
+        if not mine:
+            del self._borrowed[lease.borrower_id]
 
     # ---- nodes ----
 
@@ -175,10 +197,12 @@ class Ledger:
             self.subclusters.setdefault(cluster.parent_id, {})[cluster.cluster_id] = None
 
     def remove_cluster(self, cluster_id: str) -> None:
-        """Remove a cluster with its virtual nodes; its children and processes must be gone."""
+        """Remove a cluster with its virtual nodes and what it borrowed; its children and processes must be gone."""
         assert not self.subclusters.get(cluster_id), cluster_id
         self._refile([self._release(vnode_id) for vnode_id in list(self.members[cluster_id])])
         cluster = self.clusters.pop(cluster_id)
+        for lease in list(self.borrowed(cluster_id)):
+            self.put_lease(replace(lease, amounts={}))
         self.removing.discard(cluster_id)
         self.lenders.discard(cluster_id)
         self.demand.put(cluster_id)

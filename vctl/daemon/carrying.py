@@ -111,7 +111,8 @@ class Carrier:
             found.append(JobWarned(warn.run_id, warn.ends_ns))
         for tell in effects.notices(state):
             found.append(JobNotified(tell.preemption, heard=self._tell(state, tell.preemption)))
-        for lease, job_id in revocation.to_notify(state, self.memo) if state.leases else ():
+        calls = list(revocation.to_notify(state, self.memo, now.wall)) if state.leases else []
+        for lease, job_id in calls:
             self._call_in(state, lease, job_id)
             found.append(LeaseNotified(lease.lease_id, job_id))
         self.notices.remove_old(state)
@@ -127,7 +128,8 @@ class Carrier:
         if run.job_id not in state.runs_of_job:
             gangs.forget(self.store.home, run)
         self.rays.forget(run)
-        self.memo.unneeded_leases.update(self.rays.returned(state, run))
+        if self.rays.has_left(run):
+            self.memo.left_vnodes.add(run.vnode_id)
 
     def settle(self, state: FollowedState, uptime: int) -> None:
         """Remove files that nothing needs; called after a look at every process."""
@@ -176,7 +178,10 @@ class Carrier:
             "amounts": dict(lease.amounts),
             "lender_id": lease.lender_id,
             "task_ids": [
-                run.task_id for runs in revocation.to_end(state, lease, ends) for run in runs if run.task_id
+                run.task_id
+                for one, runs in revocation.to_end(state, lease.borrower_id, ends)
+                for run in runs
+                if run.task_id and one.lease_id == lease.lease_id
             ],
             "ends_at_ns": ends,
         }

@@ -81,7 +81,7 @@ def _is_true(state: SchedulerState, job_id: int, lease_id: int | None) -> bool:
     lease = state.leases.get(lease_id)
     if lease is None or lease.state != CALLED:
         return False
-    return any(run.job_id == job_id for run in revocation.users_of(state, lease))
+    return any(run.job_id == job_id for run in revocation.users_of(state, lease.borrower_id))
 
 
 def _lease_of(path: Path) -> int | None:

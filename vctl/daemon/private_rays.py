@@ -24,9 +24,10 @@ from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import JOB, Cluster, VNode
 from vctl.core.jobs import Run
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
-from vctl.core.resources import GPU, Amounts
+from vctl.core.resources import GPU, Allocation, Amounts
 from vctl.daemon import gangs, notices
 from vctl.engine.rules.starts import vnodes_of
 from vctl.engine.state import SchedulerState
@@ -35,7 +36,7 @@ from vctl.runtime import ray_parent
 from vctl.runtime.protocol import LaunchRequest, Reservation, Runtime
 from vctl.runtime.raylets import marked
 from vctl.scheduler.elasticity import can_grow
-from vctl.scheduler.leasing import free_of
+from vctl.scheduler.leasing import idle_parts
 
 NODE_LABEL = "vctl.io/node-id"
 """The physical node: Ray keeps ``ray.io/node-id`` for itself."""
@@ -44,7 +45,6 @@ _KEEPER, _JOIN = (  # importing them would cost each start
 )
 RAYLET, JOINS = "ray-raylet", "joins"
 """The name of a task that is a raylet, and its part in the Ray of its job."""
-NOTHING: Mapping[str, Amounts] = {}
 _SUFFIX = ".ray"
 _MOST_BYTES = 63
 
@@ -82,18 +82,17 @@ def reservation_of(ledger: Ledger, run: Run, attempt: int) -> Reservation:
     return Reservation(f"{run.job_id}.{attempt}", tuple(parts), vnode.vnode_id)
 
 
-def nodes(
-    ledger: Ledger, run: Run, leases: Mapping[str, Amounts] = NOTHING, raylets: Sequence[Run] = ()
-) -> list[dict[str, Any]]:
+def nodes(ledger: Ledger, run: Run, raylets: Sequence[Run] = ()) -> list[dict[str, Any]]:
     """The virtual nodes of a job's cluster as the keeper reads them, by rank.
 
     Resources of separate raylets, and leased resources that are idle, are left out. ``unused``: the resources
     that the job's command does not hold itself. ``growth``: whether resources were left out.
     """
     found = []
+    idle = borrowed_and_idle(ledger, run.cluster_id)
     for vnode in vnodes_of(ledger, run.cluster_id):
-        part = free_of(ledger, vnode, leases.get(vnode.vnode_id, {}), {})
-        has = rs.difference(vnode.allocation, part) if part.amounts else vnode.allocation
+        part = idle.get(vnode.vnode_id)
+        has = vnode.allocation if part is None else rs.difference(vnode.allocation, part)
         for raylet in raylets:
             if raylet.vnode_id == vnode.vnode_id:
                 has = rs.difference(has, raylet.allocation)
@@ -113,6 +112,15 @@ def nodes(
             }
         )
     return found
+
+
+def borrowed_and_idle(ledger: Ledger, cluster_id: str) -> dict[str, Allocation]:
+    """Virtual node of a job's cluster -> the part of it that would return if nobody came to use it."""
+    leases = ledger.borrowed(cluster_id)
+    parent_id = ledger.clusters[cluster_id].parent_id if leases else None
+    lent = rs.total(lease.amounts for lease in leases)
+    found = idle_parts(ledger, Lease(0, cluster_id, parent_id or "", lent, 0)) if leases else ()
+    return {vnode.vnode_id: part for vnode, part in found}
 
 
 def limits(cluster: Cluster) -> Amounts | None:
@@ -191,11 +199,8 @@ class PrivateRays:
         """Show each keeper its present virtual cluster; a file that cannot be written now follows later."""
         if not self.shown:
             return
-        leases: dict[str, Amounts] = {}
-        for lease in state.leases.values():
-            leases[lease.vnode_id] = rs.add(leases.get(lease.vnode_id, {}), lease.amounts)
         for path, one in self.shown.items():
-            document = self._document(state, one.run, leases)
+            document = self._document(state, one.run)
             if not one.folder:
                 document |= self._told(state, path, one.run)
             if document["nodes"] and document != one.document:
@@ -218,11 +223,11 @@ class PrivateRays:
         found = {"leaving": _read(f"{path}{ray_parent.LEAVING}"), "notice": _read(notice)}
         return {name: document for name, document in found.items() if document}
 
-    def _document(self, state: SchedulerState, run: Run, leases: Mapping[str, Amounts]) -> dict[str, Any]:
+    def _document(self, state: SchedulerState, run: Run) -> dict[str, Any]:
         ledger, cluster = state.ledger, state.ledger.clusters.get(run.cluster_id)
         tasks = [task for task in state.tasks.of_job(run.job_id) if task.name == RAYLET]
         runs = [state.runs[one] for task in tasks for one in state.runs_of_task(task.task_id, run.job_id)]
-        document: dict[str, Any] = {"nodes": nodes(ledger, run, leases, runs)}
+        document: dict[str, Any] = {"nodes": nodes(ledger, run, runs)}
         if cluster is not None and (most := limits(cluster)) is not None:
             running = {one.task_id for one in runs}
             document["elastic"] = {
@@ -241,12 +246,11 @@ class PrivateRays:
         if (one := self.shown.pop(path, None)) is not None:
             _remove(path, one.folder)
 
-    def returned(self, state: SchedulerState, run: Run) -> list[int]:
-        """The leases of an ended raylet: it had long been idle, so they need not be idle for a time first."""
-        if run.run_id not in self._raylets:
-            return []
+    def has_left(self, run: Run) -> bool:
+        """Whether an ended run was a raylet: it had long been idle, so what it had need not be idle again."""
+        is_raylet = run.run_id in self._raylets
         self._raylets.discard(run.run_id)
-        return [lease.lease_id for lease in state.leases.values() if lease.vnode_id == run.vnode_id]
+        return is_raylet
 
 
 def _largest(ledger: Ledger) -> Amounts:

@@ -124,10 +124,12 @@ CLUSTER = Lifecycle(
 )
 LEASE = Lifecycle(
     "lease",
-    (GRANTED,),
+    (GRANTED, CALLED),
     {
         "call": ((GRANTED,), (CALLED,)),
+        "split": ((GRANTED,), SAME),
         "spare": ((CALLED,), (GRANTED,)),
+        "merge": ((CALLED,), (GONE,)),
         "cut": ((GRANTED, CALLED), SAME),
         "return": ((GRANTED, CALLED), (GONE,)),
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vctl.core.nodes import Template
-from vctl.core.resources import DEFAULT_UNITS
+from vctl.core.resources import DEFAULT_UNITS, Amounts
 from vctl.core.values import value
 
 NO_PROVIDER = "none"
@@ -44,10 +44,10 @@ class Memo:
     It may be dropped at any moment: the rules then only begin their waits and searches anew.
     """
 
-    idle_leases: dict[int, int] = field(default_factory=dict)
-    """Lease -> since when a part of it is unused."""
-    unneeded_leases: set[int] = field(default_factory=set)
-    """Leases that their borrower has used up: they need not be idle for a time first."""
+    idle_leases: dict[int, tuple[int, Amounts]] = field(default_factory=dict)
+    """Lease -> since when, and how much of it has been unused all the time since then."""
+    left_vnodes: set[str] = field(default_factory=set)
+    """Virtual nodes whose user has left: what is borrowed there need not be idle for a time first."""
     notified: dict[int, dict[int, int]] = field(default_factory=dict)
     """Called lease -> job that uses it and got notice -> when the grace of the job ends."""
     idle_machines: dict[str, int] = field(default_factory=dict)

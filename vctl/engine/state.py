@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from vctl.core.jobs import STOPPED_BY_USER, PendingJob, Preemption, Run, RunningJob
@@ -262,7 +262,7 @@ class SchedulerState:
         return one if one is not None and one.attempt == job.attempt else None
 
     @property
-    def leases(self) -> dict[int, Lease]:
+    def leases(self) -> Mapping[int, Lease]:
         """The leases of all clusters, by number."""
         return self.ledger.leases
 

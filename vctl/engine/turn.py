@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from vctl.core.values import replace
 from vctl.engine.changes import Change
 from vctl.engine.rules import (
     ends,
@@ -53,7 +54,7 @@ def rules(
     yield from nodes.upkeep(state, memo, now.wall, supply.lease, sweep=sweep)
     if state.leases or memo.notified:
         yield from leases.expired(state, memo, now)
-        yield from revocation.revoked(state, memo, now)
+        yield from revocation.revoked(state, memo, now, supply.lease)
     yield from leases.regained(state)
     if state.machine_terms.kind != NO_PROVIDER:
         yield from machines.changes(state, memo, stimuli, now, supply.request)
@@ -64,8 +65,8 @@ def rules(
 
 
 def follows(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply: Supply, memo: Memo) -> bool:
-    """Whether any change follows."""
-    return any(True for _ in rules(state, stimuli, now, supply, memo))
+    """Whether any change follows. It is not made, so it takes no number of a lease."""
+    return any(True for _ in rules(state, stimuli, now, replace(supply, lease=lambda: 0), memo))
 
 
 def looked_at(state: SchedulerState) -> None:

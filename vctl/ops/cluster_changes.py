@@ -271,6 +271,7 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
         store.emit(changed)
     for lease in granted(ledger, growth, store.clock(), store.next_lease):
         store.emit(lease)
+        ledger.put_lease(lease.lease)
     if not of_whole_nodes(cluster.spec):
         settle_leases(store, ledger, cluster.cluster_id)
 
@@ -288,9 +289,10 @@ def _loosened(ledger: Ledger, cluster: Cluster, old: ClusterSpec, lent: Amounts)
 
 def settle_leases(store: Store, ledger: Ledger, cluster_id: str) -> None:
     """Change the leases of a cluster after its minimum or its virtual nodes changed; inside a transaction."""
-    present, flexible = leases.of_borrower(store, cluster_id), leases.flexible_entry(store, cluster_id)
-    for change in leases_settled(ledger, cluster_id, present, flexible, store.clock(), store.next_lease):
+    entry = leases.flexible_entry(store, cluster_id)
+    for change in leases_settled(ledger, cluster_id, entry, store.clock(), store.next_lease):
         store.emit(change)
+        ledger.put_lease(change.lease)
 
 
 def _difference(

@@ -34,12 +34,11 @@ def list_leases(store: Store) -> list[LeaseForm]:
             "lease_id": row["lease_id"],
             "borrower_id": row["borrower_id"],
             "lender_id": row["lender_id"],
-            "vnode_id": row["vnode_id"],
-            "node_id": row["node_id"],
             "resources": forms.amounts(rows.loads(row["amounts"])),
             "since": forms.timestamp(row["since"]),
             "expires_at": forms.timestamp(row["expires_at"]),
             "job_id": row["job_id"],
+            "state": row["state"],
         }
         for row in leases.all_rows(store)
     ]

@@ -46,6 +46,7 @@ def prove(store: Store, *, all_rows: bool = True) -> list[str]:
         *_devices(facts),
         *_jobs(facts),
         *_leases(facts),
+        *_borrowed(facts),
         *counts,
     ]
 
@@ -257,16 +258,44 @@ def _outlives(facts: _Facts, task_id: str | None) -> bool:
 
 
 def _leases(facts: _Facts) -> Iterator[str]:
-    clusters, vnodes = facts.by_id["clusters"], facts.by_id["vnodes"]
+    clusters = facts.by_id["clusters"]
     for lease_id, lease in facts.by_id["leases"].items():
-        borrower, vnode = clusters.get(lease["borrower_id"]), vnodes.get(lease["vnode_id"])
+        borrower = clusters.get(lease["borrower_id"])
         around, lender = [lease["lender_id"]], clusters.get(lease["lender_id"])
         while lender is not None:
             around.append(lender["parent_id"])
             lender = clusters.get(lender["parent_id"])
         if borrower is None or borrower["parent_id"] not in around:
             yield f"lease {lease_id}: {lease['lender_id']} is neither parent nor beside {lease['borrower_id']}"
-        elif vnode is None or vnode["cluster_id"] != lease["borrower_id"]:
-            yield f"lease {lease_id}: {lease['borrower_id']} has no virtual node {lease['vnode_id']}"
-        elif any(a > vnode["amounts"].get(name, 0) for name, a in lease["amounts"].items()):
-            yield f"lease {lease_id}: more is lent than {lease['vnode_id']} has"
+
+
+def _borrowed(facts: _Facts) -> Iterator[str]:
+    """What a logical cluster has above its minimum is borrowed; a job has borrowed no more than it has."""
+    clusters, nodes = facts.by_id["clusters"], facts.by_id["nodes"]
+    borrowed: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for lease in facts.by_id["leases"].values():
+        for name, amount in lease["amounts"].items():
+            borrowed[lease["borrower_id"]][name] += amount
+    has: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    shrunk: set[str] = set()
+    for vnode in facts.by_id["vnodes"].values():
+        cluster = clusters.get(vnode["cluster_id"], {"kind": ""})
+        if nodes.get(vnode["node_id"], {}).get("shrunk"):
+            shrunk.add(vnode["cluster_id"])
+        for name, amount in vnode["amounts"].items():
+            if cluster["kind"] != "logical" or vnode["kind"] == "flexible":
+                has[vnode["cluster_id"]][name] += amount
+    for cluster_id in (borrowed.keys() | has.keys()) & clusters.keys() - shrunk:
+        is_logical, least = (
+            clusters[cluster_id]["kind"] == "logical",
+            clusters[cluster_id]["spec"].get("min", {}),
+        )
+        for name in sorted(borrowed[cluster_id].keys() | has[cluster_id].keys()):
+            lent, have = borrowed[cluster_id][name], has[cluster_id][name]
+            if is_logical and lent != (over := max(have - least.get(name, 0), 0)):
+                yield (
+                    f"cluster {cluster_id}: it has {over / WHOLE:g} {name} above its minimum,"
+                    f" and {lent / WHOLE:g} borrowed"
+                )
+            elif not is_logical and lent > have:
+                yield f"cluster {cluster_id}: it has {have / WHOLE:g} {name}, and {lent / WHOLE:g} borrowed"

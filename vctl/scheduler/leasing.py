@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, JOB, LOGICAL, VNode
-from vctl.core.leases import Lease
+from vctl.core.leases import CALLED, Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, SCALE, Allocation, Amounts, FreeCapacity, difference
 from vctl.core.values import replace, value
@@ -32,144 +33,131 @@ def above_minimum(ledger: Ledger, step: Grow, later: Amounts = EMPTY.amounts) ->
 
 @value(frozen=True, slots=True)
 class Settled:
-    """Leases that are cut, with what is left (empty: none), and virtual nodes with amounts of new leases."""
+    """Leases that are cut, with what is left (empty: none), and what is above the minimum without a lease."""
 
     cut: tuple[tuple[Lease, Mapping[str, int]], ...]
-    fresh: tuple[tuple[VNode, Mapping[str, int]], ...]
+    fresh: Mapping[str, int]
 
 
-def settle(ledger: Ledger, cluster_id: str, leases: Sequence[Lease], own: Amounts) -> Settled:
+def settle(ledger: Ledger, cluster_id: str, own: Amounts) -> Settled:
     """Match the leases of a cluster with what it has above its minimum, after either has changed.
 
-    Older leases are kept before newer ones. ``leases``: those of the cluster. ``own``: the part of the
-    flexible virtual nodes that its entrypoint holds; it came with the gang and is no lease.
-    What was lent to a job for its gang stays as long as the virtual node does that has it.
+    Older leases are kept before newer ones. ``own``: the part of the flexible virtual nodes that its
+    entrypoint holds; it came with the gang and is no lease. What was lent to a job for its gang stays as far as
+    the job has so much.
     """
     cluster = ledger.clusters[cluster_id]
+    has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, cluster_id))
+    over = beyond(has, rs.maximum(cluster.spec.flexible_min, own))
+    gang = rs.total(vnode.allocation.amounts for vnode in ledger.slots(cluster_id))
     cut: list[tuple[Lease, Mapping[str, int]]] = []
-    if cluster.kind == JOB:
-        to_gang = [lease for lease in leases if lease.lender_id != cluster.parent_id]
-        cut = [(lease, {}) for lease in to_gang if lease.vnode_id not in ledger.vnodes]
-        leases = [lease for lease in leases if lease.lender_id == cluster.parent_id]
-    parts = flexible_parts(ledger, cluster_id)
-    least = rs.maximum(ledger.clusters[cluster_id].spec.flexible_min, own)
-    over = {n: a - least.get(n, 0) for n, a in rs.total(part.allocation.amounts for part in parts).items()}
-    there = {part.vnode_id: dict(part.allocation.amounts) for part in parts}
-
-    def some_of(wanted: Mapping[str, int], vnode_id: str) -> dict[str, int]:
-        place = there.get(vnode_id, {})
-        taken = {n: min(a, over.get(n, 0), place.get(n, 0)) for n, a in wanted.items()}
-        taken = {n: a for n, a in taken.items() if a > 0}
-        for name, amount in taken.items():
-            over[name] -= amount
-            place[name] -= amount
-        return taken
-
-    for lease in sorted(leases, key=lambda lease: (lease.since, lease.lease_id)):
-        left = some_of(lease.amounts, lease.vnode_id)
+    for lease in kept_first(ledger, ledger.borrowed(cluster_id)):
+        is_gang = is_of_gang(ledger, lease)
+        left = least_of(lease.amounts, gang if is_gang else over)
+        over, gang = over if is_gang else beyond(over, left), beyond(gang, left)
         if left != dict(lease.amounts):
             cut.append((lease, left))
-    fresh = [(part, some_of(there[part.vnode_id], part.vnode_id)) for part in reversed(parts)]
-    return Settled(tuple(cut), tuple((part, lent) for part, lent in fresh if lent))
+    return Settled(tuple(cut), over)
 
 
-@value(frozen=True, slots=True)
-class Return:
-    """The return of a lease, whole (``left`` is empty) or in part. ``after`` None: the virtual node goes."""
-
-    lease: Lease
-    before: VNode
-    after: VNode | None
-    left: Mapping[str, int]
-
-    @property
-    def removed(self) -> tuple[str, ...]:
-        """The id of the virtual node that is removed."""
-        return (self.before.vnode_id,) if self.after is None else ()
-
-    @property
-    def placed(self) -> tuple[VNode, ...]:
-        """The virtual node that stays with less."""
-        return () if self.after is None else (self.after,)
+def kept_first(ledger: Ledger, leases: Iterable[Lease]) -> list[Lease]:
+    """Leases in the order in which they are kept where there is less: older ones first, loans to gangs last."""
+    return sorted(leases, key=lambda lease: (is_of_gang(ledger, lease), lease.since, lease.lease_id))
 
 
-def free_part(
-    ledger: Ledger, lease: Lease, leases: Collection[Lease], capacity: FreeCapacity | None = None
-) -> Allocation:
-    """The idle part of a lease that the minimum of the borrower does not need. ``leases``: all leases.
+def beyond(amounts: Amounts, less: Amounts) -> dict[str, int]:
+    """What of these amounts exceeds others."""
+    return {name: a - less.get(name, 0) for name, a in amounts.items() if a > less.get(name, 0)}
 
-    ``capacity``: the free capacity to assume for the virtual node, in place of the present one.
+
+def least_of(one: Amounts, other: Amounts) -> dict[str, int]:
+    """What is in both amounts."""
+    return {name: least for name, a in one.items() if (least := min(a, other.get(name, 0))) > 0}
+
+
+def extended(ledger: Ledger, more: Lease) -> Lease | None:
+    """The account that a new lease only makes larger.
+
+    A lease with a share of a unit stays alone: it returns as that share.
     """
-    vnode, cluster = ledger.vnodes.get(lease.vnode_id), ledger.clusters.get(lease.borrower_id)
-    if vnode is None or cluster is None:
-        return EMPTY
-    beside = (one for one in leases if one.vnode_id == lease.vnode_id and one.lease_id != lease.lease_id)
-    return free_of(ledger, vnode, lease.amounts, cluster.spec.flexible_min, beside, capacity)
+    for one in ledger.borrowed(more.borrower_id) if not _has_share(ledger, more) else ():
+        if one.lease_id != more.lease_id and one.is_same_account(more) and not _has_share(ledger, one):
+            return replace(one, amounts=rs.add(one.amounts, more.amounts), since=max(one.since, more.since))
+    return None
 
 
-def idle_parts(ledger: Ledger, lease: Lease, leases: Collection[Lease]) -> Iterator[tuple[VNode, Allocation]]:
-    """What a lease could return now: the idle part of its own virtual node, then of the others of the borrower.
+def _has_share(ledger: Ledger, lease: Lease) -> bool:
+    """Whether a lease has a share of a unit, as half a GPU."""
+    names = [name for name, amount in lease.amounts.items() if amount % SCALE]
+    slots = ledger.slots(lease.borrower_id) if names else ()
+    return any(name in slot.allocation.instances for slot in slots for name in names)
+
+
+def idle_parts(
+    ledger: Ledger, lease: Lease, most: Amounts | None = None, keep: Callable[[VNode], bool] | None = None
+) -> Iterator[tuple[VNode, Allocation]]:
+    """What a lease could return now: idle parts of the borrower's flexible virtual nodes, up to its amounts.
 
     A loan is a matter of amounts: a cluster whose borrowed part is in use and whose minimum lies idle
-    elsewhere returns the latter, and what it uses becomes its minimum. The idle part of another virtual node
-    counts only as far as the leases there do not account for it. ``leases``: all leases, at least those of the
-    borrower.
+    elsewhere returns the latter, and what it uses becomes its minimum. Unused virtual nodes come first, so that
+    whole nodes come free. ``most``: at most this. ``keep``: the virtual nodes that stay as they are.
     """
-    vnode, cluster = ledger.vnodes.get(lease.vnode_id), ledger.clusters.get(lease.borrower_id)
+    cluster = ledger.clusters.get(lease.borrower_id)
     if cluster is None:
         return
-    given: Amounts = EMPTY.amounts
-    if vnode is not None and (own := free_part(ledger, lease, leases)).amounts:
-        given = own.amounts
-        yield vnode, own
-    left = {name: amount - given.get(name, 0) for name, amount in lease.amounts.items()}
-    if not any(left.values()):
-        return
-    claimed: dict[str, dict[str, int]] = {}
-    for one in leases:
-        if one.borrower_id == lease.borrower_id:
-            claimed[one.vnode_id] = rs.add(claimed.get(one.vnode_id, {}), one.amounts)
-    for part in reversed(flexible_parts(ledger, lease.borrower_id)):
-        if part.vnode_id == lease.vnode_id:
+    parts = flexible_parts(ledger, lease.borrower_id)
+    beside = [one for one in ledger.borrowed(lease.borrower_id) if one.lease_id != lease.lease_id]
+    least: Amounts = cluster.spec.flexible_min
+    if is_of_gang(ledger, lease):  # of this only what the job has grown by is ever idle
+        least = rs.total([least, *(one.amounts for one in beside if one.lender_id == cluster.parent_id)])
+    over = beyond(rs.total(part.allocation.amounts for part in parts), least)
+    left = lease.amounts if most is None else least_of(lease.amounts, most)
+    rest = {part.vnode_id: part.allocation for part in parts}
+    order = parts[::-1]
+    order.sort(key=lambda one: not ledger.capacities[one.vnode_id].is_untouched())
+    for part in order:
+        wanted = least_of(least_of(left, over), ledger.capacities[part.vnode_id].free)
+        if not wanted or (keep is not None and keep(part)):
             continue
-        free, mine = ledger.capacities[part.vnode_id].free, claimed.get(part.vnode_id, {})
-        most = {name: min(amount, free.get(name, 0) - mine.get(name, 0)) for name, amount in left.items()}
-        most = {name: amount for name, amount in most.items() if amount > 0}
-        if not most:
-            continue
-        beside = [one for one in leases if one.vnode_id == part.vnode_id]
-        idle = free_of(ledger, part, most, rs.add(cluster.spec.flexible_min, given), beside)
+        idle = _spare(ledger, part, left, wanted, least, rest, beside)
         if idle.amounts:
             yield part, idle
-            given = rs.add(given, idle.amounts)
-            left = {name: amount - idle.amounts.get(name, 0) for name, amount in left.items()}
+            left, over = beyond(left, idle.amounts), beyond(over, idle.amounts)
+            rest[part.vnode_id] = difference(part.allocation, idle)
 
 
-def free_of(
-    ledger: Ledger, vnode: VNode, most: Amounts, least: Amounts, leases: Iterable[Lease] = (),
-    capacity: FreeCapacity | None = None,
-) -> Allocation:  # fmt: skip
-    """The part of these amounts that a virtual node can give away now, so that its cluster keeps ``least``.
+def is_of_gang(ledger: Ledger, lease: Lease) -> bool:
+    """Whether a lease is a loan of another cluster than its parent to a job, which may need it for its gang."""
+    borrower = ledger.clusters.get(lease.borrower_id)
+    return borrower is not None and borrower.kind == JOB and borrower.parent_id != lease.lender_id
 
-    ``leases``: the other leases on this virtual node. A unit that one of them is to return whole is not
-    split.
-    """
-    capacity, held = capacity or ledger.capacities[vnode.vnode_id], vnode.allocation
+
+def free_of(ledger: Ledger, vnode: VNode, most: Amounts, least: Amounts) -> Allocation:
+    """The part of these amounts that a virtual node can give away now, so that its cluster keeps ``least``."""
     parts = flexible_parts(ledger, vnode.cluster_id)
-    has = rs.total(part.allocation.amounts for part in parts)
-    others = [part.allocation for part in parts if part.vnode_id != vnode.vnode_id]
-    has_part = any(most.get(name, 0) % SCALE for name in capacity.instances)
-    claims = [one.amounts for one in leases] if has_part else []
-    amounts, instances = dict[str, int](), dict[str, dict[int, int]]()
-    for name, amount in most.items():
-        free = min(amount, capacity.free.get(name, 0), has.get(name, 0) - least.get(name, 0))
-        if free > 0 and name in capacity.instances:
-            shares = _Shares(name, capacity, held, others, least.get(name, 0))
-            whole = sum(claim.get(name, 0) // SCALE for claim in claims)
-            instances[name] = shares.returned(free, amount % SCALE, whole)
-            free = sum(instances[name].values())
-        if free > 0:
-            amounts[name] = free
+    over = beyond(rs.total(part.allocation.amounts for part in parts), least)
+    wanted = least_of(least_of(most, over), ledger.capacities[vnode.vnode_id].free)
+    return _spare(ledger, vnode, most, wanted, least, {part.vnode_id: part.allocation for part in parts})
+
+
+def _spare(
+    ledger: Ledger, vnode: VNode, most: Amounts, wanted: Amounts, least: Amounts, parts: Mapping[str, Allocation],
+    beside: Iterable[Lease] = (),
+) -> Allocation:  # fmt: skip
+    """What of the wanted amounts, which are free, a virtual node can give away: of a unit only certain shares.
+
+    ``most``: the amounts of which these are a part; only their shares of a unit may be split off. ``parts``: what
+    each flexible virtual node of its cluster has. ``beside``: the other leases of the cluster. A unit that one of
+    them is to return whole is not split.
+    """
+    capacity, held = ledger.capacities[vnode.vnode_id], vnode.allocation
+    amounts, instances = dict(wanted), dict[str, dict[int, int]]()
+    for name in wanted.keys() & capacity.instances.keys():
+        whole = sum(one.amounts.get(name, 0) // SCALE for one in beside) if most[name] % SCALE else 0
+        shares = _Shares(name, vnode, capacity, parts, least.get(name, 0))
+        instances[name] = shares.returned(wanted[name], most[name] % SCALE, whole)
+        amounts[name] = sum(instances[name].values())
+    amounts = {name: amount for name, amount in amounts.items() if amount}
     surplus = len(held.cores) - (held.amounts.get(CPU, 0) - amounts.get(CPU, 0)) // SCALE
     cores = sorted(capacity.cores, reverse=True)[: max(surplus, 0)]
     return Allocation(amounts, {n: some for n, some in instances.items() if some}, tuple(sorted(cores)))
@@ -179,12 +167,11 @@ class _Shares:
     """The instances of one resource in a cluster, and which shares of one virtual node can be given away."""
 
     def __init__(
-        self, name: str, capacity: FreeCapacity, held: Allocation, others: Sequence[Allocation], least: int
+        self, name: str, vnode: VNode, capacity: FreeCapacity, parts: Mapping[str, Allocation], least: int
     ) -> None:
+        self.name, self.vnode, self.parts, self.least = name, vnode, parts, least
         self.free = capacity.instances[name]
-        self.shares = dict(held.instances.get(name, {}))
-        self.elsewhere = [share for one in others for share in one.instances.get(name, {}).values()]
-        self.least = least
+        self.shares = dict(vnode.allocation.instances.get(name, {}))
 
     def returned(self, most: int, part: int, whole: int) -> dict[int, int]:
         """The shares to give away by instance, at most ``most``.
@@ -209,40 +196,30 @@ class _Shares:
     def _can_spare(self, index: int, part: int, whole: int = 0) -> bool:
         """Whether the rest serves the minimum and ``whole`` more whole instances as well as before."""
         needs = [SCALE] * (self.least // SCALE + whole) + [self.least % SCALE]
-        before = sorted([*self.elsewhere, *self.shares.values()], reverse=True)
+        if not any(needs):
+            return True
+        before = sorted([*self._elsewhere, *self.shares.values()], reverse=True)
         changed = {**self.shares, index: self.shares[index] - part}
-        after = sorted([*self.elsewhere, *changed.values()], reverse=True)
+        after = sorted([*self._elsewhere, *changed.values()], reverse=True)
         return all(a >= min(need, b) for need, a, b in zip(needs, after, before, strict=False))
 
+    @cached_property
+    def _elsewhere(self) -> list[int]:
+        """The shares in the other virtual nodes of the cluster."""
+        others = (one for vnode_id, one in self.parts.items() if vnode_id != self.vnode.vnode_id)
+        return [share for one in others for share in one.instances.get(self.name, {}).values()]
 
-def give_back(ledger: Ledger, lease: Lease, part: Allocation, vnode: VNode | None = None) -> Return:
-    """Shrink the borrower's virtual node in the ledger by an idle part of a lease."""
-    done = return_of(ledger, lease, part, vnode)
-    ledger.rearrange(done.removed, done.placed)
-    return done
 
-
-def return_of(ledger: Ledger, lease: Lease, part: Allocation, vnode: VNode | None = None) -> Return:
-    """The return of an idle part of a lease: the borrower's virtual node before and after.
-
-    ``vnode``: the virtual node that has the idle part; None: that of the lease.
-    """
-    before = ledger.vnodes[lease.vnode_id] if vnode is None else vnode
-    after, gone = replace(before, allocation=difference(before.allocation, part)), part.amounts
-    left = {n: a - gone.get(n, 0) for n, a in lease.amounts.items() if a > gone.get(n, 0)}
+def return_of(ledger: Ledger, lease: Lease, part: Allocation, vnode: VNode) -> Grow:
+    """The step by which a lease returns an idle part of a virtual node."""
+    after = replace(vnode, allocation=difference(vnode.allocation, part))
     # an empty virtual node is removed unless it has children or processes, which may hold nothing
-    is_gone = not any(after.allocation.amounts.values()) and not is_used(ledger, before.vnode_id)
-    return Return(lease, before, None if is_gone else after, left)
+    is_gone = not any(after.allocation.amounts.values()) and not is_used(ledger, vnode.vnode_id)
+    return Grow(vnode, after, returns=lease, is_removal=is_gone)
 
 
-def restore(ledger: Ledger, lease: Lease, done: Return) -> None:
-    """Give the lender back its part of a return, in the ledger."""
-    for more in restored(ledger, lease, done.before, done.after):
-        ledger.rearrange((), (more,), for_start=True)
-
-
-def restored(ledger: Ledger, lease: Lease, before: VNode, after: VNode | None) -> Iterator[VNode]:
-    """The virtual nodes of a lender and of the clusters around it after a return, outermost first.
+def restored(ledger: Ledger, lease: Lease, slot_id: str, gone: Allocation) -> Iterator[VNode]:
+    """The virtual nodes of a lender and of the clusters around it after a return into a slot, outermost first.
 
     Each grows again, up to its minimum; it gets a virtual node where it has none. The caller puts each into the
     ledger before it asks for the next. None: the parent was the lender, or nothing is lacking.
@@ -257,8 +234,6 @@ def restored(ledger: Ledger, lease: Lease, before: VNode, after: VNode | None) -
             break
     else:
         return
-    gone = difference(before.allocation, EMPTY if after is None else after.allocation)
-    slot_id = before.parent_id or ""
     for lender in reversed(around):
         has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lender.cluster_id))
         least = lender.spec.flexible_min
@@ -302,8 +277,15 @@ def empty_parts(ledger: Ledger) -> Iterator[str]:
 
 
 def newest_first(leases: Iterable[Lease]) -> list[Lease]:
-    """Leases in the order in which they are returned and reclaimed; of equals the deepest borrower first."""
-    return sorted(leases, key=lambda lease: (-lease.since, -lease.borrower_id.count("##"), -lease.lease_id))
+    """Leases in the order in which they are returned and reclaimed: called ones, then the newest ones.
+
+    Of equals the deepest borrower comes first.
+    """
+
+    def key(lease: Lease) -> tuple[bool, int, int, int]:
+        return (lease.state != CALLED, -lease.since, -lease.borrower_id.count("##"), -lease.lease_id)
+
+    return sorted(leases, key=key)
 
 
 def borrowed_in(
@@ -318,12 +300,8 @@ def borrowed_in(
         borrower = ledger.clusters.get(lease.borrower_id)
         if borrower is not None and borrower.parent_id == cluster_id and lease.borrower_id != besides:
             yield lease
-    leased: dict[str, Amounts] = {}
-    for lease in ledger.leases.values():
-        leased[lease.vnode_id] = rs.add(leased.get(lease.vnode_id, {}), lease.amounts)
     for child_id in sorted(ledger.subclusters.get(cluster_id, ())):
-        for vnode in ledger.slots(child_id) if ledger.clusters[child_id].kind == JOB else ():
-            own = rs.subtract(vnode.allocation.amounts, leased.get(vnode.vnode_id, {}))
-            own = {name: amount for name, amount in own.items() if amount > 0}
-            if own:
-                yield Lease(0, child_id, cluster_id, vnode.vnode_id, vnode.node_id, own, now, expires_at)
+        if ledger.clusters[child_id].kind == JOB:
+            has = rs.total(vnode.allocation.amounts for vnode in ledger.slots(child_id))
+            if own := beyond(has, rs.total(lease.amounts for lease in ledger.borrowed(child_id))):
+                yield Lease(0, child_id, cluster_id, own, now, expires_at)

@@ -17,6 +17,7 @@ from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.scheduler.elasticity import growing, held
+from vctl.scheduler.leasing import beyond, least_of
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.placement import Placed
 from vctl.scheduler.queueing import Queue
@@ -34,9 +35,14 @@ class Waiting(NamedTuple):
 
 
 def waiting_job(ledger: Ledger, job: PendingJob) -> Waiting:
-    """The need of a waiting job. Whole nodes count as nothing, because their amounts are not known."""
+    """The need of a waiting job. A whole node counts as the first one of its template."""
     parent, spec = ledger.clusters.get(job.parent_id), job.spec
-    need = rs.total([*(node.resources for node in spec.fixed), spec.flexible_min])
+    whole = (
+        {name: count * amount for name, amount in node.total.amounts.items()}
+        for kind, count in spec.replica_sets.items()
+        if (node := next((one for one in ledger.nodes.values() if one.template_id == kind), None)) is not None
+    )
+    need = rs.total([*(node.resources for node in spec.fixed), spec.flexible_min, *whole])
     return Waiting(job.parent_id, rs.maximum(need, job.entry), parent is not None and parent.queue.preempts)
 
 
@@ -121,20 +127,27 @@ def end_leases(ledger: Ledger, cluster_id: str) -> None:
     parent_id = ledger.clusters[cluster_id].parent_id or PRIMARY
     for lease in list(ledger.leases.values()):
         if lease.borrower_id == cluster_id:
-            del ledger.leases[lease.lease_id]
+            ledger.put_lease(replace(lease, amounts={}))
         elif lease.lender_id == cluster_id:
             ledger.put_lease(replace(lease, lender_id=parent_id))
 
 
-def keepers(
+class Wish(NamedTuple):
+    """What the waiting work of a lender needs, and what of that it can only have by calling in what it lent."""
+
+    need: Amounts
+    lack: Amounts
+
+
+def wishes(
     ledger: Ledger, work: Iterable[Waiting], nominations: Iterable[Nomination] = ()
-) -> dict[str, Amounts]:
+) -> dict[str, Wish]:
     """Lenders with work that waits, for which there may be enough once they have all of their minimum again.
 
     Each with what that work needs: it lends the rest. Without those whose loan is a part of a nomination: it was
-    promised before.
+    promised before. If there is enough, but not in one place, the lender lacks all that its work needs.
     """
-    found: dict[str, Amounts] = {}
+    found: dict[str, Wish] = {}
     for one in work:
         lenders = [up.cluster_id for up in ledger.upward(one.cluster_id) if any(up.lending_limit.values())]
         if not lenders:
@@ -143,18 +156,27 @@ def keepers(
             one.cluster_id,
             *(ledger.clusters[up].parent_id or "" for up in growing(ledger, one.cluster_id)),
         ]
+        free = rs.total(_free(ledger, up, one.need) for up in reach)
         own = ledger.total(one.cluster_id) if one.preempts else _free(ledger, one.cluster_id, one.need)
         have = rs.total([own, *(_free(ledger, up, one.need) for up in reach[1:])])
         for lender_id in lenders:
-            least, has = ledger.clusters[lender_id].spec.flexible_min, held(ledger, lender_id)
-            lacks = {name: max(amount - has.get(name, 0), 0) for name, amount in least.items()}
-            need = rs.add(found.get(lender_id, {}), one.need)
-            if any(lacks.values()) and lender_id in reach and rs.within(need, rs.add(have, lacks)):
-                found[lender_id] = need
+            lacks = beyond(ledger.clusters[lender_id].spec.flexible_min, held(ledger, lender_id))
+            before = found.get(lender_id, Wish({}, {}))
+            need = rs.add(before.need, one.need)
+            if lacks and lender_id in reach and rs.within(need, rs.add(have, lacks)):
+                lack = least_of(beyond(need, free), lacks) or least_of(one.need, lacks)
+                found[lender_id] = Wish(need, rs.maximum(before.lack, lack))
     for growth in (one.growth(ledger) for one in nominations) if found else ():
         for lender_id in growth.lent if growth is not None else ():
             found.pop(lender_id, None)
     return found
+
+
+def keepers(
+    ledger: Ledger, work: Iterable[Waiting], nominations: Iterable[Nomination] = ()
+) -> dict[str, Amounts]:
+    """What lenders keep for their own waiting work, which starts with it once a loan has come back."""
+    return {one: wish.need for one, wish in wishes(ledger, work, nominations).items()}
 
 
 def _free(ledger: Ledger, cluster_id: str, names: Iterable[str]) -> dict[str, int]:

@@ -28,6 +28,7 @@ fits nowhere else. Not done: a move is not split, so a cluster may return more o
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, Cluster, VNode
@@ -65,14 +66,12 @@ def has_loosened(ledger: Ledger, top_id: str, grown: Collection[str]) -> bool:
     """
     if not any(one == top_id or is_below(ledger, one, top_id) for one in grown):
         return False
-    holders = {lease.borrower_id for lease in ledger.leases.values()} | ledger.lenders
-    return any(is_below(ledger, one, top_id) for one in holders)
+    return any(is_below(ledger, one, top_id) for one in (*ledger.borrowers, *ledger.lenders))
 
 
 def is_loose(ledger: Ledger) -> bool:
     """Whether anything is borrowed and idle, or may be lent."""
-    borrowers = {lease.borrower_id for lease in ledger.leases.values()}
-    return any(one in ledger.clusters and _has_idle(ledger, one) for one in borrowers) or any(
+    return any(one in ledger.clusters and _has_idle(ledger, one) for one in ledger.borrowers) or any(
         lendable(ledger, ledger.clusters[one]) for one in ledger.lenders
     )
 
@@ -80,7 +79,7 @@ def is_loose(ledger: Ledger) -> bool:
 def idle_amounts(ledger: Ledger, top_id: str) -> dict[str, int]:
     """At most what can be brought together below a cluster: what borrowers and lenders have free."""
     found: dict[str, int] = {}
-    for cluster_id in {lease.borrower_id for lease in ledger.leases.values()} | ledger.lenders:
+    for cluster_id in {*ledger.borrowers, *ledger.lenders}:
         if is_below(ledger, cluster_id, top_id):
             for part in flexible_parts(ledger, cluster_id):
                 for name, amount in ledger.capacities[part.vnode_id].free.items():
@@ -114,25 +113,16 @@ def recall(ledger: Ledger, top_id: str, keep: Collection[str] = ()) -> list[Move
 
 def _returned(ledger: Ledger, leases: Sequence[Lease]) -> Iterator[Move]:
     """Let the idle parts of the leases of one borrower go home in the ledger."""
-    numbers = [lease.lease_id for lease in leases]
-    for number in numbers:
-        beside = [ledger.leases[one] for one in numbers if one in ledger.leases]
-        for vnode, part in list(idle_parts(ledger, ledger.leases[number], beside)):
-            if _is_stuck(ledger, vnode):
-                continue
-            lease = ledger.leases[number]
-            done = return_of(ledger, lease, part, vnode)
-            after = replace(vnode, allocation=difference(vnode.allocation, part))
-            step = Grow(vnode, after, returns=lease, is_removal=done.after is None)
-            yield _carried_out(ledger, lease, step)
+    for lease in leases:
+        for vnode, part in list(idle_parts(ledger, lease, keep=partial(_is_stuck, ledger))):
+            yield _carried_out(ledger, lease, return_of(ledger, lease, part, vnode), part)
 
 
-def _carried_out(ledger: Ledger, lease: Lease, step: Grow) -> Move:
-    """Apply a return to the ledger. A lender that is not the parent gets the part back."""
-    assert step.before is not None
+def _carried_out(ledger: Ledger, lease: Lease, step: Grow, part: Allocation) -> Move:
+    """Apply the return of a part to the ledger. A lender that is not the parent gets it back."""
     steps = [step]
     apply_growth(ledger, step)
-    for more in restored(ledger, lease, step.before, step.after):
+    for more in restored(ledger, lease, step.after.parent_id or "", part):
         steps.append(Grow(ledger.vnodes.get(more.vnode_id), more))
         apply_growth(ledger, steps[-1])
     return tuple(steps)
@@ -140,13 +130,10 @@ def _carried_out(ledger: Ledger, lease: Lease, step: Grow) -> Move:
 
 def _by_borrower(ledger: Ledger, top_id: str, keep: Collection[str]) -> Iterator[list[Lease]]:
     """The leases of each cluster with an idle part, innermost cluster first, each cluster's newest first."""
-    of: dict[str, list[Lease]] = {}
-    for lease in ledger.leases.values():
-        if lease.borrower_id not in keep:
-            of.setdefault(lease.borrower_id, []).append(lease)
-    for borrower_id in _innermost_first(ledger, of, top_id):
+    borrowers = [one for one in ledger.borrowers if one not in keep]
+    for borrower_id in _innermost_first(ledger, borrowers, top_id):
         if _has_idle(ledger, borrower_id):
-            yield newest_first(of[borrower_id])
+            yield newest_first(ledger.borrowed(borrower_id))
 
 
 def _innermost_first(ledger: Ledger, cluster_ids: Collection[str], top_id: str) -> list[str]:
@@ -174,7 +161,7 @@ def lend(ledger: Ledger, top_id: str, chain: Collection[str]) -> list[Move]:
         for one in ledger.upward(lender_id):
             if around and (most := _replaceable(ledger, one, around[-1].cluster_id)):
                 moves += _let_parts_out(ledger, around, most)
-                moves += _returned(ledger, newest_first(_leases_of(ledger, one.cluster_id)))
+                moves += _returned(ledger, newest_first(ledger.borrowed(one.cluster_id)))
             around.append(one)
             if one.parent_id in ends:
                 break
@@ -229,10 +216,6 @@ def _replaceable(ledger: Ledger, cluster: Cluster, child_id: str) -> dict[str, i
     return {name: amount for name, amount in most.items() if amount > 0}
 
 
-def _leases_of(ledger: Ledger, borrower_id: str) -> list[Lease]:
-    return [lease for lease in ledger.leases.values() if lease.borrower_id == borrower_id]
-
-
 # ---- only what is needed moves ----
 
 
@@ -247,7 +230,8 @@ def put_back(ledger: Ledger, moves: Sequence[Move], steps: Sequence[Grow] = ()) 
     """Revert the moves whose part nobody has taken meanwhile, the last first; returns the steps of the rest.
 
     ``steps``: the growth that followed. A cluster that lends by it, or by a loan that stays, takes nothing back of
-    that resource: else it would lend and borrow the same.
+    that resource: else it would lend and borrow the same. A virtual node that changes by what stays is left alone,
+    also if it looks as before.
     """
     kept: list[Move] = []
     lent = {name for step in steps for name in _lent(step)}

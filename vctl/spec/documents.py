@@ -235,12 +235,11 @@ class LeaseForm(TypedDict):
     lease_id: int
     borrower_id: str
     lender_id: str
-    vnode_id: str
-    node_id: str
     resources: Amounts
     since: str
     expires_at: str | None
     job_id: int | None
+    state: str
 
 
 class DemandForm(TypedDict):

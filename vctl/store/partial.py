@@ -9,7 +9,7 @@ from vctl.core.clusters import PRIMARY, Cluster
 from vctl.core.demand import Demand
 from vctl.core.ledger import Ledger
 from vctl.core.node_kinds import NodeKind
-from vctl.store import clusters, rows
+from vctl.store import clusters, leases, rows
 from vctl.store.queues import FIRST_QUEUED
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Store
@@ -44,6 +44,8 @@ def load_for_exchange(store: Store, cluster: Cluster, wanted: Mapping[str, int])
     for row in own:
         ledger.assign(rows.vnode(row))
     _load_use(store, ledger, cluster.cluster_id)
+    for lease in leases.of_borrower(store, cluster.cluster_id):
+        ledger.put_lease(lease)
     return ledger
 
 

@@ -227,8 +227,8 @@ def task(row: Row, *, outlives: bool = False) -> Task:
 def lease(row: Row) -> Lease:
     """A row of ``leases``."""
     return Lease(
-        row["lease_id"], row["borrower_id"], row["lender_id"], row["vnode_id"], row["node_id"], loads(row["amounts"]),
-        row["since"], row["expires_at"], row["job_id"], row["state"],
+        row["lease_id"], row["borrower_id"], row["lender_id"], loads(row["amounts"]), row["since"], row["expires_at"],
+        row["job_id"], row["state"],
     )  # fmt: skip
 
 

@@ -102,4 +102,12 @@ CREATE TABLE reservations (
 );
 """,
     ),
+    (
+        "0015_leases_without_places",
+        """
+DROP INDEX leases_by_vnode;
+ALTER TABLE leases DROP COLUMN vnode_id;
+ALTER TABLE leases DROP COLUMN node_id;
+""",
+    ),
 ]

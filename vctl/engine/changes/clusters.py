@@ -145,11 +145,11 @@ class ClusterRemoved(Change):
 
     def apply(self, state: SchedulerState) -> None:
         """Remove the cluster with its leases."""
-        for lease_id in self.returned:
-            state.leases.pop(lease_id, None)
-        for lease_id in self.lent:
-            if (lease := state.leases.get(lease_id)) is not None and self.lender_id is not None:
-                state.leases[lease_id] = replace(lease, lender_id=self.lender_id)
+        for lease in [state.leases[one] for one in self.returned if one in state.leases]:
+            state.ledger.put_lease(replace(lease, amounts={}))
+        for lease in [state.leases[one] for one in self.lent if one in state.leases]:
+            if self.lender_id is not None:
+                state.ledger.put_lease(replace(lease, lender_id=self.lender_id))
         state.tasks.forget_cluster(self.cluster_id)
         if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
             state.ledger.remove_cluster(self.cluster_id)
@@ -217,8 +217,7 @@ class LeaseGranted(Change):
     lease: Lease
 
     def public_event(self) -> PublicEvent:
-        data = {"vnode": self.lease.vnode_id, "amounts": in_units(self.lease.amounts)}
-        return _lease_event("lease.granted", self.lease, data)
+        return _lease_event("lease.granted", self.lease, {"amounts": in_units(self.lease.amounts)})
 
     def apply(self, state: SchedulerState) -> None:
         state.ledger.put_lease(self.lease)
@@ -229,14 +228,19 @@ class LeaseCalled(Change):
     """The lender reclaims a lease, which now expires at ``lease.expires_at``."""
 
     lease: Lease
+    rest: Lease | None = None
+    """What its borrower keeps, if only a part is called: the called part is a new lease."""
 
     def public_event(self) -> PublicEvent:
         ends_ns = self.lease.expires_at
-        data = {"ends_at": None if ends_ns is None else timestamp(ends_ns)}
+        ends_at = None if ends_ns is None else timestamp(ends_ns)
+        data = {"amounts": in_units(self.lease.amounts), "ends_at": ends_at}
         return _lease_event("lease.called_in", self.lease, data)
 
     def apply(self, state: SchedulerState) -> None:
-        state.ledger.put_lease(self.lease)
+        for lease in (self.lease, self.rest):
+            if lease is not None:
+                state.ledger.put_lease(lease)
 
 
 @change
@@ -244,12 +248,18 @@ class LeaseSpared(Change):
     """The lender needs a lease that it wanted back no more: the borrower keeps it."""
 
     lease: Lease
+    account: Lease | None = None
+    """The larger lease of which it is a part again."""
 
     def public_event(self) -> PublicEvent:
-        return _lease_event("lease.spared", self.lease, {})
+        return _lease_event("lease.spared", self.lease, {"amounts": in_units(self.lease.amounts)})
 
     def apply(self, state: SchedulerState) -> None:
-        state.ledger.put_lease(self.lease)
+        if self.account is None:
+            state.ledger.put_lease(self.lease)
+        else:
+            state.ledger.put_lease(replace(self.lease, amounts={}))
+            state.ledger.put_lease(self.account)
 
 
 @change

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from vctl.core import resources as rs
 from vctl.core.clusters import VNode
@@ -11,13 +12,36 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseGranted, LeaseReturned, VNodesChanged
-from vctl.engine.settings import LeaseTerms, Memo
+from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import Now
-from vctl.scheduler.elasticity import Grow
-from vctl.scheduler.leasing import above_minimum, borrowed_in, idle_parts, newest_first, restored, return_of
+from vctl.scheduler.elasticity import Grow, is_below
+from vctl.scheduler.leasing import (
+    above_minimum,
+    beyond,
+    borrowed_in,
+    extended,
+    idle_parts,
+    least_of,
+    newest_first,
+    restored,
+    return_of,
+)
 from vctl.scheduler.lending import regain
 from vctl.scheduler.replacement import below
+
+
+class Due(NamedTuple):
+    """An idle part of a lease that returns after ``wait_s``: at most these amounts, of one virtual node or of all."""
+
+    lease: Lease
+    wait_s: float
+    most: Amounts
+    vnode_id: str | None = None
+
+
+Idle = dict[int, tuple[int, Amounts]]
+"""Lease -> since when, and how much of it has been idle all the time since then."""
 
 
 def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
@@ -25,35 +49,46 @@ def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
 
     What somebody wants does not wait for that: the start that needs it returns it (``vctl/scheduler/recall.py``).
     """
-    memo.unneeded_leases &= state.leases.keys()
-    idle_s = {lease_id: (now.uptime - since) / 1e9 for lease_id, since in memo.idle_leases.items()}
-    idle_s |= dict.fromkeys(memo.unneeded_leases, state.lease_terms.idle_s)
-    found = waits(state, idle_s, state.lease_terms, now.wall)
-    memo.idle_leases = {one.lease_id: memo.idle_leases.get(one.lease_id, now.uptime) for one, _ in found}
-    memo.due += [now.uptime + int(wait_s * 1e9) for _, wait_s in found if wait_s > 0]
-    yield from give_back(state, [lease for lease, wait_s in found if wait_s <= 0])
+    memo.left_vnodes &= state.ledger.vnodes.keys()
+    found, memo.idle_leases = waits(state, memo, now)
+    memo.due += [now.uptime + int(one.wait_s * 1e9) for one in found if one.wait_s > 0]
+    due = [one for one in found if one.wait_s <= 0]
+    yield from give_back(state, due)
+    for one in due:
+        memo.idle_leases.pop(one.lease.lease_id, None)  # what else is idle was not so for as long
 
 
-def waits(
-    state: SchedulerState, idle_s: Mapping[int, float], terms: LeaseTerms, now: int
-) -> list[tuple[Lease, float]]:
-    """The leases of which a part is idle, newest first, and the seconds until each is due.
-
-    ``idle_s``: how long a lease has been idle.
-    """
-    called, nominated = called_in(state), nominated_slots(state)
-    found = []
+def waits(state: SchedulerState, memo: Memo, now: Now) -> tuple[list[Due], Idle]:
+    """The idle parts of leases, newest first, and how much of each has been idle since when."""
+    terms, ledger, called = state.lease_terms, state.ledger, called_in(state)
+    found: list[Due] = []
+    idle: Idle = {}
+    nominated = nominated_slots(state)
     for lease in newest_first(state.leases.values()):
-        number = lease.lease_id
-        if lease.vnode_id in nominated and number not in called:
+        is_called = lease.lease_id in called
+        kept = _kept(() if is_called else nominated)
+        amounts = rs.total(part.amounts for _, part in idle_parts(ledger, lease, keep=kept))
+        if is_called and amounts:
+            found.append(Due(lease, 0.0, amounts))
+        if is_called or not amounts:
             continue
-        if next(idle_parts(state.ledger, lease, state.leases.values()), None) is None:
-            continue
-        wait_s = max(terms.idle_s - idle_s.get(number, 0.0), (lease.since - now) / 1e9 + terms.cooldown_s)
-        if lease.expires_at is not None:
-            wait_s = min(wait_s, (lease.expires_at - now) / 1e9)
-        found.append((lease, 0.0 if number in called else wait_s))
-    return found
+        cools_s = (lease.since - now.wall) / 1e9 + terms.cooldown_s
+        left = sorted(memo.left_vnodes & ledger.members[lease.borrower_id].keys())
+        found += [Due(lease, cools_s, amounts, vnode_id) for vnode_id in left]
+        since, still = memo.idle_leases.get(lease.lease_id, (now.uptime, amounts))
+        if not (still := least_of(still, amounts)):  # what was idle is in use, and something else is idle
+            since, still = now.uptime, amounts
+        idle[lease.lease_id] = since, still
+        wait_s = max(terms.idle_s - (now.uptime - since) / 1e9, cools_s)
+        if lease.expires_at is not None and (ends_s := (lease.expires_at - now.wall) / 1e9) < wait_s:
+            wait_s, still = ends_s, amounts
+        found.append(Due(lease, wait_s, still))
+    return found, idle
+
+
+def _kept(nominated: Collection[str], only: str | None = None) -> Callable[[VNode], bool]:
+    """Whether a virtual node gives nothing back now: some are nominated. ``only``: the one that gives something."""
+    return lambda one: one.vnode_id in nominated or only not in (None, one.vnode_id)
 
 
 def nominated_slots(state: SchedulerState) -> set[str]:
@@ -61,36 +96,55 @@ def nominated_slots(state: SchedulerState) -> set[str]:
     return {part[0] for nomination in state.nominations.values() for part in nomination.pieces}
 
 
-def give_back(state: SchedulerState, due: Sequence[Lease]) -> Iterator[Change]:
+def give_back(state: SchedulerState, due: Sequence[Due]) -> Iterator[Change]:
     """Return the idle parts of leases. A parent that borrowed what a child returns passes it on at once."""
-    ledger, waiting, nominated = state.ledger, list(due), nominated_slots(state)
-    while waiting:
-        lease = waiting.pop(0)
-        if state.leases.get(lease.lease_id) != lease:
-            continue  # removed or changed meanwhile
-        for vnode, part in list(idle_parts(ledger, lease, state.leases.values())):
-            if vnode.vnode_id in nominated and vnode.vnode_id != lease.vnode_id:
-                continue
-            done = return_of(ledger, lease, part, vnode)
-            lease = replace(lease, amounts=done.left)
-            yield VNodesChanged(done.removed, done.placed)
-            yield LeaseReturned(lease)
-            for more in restored(ledger, lease, done.before, done.after):
-                yield VNodesChanged(placed=(more,), for_start=True)
-            waiting += newest_first([up for up in state.leases.values() if up.vnode_id == vnode.parent_id])
+    called = called_in(state)
+    for one in due:
+        yield from _returning(state, one.lease.lease_id, one.most, called, one.vnode_id)
+
+
+def _returning(
+    state: SchedulerState, number: int, most: Amounts, called: Collection[int], only: str | None = None
+) -> Generator[Change, None, Amounts]:
+    """Return idle parts of a lease, at most these amounts; the result is what was returned."""
+    ledger, is_called = state.ledger, number in called
+    if (lease := state.leases.get(number)) is None:
+        return {}
+    nominated = () if is_called else nominated_slots(state)  # a lender that wants it back comes first
+    found = list(idle_parts(ledger, lease, most, _kept(nominated, only)))
+    if not found:
+        return {}
+    gone = rs.total(part.amounts for _, part in found)
+    steps = [return_of(ledger, lease, part, vnode) for vnode, part in found]
+    removed = tuple(one.after.vnode_id for one in steps if one.is_removal)
+    yield VNodesChanged(removed, tuple(one.after for one in steps if not one.is_removal))
+    yield LeaseReturned(replace(lease, amounts=beyond(lease.amounts, gone)))
+    left: Amounts = gone
+    for vnode, part in found:
+        for level, more in enumerate(restored(ledger, lease, vnode.parent_id or "", part)):
+            if level == 0:  # what the lender has again does not go further up
+                left = beyond(left, Grow(ledger.vnodes.get(more.vnode_id), more).gained)
+            yield VNodesChanged(placed=(more,), for_start=True)
+    parent_id = ledger.clusters[lease.borrower_id].parent_id or ""
+    for up in newest_first(ledger.borrowed(parent_id)):
+        if left and (up.lease_id in called or not is_called):
+            left = beyond(left, (yield from _returning(state, up.lease_id, left, called)))
+    return gone
 
 
 def called_in(state: SchedulerState) -> set[int]:
-    """The called leases and all leases of virtual nodes inside theirs, which have to return first."""
-    leases = state.leases.values()
-    inside = {slot for one in leases if one.state == CALLED for slot in slots_inside(state, one.vnode_id)}
-    return {one.lease_id for one in leases if one.vnode_id in inside} if inside else set()
+    """The called leases, and all leases of clusters inside their borrowers, which have to return first."""
+    called = {one.borrower_id for one in state.leases.values() if one.state == CALLED}
+    return {
+        one.lease_id
+        for one in (state.leases.values() if called else ())
+        if one.state == CALLED or any(is_below(state.ledger, one.borrower_id, top_id) for top_id in called)
+    }
 
 
 def slots_inside(state: SchedulerState, vnode_id: str) -> set[str]:
     """A virtual node and all virtual nodes inside it."""
-    there = below(state.ledger, vnode_id) if vnode_id in state.ledger.vnodes else ()
-    return {vnode_id, *(vnode.vnode_id for vnode in there)}
+    return {vnode_id, *(vnode.vnode_id for vnode in below(state.ledger, vnode_id))}
 
 
 def returned(leases: Mapping[int, Lease], steps: Iterable[Grow]) -> Iterator[LeaseReturned]:
@@ -137,6 +191,8 @@ def granted(
         todo.append((step, above_minimum(ledger, step, later)))
         gained[cluster_id] = rs.add(later, step.gained)
     expires_at = None if lease_s is None else now + int(lease_s * 1e9)
+    accounts: dict[tuple[str, str, str], Amounts] = {}
+    takes: list[tuple[Iterator[Lease], str, dict[str, int]]] = []
     for step, over in reversed(todo):
         vnode, left = step.after, dict(over)
         inside = {name: amount - over.get(name, 0) for name, amount in step.gained.items()}
@@ -144,46 +200,29 @@ def granted(
         supplies = list((loans or {}).get(vnode.parent_id or "", ()))
         if step.lender_id is not None:
             supplies.append((step.lender_id, dict(step.lent)))
-        found = _borrowed(supplies, left)
         parent_id = ledger.clusters[vnode.cluster_id].parent_id or ""
-        for lender_id, lent in (*found, (parent_id, left)):
-            if lent:
-                lease = Lease(
-                    0,
-                    vnode.cluster_id,
-                    lender_id,
-                    vnode.vnode_id,
-                    vnode.node_id,
-                    lent,
-                    now,
-                    expires_at,
-                    job_id,
-                )
-                shared = any(lent.get(name, 0) % rs.SCALE for name in vnode.allocation.instances)
-                known = _extended(ledger, lease) if lender_id == parent_id and not shared else None
-                yield LeaseGranted(known or replace(lease, lease_id=number()))
+        for lender_id, lent in (*_borrowed(supplies, left), (parent_id, left)):
+            has_share = any(lent.get(name, 0) % rs.SCALE for name in vnode.allocation.instances)
+            key = (vnode.cluster_id, lender_id, vnode.vnode_id if has_share else "")
+            accounts[key] = rs.add(accounts.get(key, {}), lent)
         for lender_id, lent in _borrowed(supplies, inside) if inside and supplies else ():
-            yield from _taken_over(_lent_by(ledger, vnode.cluster_id, lender_id), lender_id, lent, number)
+            takes.append((_lent_by(ledger, vnode.cluster_id, lender_id), lender_id, lent))
+    for (borrower_id, lender_id, _), total in accounts.items():
+        if any(total.values()):
+            more = Lease(0, borrower_id, lender_id, total, now, expires_at, job_id)
+            yield put_on_account(ledger, more, number)
     for step in steps:
         if step.lends is not None and step.lends_inside:
             above = ledger.clusters[step.after.cluster_id].parent_id or ""
             found_there = borrowed_in(ledger, above, step.after.cluster_id, now, expires_at)
-            lent = {name: -amount for name, amount in step.gained.items()}
-            yield from _taken_over(found_there, step.lends, lent, number)
+            takes.append((found_there, step.lends, {name: -amount for name, amount in step.gained.items()}))
+    for found, lender_id, lent in takes:
+        yield from _taken_over(ledger, found, lender_id, lent, number)
 
 
-def _extended(ledger: Ledger, lease: Lease) -> Lease | None:
-    """The lease that this one only makes larger: a parent that lends once more in the same place, for as long.
-
-    Leases of siblings stay apart, because each is reclaimed by itself, and so do shares of one GPU.
-    """
-    units = ledger.vnodes[lease.vnode_id].allocation.instances
-    for one in ledger.leases.values():
-        if any(one.amounts.get(name, 0) % rs.SCALE for name in units):
-            continue
-        if replace(lease, lease_id=one.lease_id, amounts=one.amounts, since=one.since) == one:
-            return replace(one, amounts=rs.add(one.amounts, lease.amounts), since=lease.since)
-    return None
+def put_on_account(ledger: Ledger, more: Lease, number: Callable[[], int]) -> LeaseGranted:
+    """Make the account larger by a lease, or open one."""
+    return LeaseGranted(extended(ledger, more) or replace(more, lease_id=number()))
 
 
 def _lent_by(ledger: Ledger, before: str, lender_id: str) -> Iterator[Lease]:
@@ -196,19 +235,17 @@ def _lent_by(ledger: Ledger, before: str, lender_id: str) -> Iterator[Lease]:
 
 
 def _taken_over(
-    loans: Iterable[Lease], lender_id: str, amounts: Amounts, number: Callable[[], int]
+    ledger: Ledger, loans: Iterable[Lease], lender_id: str, amounts: Amounts, number: Callable[[], int]
 ) -> Iterator[LeaseGranted | LeaseReturned]:
     """Let a lender take the place of another one in loans of these amounts, in their order."""
-    left = dict(amounts)
+    left: Amounts = amounts
     for lease in list(loans):
-        part = {name: min(amount, left.get(name, 0)) for name, amount in lease.amounts.items()}
-        part = {name: amount for name, amount in part.items() if amount > 0}
-        if part:
-            left = rs.subtract(left, part)
+        if part := least_of(lease.amounts, left):
+            left = beyond(left, part)
             if lease.lease_id:
-                rest = {n: a - part.get(n, 0) for n, a in lease.amounts.items() if a > part.get(n, 0)}
-                yield LeaseReturned(replace(lease, amounts=rest))
-            yield LeaseGranted(replace(lease, lease_id=number(), lender_id=lender_id, amounts=part))
+                yield LeaseReturned(replace(lease, amounts=beyond(lease.amounts, part)))
+            more = replace(lease, lease_id=0, lender_id=lender_id, amounts=part)
+            yield put_on_account(ledger, more, number)
 
 
 def granted_to_gang(
@@ -217,13 +254,14 @@ def granted_to_gang(
 ) -> Iterator[LeaseGranted]:  # fmt: skip
     """The leases of a job whose virtual nodes lie in what clusters beside it have lent."""
     expires_at = None if lease_s is None else now + int(lease_s * 1e9)
+    found: dict[tuple[str, str], Amounts] = {}
     for vnode in vnodes:
         amounts = {name: amount for name, amount in vnode.allocation.amounts.items() if amount}
-        for lender_id, lent in _borrowed(loans.get(vnode.parent_id or "", ()), amounts):
-            yield LeaseGranted(Lease(
-                number(), vnode.cluster_id, lender_id, vnode.vnode_id, vnode.node_id, lent, now,
-                expires_at, job_id,
-            ))  # fmt: skip
+        for lender_id, some in _borrowed(loans.get(vnode.parent_id or "", ()), amounts):
+            key = (vnode.cluster_id, lender_id)
+            found[key] = rs.add(found.get(key, {}), some)
+    for (borrower_id, lender_id), lent in found.items():
+        yield LeaseGranted(Lease(number(), borrower_id, lender_id, lent, now, expires_at, job_id))
 
 
 def _borrowed(

@@ -26,11 +26,12 @@ from vctl.engine.changes import (
     VNodesChanged,
 )
 from vctl.engine.rules import ends, stops
+from vctl.engine.rules.leases import put_on_account
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import NodeSilent, Stimulus
 from vctl.scheduler.feasibility import is_overdrawn
-from vctl.scheduler.leasing import empty_parts, settle
+from vctl.scheduler.leasing import beyond, empty_parts, kept_first, least_of, settle
 from vctl.scheduler.lending import loans
 from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, move, stamp_of, units
 
@@ -99,38 +100,50 @@ def replaced(state: SchedulerState, memo: Memo, now: int, number: Callable[[], i
         yield VNodesChanged(done.removed, done.placed)
         touched = [part.before.cluster_id for part in done.parts] + [one.cluster_id for one in done.placed]
         for cluster_id in dict.fromkeys(touched):
-            leases = sorted(
-                (one for one in state.leases.values() if one.borrower_id == cluster_id),
-                key=lambda one: one.lease_id,
-            )
-            yield from leases_settled(ledger, cluster_id, leases, _entry(state, cluster_id), now, number)
+            yield from leases_settled(ledger, cluster_id, _entry(state, cluster_id), now, number)
             if parts := [part for part in done.parts if part.before.cluster_id == cluster_id]:
                 yield from _announced(ledger, cluster_id, parts)
 
 
 def _lent(state: SchedulerState) -> dict[str, Amounts]:
     """Cluster -> the part of its minimum that siblings have on nodes that are not dead."""
-    lent = loans(state.ledger, state.leases.values())
+    ledger = state.ledger
+    there: dict[str, Amounts] = {}
+    alive: dict[int, Amounts] = {}
+    for lease in kept_first(ledger, state.leases.values()):
+        borrower_id = lease.borrower_id
+        if borrower_id not in there:
+            there[borrower_id] = _borrowed_alive(ledger, borrower_id)
+        alive[lease.lease_id] = least_of(lease.amounts, there[borrower_id])
+        there[borrower_id] = beyond(there[borrower_id], lease.amounts)
     return {
-        lender_id: total(one.amounts for one in found if one.node_id not in state.dead_nodes)
-        for lender_id, found in lent.items()
+        lender_id: total(alive[one.lease_id] for one in found)
+        for lender_id, found in loans(ledger, state.leases.values()).items()
     }
 
 
+def _borrowed_alive(ledger: Ledger, cluster_id: str) -> Amounts:
+    """What a cluster may have borrowed on nodes that are not dead: of a job all it has there."""
+    alive = [one for one in ledger.slots(cluster_id) if ledger.nodes[one.node_id].state != DEAD]
+    if ledger.clusters[cluster_id].kind == JOB:
+        return total(one.allocation.amounts for one in alive)
+    flexible = total(one.allocation.amounts for one in alive if one.kind == FLEXIBLE)
+    return beyond(flexible, ledger.clusters[cluster_id].spec.flexible_min)
+
+
 def leases_settled(
-    ledger: Ledger, cluster_id: str, leases: list[Lease], own: Amounts, now: int, number: Callable[[], int]
-) -> Iterator[Change]:
+    ledger: Ledger, cluster_id: str, own: Amounts, now: int, number: Callable[[], int]
+) -> Iterator[LeaseReturned | LeaseGranted]:
     """Adapt the leases of a cluster with a new minimum or other virtual nodes. ``own``: see ``_entry``."""
     cluster = ledger.clusters[cluster_id]
     assert cluster.parent_id is not None
-    found = settle(ledger, cluster_id, leases, own)
+    found = settle(ledger, cluster_id, own)
     for lease, amounts in found.cut:
         yield LeaseReturned(replace(lease, amounts=amounts))
-    for vnode, lent in found.fresh:
-        yield LeaseGranted(Lease(
-            number(), cluster_id, cluster.parent_id, vnode.vnode_id, vnode.node_id, lent, now,
-            job_id=None if cluster.job is None else int(cluster.job),
-        ))  # fmt: skip
+    if found.fresh:
+        job_id = None if cluster.job is None else int(cluster.job)
+        more = Lease(0, cluster_id, cluster.parent_id, found.fresh, now, job_id=job_id)
+        yield put_on_account(ledger, more, number)
 
 
 def _entry(state: SchedulerState, cluster_id: str) -> Amounts:

@@ -7,14 +7,15 @@ the end of the grace, the jobs go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
-from vctl.core.clusters import JOB
+from vctl.core.clusters import FLEXIBLE, JOB, LOGICAL
 from vctl.core.jobs import Run
 from vctl.core.leases import CALLED, GRANTED, Lease
-from vctl.core.resources import Allocation, Amounts, FreeCapacity, difference
+from vctl.core.ledger import Ledger
+from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseCalled, LeaseSpared
 from vctl.engine.rules import stops
@@ -22,9 +23,10 @@ from vctl.engine.rules.leases import slots_inside
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import LeaseNotified, Now, Stimulus
-from vctl.scheduler.elasticity import flexible_parts
-from vctl.scheduler.leasing import free_part, newest_first
-from vctl.scheduler.lending import Waiting, keepers, loans, work_in_lenders
+from vctl.scheduler.elasticity import above_its_minimum
+from vctl.scheduler.leasing import beyond, extended, idle_parts, is_of_gang, least_of, newest_first
+from vctl.scheduler.lending import Waiting, keepers, loans, wishes, work_in_lenders
+from vctl.scheduler.recall import recall
 
 
 def begin_graces(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus], now: Now) -> None:
@@ -35,67 +37,97 @@ def begin_graces(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus],
             memo.notified.setdefault(one.lease_id, {}).setdefault(one.job_id, now.uptime + grace_ns)
 
 
-def revoked(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
-    """Call in leases whose lenders have waiting work, and stop what uses them after its grace."""
+def revoked(state: SchedulerState, memo: Memo, now: Now, number: Callable[[], int]) -> Iterator[Change]:
+    """Call in what lenders lack for their waiting work, and stop what uses it after its grace.
+
+    ``number``: the next lease's id.
+    """
     for gone in memo.notified.keys() - state.leases.keys():
         del memo.notified[gone]
     yield from _spared(state, memo, now.wall)
     ends_at = now.wall + int(state.lease_terms.reclaim_grace_s * 1e9)
-    for lease in to_call(state, now.wall):
-        if lease.state != CALLED:
-            yield LeaseCalled(
-                replace(lease, state=CALLED, expires_at=min(ends_at, lease.expires_at or ends_at))
-            )
+    for lease, amounts in to_call(state, now.wall):
+        rest = beyond(lease.amounts, amounts)
+        called = replace(
+            lease, amounts=amounts, state=CALLED, expires_at=min(ends_at, lease.expires_at or ends_at)
+        )
+        if rest:
+            yield LeaseCalled(replace(called, lease_id=number()), replace(lease, amounts=rest))
+        else:
+            yield LeaseCalled(called)
     graces = [at for of_lease in memo.notified.values() for at in of_lease.values()]
     memo.due += [at for at in graces if at > now.uptime]
     if any(at <= now.uptime for at in graces):
-        for lease in _called(state):
-            yield from _end_use(state, memo, lease, now)
+        yield from _end_use(state, memo, now)
 
 
 def _spared(state: SchedulerState, memo: Memo, now: int) -> Iterator[Change]:
-    """Leave leases with their borrowers that no lender needs any more: its work was stopped, or has started."""
-    if not (called := _called(state)):
+    """Leave leases with their borrowers whose lender needs them no more: its work was stopped, or has started."""
+    if not _called(state):
         return
-    duration_s = state.lease_terms.duration_s
-    wanting = keepers(state.ledger, waiting(state, now, judged=False))
     lent = loans(state.ledger, state.leases.values())
-    needed = {lease.lease_id for one in wanting for lease in lent.get(one, ())}
-    for lease in called:
-        if lease.lease_id not in needed:
+    wanting, duration_s = (
+        keepers(state.ledger, waiting(state, now, judged=False)),
+        state.lease_terms.duration_s,
+    )
+    wanted = {lease.lease_id for lender_id in wanting for lease in lent.get(lender_id, ())}
+    for lease in [one for of_borrower in _called(state).values() for one in of_borrower]:
+        if lease.lease_id not in wanted:
             expires_at = None if duration_s is None else lease.since + int(duration_s * 1e9)
-            yield LeaseSpared(replace(lease, state=GRANTED, expires_at=expires_at))
+            spared = replace(lease, state=GRANTED, expires_at=expires_at)
+            yield LeaseSpared(spared, extended(state.ledger, spared))
             memo.notified.pop(lease.lease_id, None)
 
 
-def _end_use(state: SchedulerState, memo: Memo, lease: Lease, now: Now) -> Iterator[Change]:
-    ends = memo.notified.get(lease.lease_id, {})
-    for victims in list(to_end(state, lease, now.wall)):
-        if ends.get(victims[0].job_id, now.uptime + 1) <= now.uptime:
-            yield from stops.stop(state, [run.run_id for run in victims], jb.PREEMPTED)
+def _end_use(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
+    for borrower_id in _called(state):
+        for lease, victims in list(to_end(state, borrower_id, now.wall)):
+            ends = memo.notified.get(lease.lease_id, {})
+            if ends.get(victims[0].job_id, now.uptime + 1) <= now.uptime:
+                yield from stops.stop(state, [run.run_id for run in victims], jb.PREEMPTED)
 
 
-def to_notify(state: SchedulerState, memo: Memo) -> Iterator[tuple[Lease, int]]:
-    """The called leases, each with every job that uses it and got no notice of that."""
-    for lease in _called(state):
-        ends = memo.notified.get(lease.lease_id, {})
-        for job_id in sorted({run.job_id for run in users_of(state, lease)} - ends.keys()):
+def to_notify(state: SchedulerState, memo: Memo, now: int) -> Iterator[tuple[Lease, int]]:
+    """The called leases, each with the jobs that would have to end something at the end of a grace from now on.
+
+    Without those that got notice of that.
+    """
+    ends_at = now + int(state.lease_terms.reclaim_grace_s * 1e9)
+    for borrower_id in _called(state):
+        found: dict[tuple[int, int], Lease] = {}
+        for lease, victims in to_end(state, borrower_id, ends_at):
+            if victims[0].job_id not in memo.notified.get(lease.lease_id, {}):
+                found.setdefault((lease.lease_id, victims[0].job_id), lease)
+        for (_, job_id), lease in sorted(found.items()):
             yield lease, job_id
 
 
-def _called(state: SchedulerState) -> list[Lease]:
-    leases = (state.leases[number] for number in sorted(state.leases))
-    return [lease for lease in leases if lease.state == CALLED]
+def _called(state: SchedulerState) -> dict[str, list[Lease]]:
+    """Borrower -> its called leases, the first called first."""
+    found: dict[str, list[Lease]] = {}
+    for number in sorted(state.leases):
+        if (lease := state.leases[number]).state == CALLED:
+            found.setdefault(lease.borrower_id, []).append(lease)
+    return found
 
 
-def to_call(state: SchedulerState, now: int) -> list[Lease]:
-    """The newest lease of each cluster whose own work waits for a part of its minimum that it has lent."""
+def to_call(state: SchedulerState, now: int) -> list[tuple[Lease, Amounts]]:
+    """What clusters lack for their own waiting work and have lent: parts of their leases, the newest first.
+
+    Nothing while enough was called already. What is called for a cluster counts for those around it, too.
+    """
     lent = loans(state.ledger, state.leases.values())
-    wanting = keepers(state.ledger, waiting(state, now, judged=True)) if lent else {}
-    found = (newest_first(lent[one])[0] for one in sorted(lent) if one in wanting)
-    return list(
-        {lease.lease_id: lease for lease in found}.values()
-    )  # clusters around a lender want the same one
+    wanting = wishes(state.ledger, waiting(state, now, judged=True)) if lent else {}
+    asked: dict[int, Amounts] = {}
+    for lender_id in sorted(lent.keys() & wanting.keys()):
+        left = wanting[lender_id].lack
+        for lease in lent[lender_id]:
+            left = beyond(left, lease.amounts if lease.state == CALLED else asked.get(lease.lease_id, {}))
+        for lease in newest_first(lent[lender_id]):
+            before = asked.get(lease.lease_id, {})
+            if lease.state != CALLED and (part := least_of(beyond(lease.amounts, before), left)):
+                asked[lease.lease_id], left = rs.add(before, part), beyond(left, part)
+    return [(state.leases[number], amounts) for number, amounts in asked.items()]
 
 
 def keeping(state: SchedulerState, now: int) -> dict[str, Amounts]:
@@ -109,90 +141,111 @@ def waiting(state: SchedulerState, now: int, *, judged: bool) -> Iterator[Waitin
     return work_in_lenders(state.ledger, state.queues, state.tasks.queues, now, judged=judged)
 
 
-def users_of(state: SchedulerState, lease: Lease) -> list[Run]:
-    """The runs on the virtual node of a lease or on one inside it, newest first; of a job that borrowed, all."""
-    inside = slots_inside(state, lease.vnode_id)
-    if _is_of_gang(state, lease):
-        inside = set().union(*(slots_inside(state, one) for one in state.ledger.members[lease.borrower_id]))
+def users_of(state: SchedulerState, borrower_id: str) -> list[Run]:
+    """The runs on what a cluster may have borrowed, at any depth, newest first: for a job, all of it."""
+    ledger = state.ledger
+    is_job = ledger.clusters[borrower_id].kind == JOB
+    inside: set[str] = set()
+    for vnode in ledger.slots(borrower_id):
+        if is_job or vnode.kind == FLEXIBLE:
+            inside |= slots_inside(state, vnode.vnode_id)
     return sorted((run for run in state.runs.values() if run.vnode_id in inside), key=_age, reverse=True)
 
 
-def to_end(state: SchedulerState, lease: Lease, now: int) -> Iterator[list[Run]]:
-    """The runs that have to end to free a lease, and no more: each time one task, or all runs of a job.
+def to_end(state: SchedulerState, borrower_id: str, now: int) -> Iterator[tuple[Lease, list[Run]]]:
+    """The runs that have to end to free the called leases of a cluster, and no more: each time one task, or all runs
+    of a job, and the lease for which it ends.
 
     Leaves out the runs of a job that has not run for the ``min_runtime`` of its queue.
     """
-    ledger = state.ledger
-    if lease.vnode_id not in ledger.vnodes:
+    called = _called(state).get(borrower_id, ())
+    if borrower_id not in state.ledger.clusters or not called:
         return
-    capacity = ledger.capacities[lease.vnode_id].copy()
-    users = {run.run_id: run for run in users_of(state, lease)}
-    ended: set[str] = set()
-    freed = _Freed(state, lease)
-    for run in users.values():
-        if _is_free(state, lease, capacity):
-            return
-        if run.run_id in ended or _is_young(state, run, now):
-            continue
-        of_job = [run.run_id] if run.task_id is not None else sorted(state.runs_of_job.get(run.job_id, ()))
-        yield [state.runs[run_id] for run_id in of_job]
-        ending = [users[one] for one in of_job if one in users and one not in ended]
-        for part in freed.by(ending, whole=run.task_id is None):
-            capacity.give_back(part)
-        ended.update(of_job)
+    users = users_of(state, borrower_id)
+    trial = _Trial(state, borrower_id)
+    asked: Amounts = {}
+    for lease in called:
+        asked = rs.add(asked, lease.amounts)
+        for run in users:
+            if not (names := trial.lacking(replace(lease, amounts=asked))):
+                break
+            if run.run_id not in trial.ended and not _is_young(state, run, now):
+                victims = [state.runs[one] for one in _with(state, run)]
+                if trial.end(victims, names):
+                    yield lease, victims
 
 
-class _Freed:
-    """What comes free on the virtual node of a lease while tasks and whole jobs end there one by one."""
-
-    def __init__(self, state: SchedulerState, lease: Lease) -> None:
-        self.state = state
-        self.slots = slots_inside(state, lease.vnode_id)
-        """The virtual nodes that still exist."""
-        self.lent = lease.vnode_id
-        self.parts: list[tuple[str, Allocation]] = []
-        """The freed parts: (virtual node, allocation)."""
-
-    def by(self, runs: list[Run], *, whole: bool) -> Iterator[Allocation]:
-        """The allocations that come free when these runs end.
-
-        The virtual nodes of a whole job come free, too, even those of which its processes hold nothing.
-        """
-        before = len(self.parts)
-        for vnode_id in self._own(runs[0].job_id) if whole and runs else ():
-            inside = slots_inside(self.state, vnode_id)
-            part = self.state.ledger.vnodes[vnode_id].allocation
-            for slot, had in self.parts[:before]:
-                if slot in inside:
-                    part = difference(part, had)
-            self.slots -= inside
-            self.parts.append((vnode_id, part))
-        self.parts += [(run.vnode_id, run.allocation) for run in runs if run.vnode_id in self.slots]
-        return (part for _, part in self.parts[before:])
-
-    def _own(self, job_id: int) -> list[str]:
-        """The virtual nodes inside the lease's that end with a job; none if it shares its cluster."""
-        job = self.state.running.jobs.get(job_id)
-        if job is None or job.cluster_id == job.parent_id:
-            return []
-        return sorted((self.slots - {self.lent}) & self.state.ledger.members.get(job.cluster_id, {}).keys())
+def _with(state: SchedulerState, run: Run) -> list[str]:
+    """What ends with a run: itself if it is a task, else all runs of its job."""
+    return [run.run_id] if run.task_id is not None else sorted(state.runs_of_job.get(run.job_id, ()))
 
 
-def _is_free(state: SchedulerState, lease: Lease, capacity: FreeCapacity) -> bool:
-    """Whether a whole lease could be returned if its virtual node had this free capacity."""
-    if _is_of_gang(state, lease):
-        return False  # it ends with its job
-    ledger = state.ledger
-    has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, lease.borrower_id))
-    over = rs.subtract(has, ledger.clusters[lease.borrower_id].spec.flexible_min)
-    free = free_part(ledger, lease, state.leases.values(), capacity)
-    return all(min(amount, over[name]) <= free.amounts.get(name, 0) for name, amount in lease.amounts.items())
+class _Trial:
+    """A copy of a borrower and the clusters below it, in which runs end and what comes free goes up to the borrower."""
+
+    def __init__(self, state: SchedulerState, borrower_id: str) -> None:
+        ledger = state.ledger
+        self.state, self.borrower_id = state, borrower_id
+        self.ended: set[str] = set()
+        below = [one for one in ledger.below(borrower_id) if _passes_on(ledger, one)]
+        tree = self.tree = ledger.part([borrower_id, *below])
+        for cluster_id in (borrower_id, *below):
+            for vnode in ledger.slots(cluster_id):
+                tree.capacities[vnode.node_id] = ledger.capacities[vnode.node_id]  # to see whether it shrank
+            for lease in ledger.borrowed(cluster_id):
+                tree.put_lease(lease)
+        recall(tree, borrower_id)
+
+    def lacking(self, lease: Lease) -> set[str]:
+        """The resources of which less is idle than a lease is to return."""
+        tree, wanted = self.tree, lease.amounts
+        if self.borrower_id not in tree.members:
+            return set()  # it was the cluster of a job that has ended
+        if not is_of_gang(tree, lease):
+            wanted = least_of(wanted, above_its_minimum(tree, tree.clusters[self.borrower_id]))
+        return set(beyond(wanted, rs.total(part.amounts for _, part in idle_parts(tree, lease))))
+
+    def end(self, victims: Sequence[Run], names: Collection[str]) -> bool:
+        """Let a task end, or all runs of a job; False, and it goes on, if that frees nothing of these resources."""
+        job = self.state.running.jobs.get(victims[0].job_id)
+        is_whole = any(run.task_id is None for run in victims)
+        own = job.cluster_id if job is not None and is_whole and job.cluster_id != job.parent_id else None
+        if own is None:
+            ended = (run for run in victims if run.run_id not in self.ended)
+            freed = [(run.vnode_id, run.allocation) for run in ended]
+        else:
+            source = self.tree if own in self.tree.members else self.state.ledger
+            freed = [(vnode.parent_id or "", vnode.allocation) for vnode in source.slots(own)]
+        freed = [(slot_id, part) for slot_id, part in freed if self._reaches(slot_id, part.amounts, names)]
+        if not freed and own != self.borrower_id:
+            return False
+        self.ended.update(run.run_id for run in victims)
+        for slot_id, part in freed:
+            self.tree.capacities[slot_id].give_back(part)
+        for cluster_id in () if own is None else (own, *self.state.ledger.below(own)):
+            self.tree.members.pop(cluster_id, None)
+            for lease in list(self.tree.borrowed(cluster_id)):
+                self.tree.put_lease(replace(lease, amounts={}))
+        recall(self.tree, self.borrower_id)
+        return True
+
+    def _reaches(self, slot_id: str, amounts: Amounts, names: Collection[str]) -> bool:
+        """Whether a part of what comes free in a slot goes up to the borrower: each cluster keeps its minimum."""
+        tree = self.tree
+        found = {name for name in names if amounts.get(name, 0)}
+        cluster_id = tree.vnodes[slot_id].cluster_id if slot_id in tree.capacities else ""
+        while cluster_id != self.borrower_id and found:
+            if cluster_id not in tree.members:
+                return False
+            cluster = tree.clusters[cluster_id]
+            found &= above_its_minimum(tree, cluster).keys()
+            cluster_id = cluster.parent_id or ""
+        return bool(found)
 
 
-def _is_of_gang(state: SchedulerState, lease: Lease) -> bool:
-    """Whether a lease is a loan to a job, which needs it for its gang."""
-    borrower = state.ledger.clusters.get(lease.borrower_id)
-    return borrower is not None and borrower.kind == JOB and borrower.parent_id != lease.lender_id
+def _passes_on(ledger: Ledger, cluster_id: str) -> bool:
+    """Whether a cluster below a borrower may have something that it returns, or contain one that does."""
+    return ledger.clusters[cluster_id].kind == LOGICAL or bool(ledger.borrowed(cluster_id))
 
 
 def _is_young(state: SchedulerState, run: Run, now: int) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vctl.core.clusters import PRIMARY, Cluster, VNode
+from vctl.core.leases import Lease
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import CLUSTER, LEASE
 from vctl.store import moves, rows
@@ -137,21 +138,24 @@ def remove(db: sqlite3.Connection, removed: Sequence[ch.ClusterRemoved]) -> None
 
 
 _LEASE = (
-    "INSERT INTO leases (lease_id, borrower_id, lender_id, vnode_id, node_id, amounts, since, expires_at, job_id,"
-    " state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO leases (lease_id, borrower_id, lender_id, amounts, since, expires_at, job_id, state)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (lease_id) DO UPDATE SET amounts = excluded.amounts, since = excluded.since"
 )
 
 
 @writes(ch.LeaseGranted)
 def _leases_granted(db: sqlite3.Connection, granted: Sequence[ch.LeaseGranted]) -> None:
-    leases = (one.lease for one in granted)
+    _put(db, [one.lease for one in granted])
+
+
+def _put(db: sqlite3.Connection, leases: Iterable[Lease]) -> None:
     db.executemany(
         _LEASE,
         [
             (
-                one.lease_id, one.borrower_id, one.lender_id, one.vnode_id, one.node_id, dumps(dict(one.amounts)),
-                one.since, one.expires_at, one.job_id, one.state,
+                one.lease_id, one.borrower_id, one.lender_id, dumps(dict(one.amounts)), one.since, one.expires_at,
+                one.job_id, one.state,
             )
             for one in leases
         ],
@@ -162,14 +166,22 @@ def _leases_granted(db: sqlite3.Connection, granted: Sequence[ch.LeaseGranted]) 
 def _leases_called(db: sqlite3.Connection, called: Sequence[ch.LeaseCalled]) -> None:
     for one in called:
         values = (one.lease.state, one.lease.expires_at)
-        moves.update(db, LEASE, "call", one.lease.lease_id, "state = ?, expires_at = ?", values)
+        if one.rest is None:
+            moves.update(db, LEASE, "call", one.lease.lease_id, "state = ?, expires_at = ?", values)
+        else:
+            _cut(db, one.rest, "split")
+            _put(db, [one.lease])
 
 
 @writes(ch.LeaseSpared)
 def _leases_spared(db: sqlite3.Connection, spared: Sequence[ch.LeaseSpared]) -> None:
     for one in spared:
         values = (one.lease.state, one.lease.expires_at)
-        moves.update(db, LEASE, "spare", one.lease.lease_id, "state = ?, expires_at = ?", values)
+        if one.account is None:
+            moves.update(db, LEASE, "spare", one.lease.lease_id, "state = ?, expires_at = ?", values)
+        else:
+            moves.delete(db, LEASE, "merge", one.lease.lease_id)
+            _put(db, [one.account])
 
 
 @writes(ch.LeaseReturned)
@@ -177,6 +189,10 @@ def _leases_returned(db: sqlite3.Connection, returned: Sequence[ch.LeaseReturned
     for one in returned:
         lease = one.lease
         if lease.amounts:
-            moves.update(db, LEASE, "cut", lease.lease_id, "amounts = ?", (dumps(dict(lease.amounts)),))
+            _cut(db, lease, "cut")
         else:
             moves.delete(db, LEASE, "return", lease.lease_id)
+
+
+def _cut(db: sqlite3.Connection, lease: Lease, move: str) -> None:
+    moves.update(db, LEASE, move, lease.lease_id, "amounts = ?", (dumps(dict(lease.amounts)),))
