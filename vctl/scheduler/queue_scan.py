@@ -33,7 +33,7 @@ from vctl.scheduler.shared_reservations import Shared, SharedReservations
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]
 """(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
 
-OVERTAKEN = 8
+OVERTAKEN = 24
 """How many jobs behind a job that needs idle loans of other clusters may go first, of those that need none.
 
 More of them let fewer loans move; fewer of them keep the order of one queue, in which large jobs start earlier.
