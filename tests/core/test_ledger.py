@@ -13,11 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.specification import spec
 from vctl.core.clusters import FIXED, FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.jobs import Run, RunningJob
+from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINING, Node
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Allocation, FreeCapacity, whole_node
-from vctl.engine.changes import ClusterAdded, JobStarted, VNodesChanged
+from vctl.engine.changes import ClusterAdded, JobStarted, LeaseGranted, VNodesChanged
 from vctl.ops.prove import prove
+from vctl.scheduler.elasticity import above_its_minimum
 from vctl.store import clusters, nodes
 from vctl.store.database import apply_migrations
 from vctl.store.files import Tables
@@ -27,7 +29,7 @@ pytestmark = spec("5.conservation")
 
 MACHINE = {CPU: 6 * SCALE, GPU: 2 * SCALE, MEMORY: 16 * SCALE}
 DEEPEST = 5
-TABLES = ("nodes", "clusters", "vnodes", "jobs", "runs", "events")
+TABLES = ("nodes", "clusters", "vnodes", "leases", "jobs", "runs", "events")
 
 amounts = st.fixed_dictionaries(
     {},
@@ -66,6 +68,10 @@ def write(store: Store, ledger: Ledger) -> None:
         for vnode in ledger.vnodes.values():
             if vnode.parent_id is not None:
                 store.emit(VNodesChanged(placed=(vnode,)))
+        for number, cluster in enumerate(ledger.clusters.values(), 1):
+            over = above_its_minimum(ledger, cluster) if cluster.kind == LOGICAL else {}
+            if over:  # what a cluster has above its minimum is borrowed
+                store.emit(LeaseGranted(Lease(number, cluster.cluster_id, cluster.parent_id or "", over, 1)))
         for run_id, (vnode_id, allocation) in ledger.charges.items():
             vnode = ledger.vnodes[vnode_id]
             job_id = int(run_id)

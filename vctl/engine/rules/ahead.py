@@ -112,7 +112,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
         for head, (run, before, like, length) in last.items():
             if length >= depth or (queue := queues.get(like.parent_id)) is None or _moves(state, before):
                 continue
-            job = _next(queue, now)
+            job = _next(state, queue, now)
             if job is None or _kind(job) != _kind(like) or _is_tried_again(like):
                 continue
             if firsts and not _precedes(job, firsts):
@@ -145,7 +145,7 @@ def _heir(state: SchedulerState, queues: dict[str, Queue], run: Run, now: int) -
     if not firsts:
         return None
     name = min(firsts, key=lambda one: firsts[one].turn(here))
-    job = None if name == here else _next(queues[name], now)
+    job = None if name == here else _next(state, queues[name], now)
     if job is None or not _is_certain(state, run, job, now, borrows=here not in firsts[name].grows_in):
         return None
     return job
@@ -232,12 +232,16 @@ def _precedes(job: PendingJob, firsts: Mapping[str, _First]) -> bool:
 
 def _first_of(ledger: Ledger, queue: Queue) -> _First:
     above = (ledger.clusters[one].parent_id for one in growing(ledger, queue.parent_id))
-    return _First(queue.jobs[min(_heads(queue))[1]], frozenset((queue.parent_id, *above)))
+    return _First(queue.jobs[min(_heads(queue))[0][1]], frozenset((queue.parent_id, *above)))
 
 
-def _heads(queue: Queue) -> list[OrderKey]:
-    """The keys of the first job of each sub-queue."""
-    return [sub_queue.order[0] for shape in queue.shapes.values() for sub_queue in shape.sub_queues.values()]
+def _heads(queue: Queue) -> list[tuple[OrderKey, int]]:
+    """The first job of each sub-queue as (its key, how many jobs wait there)."""
+    return [
+        (sub_queue.order[0], len(sub_queue.order))
+        for shape in queue.shapes.values()
+        for sub_queue in shape.sub_queues.values()
+    ]
 
 
 def _leads(state: SchedulerState, run: Run) -> bool:
@@ -277,9 +281,16 @@ def _retries(rules: str) -> int:
     return found
 
 
-def _next(queue: Queue, now: int) -> PendingJob | None:
-    """The next job of a queue; None if it cannot be assigned ahead."""
+def _next(state: SchedulerState, queue: Queue, now: int) -> PendingJob | None:
+    """The next job of a queue; None if it cannot be assigned ahead.
+
+    The last one of a class stays in its queue, unless only one run is live: where another one ends first, there is
+    then somebody for its place.
+    """
     if not (heads := _heads(queue)):
         return None
-    job = queue.jobs[min(heads)[1]]
+    (_, job_id), alike = min(heads)
+    job = queue.jobs[job_id]
+    if alike == 1 and len(state.runs) > 1:
+        return None
     return job if job.may_start(now) and not job.per_node else None
