@@ -48,8 +48,11 @@ class VctlError(Exception):
         self._texts = {"message": problem, "hint": fix, "path": str(self.details.get("path", ""))}
         self.spelled({})
 
-    def spelled(self, names: Mapping[str, str]) -> Self:
-        """Replace the marked parameter names in the texts; names missing in ``names`` stay. Returns self."""
+    def spelled(self, names: Mapping[str, str], *, for_good: bool = False) -> Self:
+        """Replace the marked parameter names in the texts; names missing in ``names`` stay. Returns self.
+
+        ``for_good``: nobody replaces them by other names later.
+        """
         said = {
             field: "".join(
                 names.get(part, part) if index % 2 else part for index, part in enumerate(text.split(_MARK))
@@ -59,6 +62,8 @@ class VctlError(Exception):
         self.problem, self.fix, self.args = said["message"], said["hint"], (said["message"],)
         if "path" in self.details:
             self.details["path"] = said["path"]
+        if for_good:
+            self._texts = said
         return self
 
     def parts(self) -> dict[str, list[str]]:
@@ -71,6 +76,12 @@ class VctlError(Exception):
         self._texts |= {"message": f"{where}: {self._texts['message']}", "path": path}
         self.details["path"] = path
         self.spelled({})
+
+    def in_line(self, number: int) -> Self:
+        """Put the line of a batch in front of the message, and into ``details``. Returns self."""
+        self._texts["message"] = f"line {number}: {self._texts['message']}"
+        self.details["line"] = number
+        return self.spelled({})
 
     def __str__(self) -> str:
         """The problem and, on a line of its own, the fix: a traceback in Python shows both."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vctl import ops, spec
 from vctl.errors import BadSpec, param
 from vctl.operations.declare import Here, asks, operation
-from vctl.operations.params import NOT_GIVEN, Arg, Filters, Limit, Opt, Written, document_of
+from vctl.operations.params import NOT_GIVEN, Arg, Filters, Limit, Opt, Written, document_of, values_of
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import JobForm
+    from vctl.spec.documents import JobForm, Submitted
     from vctl.spec.job_request import JobRequest
     from vctl.spec.reports import DryRun, Why
 
@@ -263,6 +263,43 @@ def request(
 def submit(here: Here, asked: "tuple[JobRequest, Mapping[str, str]]") -> "JobForm":
     """Queue a job, durably."""
     return ops.submitting.submit(here.store, asked[0], environment=asked[1])
+
+
+MOST_LINES = 100_000
+EXAMPLE = '{"entrypoint": ["python", "train.py"]}'
+
+
+@operation("job submit-many", "POST /jobs:batch")
+def submit_many(
+    here: Here,
+    jobs: Annotated[
+        Sequence[Mapping[str, Any]],
+        Arg("JOB", longest=MOST_LINES, each=submit, help="The jobs, each with the fields of a submit."),
+    ],
+    *,
+    environment: Environment = None,
+    cwd: Directory = None,
+) -> "Submitted":
+    """Queue many jobs, durably: all of them or none.
+
+    ``after`` may name the ids of earlier lines. ``environment`` and ``cwd`` are for the jobs that have none of their
+    own. An error names the line, counted from 1.
+    """
+    if isinstance(jobs, (str, bytes)) or not isinstance(jobs, Sequence):
+        raise spec.fields.refuse(param("jobs"), f"{spec.fields.show(jobs)} is not a list", f"write [{EXAMPLE}]")
+    if not jobs:
+        raise spec.fields.refuse(param("jobs"), "the list is empty", f"write at least one job: [{EXAMPLE}]")
+    if len(jobs) > MOST_LINES:
+        raise spec.fields.refuse(param("jobs"), f"{len(jobs)} are too many", f"submit at most {MOST_LINES} at once")
+    around = dict(here.surroundings(environment))  # os.environ decodes each name at each reading
+    own = Here(here.store, here.config, lambda given: around if given is None else here.surroundings(given))
+    requests: list[tuple[JobRequest, Mapping[str, str]]] = []
+    fields = {param.wire: param for param in submit.params}
+    for line, document in enumerate(jobs, 1):
+        with ops.batches.of_line(line):
+            values = {"cwd": cwd, **values_of(fields, document, "a job", EXAMPLE)}
+            requests.append(request(own, values.pop("entrypoint"), **values))
+    return {"submission_ids": ops.batches.queue(here.store, requests)}
 
 
 @operation("job dry-run", "POST /jobs/dry-run")

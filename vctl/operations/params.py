@@ -54,7 +54,8 @@ class Opt:
     ``wire`` is the name of the parameter for a server. A server refuses numbers below ``least``, above
     ``most`` or not above ``above``, and texts and lists longer than ``longest``. ``kernel``: the value may
     be any bytes (a path, an argument, a variable), not only Unicode text. ``sent`` converts a value to the
-    one that a remote client sends.
+    one that a remote client sends. ``each``: the value is a list of documents, each with the parameters of
+    this verb as its fields.
     """
 
     def __init__(
@@ -76,13 +77,14 @@ class Opt:
         pattern: str | None = None,
         kernel: bool = False,
         sent: Callable[[Any], object] | None = None,
+        each: Operation[..., Any] | None = None,
     ) -> None:
         self.names, self.help, self.metavar = names, help, metavar
         self.choices, self.complete = tuple(choices), complete
         self.off, self.bare, self.reads, self.wire = off, bare, reads, wire
         self.lasts = lasts
         self.least, self.most, self.above, self.longest = least, most, above, longest
-        self.pattern, self.kernel, self.sent = pattern, kernel, sent
+        self.pattern, self.kernel, self.sent, self.each = pattern, kernel, sent, each
 
 
 class Arg(Opt):
@@ -234,6 +236,27 @@ class Written(Protocol):
 def document_of(given: object) -> object:
     """The JSON form of a document; other values are returned unchanged, and their reader refuses them."""
     return given.as_dict() if given is not None and isinstance(given, Written) else given
+
+
+def values_of(fields: Mapping[str, Param], document: object, what: str, example: str) -> dict[str, Any]:
+    """The values of the parameters of a verb, by name, from a document; ``fields`` are the parameters by field."""
+    given = spec.fields.as_mapping(document, "", what, example)
+    spec.text.check_document(given, kernel=spec.text.KERNEL_FIELDS)
+    values: dict[str, Any] = {}
+    for field, value in given.items():
+        if (param := fields.get(field)) is None:
+            raise spec.fields.refuse(
+                spec.fields.child("", field), "unknown field", spec.fields.did_you_mean(field, fields)
+            )
+        param.check(value)
+        if param.info.choices and value not in param.info.choices:
+            problem = f"{spec.fields.show(value)} is not one of the choices"
+            raise spec.fields.refuse(field, problem, f"possible: {', '.join(param.info.choices)}")
+        values[param.name] = value
+    for field, param in fields.items() if len(values) < len(fields) else ():
+        if param.required and field not in given:
+            raise spec.fields.refuse(field, "it is missing", f"write it as in {example}")
+    return values
 
 
 def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:

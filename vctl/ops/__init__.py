@@ -8,6 +8,7 @@ if TYPE_CHECKING:
         arrays,
         background,
         backup,
+        batches,
         cluster_views,
         clusters,
         dependencies,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from vctl.engine.changes import JobEnded
 from vctl.engine.rules.gates import IMPOSSIBLE, MET, OPEN, followed, judged
 from vctl.engine.stimuli import AwaitedOver
 from vctl.store import dependencies as table
@@ -36,10 +37,16 @@ def unmet(store: Store, after: Iterable[Dependency]) -> tuple[tuple[tuple[str, s
 def settle(store: Store, names: Iterable[str]) -> None:
     """Apply the state of these awaited ids to the jobs that wait for them; needs no scheduler.
 
-    A condition that is met is removed; a job whose condition can no longer be met ends.
+    A condition that is met is removed; a job whose condition can no longer be met ends, which settles those that
+    wait for it.
     """
-    for one in [over(store, name) for name in names]:
+    left = list(names)
+    while left:
+        one = over(store, left.pop(0))
         for job_id, condition in one.waiting:
             row = jobs.get(store, job_id)
             if row is not None and row["waits_for"] and (found := judged(condition, one)) != OPEN:
-                store.emit(followed(rows.pending(row), condition, one.name, store.clock(), met=found == MET))
+                change = followed(rows.pending(row), condition, one.name, store.clock(), met=found == MET)
+                store.emit(change)
+                if isinstance(change, JobEnded):
+                    left += [name for name in (change.submission_id, change.array_id) if name is not None]

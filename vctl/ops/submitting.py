@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from vctl import ops
@@ -52,23 +53,97 @@ class Prepared:
     known: bool
 
 
-def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Prepared:
-    """Find the target cluster of a request, and refuse a job that could never run there; changes nothing."""
-    from vctl.spec.job_request import entry_amounts
-    from vctl.spec.shape import shape_key
+class Preparation:
+    """Finds targets and resources, and refuses jobs that could never run; inside a snapshot, changes nothing.
 
-    with store.snapshot():  # others may remove the target meanwhile
-        parent_id, shares_parent = _target(store, request, around)
-        rights.check_target(store, parent_id)
+    Equal questions of several requests are asked once. The caller keeps each ``around`` as long as this object.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._environments: dict[tuple[int, bool], str] = {}
+        self._targets: dict[tuple[str | None, bool, int], tuple[str, bool]] = {}
+        self._known: dict[tuple[str, str], bool] = {}
+
+    @cached_property
+    def _capacity(self) -> int:
+        return shapes.capacity(self._store)
+
+    @cached_property
+    def _author(self) -> str:
+        return nodes.author()
+
+    @cached_property
+    def _caller(self) -> int | None:
+        caller = rights.calling_job(self._store)
+        return None if caller is None else caller["job_id"]
+
+    def of(self, request: JobRequest, around: Mapping[str, str]) -> Prepared:
+        """The target and the resources of a request."""
+        from vctl.spec.job_request import entry_amounts
+        from vctl.spec.shape import shape_key
+
+        store = self._store
+        asked_for = request.cluster, request.spec is None, id(around)
+        if (target := self._targets.get(asked_for)) is None:
+            target = self._targets[asked_for] = _target(store, request, around)
+            rights.check_target(store, target[0])
+        parent_id, shares_parent = target
         _check_per_node(request, parent_id, shares_parent=shares_parent)
         _check_ray(store, request, parent_id, around, shares_parent=shares_parent)
         spec = request.spec or ClusterSpec()
         entry = dict(entry_amounts(request))
         shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
-        capacity, known = shapes.capacity(store), shapes.is_feasible(store, parent_id, shape)
-        if not known:
-            check_feasible(store, parent_id, spec, entry)
-    return Prepared(parent_id, shares_parent, spec, entry, shape, capacity, known)
+        known = self._known.get((parent_id, shape))
+        if known is None:
+            known = self._known[parent_id, shape] = shapes.is_feasible(store, parent_id, shape)
+            if not known:
+                check_feasible(store, parent_id, spec, entry)
+        return Prepared(parent_id, shares_parent, spec, entry, shape, self._capacity, known)
+
+    def columns(
+        self, request: JobRequest, wanted: Prepared, around: Mapping[str, str]
+    ) -> tuple[PendingJob, Details, Launch]:
+        """A job that has neither number nor submit time yet, and its columns."""
+        from vctl.spec.ids import check_submission_id
+        from vctl.spec.text import stored_path
+
+        spec = wanted.spec
+        submission_id = request.submission_id or new_id()
+        details = Details(
+            request.name or None, rows.dumps({**request.labels, **request.metadata}), request.time_limit_s,
+            rows.dumps(asked(spec, wanted.entry)), self._caller,
+        )  # fmt: skip
+        launch = Launch(
+            _shown(request.argv), rows.dumps(list(request.argv)), self._environment(request, around),
+            stored_path(request.cwd or _directory()), rows.dumps(_options(request, spec)),
+        )  # fmt: skip
+        if request.array is not None:
+            check_submission_id(f"{submission_id}_{request.array.indices[-1]}", param("submission_id"))
+        begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
+        job = PendingJob(
+            0, submission_id, wanted.parent_id, wanted.shape, spec, wanted.entry, request.priority, request.hold,
+            begin_at or None, wanted.shares_parent, request.per_node, self._author, 0,
+            rows.in_ns(request.time_limit_s),
+            rules=rows.dumps(_rules(self._store, request)),
+            grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
+        )  # fmt: skip
+        return job, details, launch
+
+    def _environment(self, request: JobRequest, around: Mapping[str, str]) -> str:
+        """The environment of a job as JSON; jobs without variables of their own share one text."""
+        if request.env:
+            return rows.dumps(_environment(request, around))
+        key = id(around), request.clean_env
+        if (text := self._environments.get(key)) is None:
+            text = self._environments[key] = rows.dumps(_environment(request, around))
+        return text
+
+
+def prepare(store: Store, request: JobRequest, around: Mapping[str, str]) -> Prepared:
+    """Find the target cluster of a request, and refuse a job that could never run there; changes nothing."""
+    with store.snapshot():  # others may remove the target meanwhile
+        return Preparation(store).of(request, around)
 
 
 def submit(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> JobForm:
@@ -88,29 +163,8 @@ def queue(store: Store, request: JobRequest, around: Mapping[str, str]) -> str:
 
 def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[str, str]) -> str:
     """Write a job in one transaction, or let the scheduler write it; its id. A dry run rolls this back."""
-    from vctl.spec.ids import check_submission_id
-    from vctl.spec.text import stored_path
-
-    parent_id, shares_parent, spec = wanted.parent_id, wanted.shares_parent, wanted.spec
-    submission_id = request.submission_id or f"job-{os.urandom(5).hex()}"
-    details = Details(
-        request.name or None, rows.dumps({**request.labels, **request.metadata}), request.time_limit_s,
-        rows.dumps(asked(spec, wanted.entry)),
-        None if (caller := rights.calling_job(store)) is None else caller["job_id"],
-    )  # fmt: skip
-    launch = Launch(
-        _shown(request.argv), rows.dumps(list(request.argv)), rows.dumps(_environment(request, around)),
-        stored_path(request.cwd or _directory()), rows.dumps(_options(request, spec)),
-    )  # fmt: skip
-    if request.array is not None:
-        check_submission_id(f"{submission_id}_{request.array.indices[-1]}", param("submission_id"))
-    begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
-    job = PendingJob(
-        0, submission_id, parent_id, wanted.shape, spec, wanted.entry, request.priority, request.hold, begin_at or None,
-        shares_parent, request.per_node, nodes.author(), 0, rows.in_ns(request.time_limit_s),
-        rules=rows.dumps(_rules(store, request)),
-        grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
-    )  # fmt: skip
+    job, details, launch = Preparation(store).columns(request, wanted, around)
+    submission_id, parent_id = job.submission_id, job.parent_id
     judged = None if wanted.known else wanted.capacity
     if is_handed := hand_over is not None and _may_start_now(store, request):
         assert hand_over is not None
@@ -145,18 +199,31 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
 
 def numbered(store: Store, job: PendingJob) -> PendingJob:
     """The job with its number and times, inside the transaction. Raises if it cannot be submitted now."""
-    name = job.submission_id
-    if jobs.has_log(store, name) or arrays.known(store, name):
-        raise Conflict(
-            f"job {name} exists already",
-            fix=f"choose another {param('submission_id')}, or leave it out",
-            details={"submission_id": name},
-        )
+    if table.taken(store, [job.submission_id]):
+        raise exists(job.submission_id)
     if job.parent_id != PRIMARY:
-        _open_cluster(store, job.parent_id)
-    now = store.clock()
+        open_cluster(store, job.parent_id)
+    return timed(job, table.next_number(store), store.clock())
+
+
+def new_id() -> str:
+    """An id for a job whose submitter chose none."""
+    return f"job-{os.urandom(5).hex()}"
+
+
+def exists(name: str) -> Conflict:
+    """The error for an id that a job, an array or a task has."""
+    return Conflict(
+        f"job {name} exists already",
+        fix=f"choose another {param('submission_id')}, or leave it out",
+        details={"submission_id": name},
+    )
+
+
+def timed(job: PendingJob, number: int, now: int) -> PendingJob:
+    """The job with its number and its times."""
     begin_at = job.begin_at_ns if job.begin_at_ns is not None and job.begin_at_ns > now else None
-    return replace(job, job_id=table.next_number(store), submitted_at_ns=now, begin_at_ns=begin_at)
+    return replace(job, job_id=number, submitted_at_ns=now, begin_at_ns=begin_at)
 
 
 def _may_start_now(store: Store, request: JobRequest) -> bool:
@@ -295,7 +362,7 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
     wanted = full_cluster_id(wanted)
     if wanted == PRIMARY:
         return PRIMARY, False
-    row = _open_cluster(store, wanted)
+    row = open_cluster(store, wanted)
     if not row["divisible"] and request.spec is not None:
         problem = f"{wanted} is indivisible, jobs share it and have no part of their own"
         fix = f"request resources for the command with {param('entrypoint_num_cpus')}, or submit to a divisible cluster"
@@ -303,7 +370,7 @@ def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tup
     return wanted, not row["divisible"]
 
 
-def _open_cluster(store: Store, cluster_id: str) -> Row:
+def open_cluster(store: Store, cluster_id: str) -> Row:
     """The row of a cluster that takes jobs. Raises NotFound, BadSpec or Conflict for any other."""
     row = clusters.get(store, cluster_id)
     if row is None:

@@ -55,6 +55,13 @@ class ArrayForm(JobForm):
     array: ArrayCounts
 
 
+class Submitted(TypedDict):
+    """The jobs of a batch."""
+
+    submission_ids: list[str]
+    """The ids of the jobs and arrays, in the order in which they were sent."""
+
+
 class Pruned(TypedDict):
     """The objects that a prune deleted, or in a dry run would delete."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from sqlite3 import Row
 
+from vctl.core.compact import dumps
 from vctl.store.store import Store
 
 SUBMITTED_BY = (
@@ -11,6 +13,10 @@ SUBMITTED_BY = (
     " SELECT id FROM own)"
 )
 """SQL: the numbers of a job and of all jobs that it submitted, directly or through other jobs."""
+_TAKEN = """
+SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM jobs WHERE submission_id = value)
+    OR EXISTS (SELECT 1 FROM arrays WHERE array_id = value) OR EXISTS (SELECT 1 FROM tasks WHERE task_id = value)
+"""
 
 
 def is_own(store: Store, job_id: int, owner_id: int) -> bool:
@@ -54,6 +60,11 @@ def number_of(store: Store, submission_id: str) -> int | None:
     """The number of a submission id."""
     found: int | None = store.value("SELECT job_id FROM jobs WHERE submission_id = ?", submission_id)
     return found
+
+
+def taken(store: Store, names: Iterable[str]) -> set[str]:
+    """The ids among ``names`` that a job, an array or a task has."""
+    return set(store.column(_TAKEN, dumps(list(names))))
 
 
 def submission_id(store: Store, job_id: int) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
@@ -11,7 +11,7 @@ from vctl.core.spans import Spans
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
 from vctl.store import moves, rows
-from vctl.store.write.table import writes
+from vctl.store.write.table import insert, writes
 
 _OWN = ("job_id", "submission_id", "cluster_id", "closed", "array_id", "array_index")
 _COMMON = (
@@ -19,7 +19,9 @@ _COMMON = (
     "held", "begin_at", "waits_for", "per_node", "submitted_at", "name", "metadata", "time_limit_s", "grace_s",
     "resources", "rules", "submitted_by",
 )  # fmt: skip
-_JOB = f"INSERT INTO jobs ({', '.join((*_OWN, *_COMMON))}) VALUES ({', '.join('?' * (len(_OWN) + len(_COMMON)))})"
+_JOB = f"jobs ({', '.join((*_OWN, *_COMMON))})"
+_LAUNCH = "job_launches (job_id, argv, env, cwd, options)"
+_WAIT = "dependencies (job_id, condition, awaited)"
 
 
 def _common(job: PendingJob, details: ch.Details, launch: ch.Launch) -> tuple[object, ...]:
@@ -32,25 +34,18 @@ def _common(job: PendingJob, details: ch.Details, launch: ch.Launch) -> tuple[ob
     )  # fmt: skip
 
 
-def _wait(db: sqlite3.Connection, job_ids: Iterable[int], after: Sequence[tuple[str, str]]) -> None:
-    if after:
-        db.executemany(
-            "INSERT INTO dependencies (job_id, condition, awaited) VALUES (?, ?, ?)",
-            ((job_id, condition, awaited) for job_id in job_ids for condition, awaited in after),
-        )
-
-
 @writes(ch.JobSubmitted)
 def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]) -> None:
+    jobs, launches, waits = list[tuple[object, ...]](), list[tuple[object, ...]](), list[tuple[object, ...]]()
     for one in submitted:
         job, launch = one.job, one.launch or ch.Launch()
         own = (job.job_id, job.submission_id, job.cluster_id, False, None, None)
-        db.execute(_JOB, (*own, *_common(job, one.details, launch)))
-        db.execute(
-            "INSERT INTO job_launches (job_id, argv, env, cwd, options) VALUES (?, ?, ?, ?, ?)",
-            (job.job_id, launch.argv, launch.env, launch.cwd, launch.options),
-        )
-        _wait(db, (job.job_id,), one.after)
+        jobs.append((*own, *_common(job, one.details, launch)))
+        launches.append((job.job_id, launch.argv, launch.env, launch.cwd, launch.options))
+        waits += ((job.job_id, condition, awaited) for condition, awaited in one.after)
+    insert(db, _JOB, jobs)
+    insert(db, _LAUNCH, launches)
+    insert(db, _WAIT, waits)
 
 
 @writes(ch.ArraySubmitted)
@@ -67,15 +62,19 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
             ),
         )  # fmt: skip
         common = _common(job, one.details, launch)
-        members = (
+        members = [
             (
                 first + n, f"{array_id}_{index}", job.cluster_id if job.shares_parent else f"{prefix}{index}",
                 n >= open_, array_id, index, *common,
             )
             for n, index in enumerate(range(*one.indices))
-        )  # fmt: skip
-        db.executemany(_JOB, members)
-        _wait(db, range(first, first + one.count), one.after)
+        ]  # fmt: skip
+        insert(db, _JOB, members)
+        insert(
+            db,
+            _WAIT,
+            [(first + n, condition, awaited) for n in range(one.count) for condition, awaited in one.after],
+        )
 
 
 def _delete(db: sqlite3.Connection, spans: Spans) -> None:

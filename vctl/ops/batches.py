@@ -1,0 +1,195 @@
+"""Submitting many jobs at once: all of them or none, in one transaction.
+
+Reads are in proportion to what differs between the lines: targets, shapes, awaited jobs. A job may wait for jobs of
+earlier lines only, so no jobs wait for each other in a circle. An error names the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from vctl import ops
+from vctl.core.clusters import PRIMARY
+from vctl.core.jobs import PendingJob
+from vctl.core.values import replace
+from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
+from vctl.errors import BadSpec, Conflict, VctlError, param
+from vctl.ops import arrays, logs, nodes, submitting
+from vctl.spec.fields import refuse
+from vctl.store import jobs as table
+from vctl.store import observed
+from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.ops.submitting import Prepared
+    from vctl.spec.job_request import JobRequest
+    from vctl.spec.options import Dependency
+
+MOST_JOBS = 1_000_000
+"""The most jobs of a batch; each member of an array counts."""
+Request = tuple["JobRequest", Mapping[str, str]]
+"""A request, and the environment of its submitter."""
+
+
+def queue(store: Store, requests: Sequence[Request]) -> list[str]:
+    """Queue the jobs of all requests, durably, or none; returns their ids. An error names the line of a request."""
+    count = sum(1 if request.array is None else len(request.array.indices) for request, _ in requests)
+    if count > MOST_JOBS:
+        raise BadSpec(
+            f"{count} jobs are too many, with the members of arrays", fix=f"submit at most {MOST_JOBS} at once"
+        )
+    nodes.join(store)
+    prepared: list[Prepared] = []
+    jobs: list[tuple[PendingJob, Details, Launch]] = []
+    with store.snapshot():
+        preparation = submitting.Preparation(store)
+        for line, (request, around) in enumerate(requests, 1):
+            with of_line(line):
+                prepared.append(preparation.of(request, around))
+                jobs.append(preparation.columns(request, prepared[-1], around))
+    with store.transaction():
+        batch = _Batch(store, [job.submission_id for job, _, _ in jobs])
+        for line, ((request, _), job) in enumerate(zip(requests, jobs, strict=True), 1):
+            with of_line(line):
+                batch.add(line, request, *job)
+        batch.emit()
+        for parent_id, shape, capacity in dict.fromkeys(
+            (one.parent_id, one.shape, one.capacity) for one in prepared if not one.known
+        ):
+            observed.set_feasible(store, parent_id, shape, capacity)
+    return batch.ids
+
+
+@contextmanager
+def of_line(number: int) -> Iterator[None]:
+    """Errors inside name the line."""
+    try:
+        yield
+    except VctlError as error:
+        error.in_line(number)
+        raise
+
+
+class _Batch:
+    """The changes that submit the jobs, inside the transaction. Reads nothing after the first ``emit``."""
+
+    def __init__(self, store: Store, names: Sequence[str]) -> None:
+        self.ids: list[str] = []
+        """The ids of the jobs and arrays, by line."""
+        self._store = store
+        self._changes: list[JobSubmitted | ArraySubmitted] = []
+        self._first = table.next_number(store)
+        self._now = store.clock()
+        self._lines: dict[str, int] = {}
+        """The id of a job or array -> its line."""
+        self._arrays: dict[str, range] = {}
+        """The id of an array of this batch -> the indices of its members."""
+        self._like_members: dict[str, dict[int, str]] = {}
+        """For ids of single jobs like those of members: ``a`` -> 7 -> ``a_7``."""
+        self._later: dict[str, int] = {}
+        """The id of each job or array -> the first line that has it."""
+        for line, name in enumerate(names, 1):
+            self._later.setdefault(name, line)
+        self._taken = table.taken(store, self._later)
+        self._open: set[str] = {PRIMARY}
+        self._awaited: dict[Dependency, tuple[tuple[tuple[str, str], ...], list[str]]] = {}
+        self._lost: list[str] = []
+        self._old_logs: list[str] = []
+
+    def add(self, line: int, request: JobRequest, job: PendingJob, details: Details, launch: Launch) -> None:
+        """Add the job of a request, or its array."""
+        while not request.submission_id and self._has(job.submission_id):
+            job = replace(job, submission_id=submitting.new_id())  # of 2**40, and a batch has many
+        name = job.submission_id
+        self._check_id(name, None if request.array is None else request.array.indices)
+        if job.parent_id not in self._open:
+            submitting.open_cluster(self._store, job.parent_id)
+            self._open.add(job.parent_id)
+        after = self._after(request, line)
+        job = replace(submitting.timed(job, self._first, self._now), waits_for=len(after))
+        if request.array is None:
+            self._changes.append(JobSubmitted(job, details, after, launch))
+            self._first += 1
+            names = [name]
+            prefix, index = _as_member(name)
+            if index is not None:
+                self._like_members.setdefault(prefix, {})[index] = name
+        else:
+            self._changes.append(
+                arrays.submitted(self._store, request.array, job, details, after, launch)
+            )
+            indices = self._arrays[name] = request.array.indices
+            self._first += len(indices)
+            names = [f"{name}_{index}" for index in indices]
+        self._lines[name] = line
+        self.ids.append(name)
+        if request.submission_id:  # a log with this name is of a deleted job
+            self._old_logs += names
+
+    def emit(self) -> None:
+        """Write all of them, and end those whose condition is impossible already."""
+        for change in self._changes:
+            self._store.emit(change)
+        for name in self._old_logs:
+            logs.forget_log(self._store.home, name)
+        if self._lost:
+            ops.dependencies.settle(self._store, self._lost)
+
+    def _check_id(self, name: str, indices: range | None) -> None:
+        """Refuse the id of a job, or the ids of an array and its members, if a job has it."""
+        if name in self._taken:
+            raise submitting.exists(name)
+        if self._is_known(name):
+            raise self._twice(name)
+        for index, other in self._like_members.get(name, {}).items() if indices is not None else ():
+            if indices is not None and index in indices:
+                raise self._twice(other)
+
+    def _twice(self, name: str) -> Conflict:
+        line = self._lines.get(name) or self._lines[_as_member(name)[0]]
+        return Conflict(
+            f"job {name} exists in line {line} already",
+            fix=f"choose another {param('submission_id')}, or leave it out",
+            details={"submission_id": name},
+        )
+
+    def _has(self, name: str) -> bool:
+        """Whether an id that nobody chose is not free."""
+        if name not in self._later:
+            return bool(table.taken(self._store, [name]))
+        return name in self._taken or self._is_known(name)
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a job, an array or a member of an array of an earlier line has this id."""
+        if name in self._lines:
+            return True
+        prefix, index = _as_member(name)
+        return index is not None and index in self._arrays.get(prefix, ())
+
+    def _after(self, request: JobRequest, line: int) -> tuple[tuple[str, str], ...]:
+        """The conditions of a job that are not met: all on earlier lines, as nothing of this batch has begun."""
+        found: set[tuple[str, str]] = set()
+        for one in request.after:
+            if self._is_known(one.job):
+                found.add((one.condition, one.job))
+                continue
+            if (later := self._later.get(one.job) or self._later.get(_as_member(one.job)[0])) is not None:
+                where = "it is the job itself" if later == line else f"line {later} submits {one.job} later"
+                raise refuse(param("after"), where, "put the lines of awaited jobs before those that wait for them")
+            if (verdict := self._awaited.get(one)) is None:
+                verdict = self._awaited[one] = ops.dependencies.unmet(
+                    self._store, submitting.resolved(self._store, [one])
+                )
+                self._lost += verdict[1]
+            found.update(verdict[0])
+        return tuple(sorted(found))
+
+
+def _as_member(name: str) -> tuple[str, int | None]:
+    """The id of the array and the index, if a job of this id can be a member of an array; else "" and None."""
+    prefix, _, digits = name.rpartition("_")
+    if not (prefix and digits.isascii() and digits.isdigit() and len(digits) < 10):
+        return "", None
+    return (prefix, int(digits)) if digits == str(int(digits)) else ("", None)
