@@ -73,7 +73,7 @@ def follow(
     Its output is shown, and why it failed, unless ``silent``.
     """
     name, array = str(form[KEYS[kind]]), "array" in form
-    _warn_of_itself(call, name)
+    warn_of_itself(call, name)
     with _waiting(call) as waiter:
         line = _line(progress or (array and not silent))
         output = None if array or silent else waiter.output(kind, name)
@@ -106,9 +106,33 @@ def waited(
     for form in forms:
         _warn_of_own_end(call, kind, form)
     names = [str(form[KEYS[kind]]) for form in forms]
+    for name in names:
+        warn_of_itself(call, name)
     code = wait_for(call, kind, names, timeout_s=timeout_s, progress=progress)
     if call.asked_output is None:
         return code
+    return _all(call, kind, refs, code)
+
+
+def all_followed(
+    call: Call, names: Sequence[str], *, progress: bool, stop_on_interrupt: bool
+) -> Answer | int:
+    """Wait for the jobs of a batch; with ``-o`` then show them. Ctrl-C detaches, or stops them."""
+    silent = call.asked_output not in (None, "table")
+    warn_of_itself(call, names[0])
+    code = wait_for(call, JOBS, names, timeout_s=None, progress=progress or not silent)
+    if code == INTERRUPTED and stop_on_interrupt:
+        for name in names:
+            operations.jobs.stop(call.backend, name)
+        code = wait_for(call, JOBS, names, timeout_s=None, progress=progress or not silent)
+    if code == INTERRUPTED:
+        call.note(f"Detached: {len(names)} jobs go on. See them with: vctl job list")
+        return code
+    return _all(call, JOBS, names, code) if silent else code
+
+
+def _all(call: Call, kind: str, refs: Sequence[str], code: int) -> Answer:
+    """Jobs or tasks that were awaited, and the exit code."""
     over = [get(call, kind, ref) for ref in refs]
     key, title = KEYS[kind], f"{kind[:-1].capitalize()}List"
     return cli.output.each(
@@ -147,8 +171,6 @@ def wait_for(
     """Wait until all jobs or tasks are over; returns the first exit code that is not 0, in the given order, else 0."""
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     codes: list[int] = []
-    for name in names:
-        _warn_of_itself(call, name)
     with _waiting(call) as waiter:
         line = _line(progress)
         for index, name in enumerate(names):
@@ -178,7 +200,7 @@ def until_removed(call: Call, cluster_id: str) -> bool:
             return False
 
 
-def _warn_of_itself(call: Call, name: str) -> None:
+def warn_of_itself(call: Call, name: str) -> None:
     """Inside a job: warn when the awaited job or task needs resources that this job holds."""
     if not os.environ.get("VCTL_SUBMISSION_ID"):
         return

@@ -7,7 +7,7 @@ import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
 from vctl import ops, spec
 from vctl.client import inside
@@ -29,8 +29,54 @@ Command = str | Sequence[str]
 Duration = float | str
 """Seconds, or a text such as ``1h30m``."""
 JobForms = list[documents.JobForm]
+JobHandles = list[Job]
 TaskForms = list[documents.TaskForm]
+_DURATIONS = ("time_limit", "grace", "backoff")
+_MAPS = ("env", "metadata", "labels")
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
+
+
+class JobFields(TypedDict, total=False):
+    """What a submit can be given besides its command; the options of ``vctl job submit`` explain them."""
+
+    virtual_cluster: VirtualCluster | Mapping[str, Any] | None
+    cluster: str | None
+    num_cpus: Amount | None
+    num_gpus: Amount | None
+    memory: Amount | None
+    nodes: int | None
+    entrypoint_num_cpus: Amount | None
+    entrypoint_num_gpus: Amount | None
+    entrypoint_memory: Amount | None
+    entrypoint_resources: Amounts | None
+    priority: int
+    time_limit: Duration | None
+    signal: str | None
+    begin_at: float | None
+    hold: bool
+    after: Sequence[str]
+    per_node: bool
+    label: bool
+    ray: bool
+    ray_dashboard: bool
+    array: str | None
+    max_retries: int
+    retry_on: Sequence[str]
+    backoff: Duration
+    grace: Duration | None
+    name: str
+    submission_id: str | None
+    env: Mapping[str, str] | None
+    clean_env: bool
+    working_dir: str | os.PathLike[str] | None
+    metadata: Mapping[str, str] | None
+    labels: Mapping[str, str] | None
+
+
+class BatchedJob(JobFields):
+    """A job of ``Jobs.submit_many``."""
+
+    entrypoint: Required[Command]
 
 
 class Queued(TypedDict):
@@ -68,88 +114,56 @@ class Started(Verbs, ABC):
 class Jobs(Started):
     """The verbs of ``vctl job``."""
 
-    def submit(
-        self,
-        entrypoint: Command,
-        *,
-        virtual_cluster: VirtualCluster | Mapping[str, Any] | None = None,
-        cluster: str | None = None,
-        num_cpus: Amount | None = None,
-        num_gpus: Amount | None = None,
-        memory: Amount | None = None,
-        nodes: int | None = None,
-        entrypoint_num_cpus: Amount | None = None,
-        entrypoint_num_gpus: Amount | None = None,
-        entrypoint_memory: Amount | None = None,
-        entrypoint_resources: Amounts | None = None,
-        priority: int = 0,
-        time_limit: Duration | None = None,
-        signal: str | None = None,
-        begin_at: float | None = None,
-        hold: bool = False,
-        after: Sequence[str] = (),
-        per_node: bool = False,
-        label: bool = False,
-        ray: bool = False,
-        ray_dashboard: bool = False,
-        array: str | None = None,
-        max_retries: int = 0,
-        retry_on: Sequence[str] = ("NodeFailed",),
-        backoff: Duration = 1,
-        grace: Duration | None = None,
-        name: str = "",
-        submission_id: str | None = None,
-        env: Mapping[str, str] | None = None,
-        clean_env: bool = False,
-        working_dir: str | os.PathLike[str] | None = None,
-        metadata: Mapping[str, str] | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> Job:
+    def submit(self, entrypoint: Command, **fields: Unpack[JobFields]) -> Job:
         """Queue a command, durably; the job starts when all its required resources are free.
 
         ``begin_at`` is in seconds since the epoch. ``signal`` is sent before the time limit: ``USR1@60``. ``after``
         names jobs that must end first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
         several jobs; the returned ``Job`` stands for all of them.
         """
-        form = _queued(
-            self.backend,
-            words_of(entrypoint),
-            cluster=cluster or (None if inside.submission_id() else self.backend.config.get("cluster")),
-            virtual_cluster=virtual_cluster,
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            memory=memory,
-            nodes=nodes,
-            entrypoint_num_cpus=entrypoint_num_cpus,
-            entrypoint_num_gpus=entrypoint_num_gpus,
-            entrypoint_memory=entrypoint_memory,
-            entrypoint_resources=entrypoint_resources,
-            priority=priority,
-            time_limit_s=None if time_limit is None else seconds_of(time_limit, "time_limit"),
-            name=name,
-            submission_id=submission_id,
-            env=jobs.NONE if env is None else env,
-            environment=inside.environment(),
-            clean_env=clean_env,
-            cwd=_directory(working_dir),
-            metadata=jobs.NONE if metadata is None else metadata,
-            labels=jobs.NONE if labels is None else labels,
-            grace_s=self.backend.config.get("kill_grace") if grace is None else seconds_of(grace, "grace"),
-            hold=hold,
-            begin_at=begin_at,
-            array=array,
-            after=after,
-            per_node=per_node,
-            label=label,
-            ray=ray,
-            ray_dashboard=ray_dashboard,
-            max_retries=max_retries,
-            retry_on=retry_on,
-            backoff_s=seconds_of(backoff, "backoff"),
-            signal=signal,
-            job_scope=self.backend.config.get("job_scope"),
-        )
+        if unknown := fields.keys() - JobFields.__optional_keys__:
+            raise TypeError(f"Jobs.submit() got an unexpected keyword argument {min(unknown)!r}")
+        values = self._values(entrypoint, fields)
+        words = values.pop("entrypoint")
+        form = _queued(self.backend, words, environment=inside.environment(), **values)
         return Job(self.backend, form["submission_id"])
+
+    def submit_many(self, batch: Iterable[BatchedJob]) -> JobHandles:
+        """Queue many commands, durably: all of them or none. Each is a map of the arguments of ``submit``.
+
+        ``after`` may name the ids of jobs that are earlier in the batch. An error names the line: 1 is the first job.
+        """
+        documents: list[dict[str, Any]] = []
+        for line, job in enumerate(batch, 1):
+            with ops.batches.of_line(line):
+                fields = dict(spec.fields.as_mapping(job, "", "a job", '{"entrypoint": ["true"]}'))
+                for name in fields:
+                    if name not in BatchedJob.__annotations__:
+                        fix = spec.fields.did_you_mean(name, BatchedJob.__annotations__)
+                        raise spec.fields.refuse(name, "unknown field", fix)
+                documents.append(self._values(fields.pop("entrypoint", ()), fields))
+        found = jobs.submit_many(self.backend, documents, environment=inside.environment())
+        return [Job(self.backend, name) for name in found["submission_ids"]]
+
+    def _values(self, entrypoint: object, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a submit: the given ones, and those of the settings."""
+        config = self.backend.config
+        values: dict[str, Any] = {
+            "entrypoint": words_of(entrypoint),
+            "grace_s": config.get("kill_grace"),
+            "job_scope": config.get("job_scope"),
+        }
+        for name, value in fields.items():
+            if name in _DURATIONS:
+                if value is not None or name == "backoff":
+                    values[f"{name}_s"] = seconds_of(value, name)
+            elif name == "working_dir":
+                values["cwd"] = _directory(value)
+            elif value is not None or name not in _MAPS:
+                values[name] = value
+        if not values.get("cluster"):
+            values["cluster"] = None if inside.submission_id() else config.get("cluster")
+        return values
 
     def get(self, ref: str | int) -> Job:
         """A job by submission id, number, unique prefix or ``last``."""
@@ -259,7 +273,7 @@ class Tasks(Started):
         return self.get(ref).cancel(grace_s=grace_s, wait=wait)
 
 
-def words_of(command: Command) -> tuple[str, ...]:
+def words_of(command: object) -> tuple[str, ...]:
     """The words of a command. Refuses operators of a shell."""
     if not isinstance(command, str | Iterable):
         raise spec.fields.refuse(

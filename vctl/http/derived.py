@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fastapi import APIRouter, Query, Request
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -66,7 +68,12 @@ def router_of(module: ModuleType) -> APIRouter:
 def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
     """Add the route of a verb."""
     in_path, others = _divided(operation)
-    fields = {name: param.wire for param in operation.params for name in param.references}
+    fields = {
+        name: param.wire
+        for one in (operation, *(param.info.each for param in others if param.info.each is not None))
+        for param in one.params
+        for name in param.references
+    }
 
     def endpoint(request: Request, **given: Any) -> JSONResponse:
         body = given.pop("body", None)
@@ -85,7 +92,7 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
         parameters += [_query(param) for param in others]
     elif others:
         wanted = any(param.required for param in others) or operation.method == "PATCH"
-        model = _body(operation, others)
+        model = _body(operation)
         parameters.append(
             _parameter("body", model) if wanted else _parameter("body", model | None, default=None)
         )
@@ -141,8 +148,10 @@ def _plain(kind: Any) -> Any:
     return list[str] if get_origin(kind) is Sequence else kind
 
 
-def _body(operation: Operation[Any, Any], params: Sequence[Param]) -> Any:
-    """The model of a body, which refuses unknown fields."""
+@cache
+def _body(operation: Operation[Any, Any]) -> Any:
+    """The model of a body, which refuses unknown fields. A list is the value of a field of documents."""
+    params = _divided(operation)[1]
     fields: dict[str, Any] = {
         param.wire: (
             Annotated[_field(param), Field(description=param.info.help, **_limits(param, _longest(param)))],
@@ -151,16 +160,30 @@ def _body(operation: Operation[Any, Any], params: Sequence[Param]) -> Any:
         for param in params
     }
     name = "".join(word.capitalize() for word in operation.name.replace("-", " ").split())
-    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    if (listed := next((param for param in params if param.info.each is not None), None)) is None:
+        return model
+    bare: Any = fields[listed.wire][0]
+
+    def with_name(body: Any) -> Any:
+        return {listed.wire: body} if isinstance(body, list) else body
+
+    return Annotated[model, BeforeValidator(with_name, json_schema_input_type=Union[model, bare])]  # noqa: UP007  # made from values
 
 
 def _field(param: Param) -> Any:
     """The strict type of a field: a text is not read as a number, nor a number as a boolean."""
     if param.info.choices:
         return Literal[param.info.choices]
+    if param.info.each is not None:  # the verb checks the documents, and names their lines
+        return list[Annotated[Any, PlainValidator(_as_is, json_schema_input_type=_body(param.info.each))]]
     kinds = [_KERNEL.get(kind, kind) for kind in param.kinds] if param.to_kernel else param.kinds
     strict = [_strict(kind, param.info) for kind in kinds if kind is not Written]
     return strict[0] if len(strict) == 1 else Union[tuple(strict)]  # noqa: UP007  # made from values
+
+
+def _as_is(value: object) -> object:
+    return value
 
 
 def _strict(kind: Any, info: Opt) -> Any:

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,10 +16,13 @@ from vctl.core.text import visible
 from vctl.errors import BadSpec, VctlError
 from vctl.http.answers import MANAGEMENT, TooLarge, Unauthorized, WrongHost, body_for, encode
 from vctl.http.context import Server
-from vctl.spec.source import one_of_each
+from vctl.spec.source import MOST_BATCH_BYTES, one_of_each
 from vctl.spec.text import KERNEL_FIELDS, check_document
 
 MOST_BYTES = 8 << 20
+BATCH = "/api/v1/jobs:batch"
+"""The path of many jobs in one request, which checks the text of each job itself."""
+MOST_BYTES_OF = {BATCH: MOST_BATCH_BYTES}
 LONGEST_PATH = 4096
 READING = ("GET", "HEAD", "OPTIONS")
 OPEN = ("/healthz", "/metrics", "/api/version", "/openapi.json", MANAGEMENT)
@@ -168,11 +171,12 @@ async def _body(scope: Scope, receive: Receive) -> bytes | None:
     Refuses a body that is too large, and JSON that cannot be stored or is ambiguous.
     """
     headers = _headers(scope["headers"])
+    most = MOST_BYTES_OF.get(scope["path"], MOST_BYTES)
     length = headers.get("content-length")
     if length is None and "transfer-encoding" not in headers:
         return b""
-    if length is not None and length.isdigit() and int(length) > MOST_BYTES:
-        raise _too_large()
+    if length is not None and length.isdigit() and int(length) > most:
+        raise _too_large(most)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -181,22 +185,25 @@ async def _body(scope: Scope, receive: Receive) -> bytes | None:
             return None
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > MOST_BYTES:
-            raise _too_large()
+        if size > most:
+            raise _too_large(most)
         if not message.get("more_body"):
             break
     body = b"".join(parts)
     if _is_json(scope):
-        _check_json(body)
+        _check_json(body, checked=("jobs",) if scope["path"] == BATCH else ())
     return body
 
 
-def _too_large() -> TooLarge:
-    return TooLarge("the request is too large", fix=f"at most {MOST_BYTES >> 20} MiB are accepted")
+def _too_large(most: int) -> TooLarge:
+    return TooLarge("the request is too large", fix=f"at most {most >> 20} MiB are accepted")
 
 
-def _check_json(body: bytes) -> None:
-    """Refuse JSON that is not UTF-8, or has a NUL, a duplicate key or a lone surrogate, which is no text."""
+def _check_json(body: bytes, *, checked: Collection[str] = ()) -> None:
+    """Refuse JSON that is not UTF-8, or has a NUL, a duplicate key or a lone surrogate, which is no text.
+
+    ``checked``: fields whose texts the route checks.
+    """
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -209,6 +216,9 @@ def _check_json(body: bytes) -> None:
     try:
         document = json.loads(body, object_pairs_hook=one_of_each)
         if b"\\ud" in lowered or b"\\u0000" in lowered:
+            if checked:
+                own = document if isinstance(document, dict) else {}
+                document = {name: value for name, value in own.items() if name not in checked}
             check_document(document, kernel=KERNEL_FIELDS)
     except BadSpec as error:
         raise BadSpec(f"Invalid request, {error.problem}", fix=error.fix, details=error.details) from None

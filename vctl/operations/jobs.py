@@ -285,12 +285,8 @@ def submit_many(
     ``after`` may name the ids of earlier lines. ``environment`` and ``cwd`` are for the jobs that have none of their
     own. An error names the line, counted from 1.
     """
-    if isinstance(jobs, (str, bytes)) or not isinstance(jobs, Sequence):
-        raise spec.fields.refuse(param("jobs"), f"{spec.fields.show(jobs)} is not a list", f"write [{EXAMPLE}]")
     if not jobs:
         raise spec.fields.refuse(param("jobs"), "the list is empty", f"write at least one job: [{EXAMPLE}]")
-    if len(jobs) > MOST_LINES:
-        raise spec.fields.refuse(param("jobs"), f"{len(jobs)} are too many", f"submit at most {MOST_LINES} at once")
     around = dict(here.surroundings(environment))  # os.environ decodes each name at each reading
     own = Here(here.store, here.config, lambda given: around if given is None else here.surroundings(given))
     requests: list[tuple[JobRequest, Mapping[str, str]]] = []

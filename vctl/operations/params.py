@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import CodeType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -29,6 +29,7 @@ _TYPES: Mapping[object, tuple[Any, Any, str, str]] = {
     bool: (bool, (), "true or false", "write True or False"),
     Sequence[str]: (Sequence, (str, bytes), "a list of strings", 'write it as ["a", "b"]'),
     Sequence[int]: (Sequence, (str, bytes), "a list of numbers", "write it as [16, 32]"),
+    Sequence[Mapping[str, Any]]: (Sequence, (str, bytes), "a list of objects", "write it as [{}, {}]"),
     Mapping[str, str]: (Mapping, (), "an object", 'write it as {"NAME": "value"}'),
     type(None): (type(None), (), "null", "leave it out"),
 }
@@ -104,10 +105,14 @@ class Together:
         self.params = [Param(name, annotation, default=None) for name, annotation in options.items()]
 
     @classmethod
-    def of(cls, operation: Operation[..., Any]) -> Together:
-        """The arguments and options of a verb, for a command with further options."""
+    def of(cls, operation: Operation[..., Any], *, optional: Collection[str] = ()) -> Together:
+        """The arguments and options of a verb, for a command with further options, which replace ``optional`` ones."""
         found = cls()
-        found.params = [param for param in operation.params if param.is_argument or param.info.names]
+        found.params = [
+            Param(param.name, param.annotation, default=None) if param.name in optional else param
+            for param in operation.params
+            if param.is_argument or param.info.names
+        ]
         return found
 
 

@@ -38,7 +38,8 @@ def queue(store: Store, requests: Sequence[Request]) -> list[str]:
     count = sum(1 if request.array is None else len(request.array.indices) for request, _ in requests)
     if count > MOST_JOBS:
         raise BadSpec(
-            f"{count} jobs are too many, with the members of arrays", fix=f"submit at most {MOST_JOBS} at once"
+            f"{count} jobs are too many, with the members of arrays",
+            fix=f"submit at most {MOST_JOBS} at once",
         )
     nodes.join(store)
     prepared: list[Prepared] = []
@@ -117,9 +118,7 @@ class _Batch:
             if index is not None:
                 self._like_members.setdefault(prefix, {})[index] = name
         else:
-            self._changes.append(
-                arrays.submitted(self._store, request.array, job, details, after, launch)
-            )
+            self._changes.append(arrays.submitted(self._store, request.array, job, details, after, launch))
             indices = self._arrays[name] = request.array.indices
             self._first += len(indices)
             names = [f"{name}_{index}" for index in indices]
@@ -177,7 +176,9 @@ class _Batch:
                 continue
             if (later := self._later.get(one.job) or self._later.get(_as_member(one.job)[0])) is not None:
                 where = "it is the job itself" if later == line else f"line {later} submits {one.job} later"
-                raise refuse(param("after"), where, "put the lines of awaited jobs before those that wait for them")
+                raise refuse(
+                    param("after"), where, "put the lines of awaited jobs before those that wait for them"
+                )
             if (verdict := self._awaited.get(one)) is None:
                 verdict = self._awaited[one] = ops.dependencies.unmet(
                     self._store, submitting.resolved(self._store, [one])

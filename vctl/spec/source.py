@@ -9,17 +9,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from vctl.errors import BadSpec
 from vctl.spec.fields import refuse, show
 from vctl.spec.text import check_document
 
+T = TypeVar("T")
 MAX_BYTES = 16 * 2**20
 MAX_YAML = 2**20
 """The most characters of YAML, which takes fifty times as long to parse as JSON."""
+MOST_BATCH_BYTES = 64 * 2**20
+"""The most bytes of a file with a document on each line, or of a request with as many."""
+MOST_LINE_BYTES = 8 * 2**20
 MAX_DEPTH = 100
 YAML = (".yaml", ".yml")
 MAX_ITEMS = 1_000_000
@@ -56,20 +60,80 @@ def read_file(name: str, what: str, path: str, *, stdin: BinaryIO | None = None)
     return parse_text(text, what, where, yaml=name.endswith(YAML) or not text.lstrip().startswith("{"))
 
 
+def read_lines(name: str, what: str, path: str) -> list[object]:
+    """Read one JSON document from each line of a file, or of standard input (``-``); numbers are plain ones.
+
+    Empty lines are allowed at the end only, so that the n-th document is that of line n.
+    """
+    if name == "-":
+        data = _bytes(sys.stdin.buffer, "standard input", path, MOST_BATCH_BYTES)
+    else:
+        data = _opened(
+            os.path.expanduser(name), path, lambda file: _bytes(file, name, path, MOST_BATCH_BYTES)
+        )
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        where = "standard input" if name == "-" else name
+        raise refuse(path, f"{where} is empty", f"write {what} on each line, as JSON")
+    found: list[object] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(_parse_line(line, what))
+        except BadSpec as error:
+            raise error.in_line(number) from None
+    return found
+
+
+def _parse_line(line: bytes, what: str) -> object:
+    if len(line) > MOST_LINE_BYTES:
+        raise BadSpec(f"{len(line)} bytes are too many", fix=f"write at most {MOST_LINE_BYTES >> 20} MiB")
+    if b"\0" in line:
+        raise BadSpec("it contains a NUL byte", fix="save the file as UTF-8, without NUL bytes")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise BadSpec(f"it is not UTF-8 text (byte {error.start})", fix="save the file as UTF-8") from None
+    if not text.strip():
+        raise BadSpec("it is empty", fix=f"remove it, or write {what} on it")
+    try:
+        document = _load_json(text, exact=False)
+    except RecursionError:
+        raise _too_deep("") from None
+    except json.JSONDecodeError as error:
+        fix = f"write {what} on each line, as JSON" if text.strip() in ("[", "{") else _json_fix(text, "")
+        raise BadSpec(f"this is not JSON: {error.msg} at column {error.colno}", fix=fix) from None
+    except ValueError:  # Python limits the digits of an int
+        raise BadSpec("a number has too many digits", fix="write a smaller number") from None
+    if text.count("{") + text.count("[") > MAX_DEPTH:
+        _check_extent(document, "")
+    return document
+
+
 def _read_named(name: str, path: str) -> str:
+    return _opened(name, path, lambda file: _read(file, name, path))
+
+
+def _opened(name: str, path: str, read: Callable[[BinaryIO], T]) -> T:
     try:
         with open(name, "rb") as file:
-            return _read(file, name, path)
+            return read(file)
     except OSError as error:
         raise refuse(path, f"cannot read {name}: {error.strerror}", "name a file that you can read") from None
     except ValueError:  # a NUL in the name
         raise refuse(path, f"{show(name)} is not a file name", "name a file that you can read") from None
 
 
+def _bytes(file: BinaryIO, name: str, path: str, most: int) -> bytes:
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise refuse(path, f"{name} is larger than {most} bytes", "split it, or give another file")
+    return data
+
+
 def _read(file: BinaryIO, name: str, path: str) -> str:
-    data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise refuse(path, f"{name} is larger than {MAX_BYTES} bytes", "split it, or give another file")
+    data = _bytes(file, name, path, MAX_BYTES)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -110,10 +174,10 @@ class _Refused(BadSpec):
     """An error inside a parser, without the path, which the caller adds."""
 
 
-def _load_json(text: str) -> object:
+def _load_json(text: str, *, exact: bool = True) -> object:
     return json.loads(
         text,
-        parse_float=Decimal,
+        parse_float=Decimal if exact else None,
         parse_constant=_refuse_constant,
         object_pairs_hook=one_of_each,
     )

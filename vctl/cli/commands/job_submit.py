@@ -2,17 +2,20 @@
 
 from typing import Annotated, Any
 
-from vctl import cli, operations, ops
+from vctl import cli, operations, ops, spec
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, NO_LOCAL_NODE, WithProgress
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, done, single
+from vctl.errors import BadSpec, VctlError
 from vctl.operations import jobs
 from vctl.operations.params import Given, Opt, Together
 
 NoWait = Annotated[
     bool, Opt("-d", "--detach", "--no-wait", lasts=False, help="Print the submission id and return.")
 ]
+FIELDS = {name: param.wire for param in jobs.submit.params for name in param.references}
+"""How errors spell the parameters of a job in a file."""
 StopOnInterrupt = Annotated[
     bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
 ]
@@ -24,13 +27,24 @@ StopOnInterrupt = Annotated[
     "vctl job submit --num-cpus 4 --num-gpus 1 --time-limit 1h30m --no-wait -- python train.py --epochs 3",
     'vctl job submit -c team-a --virtual-cluster \'{"fixed_size_nodes": [{"nodes": [{"resources": {"GPU": 1}}'
     ', {"resources": {"GPU": 1}}], "scheduling_policy": "STRICT_SPREAD"}]}\' -- ./run.sh',
+    "vctl job submit --from jobs.jsonl --no-wait",
     common=(NO_LOCAL_NODE, *CHANGES),
     own_words=True,
     lasts=True,
 )
 def submit(
     call: Call,
-    options: Annotated[Given, Together.of(jobs.submit)],
+    options: Annotated[Given, Together.of(jobs.submit, optional=("entrypoint",))],
+    file: Annotated[
+        str | None,
+        Opt(
+            "--from",
+            metavar="FILE|-",
+            complete="file",
+            lasts=True,
+            help="Submit a job for each line, all or none: JSON with the fields of POST /api/v1/jobs.",
+        ),
+    ] = None,
     env: Annotated[
         list[str] | None,
         Opt("--env", metavar="K=V", kernel=True, help="Set a variable for the job; repeatable."),
@@ -84,9 +98,16 @@ def submit(
     """Run a command in a part of the cluster that is reserved for it.
 
     The job waits until everything it asks for is free at the same time, however long that takes. Its output
-    is shown and its exit code is returned. Ctrl-C detaches: the job goes on.
+    is shown and its exit code is returned. Ctrl-C detaches: the job goes on. With --from, the other options hold for
+    the lines without that field, no output is shown, and the exit code is the first one that is not 0.
     """
     wanted = dict(options or {})
+    if file is None and "entrypoint" not in wanted:
+        path = call.command.path
+        raise BadSpec(
+            "Missing argument 'CMD'",
+            fix=f"for example `{call.command.examples[0]}`; see `vctl {path} --help`",
+        )
     variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, runtime_env_json)
     wanted |= {
         "env": variables,
@@ -98,10 +119,20 @@ def submit(
     if not call.job_here:
         wanted.setdefault("cluster", call.config.get("cluster"))
     call.note(cli.submission.small_memory(wanted))
+    if file is not None:
+        unfit = {"CMD": "entrypoint" in wanted, "--dry-run": dry_run, "--stdin": stdin, "--pty": terminal}
+        for option in (option for option, is_given in unfit.items() if is_given):
+            raise BadSpec(
+                f"{option}: it cannot be combined with --from", fix=f"leave out {option}, or --from"
+            )
     if dry_run:
         return _dry_run(call, wanted)
     if not no_wait:
         call.require_scheduler()
+    if file is not None:
+        return _submit_lines(
+            call, file, wanted, no_wait=no_wait, stop_on_interrupt=stop_on_interrupt, progress=progress
+        )
     if stdin or terminal:
         return _attached(call, wanted, terminal=terminal, stdin=stdin, no_wait=no_wait, progress=progress)
     job = jobs.submit(call.backend, **wanted)
@@ -112,6 +143,39 @@ def submit(
     return cli.waiting.followed(
         call, cli.waiting.JOBS, job, progress=progress, stop_on_interrupt=stop_on_interrupt
     )
+
+
+def _submit_lines(
+    call: Call, file: str, wanted: dict[str, Any], *, no_wait: bool, stop_on_interrupt: bool, progress: bool
+) -> Answer | int:
+    """Submit a job for each line of a file, which this process reads."""
+    directory = wanted.pop("cwd")
+    lines = [_with_options(line, wanted) for line in spec.source.read_lines(file, "a job", "--from")]
+    try:
+        submitted = jobs.submit_many(call.backend, lines, cwd=directory)
+    except VctlError as error:
+        if "line" in error.details:  # it is about a field, not about an option
+            error.spelled(FIELDS, for_good=True)
+        raise
+    names = submitted["submission_ids"]
+    if no_wait:
+        call.warn_if_nothing_schedules()
+        answer = Answer(submitted, rows=[{"submission_id": name} for name in names], names=names)
+        answer.sentences = names
+        return answer
+    return cli.waiting.all_followed(call, names, progress=progress, stop_on_interrupt=stop_on_interrupt)
+
+
+def _with_options(line: Any, wanted: dict[str, Any]) -> Any:
+    """The job of a line, with the options for the fields that it does not have, and for its variables and metadata."""
+    if not isinstance(line, dict):
+        return line
+    both = {
+        field: {**wanted[field], **line[field]}
+        for field in ("env", "metadata")
+        if isinstance(line.get(field), dict)
+    }
+    return {**{field: value for field, value in wanted.items() if value is not None}, **line, **both}
 
 
 @command(
@@ -151,7 +215,7 @@ def _attached(
     import os
 
     from vctl.core.values import replace
-    from vctl.errors import BadSpec, NotPermitted
+    from vctl.errors import NotPermitted
 
     option = "--pty" if terminal else "--stdin"
     if terminal and stdin:

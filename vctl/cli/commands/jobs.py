@@ -89,6 +89,8 @@ def stop(
     stopped = [jobs.stop(call.backend, name, grace_s=grace_s) for name in names]
     running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]
     if running and not no_wait:
+        for name in running:
+            cli.waiting.warn_of_itself(call, name)
         cli.waiting.wait_for(call, cli.waiting.JOBS, running, timeout_s=None)
         stopped = [jobs.get_job(call.backend, job["submission_id"]) for job in stopped]
     elif running:
