@@ -75,6 +75,7 @@ SECTIONS = {
     "12.maintenance": "The maintenance round.",
     "12.doctor": "doctor, --prove and --repair.",
     "13.submit": "The options of submit, shortcuts, dry runs.",
+    "13.batch": "Many jobs at once: all or none, an error names the line.",
     "13.background": "Whatever needs a scheduler starts one; it ends when idle.",
     "13.waiting": "Commands that wait: the line, the exit codes, detaching.",
     "13.attached": "shell, --stdin, --label, rerun.",

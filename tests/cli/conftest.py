@@ -20,6 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TWICE = (
     "test_arrange",
+    "test_batches",
     "test_cluster_files",
     "test_errors",
     "test_hostile_text",

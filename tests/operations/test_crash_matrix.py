@@ -60,6 +60,11 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
         {**SUBMIT, "after": ["ok:waits"], "hold": True, "max_retries": 3, "env": {"A": "b"}},
         {**SUBMIT, "after": ["ok:failed"]},
     ],
+    "job submit-many": [{"jobs": [
+        {"entrypoint": ["true"], "submission_id": "first", "cwd": "/", "after": ["ok:waits"]},
+        {"entrypoint": ["true"], "submission_id": "second", "cwd": "/", "array": "0-3%2", "after": ["any:first"]},
+        {"entrypoint": ["true"], "submission_id": "third", "cwd": "/", "after": ["ok:failed"], "num_cpus": 2},
+    ], "environment": {"PATH": "/bin"}}],
     "job dry-run": [{**SUBMIT, "submission_id": None}],
     "job delete": [{"ref": "ended"}, {"ref": "over"}],
     "job delete-all": [{"jobs": ["ended", "failed"]}],

@@ -174,7 +174,10 @@ class _Batch:
             if self._is_known(one.job):
                 found.add((one.condition, one.job))
                 continue
-            if (later := self._later.get(one.job) or self._later.get(_as_member(one.job)[0])) is not None:
+            names = (name for name in (one.job, _as_member(one.job)[0]) if name not in self._taken)
+            if (
+                later := next((self._later[name] for name in names if name in self._later), None)
+            ) is not None:
                 where = "it is the job itself" if later == line else f"line {later} submits {one.job} later"
                 raise refuse(
                     param("after"), where, "put the lines of awaited jobs before those that wait for them"
