@@ -79,7 +79,8 @@ def usage(command: Command) -> str:
     for param in command.params:
         if param.is_argument:
             word = param.metavar + ("..." if param.many else "")
-            words.append(f"-- {word}" if command.own_words else word if param.required else f"[{word}]")
+            word = f"-- {word}" if command.own_words else word
+            words.append(word if param.required else f"[{word}]")
     return " ".join(words)
 
 

@@ -254,7 +254,7 @@ def test_quick_and_typer_read_the_same(line: str) -> None:
 
 REFUSED = [
     "node add --count 3",
-    "job submit",
+    "task run",
     "job list --nope",
     "job list --limit x",
     "job list --limit",

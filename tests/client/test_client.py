@@ -572,3 +572,53 @@ def test_the_labels_of_a_node_change_one_by_one(client: vctl.Client) -> None:
     assert client.physical_nodes.update("n", labels={"disk": None})["labels"] == {"rack": "r2", "zone": "z"}
     with pytest.raises(BadSpec, match=r"labels\.rack"):
         client.physical_nodes.update("n", labels={"rack": "-"})
+
+
+@spec("13.batch")
+def test_many_jobs_at_once(client: vctl.Client, tmp_path: Path) -> None:
+    """Each has the arguments of ``submit``; all or none of them are queued."""
+    client.physical_nodes.add(resources={"CPU": 4}, count=2)
+    cluster = vctl.VirtualCluster(flexible_resource_min={"CPU": 1})
+    jobs = client.jobs.submit_many(
+        [
+            {"entrypoint": "true", "submission_id": "a", "virtual_cluster": cluster, "time_limit": "1m"},
+            {"entrypoint": ["sh", "-c", "echo $WHO; pwd; exit 3"], "env": {"WHO": "ana"}, "after": ["ok:a"],
+             "working_dir": tmp_path, "metadata": {"team": "a"}},
+            {"entrypoint": ["true"], "submission_id": "c", "array": "0-2", "after": ["any:a"]},
+        ]
+    )  # fmt: skip
+    assert [job.submission_id for job in jobs][::2] == ["a", "c"]
+    assert client.jobs.wait(*(job.submission_id for job in jobs), timeout_s=PATIENCE_S) == 3
+    assert jobs[1].logs() == f"ana\n{tmp_path}\n"
+    assert jobs[0].info()["time_limit_s"] == 60
+    known = len(client.jobs.list())
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        ({"entrypoint": ["true"], "time_limit": "soon"}, BadSpec, "line 2: time_limit: "),
+        ({"entrypoint": ["true"], "tme_limit": "1m"}, BadSpec, "line 2: tme_limit: unknown field"),
+        ({"entrypoint": ["true"], "time_limit_s": 1}, BadSpec, "line 2: time_limit_s: unknown field"),
+        ({"entrypoint": ["true"], "priority": "high"}, BadSpec, "line 2: priority: "),
+        ({"entrypoint": "a && b"}, BadSpec, "line 2: entrypoint: && needs a shell"),
+        ({"entrypoint": []}, BadSpec, "line 2: entrypoint: there is no command"),
+        ({"submission_id": "x"}, BadSpec, "line 2: entrypoint: there is no command"),
+        ("true", BadSpec, "line 2: a job must be an object"),
+        ({"entrypoint": ["true"], "num_cpus": 64}, Infeasible, "line 2: the job can never run"),
+        ({"entrypoint": ["true"], "submission_id": "a"}, Conflict, "line 2: job a exists already"),
+        (
+            {"entrypoint": ["true"], "after": ["ok:nobody"]},
+            NotFound,
+            "line 2: after: there is no job 'nobody'",
+        ),
+    ]
+    for job, kind, problem in wrong:
+        with pytest.raises(kind) as found:
+            client.jobs.submit_many([{"entrypoint": ["true"]}, job, {"entrypoint": ["true"]}])
+        assert str(found.value).startswith(problem), found.value
+        assert isinstance(found.value, vctl.VctlError) and found.value.details["line"] == 2
+    with pytest.raises(BadSpec, match=r"^jobs: the list is empty"):
+        client.jobs.submit_many([])
+    assert len(client.jobs.list()) == known
+
+
+def test_an_unknown_argument_of_a_submit_is_a_mistake_of_the_program(site: Site) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tme_limit'"):
+        site.client.jobs.submit(["true"], tme_limit="1m")  # type: ignore[call-arg]

@@ -233,7 +233,8 @@ def _in_shell(words: list[str]) -> list[str]:
     import os
 
     words = ["--pty", *words]
-    if "--" in words or cli.declare.read(COMMANDS[SHORT[SHELL]], words) is not None:
+    values = None if "--" in words else cli.declare.read(COMMANDS[SHORT[SHELL]], words)
+    if "--" in words or (values is not None and values["entrypoint"]):
         return words
     return [*words, "--", os.environ.get("SHELL") or "/bin/sh"]
 

@@ -119,8 +119,11 @@ def all_followed(
 ) -> Answer | int:
     """Wait for the jobs of a batch; with ``-o`` then show them. Ctrl-C detaches, or stops them."""
     silent = call.asked_output not in (None, "table")
-    warn_of_itself(call, names[0])
-    code = wait_for(call, JOBS, names, timeout_s=None, progress=progress or not silent)
+    try:
+        warn_of_itself(call, names[0])
+        code = wait_for(call, JOBS, names, timeout_s=None, progress=progress or not silent)
+    except KeyboardInterrupt:  # before it waits
+        code = INTERRUPTED
     if code == INTERRUPTED and stop_on_interrupt:
         for name in names:
             operations.jobs.stop(call.backend, name)
