@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.benchmarks import (
     cost,
     crowd,
+    dags,
     decisions,
     elastic,
     gangs,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
     "management": management.run,
     "throughput": throughput.run,
     "submits": submits.run,
+    "dags": dags.run,
     "gangs": gangs.run,
     "elastic": elastic.run,
     "lists": lists.run,

@@ -1,18 +1,21 @@
 """HyperQueue at the same work, through its Python package: server and worker in this process, which keep nothing.
 
-``python -m tests.benchmarks.hyperqueue SLOTS JOBS array|single|gangs`` prints the seconds from the first submit
-to the last end, which it sees a second late at most; with ``starts``, for each job the milliseconds until it runs.
+``python -m tests.benchmarks.hyperqueue SLOTS JOBS array|single|gangs|graph`` prints the seconds from the first submit
+to the last end, which it sees a second late at most; with ``starts``, for each job the milliseconds until it runs;
+with ``graph``, seconds of the submit, seconds until the last end, and CPU milliseconds per job.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hyperqueue import Client
@@ -30,9 +33,15 @@ def to_start_ms(jobs: int) -> list[float]:
     return _ask(4, jobs, "starts")[-jobs:]
 
 
-def _ask(slots: int, jobs: int, form: str) -> list[float]:
+def of_graph(slots: int, graph: list[list[int]]) -> tuple[float, float, float]:
+    """Of a graph as one batch: seconds of the submit, seconds until the last end, CPU milliseconds per job."""
+    submitted, ended, cpu = _ask(slots, len(graph), "graph", json.dumps(graph))
+    return submitted, ended, cpu
+
+
+def _ask(slots: int, jobs: int, form: str, given: str = "") -> list[float]:
     words = [sys.executable, "-m", __spec__.name, str(slots), str(jobs), form]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=600, input=given)
     return [float(word) for word in done.stdout.splitlines()[-1].split()]
 
 
@@ -51,6 +60,9 @@ def main() -> None:
         if form == "starts":
             print(*[_start_ms(client, Path(folder) / "clock") for _ in range(jobs)])
             return
+        if form == "graph":
+            print(*_graph(client, folder, json.load(sys.stdin)))
+            return
         wanted = ResourceRequest(n_nodes=2) if form == "gangs" else None
         began = time.perf_counter()
         batches = [1] * jobs if form == "single" else [jobs]
@@ -63,6 +75,29 @@ def main() -> None:
         if not client.wait_for_jobs(submitted):
             raise RuntimeError("a task of HyperQueue failed")
         print(time.perf_counter() - began)
+
+
+def _graph(client: Client, folder: str, graph: list[list[int]]) -> tuple[float, float, float]:
+    from hyperqueue import Job
+
+    cpu, began = _cpu_s(), time.perf_counter()
+    job = Job(default_workdir=folder, max_fails=None)
+    tasks: list[Any] = []
+    for awaited in graph:
+        tasks.append(
+            job.program(["true"], stdout=None, stderr=None, deps=[tasks[other] for other in awaited])
+        )
+    submitted = client.submit(job)
+    after = time.perf_counter()
+    if not client.wait_for_jobs([submitted]):
+        raise RuntimeError("a task of HyperQueue failed")
+    return after - began, time.perf_counter() - began, (_cpu_s() - cpu) / len(graph) * 1e3
+
+
+def _cpu_s() -> float:
+    """CPU of this process, in which server and worker are, and of the tasks."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def _start_ms(client: Client, clock: Path) -> float:
