@@ -1,0 +1,183 @@
+"""A field of a submit goes all the way: Python, HTTP, a batch, the row, a rerun, and the line that submits again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import vctl
+from tests.operations.test_declared import Routes, _Wire
+from tests.specification import spec
+from vctl import ops
+from vctl.cli import catalog, declare
+from vctl.client.job_verbs import JobFields, Jobs
+from vctl.config import Config, load
+from vctl.core.resources import CPU, SCALE
+from vctl.http.app import create_app
+from vctl.http.context import Server
+from vctl.operations import jobs
+from vctl.operations.declare import Here, Local, Remote
+from vctl.ops import nodes, submitting
+from vctl.ops.resubmit import resubmit
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.job_request import JobRequest
+from vctl.store import jobs as table
+from vctl.store import rows
+from vctl.store.store import Store
+
+pytestmark = spec("13.submit", "13.batch", "14.remote", "15.client")
+
+SPEC = {"flexible_resource_min": {"CPU": 2}}
+FIELDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "virtual_cluster": (SPEC, "spec", {}),
+    "cluster": ("lab", "cluster", {}),
+    "num_cpus": (2, "spec", {}),
+    "num_gpus": (0.5, "spec", {}),
+    "memory": ("1GiB", "spec", {}),
+    "nodes": (2, "spec", {}),
+    "entrypoint_num_cpus": (2, "entry", {}),
+    "entrypoint_num_gpus": (0.5, "entry", {}),
+    "entrypoint_memory": ("1GiB", "entry", {}),
+    "entrypoint_resources": ({"disk": 1}, "entry", {}),
+    "priority": (-7, "priority", {}),
+    "time_limit_s": (90.5, "time_limit_s", {}),
+    "signal": ("USR1@30", "signal", {}),
+    "begin_at": (4e9, "begin_at", {}),
+    "hold": (True, "hold", {}),
+    "after": (["any:before"], "after", {}),
+    "per_node": (True, "per_node", {"num_cpus": 1}),
+    "label": (True, "label", {"num_cpus": 1, "per_node": True}),
+    "ray": (True, "ray", {"num_cpus": 1}),
+    "ray_dashboard": (True, "ray", {"num_cpus": 1}),
+    "array": ("0-9:3%2", "array", {}),
+    "max_retries": (3, "max_retries", {}),
+    "retry_on": (["ExitCode"], "retry_on", {"max_retries": 1}),
+    "backoff_s": (7.5, "backoff_s", {"max_retries": 1}),
+    "grace_s": (9.5, "grace_s", {}),
+    "name": ("of mine", "name", {}),
+    "submission_id": ("chosen", "submission_id", {}),
+    "env": ({"A": "b"}, "env", {}),
+    "clean_env": (True, "clean_env", {}),
+    "cwd": ("/usr", "cwd", {}),
+    "metadata": ({"team": "a"}, "metadata", {}),
+    "labels": ({"team": "b"}, "labels", {}),
+    "job_scope": ("all", "job_scope", {}),
+}
+"""Field of the HTTP body -> a value other than its default, the field of the request, and what it needs beside it."""
+PYTHON = {"time_limit_s": "time_limit", "backoff_s": "backoff", "grace_s": "grace", "cwd": "working_dir"}
+NOT_AGAIN = {"hold", "begin_at", "after", "submission_id"}
+"""A job that is submitted again has none of these (spec 13: rerun)."""
+NOT_IN_A_LINE = NOT_AGAIN | {"env", "clean_env", "array", "labels", "job_scope"}
+"""The line takes environment, array and rights from who types it; labels are metadata of a job."""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A state directory with nodes, a cluster, and a job to wait for."""
+    home = str(tmp_path_factory.mktemp("fields") / "home")
+    found = load(env={"VCTL_HOME": home, "VCTL_LOCAL_NODE": "0", "VCTL_AUTOSTART": "0"})
+    with Store.open(found.home()) as store:
+        resources = {name: amount * SCALE for name, amount in ((CPU, 8), ("GPU", 2), ("disk", 9))}
+        nodes.add(store, resources={**resources, "memory": 2**34 * SCALE}, count=2)
+        ops.clusters.create(store, "lab", divisible=True, spec=parse_cluster_spec({}))
+        submitting.submit(store, JobRequest(argv=("true",), submission_id="before", cwd="/"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def routes(config: Config) -> Routes:
+    return Routes(create_app(Server(config.home(), config, None)))
+
+
+def submitted(
+    backend: Any, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, many: bool = False
+) -> JobRequest:
+    """The request that arrives where it is carried out; nothing is queued."""
+    arrived: list[JobRequest] = []
+
+    def queue(_: Store, request: Any, *__: Any, **___: Any) -> Any:
+        arrived.extend([request] if isinstance(request, JobRequest) else [one for one, _ in request])
+        return ["x"] if many else ops.jobs.get_job(_, "before")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ops.submitting, "submit", queue)
+        patch.setattr(ops.submitting, "queue", lambda *given: queue(*given)["submission_id"])
+        patch.setattr(ops.batches, "queue", queue)
+        if isinstance(backend, Jobs):
+            values = {PYTHON.get(field, field): value for field, value in values.items()}
+            if many:
+                backend.submit_many([{"entrypoint": "true", **values}])  # type: ignore[typeddict-item]
+            else:
+                backend.submit("true", **values)  # type: ignore[arg-type]
+        elif many:
+            jobs.submit_many(backend, [{"entrypoint": ["true"], **values}])
+        else:
+            jobs.submit(backend, ["true"], **values)
+    return arrived[0]
+
+
+def test_the_table_has_every_field() -> None:
+    """A new field needs a line here."""
+    params = {param.wire for param in jobs.submit.params} - {"entrypoint", "environment"}
+    assert set(FIELDS) == params
+    assert {PYTHON.get(name, name) for name in FIELDS} - {"job_scope"} == JobFields.__optional_keys__
+    assert {field for _, field, _ in FIELDS.values()} == {*JobRequest.__slots__} - {"argv", "attach"}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_of_a_submit_goes_all_the_way(
+    name: str, config: Config, routes: Routes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value, field, more = FIELDS[name]
+    values = {name: value, **more}
+
+    @contextmanager
+    def opened() -> Iterator[Store]:
+        with Store.open(config.home()) as store:
+            yield store
+
+    @contextmanager
+    def connected() -> Iterator[Any]:
+        yield _Wire(routes)
+
+    local, remote = Local(config, opened), Remote(connected)
+    plain = submitted(local, more, monkeypatch)
+    request = submitted(local, values, monkeypatch)
+    assert getattr(request, field) != getattr(plain, field)
+    assert submitted(local, values, monkeypatch, many=True) == request
+    for many in (False, True):
+        sent = submitted(remote, {"cwd": request.cwd, **values}, monkeypatch, many=many)
+        assert getattr(sent, field) == getattr(request, field)
+        if name != "job_scope":  # a setting in Python
+            assert submitted(vctl.connect(config.home()).jobs, values, monkeypatch, many=many) == request
+
+    with opened() as store:
+        monkeypatch.setattr(submitting, "_check_ray", lambda *_, **__: None)  # Ray need not be installed
+        name_of_job = submitting.queue(store, request, {"PATH": "/bin"})
+        array = ops.arrays.named(store, name_of_job)
+        number = array["first_job_id"] if array is not None else table.number_of(store, name_of_job)
+        row, launch = table.get(store, number), table.launch(store, number)
+        assert row is not None and launch is not None
+        again = submitting._request(row, launch, array)
+        line = resubmit(row, launch, rows.pending(row))
+    if field not in NOT_AGAIN | {"env", "clean_env", "labels"}:
+        assert getattr(again, field) == getattr(request, field), "a rerun has it"
+    assert again.env.items() >= dict(request.env).items()
+    assert again.metadata == {**request.labels, **request.metadata}
+    if field not in NOT_IN_A_LINE:
+        _, _, typed = line.partition(" && vctl ")
+        command, rest = catalog.find(shlex.split(typed))
+        read = declare.read(command, rest)
+        assert read is not None, typed
+        given = command.arguments(read)
+        options = dict(given["options"])
+        if field in ("cwd", "metadata"):
+            found = given["working_dir"] if field == "cwd" else dict([given["metadata"][0].split("=")])
+            assert found == getattr(request, field)
+        else:
+            typed_request, _ = jobs.request(Here(None, config), options.pop("entrypoint"), **options)  # type: ignore[arg-type]
+            assert getattr(typed_request, field) == getattr(request, field), typed
