@@ -17,6 +17,7 @@ from vctl.cli import catalog, declare
 from vctl.client.job_verbs import JobFields, Jobs
 from vctl.config import Config, load
 from vctl.core.resources import CPU, SCALE
+from vctl.errors import BadSpec
 from vctl.http.app import create_app
 from vctl.http.context import Server
 from vctl.operations import jobs
@@ -181,3 +182,15 @@ def test_a_field_of_a_submit_goes_all_the_way(
         else:
             typed_request, _ = jobs.request(Here(None, config), options.pop("entrypoint"), **options)  # type: ignore[arg-type]
             assert getattr(typed_request, field) == getattr(request, field), typed
+
+
+@pytest.mark.parametrize("name", ["priority", "max_retries"])
+def test_the_limits_of_a_field_are_those_of_its_declaration(name: str) -> None:
+    """They stand in the declaration, which all surfaces read, and in the request that other programs make."""
+    info = next(param.info for param in jobs.submit.params if param.name == name)
+    assert info.least is not None and info.most is not None
+    for value in (info.least, info.most):
+        JobRequest(argv=("true",), **{name: value})
+    for value in (info.least - 1, info.most + 1):
+        with pytest.raises(BadSpec):
+            JobRequest(argv=("true",), **{name: value})
