@@ -48,7 +48,8 @@ def draw_dry_run(screen: "Screen", data: Data) -> Iterator[str]:
     if data["verdict"] == "never starts":
         yield from screen.text("it ", ("would never start", "red"), " (", reason, f"): {data['message']}")
         return
-    yield from screen.text("it ", ("would wait", "yellow"), f" in {where} (", reason, f"): {data['message']}")
+    does = "may wait" if data["verdict"] == "not tried" else "would wait"
+    yield from screen.text("it ", (does, "yellow"), f" in {where} (", reason, f"): {data['message']}")
     yield from _ahead(screen, data)
     yield from _nodes(screen, data["nodes"])
     yield from _victims(screen, data)

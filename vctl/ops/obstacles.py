@@ -14,8 +14,8 @@ from vctl.core.tasks import PendingTask
 from vctl.core.wording import cluster_text
 from vctl.ops import forms
 from vctl.scheduler.feasibility import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
-from vctl.scheduler.whatif import Holder as Running
-from vctl.scheduler.whatif import Situation
+from vctl.scheduler.trial import Holder as Running
+from vctl.scheduler.trial import Situation
 
 if TYPE_CHECKING:
     from vctl.spec.reports import Holder, NodeObstacle

@@ -20,7 +20,7 @@ from vctl.ops import situations
 from vctl.scheduler.feasibility import with_machines
 from vctl.scheduler.gang_growth import grow, place_or_grow
 from vctl.scheduler.tasking import choose, growing_for, pinned_to, settled
-from vctl.scheduler.whatif import Situation, stop
+from vctl.scheduler.trial import Situation, stop
 from vctl.store import arrays, dependencies, jobs, rows, runs, settings, tasks
 from vctl.store.store import Row, Store
 

@@ -20,8 +20,8 @@ from vctl.scheduler.lending import Waiting, keepers, waiting_job
 from vctl.scheduler.plan import Start
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import Turns, kind_of, note_turn
+from vctl.scheduler.trial import Holder, Situation
 from vctl.scheduler.victims import Victim
-from vctl.scheduler.whatif import Holder, Situation
 from vctl.store import clusters, jobs, observed, preemptions, queues, reservations, rows, runs, tasks, usage
 from vctl.store.store import Store
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
+from vctl.core.jobs import PendingJob
 from vctl.core.nodes import UP
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
@@ -26,8 +27,9 @@ from vctl.ops.task_reasons import TaskReasons
 from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.task_queue import in_turn
+from vctl.scheduler.trial import Holder, Situation
 from vctl.scheduler.victims import Victim, loss_of
-from vctl.scheduler.whatif import NOTHING, Holder, Outcome, Situation, Trials, task_trials
+from vctl.scheduler.whatif import NOTHING, Outcome, Spent, Trials, task_trials
 from vctl.scheduler.whatif_search import helpful, nearest
 from vctl.store import arrays as members
 from vctl.store import job_views, preemptions, provider, rows, runs, tasks
@@ -80,11 +82,11 @@ def why(store: Store, ref: str | int) -> Why:
         coming = _coming(store)
         more = feasible.to_enlarge(store, feasible.judge_of(store, job.parent_id))
     trials = Trials(situation, job)
-    outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
+    outcome = _next_round(trials, job, preempts=gate is None)
     answer["preempts"] = situations.preempted(situation, outcome.preempts) or ending
     if gate is None:
         answer["state_reason"], answer["message"] = _reason(before, outcome, shown, short)
-    elif gate == jb.HELD and outcome.start is None:
+    elif gate == jb.HELD and outcome.tried and outcome.start is None:
         answer["message"] = (
             f"{answer['message']}; once released it would still wait: {_now(before, outcome, short)[1]}"
         )
@@ -94,7 +96,9 @@ def why(store: Store, ref: str | int) -> Why:
     if itself is not None:
         answer["waits_for_itself"] = itself
     answer["nodes"] = obstacles(situation, job)
-    if gate in (None, jb.HELD) and (gate or outcome.start is None):
+    if not outcome.tried:
+        answer["cut"] = NONE_TESTED
+    elif gate in (None, jb.HELD) and (gate or outcome.start is None):
         found, cut = helpful(trials, situations.kinds_of_nodes(situation))
         answer["changes"] = [remedy(change, row, launch, answer["state_reason"]) for change in found]
         answer["searched"], answer["cut"] = True, CUT if cut else None
@@ -105,6 +109,14 @@ def why(store: Store, ref: str | int) -> Why:
         ):
             answer["nearest"] = [remedy(change, row, launch, answer["state_reason"]) for change in both]
     return answer
+
+
+def _next_round(trials: Trials, job: PendingJob, *, preempts: bool) -> Outcome:
+    """The decision of the next round about the job, released if it is held; an empty one where it is not tried."""
+    try:
+        return trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=preempts)
+    except Spent:
+        return Outcome(tried=False)
 
 
 def waits_for_itself(store: Store, ref: str | int) -> str | None:
@@ -153,7 +165,7 @@ def _reason(before: Sequence[int], outcome: Outcome, shown: Shown, short: Shorta
     reason, message = shown
     if outcome.start is not None:
         return reason, STARTS_NOW
-    if reason == jb.WAITING_FOR_PREEMPTION:
+    if reason == jb.WAITING_FOR_PREEMPTION or not outcome.tried:
         return reason, message
     if reason == jb.PENDING_EVALUATION:
         reason, message = _now(before, outcome, short)
@@ -259,9 +271,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     if row["status"] != jb.PENDING:
         return _forecast(row, "never starts", shown)
     job = rows.pending(row)
-    outcome = Trials(situation, job).outcome(
-        replace(NOTHING, job=replace(job, held=False)), preempts=gate is None
-    )
+    outcome = _next_round(Trials(situation, job), job, preempts=gate is None)
     if gate is None and outcome.start is not None:
         start = outcome.start
         return _forecast(row, "starts now", (None, "it would start now")) | {
@@ -270,8 +280,10 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             "borrowed": situations.borrowed(situation.ledger, start),
         }
     derived = shown[0] != jb.PENDING_EVALUATION
-    reason, message = shown if derived else _now(before, outcome, short)
-    return _forecast(row, "waits", (reason, message)) | {
+    reason, message = shown if derived or not outcome.tried else _now(before, outcome, short)
+    if not (derived or outcome.tried):
+        message = f"{message}; {NOT_TRIED}"
+    return _forecast(row, "waits" if derived or outcome.tried else "not tried", (reason, message)) | {
         "queue_position": len(before) + 1,
         "ahead": listed_,
         "nodes": obstacles(situation, job),
@@ -297,6 +309,8 @@ def _forecast(row: Row, verdict: str, shown: Shown) -> DryRun:
 
 MOST_AHEAD = 100
 """The most jobs ahead that are listed; ``queue_position`` counts all of them."""
+NOT_TRIED = "too much waits to try the next round of the scheduler"
+NONE_TESTED = f"{NOT_TRIED}; no changes were tested"
 CUT = "the search for changes reached its budget; some changes were not tested"
 
 
@@ -332,7 +346,12 @@ def why_task(store: Store, row: Row) -> WhyTask:
     ]
     answer["nodes"] = obstacles_of_task(situation, task, others)
     trials = task_trials(situation, task, others)
-    if trials.starts():
+    try:
+        starts = trials.starts()
+    except Spent:
+        answer["message"], answer["cut"] = f"{answer['message']}{coming}", NONE_TESTED
+        return answer
+    if starts:
         answer["message"] = f"{answer['message']}; nothing blocks it"
         return answer
     answer["message"] = f"{answer['message']}{coming}"
