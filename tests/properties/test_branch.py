@@ -16,12 +16,15 @@ from tests.specification import spec
 from tests.world import World
 from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
+from vctl.core.values import replace
 from vctl.errors import VctlError
-from vctl.ops import cluster_changes, clusters, feasible, nodes, submitting
+from vctl.ops import cluster_changes, clusters, feasible, nodes, situations, submitting
 from vctl.ops.prove import prove
+from vctl.scheduler.whatif import NOTHING, Trials
+from vctl.scheduler.whatif_search import helpful
 from vctl.spec.job_request import JobRequest
 from vctl.store import clusters as table
-from vctl.store import partial
+from vctl.store import partial, queues
 
 pytestmark = spec("7.create")
 
@@ -170,3 +173,30 @@ def test_a_part_of_the_tree_answers_as_the_whole_one(tmp_path: Path, monkeypatch
                 judge_one(trees, done, monkeypatch)
             assert prove(trees.store) == []
     assert done["with a part"] > 60 and min(done["refused"], done["never"], done["may run"]) > 50
+
+
+@spec("11.why")
+def test_what_waits_elsewhere_changes_no_answer_about_a_job(tmp_path: Path) -> None:
+    """Neither whether and where it starts in the next round, nor which changes start it."""
+    done: Counter[str] = Counter()
+    for seed in range(25):
+        with World(tmp_path / str(seed)) as world:
+            trees, store = Trees(world, Random(seed)), world.store
+            for _ in range(4):
+                change_one(trees, Counter())
+            for _ in range(2 * STEPS):
+                trees.dice.choice((trees.submit, trees.submit, trees.submit, trees.end_one))()
+            for job in list(queues.queued(store))[-8:]:
+                with store.snapshot():
+                    near, everything = situations.load(store, job.parent_id), situations.load(store)
+                done["smaller"] += len(near.pending) < len(everything.pending)
+                found = []
+                for situation in (near, everything):
+                    trials = Trials(situation, job, left=10**6)
+                    one = trials.outcome(replace(NOTHING, job=job), preempts=True)
+                    told = None if one.wait is None else (one.wait.reason, one.wait.message)
+                    changes, _ = helpful(trials, situations.kinds_of_nodes(situation))
+                    found.append((one.start, told, one.preempts, changes))
+                assert found[0] == found[1], (seed, job.submission_id)
+                done["with a change"] += bool(found[0][-1])
+    assert done["smaller"] > 20 and done["with a change"] > 20, done

@@ -73,8 +73,9 @@ def why(store: Store, ref: str | int) -> Why:
             return answer
         launch = table.launch(store, row["job_id"])
         assert launch is not None
-        situation, job = situations.load(store), rows.pending(row)
-        itself = self_waiting.job_waits_for_itself(store, row)
+        job = rows.pending(row)
+        situation = situations.load(store, job.parent_id, reasons.ledger)
+        itself = self_waiting.job_waits_for_itself(store, row, situation)
         ending = _leaving(store, situation, job.job_id)
         short = reasons.shortage(row)
         answer["ahead"] = _ahead(store, reasons, before)
@@ -267,7 +268,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             shown, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
             before = ahead(store, row) if row["status"] == jb.PENDING else []
             listed_, short = _ahead(store, reasons, before), reasons.shortage(row)
-        situation = situations.load(store)
+        situation = situations.load(store, str(row["parent_cluster_id"]), reasons.ledger)
     if row["status"] != jb.PENDING:
         return _forecast(row, "never starts", shown)
     job = rows.pending(row)
@@ -333,9 +334,10 @@ def why_task(store: Store, row: Row) -> WhyTask:
             return answer
         launch = tasks.launch(store, row["task_id"])
         assert launch is not None
-        situation, task = situations.load(store), rows.task(row).pending()
+        task = rows.task(row).pending()
+        situation = situations.load(store, task.cluster_id)
         others = _running(store, task)
-        answer["waits_for_itself"] = task_waits_for_itself(store, row)
+        answer["waits_for_itself"] = task_waits_for_itself(store, row, situation)
         coming = _coming(store)
     together = [one for one in situation.tasks if one.cluster_id == task.cluster_id]
     order = in_turn(together, situation.turns.get(task.cluster_id, {}))
