@@ -18,7 +18,7 @@ from vctl.cli.why_view import draw, draw_dry_run
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
-from vctl.ops import clusters, job_edits, jobs, nodes, overview, submitting, why
+from vctl.ops import clusters, job_edits, jobs, nodes, obstacles, overview, submitting, why
 from vctl.scheduler import whatif
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import WarningSignal, parse_array, parse_dependency
@@ -585,3 +585,24 @@ def test_a_dry_run_with_too_much_to_try_does_not_say_that_it_waits(
     world.turn()
     answer = why.dry_run(world.store, request, environment={})  # the last round refused such a job
     assert (answer["verdict"], answer["state_reason"]) == ("waits", "InsufficientResources")
+
+
+def test_of_many_nodes_the_nearest_are_listed_and_the_others_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(obstacles, "MOST_NODES", 2)
+    add(world, count=3, cpus=1)
+    add(world, count=3, cpus=4, template="u")
+    submit(world, "full", gang(2, "STRICT_SPREAD", CPU=4))
+    world.turn()
+    submit(world, "waits", gang(2, "STRICT_SPREAD", CPU=3))
+    world.turn()
+    answer = why.why(world.store, "waits")
+    assert [(one["node_id"], one["verdict"]) for one in answer["nodes"]] == [
+        ("u-00", "feasible but not available"), ("u-02", "available"),
+    ]  # fmt: skip
+    assert answer["nodes_left_out"] == {"feasible but not available": 1, "infeasible": 3}
+    told = "\n".join(draw(Screen(), answer))
+    assert "and more nodes: 1 feasible but not available, 3 infeasible" in told
+    request = JobRequest(argv=("true",), spec=gang(2, "STRICT_SPREAD", CPU=3), cwd="/")
+    assert why.dry_run(world.store, request, environment={})["nodes_left_out"] == answer["nodes_left_out"]

@@ -147,7 +147,8 @@ def judge_one(trees: Trees, done: Counter[str], monkeypatch: pytest.MonkeyPatch)
 
     few = judge()
     with monkeypatch.context() as patch:
-        patch.setattr(feasible, "load_some", lambda store, name, _: partial.load_some(store, name, 1 << 40))
+        some = partial.load_some
+        patch.setattr(partial, "load_some", lambda store, name, _: some(store, name, 1 << 40))
         samples = nodes.table.samples
         patch.setattr(nodes.table, "samples", lambda store, _: samples(store, 1 << 40))
         assert judge() == few

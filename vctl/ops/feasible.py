@@ -14,7 +14,6 @@ from vctl.core.values import replace
 from vctl.core.wording import amount_text, cluster_text
 from vctl.errors import Infeasible
 from vctl.store import clusters, nodes, queues, rows
-from vctl.store.partial import load_some
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
 def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> None:
     """Refuse a job that could never run. A few of the equal nodes of the cluster that limits it are tried first."""
     from vctl.scheduler.feasibility import ever
+    from vctl.store.partial import load_some
 
     check_maximum(store, parent_id, asked(spec, entry))
     chain = _growing(store, parent_id)

@@ -96,7 +96,8 @@ def why(store: Store, ref: str | int) -> Why:
         answer["message"] = f"{answer['message']}{never}{coming}"
     if itself is not None:
         answer["waits_for_itself"] = itself
-    answer["nodes"] = obstacles(situation, job)
+    there = obstacles(situation, job)
+    answer["nodes"], answer["nodes_left_out"] = there["nodes"], there["nodes_left_out"]
     if not outcome.tried:
         answer["cut"] = NONE_TESTED
     elif gate in (None, jb.HELD) and (gate or outcome.start is None):
@@ -280,14 +281,15 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             "pieces": situations.pieces(start),
             "borrowed": situations.borrowed(situation.ledger, start),
         }
-    derived = shown[0] != jb.PENDING_EVALUATION
+    derived, there = shown[0] != jb.PENDING_EVALUATION, obstacles(situation, job)
     reason, message = shown if derived or not outcome.tried else _now(before, outcome, short)
     if not (derived or outcome.tried):
         message = f"{message}; {NOT_TRIED}"
     return _forecast(row, "waits" if derived or outcome.tried else "not tried", (reason, message)) | {
         "queue_position": len(before) + 1,
         "ahead": listed_,
-        "nodes": obstacles(situation, job),
+        "nodes": there["nodes"],
+        "nodes_left_out": there["nodes_left_out"],
         "preempts": situations.preempted(situation, outcome.preempts),
     }
 
@@ -304,6 +306,7 @@ def _forecast(row: Row, verdict: str, shown: Shown) -> DryRun:
         "pieces": [],
         "borrowed": [],
         "nodes": [],
+        "nodes_left_out": {},
         "preempts": [],
     }
 
@@ -346,7 +349,8 @@ def why_task(store: Store, row: Row) -> WhyTask:
     answer["ahead"] = [
         {"task_id": one.task_id, "resources": forms.amounts(one.request)} for one in ahead[:MOST_AHEAD]
     ]
-    answer["nodes"] = obstacles_of_task(situation, task, others)
+    there = obstacles_of_task(situation, task, others)
+    answer["nodes"], answer["nodes_left_out"] = there["nodes"], there["nodes_left_out"]
     trials = task_trials(situation, task, others)
     try:
         starts = trials.starts()
@@ -368,6 +372,7 @@ def nothing_found() -> Found:
     return {
         "ahead": [],
         "nodes": [],
+        "nodes_left_out": {},
         "preempts": [],
         "changes": [],
         "nearest": [],
