@@ -14,11 +14,12 @@ import pytest
 from tests.specification import spec
 from tests.world import World
 from vctl.cli.screen import Screen
-from vctl.cli.why_view import draw
+from vctl.cli.why_view import draw, draw_dry_run
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
-from vctl.ops import clusters, job_edits, jobs, nodes, overview, submitting, why
+from vctl.ops import clusters, job_edits, jobs, nodes, obstacles, overview, submitting, why
+from vctl.scheduler import whatif
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import WarningSignal, parse_array, parse_dependency
 
@@ -548,3 +549,60 @@ def test_what_a_limit_keeps_back_is_told_with_the_name_of_the_cluster_that_scree
     ((said,),) = world.store.db.execute("SELECT message FROM waits").fetchall()
     whose = f" of {user}" if limit == "max_running_per_user" else ""
     assert said == f"at most 1 job{whose} may run in primary at a time"
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_with_too_much_to_try_the_answer_has_what_is_known(
+    world: World, monkeypatch: pytest.MonkeyPatch, held: bool
+):
+    add(world)
+    submit(world, "first", gang(1, CPU=3))
+    submit(world, "late", gang(1, CPU=3), hold=held)
+    world.turn()
+    known = why.why(world.store, "late")
+    monkeypatch.setattr(whatif, "MOST_WORK", 0)
+    answer = why.why(world.store, "late")
+    assert answer["state_reason"] == known["state_reason"]
+    assert known["message"].startswith(answer["message"])
+    assert (answer["nodes"], answer["ahead"]) == (known["nodes"], known["ahead"])
+    assert (answer["changes"], answer["searched"], answer["cut"]) == ([], False, why.NONE_TESTED)
+    assert why.NONE_TESTED in "\n".join(draw(Screen(), answer))
+
+
+def test_a_dry_run_with_too_much_to_try_does_not_say_that_it_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    add(world)
+    monkeypatch.setattr(whatif, "MOST_WORK", 0)
+    request = JobRequest(argv=("true",), spec=gang(1, CPU=1), cwd="/")
+    answer = why.dry_run(world.store, request, environment={})
+    assert (answer["verdict"], answer["state_reason"]) == ("not tried", "PendingEvaluation")
+    assert answer["message"].endswith(f"; {why.NOT_TRIED}")
+    assert "it may wait in primary" in "\n".join(draw_dry_run(Screen(), answer))
+    submit(world, "all", gang(1, CPU=4))
+    world.turn()
+    submit(world, "like-it", gang(1, CPU=1))
+    world.turn()
+    answer = why.dry_run(world.store, request, environment={})  # the last round refused such a job
+    assert (answer["verdict"], answer["state_reason"]) == ("waits", "InsufficientResources")
+
+
+def test_of_many_nodes_the_nearest_are_listed_and_the_others_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(obstacles, "MOST_NODES", 2)
+    add(world, count=3, cpus=1)
+    add(world, count=3, cpus=4, template="u")
+    submit(world, "full", gang(2, "STRICT_SPREAD", CPU=4))
+    world.turn()
+    submit(world, "waits", gang(2, "STRICT_SPREAD", CPU=3))
+    world.turn()
+    answer = why.why(world.store, "waits")
+    assert [(one["node_id"], one["verdict"]) for one in answer["nodes"]] == [
+        ("u-00", "feasible but not available"), ("u-02", "available"),
+    ]  # fmt: skip
+    assert answer["nodes_left_out"] == {"feasible but not available": 1, "infeasible": 3}
+    told = "\n".join(draw(Screen(), answer))
+    assert "and more nodes: 1 feasible but not available, 3 infeasible" in told
+    request = JobRequest(argv=("true",), spec=gang(2, "STRICT_SPREAD", CPU=3), cwd="/")
+    assert why.dry_run(world.store, request, environment={})["nodes_left_out"] == answer["nodes_left_out"]

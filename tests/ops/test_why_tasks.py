@@ -16,6 +16,7 @@ from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import NotFound
 from vctl.ops import jobs, nodes, submitting, tasks, views, why
+from vctl.scheduler import whatif
 from vctl.spec.job_request import JobRequest
 from vctl.spec.selectors import parse_selector
 from vctl.spec.task_request import TaskRequest
@@ -271,3 +272,16 @@ def test_a_change_is_judged_by_whose_turn_it_is(world: World) -> None:
     world.processes.end(world.store.value("SELECT run_id FROM runs WHERE task_id = ?", full[0]), 0)
     world.turn()
     assert tasks.get_task(world.store, small)["state"] == "RUNNING"
+
+
+def test_with_too_much_to_try_the_answer_about_a_task_has_what_is_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task(world, 2)
+    task(world, 2)
+    waits = task(world, 2)
+    known = why.why(world.store, waits)
+    monkeypatch.setattr(whatif, "MOST_WORK", 0)
+    answer = why.why(world.store, waits)
+    assert answer == known | {"changes": [], "searched": False, "cut": why.NONE_TESTED}
+    assert known["changes"]

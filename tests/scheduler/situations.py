@@ -16,7 +16,8 @@ from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.whatif import Change, Holder, Situation, stop
+from vctl.scheduler.trial import Holder, Situation, stop
+from vctl.scheduler.whatif import Change
 
 TEMPLATES = ("4c", "8c 2g", "2c 4g")
 SPECS = (

@@ -21,7 +21,8 @@ from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place_on
-from vctl.scheduler.whatif import Change, Holder, Situation, Trials
+from vctl.scheduler.trial import Holder, Situation
+from vctl.scheduler.whatif import Change, Trials
 from vctl.scheduler.whatif_search import helpful, nearest
 
 pytestmark = spec("11.why")

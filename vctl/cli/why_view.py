@@ -30,7 +30,7 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     if data["waits_for_itself"]:
         yield from screen.text((data["waits_for_itself"], "red"))
     yield from _ahead(screen, data)
-    yield from _nodes(screen, data["nodes"])
+    yield from _nodes(screen, data)
     yield from _victims(screen, data)
     yield from _changes(screen, data)
 
@@ -48,9 +48,10 @@ def draw_dry_run(screen: "Screen", data: Data) -> Iterator[str]:
     if data["verdict"] == "never starts":
         yield from screen.text("it ", ("would never start", "red"), " (", reason, f"): {data['message']}")
         return
-    yield from screen.text("it ", ("would wait", "yellow"), f" in {where} (", reason, f"): {data['message']}")
+    does = "may wait" if data["verdict"] == "not tried" else "would wait"
+    yield from screen.text("it ", (does, "yellow"), f" in {where} (", reason, f"): {data['message']}")
     yield from _ahead(screen, data)
-    yield from _nodes(screen, data["nodes"])
+    yield from _nodes(screen, data)
     yield from _victims(screen, data)
 
 
@@ -112,9 +113,13 @@ def _ahead(screen: "Screen", data: Data) -> Iterator[str]:
     yield from screen.section(f"Ahead of it in the queue: {number}", lines)
 
 
-def _nodes(screen: "Screen", nodes: Sequence[Data]) -> Iterator[str]:
-    if nodes:
-        yield from screen.section("Nodes", screen.inner.table(_NODES, _alike(nodes)))
+def _nodes(screen: "Screen", data: Data) -> Iterator[str]:
+    if not data["nodes"]:
+        return
+    lines: list[str] = [*screen.inner.table(_NODES, _alike(data["nodes"]))]
+    if left := data["nodes_left_out"]:
+        lines.append("and more nodes: " + ", ".join(f"{count} {verdict}" for verdict, count in left.items()))
+    yield from screen.section("Nodes", lines)
 
 
 def _alike(nodes: Sequence[Data]) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from vctl.spec.fields import refuse
 from vctl.spec.ids import job_cluster_id
 from vctl.store import clusters as table
 from vctl.store import jobs, leases, preemptions, rows
-from vctl.store.partial import load_for_exchange
+from vctl.store.partial import load_for_exchange, load_for_pieces
 from vctl.store.store import Row, Store
 
 _SHORT = (
@@ -217,15 +217,18 @@ def common_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...]
 def _ledger(store: Store, cluster: Cluster, old: ClusterSpec, ledger: Ledger | None) -> Ledger:
     """A ledger that contains the cluster in its new state; it has only a part of the tree if that is enough.
 
-    A part is enough if whole nodes move or slices are given back, unless preemptions reserve resources, or idle
-    loans may have to go home: both may be in any cluster.
+    A part is enough if whole nodes move or slices are given back, and for more slices if these have a place in it.
+    But preemptions may reserve resources, and idle loans may have to go home: both may be in any cluster.
     """
     if ledger is None and not preemptions.nomination_rows(store):
         is_whole = of_whole_nodes(cluster.spec)
-        part = load_for_exchange(store, cluster, cluster.spec.replica_sets if is_whole else {})
-        if not leases.exist(store) or _change(part.copy(), cluster, old, [], {}) is None:
-            if is_whole or not _needs_more(part, cluster, old):
-                return part
+        part: Ledger | None = load_for_exchange(store, cluster, cluster.spec.replica_sets if is_whole else {})
+        assert part is not None
+        may_refuse = not leases.exist(store)
+        if not is_whole and _needs_more(part, cluster, old):
+            part, may_refuse = load_for_pieces(store, cluster), False
+        if part is not None and (may_refuse or _change(part.copy(), cluster, old, [], {}) is None):
+            return part
     if ledger is None:
         ledger = feasible.whole_tree(store)
     ledger.put_cluster(cluster)

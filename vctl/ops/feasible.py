@@ -39,18 +39,19 @@ def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
 
 
 def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amounts) -> None:
-    """Refuse a job that could never run. Where nodes of the primary count, a few of each kind are tried first."""
+    """Refuse a job that could never run. A few of the equal nodes of the cluster that limits it are tried first."""
     from vctl.scheduler.feasibility import ever
+    from vctl.store.partial import load_some
 
     check_maximum(store, parent_id, asked(spec, entry))
     chain = _growing(store, parent_id)
-    if PRIMARY in (parent_id, *(cluster.parent_id for cluster in chain)):
-        fixed = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
-        few = _primary_of(nodes.samples(store, fixed + 2))
-        for cluster in reversed(chain):
-            few.put_cluster(_with_nothing(cluster))
-        if ever(few, parent_id, spec, entry) is None:
-            return
+    judge = (chain[-1].parent_id or PRIMARY) if chain else parent_id
+    most = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values()) + 2
+    few = _primary_of(nodes.samples(store, most)) if judge == PRIMARY else load_some(store, judge, most)
+    for cluster in reversed(chain):
+        few.put_cluster(_with_nothing(cluster))
+    if ever(few, parent_id, spec, entry) is None:
+        return
     if parent_id == PRIMARY:
         ledger = _primary_of(nodes.samples(store, 1 << 40))
     else:
@@ -58,7 +59,6 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
     add_possible(store, ledger)
     never = ever(ledger, parent_id, spec, entry)
     if never is not None and not never.exhausted:
-        judge = judge_of(store, parent_id)
         above = None if judge == parent_id else ever(ledger, judge, spec, entry)
         # name the nodes of the limiting cluster, unless the limits of a cluster on the way leave less
         if above is None or (above.resource == never.resource and above.have > never.have):

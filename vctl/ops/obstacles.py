@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,18 +15,22 @@ from vctl.core.tasks import PendingTask
 from vctl.core.wording import cluster_text
 from vctl.ops import forms
 from vctl.scheduler.feasibility import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
-from vctl.scheduler.whatif import Holder as Running
-from vctl.scheduler.whatif import Situation
+from vctl.scheduler.trial import Holder as Running
+from vctl.scheduler.trial import Situation
 
 if TYPE_CHECKING:
-    from vctl.spec.reports import Holder, NodeObstacle
+    from vctl.spec.reports import Holder, NodeObstacle, Obstacles
 
 RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
 NO_TASKS: Mapping[str, str] = {}
 
 
-def obstacles(situation: Situation, job: PendingJob) -> list[NodeObstacle]:
-    """The verdict on every node on which the job could be placed, also by growth of its parent, by node id."""
+MOST_NODES = 200
+"""The most nodes that an answer lists; of more, it counts the others by verdict."""
+
+
+def obstacles(situation: Situation, job: PendingJob) -> Obstacles:
+    """The verdicts on the nodes on which the job could be placed, also by growth of its parent, by node id."""
     ledger = situation.ledger
     best: dict[str, tuple[NodeVerdict, str]] = {}
     for cluster_id in _candidates(ledger, job.parent_id):
@@ -34,21 +39,33 @@ def obstacles(situation: Situation, job: PendingJob) -> list[NodeObstacle]:
             if known is None or RANK.index(verdict.verdict) > RANK.index(known[0].verdict):
                 best[verdict.node_id] = verdict, cluster_id
     holders = _Holders(situation)
-    return [
+    chosen, left_out = _chosen({node_id: verdict for node_id, (verdict, _) in best.items()})
+    listed = [
         _obstacle(verdict, holders.on(cluster_id, node_id), _of_growth(verdict, cluster_id, job.parent_id))
         for node_id, (verdict, cluster_id) in sorted(best.items())
+        if node_id in chosen
     ]
+    return {"nodes": listed, "nodes_left_out": left_out}
 
 
-def obstacles_of_task(
-    situation: Situation, task: PendingTask, others: Sequence[Running]
-) -> list[NodeObstacle]:
-    """The verdict on every virtual node of the task's cluster, by rank; ``others``: the tasks that run there."""
+def obstacles_of_task(situation: Situation, task: PendingTask, others: Sequence[Running]) -> Obstacles:
+    """The verdicts on the virtual nodes of the task's cluster, by rank; ``others``: the tasks that run there."""
     holders = _Holders(situation, {run: one.submission_id for one in others for run in one.run_ids})
-    return [
+    verdicts = dict(explain_task(situation.ledger, task))
+    chosen, left_out = _chosen(verdicts)
+    listed: list[NodeObstacle] = [
         {**_obstacle(verdict, holders.of([vnode_id])), "vnode_id": vnode_id}
-        for vnode_id, verdict in explain_task(situation.ledger, task)
+        for vnode_id, verdict in verdicts.items()
+        if vnode_id in chosen
     ]
+    return {"nodes": listed, "nodes_left_out": left_out}
+
+
+def _chosen(verdicts: Mapping[str, NodeVerdict]) -> tuple[set[str], dict[str, int]]:
+    """The nodes that are listed, those that lack least first; and how many of each verdict are left out."""
+    order = sorted(verdicts, key=lambda one: -RANK.index(verdicts[one].verdict))  # stable
+    left_out = Counter(verdicts[one].verdict for one in order[MOST_NODES:])
+    return set(order[:MOST_NODES]), dict(left_out)
 
 
 def _obstacle(verdict: NodeVerdict, holders: list[Holder], note: str | None = None) -> NodeObstacle:

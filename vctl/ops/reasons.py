@@ -168,7 +168,7 @@ class Reasons:
     def _idle(self) -> IdleHolders:
         from vctl.ops.idle_holders import IdleHolders
 
-        return IdleHolders(self.store, self.capacity, lambda: self._ledger.withheld)
+        return IdleHolders(self.store, self.capacity, lambda: self.ledger.withheld)
 
     def _coming_back(self, row: Row) -> str:
         """The end of a message: the resources that a job needs and that borrowers are giving back."""
@@ -240,7 +240,7 @@ class Reasons:
         from vctl.scheduler.feasibility import ever
 
         job = rows.pending(row)
-        if job.parent_id not in self._ledger.clusters:
+        if job.parent_id not in self.ledger.clusters:
             return None
         never = ever(self._larger, job.parent_id, job.spec, job.entry)
         return (
@@ -257,7 +257,7 @@ class Reasons:
         self._searches += 1
         if self._searches > MOST_SEARCHES:
             return False
-        ledger, job = self._ledger, rows.pending(row)
+        ledger, job = self.ledger, rows.pending(row)
         kept = Nominations(ledger, [one for one in self.capacity.nominations if one.job_id != job.job_id])
         try:
             if job.parent_id not in ledger.clusters:
@@ -270,7 +270,8 @@ class Reasons:
             kept.close()
 
     @cached_property
-    def _ledger(self) -> Ledger:
+    def ledger(self) -> Ledger:
+        """The whole tree, read on first use."""
         from vctl.ops import situations
 
         return situations.ledger(self.store)
@@ -280,7 +281,7 @@ class Reasons:
         """The ledger with all machines of the node provider."""
         from vctl.scheduler.feasibility import with_machines
 
-        return with_machines(self._ledger)
+        return with_machines(self.ledger)
 
 
 def is_gate(reason: str | None) -> bool:

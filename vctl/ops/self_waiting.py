@@ -20,15 +20,18 @@ from vctl.ops import situations
 from vctl.scheduler.feasibility import with_machines
 from vctl.scheduler.gang_growth import grow, place_or_grow
 from vctl.scheduler.tasking import choose, growing_for, pinned_to, settled
-from vctl.scheduler.whatif import Situation, stop
+from vctl.scheduler.trial import Situation, stop
 from vctl.store import arrays, dependencies, jobs, rows, runs, settings, tasks
 from vctl.store.store import Row, Store
 
 MOST_DEEP, MOST_NAMED, MOST_AWAITED = 64, 3, 64
 
 
-def job_waits_for_itself(store: Store, row: Row) -> str | None:
-    """A warning for a pending job that cannot start before its running submitter has ended; else None."""
+def job_waits_for_itself(store: Store, row: Row, now: Situation | None = None) -> str | None:
+    """A warning for a pending job that cannot start before its running submitter has ended; else None.
+
+    ``now``: the situation in this snapshot, if it is known.
+    """
     chain = _submitters(store, row["submitted_by"])
     if row["status"] != jb.PENDING or not chain:
         return None
@@ -39,15 +42,18 @@ def job_waits_for_itself(store: Store, row: Row) -> str | None:
     beside = sum(one["parent_cluster_id"] == row["parent_cluster_id"] for one in chain)
     if most is not None and beside >= most:
         return _warning(str(row["submission_id"]), names, f"at most {most} may run at a time")
-    now = situations.load(store)
+    now = situations.load(store, str(row["parent_cluster_id"])) if now is None else now
     ledger = _emptied(now, {int(one["job_id"]) for one in chain})
     if _has_place(ledger, rows.pending(row)):
         return None
     return _warning(str(row["submission_id"]), names, "it needs resources that are held there")
 
 
-def task_waits_for_itself(store: Store, row: Row) -> str | None:
-    """A warning for a waiting task that cannot start before its starter has ended: a task, or the job's command."""
+def task_waits_for_itself(store: Store, row: Row, now: Situation | None = None) -> str | None:
+    """A warning for a waiting task that cannot start before its starter has ended: a task, or the job's command.
+
+    ``now``: the situation in this snapshot, if it is known.
+    """
     if row["state"] != tk.PENDING_NODE:
         return None
     owners: list[Row] = []
@@ -55,7 +61,8 @@ def task_waits_for_itself(store: Store, row: Row) -> str | None:
     while above is not None and above["state"] == tk.RUNNING and len(owners) < MOST_DEEP:
         owners.append(above)
         above = tasks.get(store, above["owner_id"])
-    now, task = situations.load(store), rows.task(row).pending()
+    now = situations.load(store, str(row["cluster_id"])) if now is None else now
+    task = rows.task(row).pending()
     kept = {str(one["task_id"]) for one in owners}
     task_of = {str(run["run_id"]): run["task_id"] for run in runs.live_rows(store)}
     ledger = _emptied(now, {task.job_id})
@@ -115,7 +122,7 @@ def _submitters(store: Store, number: int | None) -> list[Row]:
 
 def _emptied(now: Situation, kept: set[int]) -> Ledger:
     """The ledger with only the jobs ``kept``, drained nodes in service, and all machines of a provider."""
-    ledger = now.ledger
+    ledger = now.ledger.copy()
     for holder in now.running:
         if holder.job_id not in kept and (holder.cluster_id is None or holder.cluster_id in ledger.clusters):
             stop(ledger, holder)

@@ -13,15 +13,16 @@ from vctl.core.resources import whole_node
 from vctl.core.values import replace
 from vctl.ops import forms
 from vctl.ops.feasible import templates
-from vctl.scheduler.elasticity import apply_growth, revert_growth
+from vctl.scheduler.elasticity import apply_growth, revert_growth, sharing
 from vctl.scheduler.fairness import Shares, Usage
 from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.lending import Waiting, keepers, waiting_job
+from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.plan import Start
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import Turns, kind_of, note_turn
+from vctl.scheduler.trial import Holder, Situation
 from vctl.scheduler.victims import Victim
-from vctl.scheduler.whatif import Holder, Situation
 from vctl.store import clusters, jobs, observed, preemptions, queues, reservations, rows, runs, tasks, usage
 from vctl.store.store import Store
 
@@ -29,12 +30,20 @@ if TYPE_CHECKING:
     from vctl.spec.reports import Loan, Piece, Preempted
 
 
-def load(store: Store) -> Situation:
-    """The present input of a round of the scheduler; inside a snapshot."""
+def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None) -> Situation:
+    """The present input of a round of the scheduler; inside a snapshot.
+
+    ``cluster_id``: only the work that may use what the work of this cluster needs waits in it. ``tree``: the result of
+    ``ledger`` in this snapshot.
+    """
+    tree = ledger(store) if tree is None else tree
+    nominations = preemptions.nominations(store)
+    beside = None if cluster_id is None else _beside(tree, cluster_id, nominations)
     run_ids: dict[int, list[str]] = {}
     for row in sorted(runs.live_rows(store), key=lambda row: row["task_id"] is not None):
         run_ids.setdefault(row["job_id"], []).append(row["run_id"])  # the job's own process first
-    running_rows, waiting = jobs.running_rows(store), tasks.waiting_rows(store)
+    running_rows = jobs.running_rows(store)
+    waiting = [row for row in tasks.waiting_rows(store) if beside is None or row["cluster_id"] in beside]
     running = [
         Holder(
             row["job_id"],
@@ -46,14 +55,13 @@ def load(store: Store) -> Situation:
         )
         for row in running_rows
     ]
-    tree = ledger(store)
     told: dict[str, dict[str, tuple[str, str]]] = {}
-    for row in observed.waits(store):
+    for row in observed.waits(store, beside):
         told.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
     known = Running(holder.row for holder in running if holder.row is not None)
     return Situation(
         ledger=tree,
-        pending=list(queues.queued(store)),
+        pending=list(queues.queued(store, beside)),
         running=running,
         tasks=[rows.task(row).pending() for row in waiting],
         turns=_turns(store, {row["cluster_id"] for row in waiting}),
@@ -62,7 +70,7 @@ def load(store: Store) -> Situation:
             *(row["job_id"] for row in running_rows if row["stop_requested_at"] is not None),
             *(row["victim_id"] for row in preemptions.all_rows(store)),
         ],
-        nominations=preemptions.nominations(store),
+        nominations=nominations,
         usage=Usage.joined(usage.load(store), tree, Shares(tree, known).held, store.clock()),
         kept=reservations.load(store),
         told=told,
@@ -70,6 +78,16 @@ def load(store: Store) -> Situation:
         next_task=tasks.next_number(store),
         passed=[row["task_id"] for row in waiting if row["state_reason"] in (jb.INSUFFICIENT, jb.INFEASIBLE)],
     )
+
+
+def _beside(tree: Ledger, cluster_id: str, nominations: Sequence[Nomination]) -> set[str] | None:
+    """The clusters whose waiting work may use what the work of a cluster needs; None: all.
+
+    What is reserved counts wherever it is; a node that replaces a dead one may come from anywhere.
+    """
+    if any(node.state in LOST for node in tree.nodes.values()):
+        return None
+    return sharing(tree, cluster_id) | {one.parent_id for one in nominations}
 
 
 def _turns(store: Store, cluster_ids: Collection[str]) -> dict[str, Turns]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
+from vctl.core.jobs import PendingJob
 from vctl.core.nodes import UP
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
@@ -26,8 +27,9 @@ from vctl.ops.task_reasons import TaskReasons
 from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.task_queue import in_turn
+from vctl.scheduler.trial import Holder, Situation
 from vctl.scheduler.victims import Victim, loss_of
-from vctl.scheduler.whatif import NOTHING, Holder, Outcome, Situation, Trials, task_trials
+from vctl.scheduler.whatif import NOTHING, Outcome, Spent, Trials, task_trials
 from vctl.scheduler.whatif_search import helpful, nearest
 from vctl.store import arrays as members
 from vctl.store import job_views, preemptions, provider, rows, runs, tasks
@@ -71,8 +73,9 @@ def why(store: Store, ref: str | int) -> Why:
             return answer
         launch = table.launch(store, row["job_id"])
         assert launch is not None
-        situation, job = situations.load(store), rows.pending(row)
-        itself = self_waiting.job_waits_for_itself(store, row)
+        job = rows.pending(row)
+        situation = situations.load(store, job.parent_id, reasons.ledger)
+        itself = self_waiting.job_waits_for_itself(store, row, situation)
         ending = _leaving(store, situation, job.job_id)
         short = reasons.shortage(row)
         answer["ahead"] = _ahead(store, reasons, before)
@@ -80,11 +83,11 @@ def why(store: Store, ref: str | int) -> Why:
         coming = _coming(store)
         more = feasible.to_enlarge(store, feasible.judge_of(store, job.parent_id))
     trials = Trials(situation, job)
-    outcome = trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=gate is None)
+    outcome = _next_round(trials, job, preempts=gate is None)
     answer["preempts"] = situations.preempted(situation, outcome.preempts) or ending
     if gate is None:
         answer["state_reason"], answer["message"] = _reason(before, outcome, shown, short)
-    elif gate == jb.HELD and outcome.start is None:
+    elif gate == jb.HELD and outcome.tried and outcome.start is None:
         answer["message"] = (
             f"{answer['message']}; once released it would still wait: {_now(before, outcome, short)[1]}"
         )
@@ -93,8 +96,11 @@ def why(store: Store, ref: str | int) -> Why:
         answer["message"] = f"{answer['message']}{never}{coming}"
     if itself is not None:
         answer["waits_for_itself"] = itself
-    answer["nodes"] = obstacles(situation, job)
-    if gate in (None, jb.HELD) and (gate or outcome.start is None):
+    there = obstacles(situation, job)
+    answer["nodes"], answer["nodes_left_out"] = there["nodes"], there["nodes_left_out"]
+    if not outcome.tried:
+        answer["cut"] = NONE_TESTED
+    elif gate in (None, jb.HELD) and (gate or outcome.start is None):
         found, cut = helpful(trials, situations.kinds_of_nodes(situation))
         answer["changes"] = [remedy(change, row, launch, answer["state_reason"]) for change in found]
         answer["searched"], answer["cut"] = True, CUT if cut else None
@@ -105,6 +111,14 @@ def why(store: Store, ref: str | int) -> Why:
         ):
             answer["nearest"] = [remedy(change, row, launch, answer["state_reason"]) for change in both]
     return answer
+
+
+def _next_round(trials: Trials, job: PendingJob, *, preempts: bool) -> Outcome:
+    """The decision of the next round about the job, released if it is held; an empty one where it is not tried."""
+    try:
+        return trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=preempts)
+    except Spent:
+        return Outcome(tried=False)
 
 
 def waits_for_itself(store: Store, ref: str | int) -> str | None:
@@ -153,7 +167,7 @@ def _reason(before: Sequence[int], outcome: Outcome, shown: Shown, short: Shorta
     reason, message = shown
     if outcome.start is not None:
         return reason, STARTS_NOW
-    if reason == jb.WAITING_FOR_PREEMPTION:
+    if reason == jb.WAITING_FOR_PREEMPTION or not outcome.tried:
         return reason, message
     if reason == jb.PENDING_EVALUATION:
         reason, message = _now(before, outcome, short)
@@ -255,13 +269,11 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             shown, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
             before = ahead(store, row) if row["status"] == jb.PENDING else []
             listed_, short = _ahead(store, reasons, before), reasons.shortage(row)
-        situation = situations.load(store)
+        situation = situations.load(store, str(row["parent_cluster_id"]), reasons.ledger)
     if row["status"] != jb.PENDING:
         return _forecast(row, "never starts", shown)
     job = rows.pending(row)
-    outcome = Trials(situation, job).outcome(
-        replace(NOTHING, job=replace(job, held=False)), preempts=gate is None
-    )
+    outcome = _next_round(Trials(situation, job), job, preempts=gate is None)
     if gate is None and outcome.start is not None:
         start = outcome.start
         return _forecast(row, "starts now", (None, "it would start now")) | {
@@ -269,12 +281,15 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             "pieces": situations.pieces(start),
             "borrowed": situations.borrowed(situation.ledger, start),
         }
-    derived = shown[0] != jb.PENDING_EVALUATION
-    reason, message = shown if derived else _now(before, outcome, short)
-    return _forecast(row, "waits", (reason, message)) | {
+    derived, there = shown[0] != jb.PENDING_EVALUATION, obstacles(situation, job)
+    reason, message = shown if derived or not outcome.tried else _now(before, outcome, short)
+    if not (derived or outcome.tried):
+        message = f"{message}; {NOT_TRIED}"
+    return _forecast(row, "waits" if derived or outcome.tried else "not tried", (reason, message)) | {
         "queue_position": len(before) + 1,
         "ahead": listed_,
-        "nodes": obstacles(situation, job),
+        "nodes": there["nodes"],
+        "nodes_left_out": there["nodes_left_out"],
         "preempts": situations.preempted(situation, outcome.preempts),
     }
 
@@ -291,12 +306,15 @@ def _forecast(row: Row, verdict: str, shown: Shown) -> DryRun:
         "pieces": [],
         "borrowed": [],
         "nodes": [],
+        "nodes_left_out": {},
         "preempts": [],
     }
 
 
 MOST_AHEAD = 100
 """The most jobs ahead that are listed; ``queue_position`` counts all of them."""
+NOT_TRIED = "too much waits to try the next round of the scheduler"
+NONE_TESTED = f"{NOT_TRIED}; no changes were tested"
 CUT = "the search for changes reached its budget; some changes were not tested"
 
 
@@ -319,9 +337,10 @@ def why_task(store: Store, row: Row) -> WhyTask:
             return answer
         launch = tasks.launch(store, row["task_id"])
         assert launch is not None
-        situation, task = situations.load(store), rows.task(row).pending()
+        task = rows.task(row).pending()
+        situation = situations.load(store, task.cluster_id)
         others = _running(store, task)
-        answer["waits_for_itself"] = task_waits_for_itself(store, row)
+        answer["waits_for_itself"] = task_waits_for_itself(store, row, situation)
         coming = _coming(store)
     together = [one for one in situation.tasks if one.cluster_id == task.cluster_id]
     order = in_turn(together, situation.turns.get(task.cluster_id, {}))
@@ -330,9 +349,15 @@ def why_task(store: Store, row: Row) -> WhyTask:
     answer["ahead"] = [
         {"task_id": one.task_id, "resources": forms.amounts(one.request)} for one in ahead[:MOST_AHEAD]
     ]
-    answer["nodes"] = obstacles_of_task(situation, task, others)
+    there = obstacles_of_task(situation, task, others)
+    answer["nodes"], answer["nodes_left_out"] = there["nodes"], there["nodes_left_out"]
     trials = task_trials(situation, task, others)
-    if trials.starts():
+    try:
+        starts = trials.starts()
+    except Spent:
+        answer["message"], answer["cut"] = f"{answer['message']}{coming}", NONE_TESTED
+        return answer
+    if starts:
         answer["message"] = f"{answer['message']}; nothing blocks it"
         return answer
     answer["message"] = f"{answer['message']}{coming}"
@@ -347,6 +372,7 @@ def nothing_found() -> Found:
     return {
         "ahead": [],
         "nodes": [],
+        "nodes_left_out": {},
         "preempts": [],
         "changes": [],
         "nearest": [],

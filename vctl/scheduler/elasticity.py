@@ -180,6 +180,23 @@ def level_above(ledger: Ledger, cluster_id: str) -> str:
     return (ledger.clusters[chain[-1]].parent_id or PRIMARY) if chain else cluster_id
 
 
+def sharing(ledger: Ledger, cluster_id: str) -> set[str]:
+    """The clusters whose work may use what the work of a cluster needs, with that cluster.
+
+    Those that can grow share what the cluster above has. A cluster that cannot grow has its own, which nobody above it
+    or beside it uses.
+    """
+    while (
+        (cluster := ledger.clusters.get(cluster_id)) is not None
+        and cluster.spec.flexible
+        and cluster.parent_id
+    ):
+        cluster_id = cluster.parent_id
+    for one in (found := [cluster_id]):  # grows on the way
+        found += [below for below in ledger.subclusters.get(one, ()) if ledger.clusters[below].spec.flexible]
+    return set(found)
+
+
 def is_below(ledger: Ledger, cluster_id: str, top_id: str) -> bool:
     """Whether a cluster exists and lies below another one."""
     above = ledger.clusters[cluster_id].parent_id if cluster_id in ledger.clusters else None

@@ -1,86 +1,37 @@
 """What-if trials: would a waiting job or task start if one thing were different?
 
-A trial runs the scheduler's own ``decide`` on a changed ledger and queue, so it decides like the scheduler.
-``whatif_search`` looks for the changes that help.
+``trial`` runs the rounds on the changed ledger and queue; ``whatif_search`` looks for the changes that help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vctl.core.clusters import Cluster, ClusterSpec, VNode
-from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob, RunningJob
+from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.tasks import PendingTask
-from vctl.core.values import field, replace, value
+from vctl.core.values import replace, value
 from vctl.scheduler import task_queue
-from vctl.scheduler.cycle import decide, leaves_more
+from vctl.scheduler.cycle import leaves_more
 from vctl.scheduler.elasticity import revert_growth
-from vctl.scheduler.fairness import Usage
 from vctl.scheduler.gang_growth import place_or_grow
-from vctl.scheduler.lending import end_leases, keepers, take_back, withhold, work_in_lenders
 from vctl.scheduler.membership import join
-from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.placement import Unplaced
-from vctl.scheduler.plan import Plan, Start, TaskStart, Wait, apply, revert
+from vctl.scheduler.plan import Plan, Start, Wait
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.replacement import replace_dead
-from vctl.scheduler.running import Running
-from vctl.scheduler.scheduling_class import Verdict
-from vctl.scheduler.shared_reservations import Kept, keep, kept_by
-from vctl.scheduler.task_queue import Turns, queues_of
+from vctl.scheduler.shared_reservations import keep
 from vctl.scheduler.task_rounds import verdict_on
+from vctl.scheduler.trial import Holder, Known, Situation, Trial, capacities_of, settle, stop
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
 """The most rounds of a trial: like a scheduler, a trial goes on at once after a full round."""
-MOST_SEARCHED = 20_000
-"""The steps of the search for victims in one round of a trial."""
 MOST_WORK = 600
 """The budget of one question: a trial costs one unit, and more where the queue or the cluster is large."""
-
-
-@value(frozen=True, slots=True)
-class Holder:
-    """A running job (or task) and its runs. ``cluster_id`` None: it shares its parent's cluster."""
-
-    job_id: int
-    submission_id: str
-    priority: int
-    cluster_id: str | None
-    run_ids: tuple[str, ...]
-    row: RunningJob | None = None
-    """The row of the job as the scheduler knows it."""
-
-
-@value(frozen=True, slots=True)
-class Situation:
-    """The state for trials. ``pending``: the queued jobs, without held ones except the job in question."""
-
-    ledger: Ledger
-    pending: Sequence[PendingJob]
-    running: Sequence[Holder] = ()
-    tasks: Sequence[PendingTask] = ()
-    turns: Mapping[str, Turns] = field(default_factory=dict)
-    """Cluster -> the turns of the classes of its tasks, as far as these run."""
-    now_ns: int = 0
-    leaving: Collection[int] = ()
-    """Running jobs that are being ended."""
-    nominations: Sequence[Nomination] = ()
-    usage: Usage | None = None
-    """The past use and the lag of members, as of ``now_ns``: a trial takes turns by the shares of a round."""
-    kept: Mapping[str, Mapping[int, Kept]] = field(default_factory=dict)
-    """Cluster -> job -> the reservations that the last round has left to the next one."""
-    told: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
-    """Cluster -> wait key -> the reason that the last round has told: what lenders keep depends on it."""
-    next_job: int = 0
-    next_task: int = 0
-    """The numbers that the next job and the next task get."""
-    passed: Collection[str] = ()
-    """The tasks that found no place in the last round."""
 
 
 @value(frozen=True, slots=True)
@@ -112,11 +63,6 @@ def _copies(change: Change) -> bool:
     return bool(change.node or change.gone or change.joins)  # a new row of a cluster is reverted instead
 
 
-def running_of(situation: Situation) -> Running:
-    """The running jobs of a situation as the scheduler knows them."""
-    return Running(holder.row for holder in situation.running if holder.row is not None)
-
-
 class Spent(Exception):
     """The budget of the question is used up."""
 
@@ -133,39 +79,8 @@ class Outcome:
     """Running jobs that would be ended for the job, which starts when they have gone."""
     starts: bool = False
     """Whether the job or task in question starts now."""
-
-
-@value(frozen=True, slots=True)
-class Known:
-    """Verdicts on waiting shapes by (cluster, shape). Each holds unless ``grown`` could help the shape.
-
-    A change only adds capacity, so a trial judges only the shapes that its change could help.
-    """
-
-    verdicts: Mapping[tuple[str, str], Verdict]
-    capacity: Mapping[str, object]
-    """Cluster -> its capacity for these verdicts: with another one an infeasible shape may be feasible."""
-    grown: Mapping[str, set[str]]
-
-    def pass_on(self, ledger: Ledger, queues: Mapping[str, Queue]) -> None:
-        """Give the verdicts to the queues."""
-        capacities = _capacities(ledger, queues)
-        for (parent_id, key), verdict in self.verdicts.items():
-            queue = queues.get(parent_id)
-            shape = None if queue is None else queue.shapes.get(key)
-            if queue is None or shape is None or parent_id not in capacities:
-                continue
-            if verdict[0] == INSUFFICIENT:
-                queue.feasibility.never[key] = (capacities[parent_id], None)
-            elif capacities[parent_id] != self.capacity.get(parent_id):
-                continue
-            shape.judge(verdict)
-        for parent_id, capacity in capacities.items():
-            queues[parent_id].judged_at = capacity
-
-
-def _capacities(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, object]:
-    return {name: one.feasibility.capacity(ledger) for name, one in queues.items() if name in ledger.clusters}
+    tried: bool = True
+    """False: the budget did not allow the trial, so nothing is known."""
 
 
 def _copied(grown: Mapping[str, set[str]]) -> dict[str, set[str]]:
@@ -181,7 +96,7 @@ class Trials:
 
     situation: Situation
     job: PendingJob
-    left: int = MOST_WORK
+    left: int = field(default_factory=lambda: MOST_WORK)
     known: Known | None = None
     task: PendingTask | None = None
     others: Sequence[Holder] = ()
@@ -397,7 +312,7 @@ class Trials:
             and shape.blocked[0] in (INFEASIBLE, INSUFFICIENT)
             and not shape.blocked.exhausted
         }
-        return Known(verdicts, _capacities(ledger, self._queues), {})
+        return Known(verdicts, capacities_of(ledger, self._queues), {})
 
 
 def task_trials(situation: Situation, task: PendingTask, others: Sequence[Holder] = ()) -> Trials:
@@ -409,155 +324,6 @@ def task_trials(situation: Situation, task: PendingTask, others: Sequence[Holder
 def _is_of(wait: Wait, job: PendingJob) -> bool:
     """Whether a wait is that of the job: of its shape, or of its user's jobs of that shape."""
     return wait.parent_id == job.parent_id and wait.shape in (job.shape, f"{job.shape};user={job.user}")
-
-
-class Trial:
-    """Rounds of the scheduler on a ledger and queues that are reverted at the end."""
-
-    def __init__(
-        self,
-        situation: Situation,
-        ledger: Ledger,
-        queues: dict[str, Queue],
-        known: Known | None = None,
-        before: Mapping[str, Mapping[task_queue.SchedulingClass, task_queue.Verdict]] | None = None,
-    ) -> None:
-        self.now_ns = situation.now_ns
-        self.is_first = True
-        self.usage = situation.usage
-        self.ledger = ledger
-        self.queues = queues
-        self.running = running_of(situation)
-        for one in situation.running:
-            for run_id in one.run_ids:
-                if one.row is not None and run_id != one.row.run_id:
-                    self.running.put_task(one.job_id, run_id)
-        for job_id in situation.leaving:
-            self.running.leave(job_id)
-        self.tasks = queues_of(situation.tasks, situation.turns)
-        self.done: list[Start | TaskStart] = []
-        self.stopped: set[int] = set()
-        self.nominations = situation.nominations
-        self._withheld = ledger.withheld
-        for cluster_id, tasks in self.tasks.items():
-            tasks.before |= {
-                shape: one
-                for shape, one in (before or {}).get(cluster_id, {}).items()
-                if shape in tasks.sub_queues
-            }
-        for queue in queues.values():
-            queue.forget_verdicts()
-        if known is not None:
-            known.pass_on(ledger, queues)
-
-    def decide(self, *, preempts: bool) -> Plan:
-        """One round, before which lenders keep what their own work starts with."""
-        if self.ledger.lenders:
-            work = work_in_lenders(self.ledger, self.queues, self.tasks, self.now_ns, judged=False)
-            withhold(self.ledger, keepers(self.ledger, work, self.nominations))
-        if self.is_first:
-            self.is_first = False
-            for queue in self.queues.values():
-                queue.told.clear()  # so that the round tells all of its verdicts
-        return decide(
-            self.ledger, self.queues, self.tasks,
-            now_ns=self.now_ns, running=self.running, usage=self.usage, preempts=preempts,
-            search_steps=MOST_SEARCHED,
-        )  # fmt: skip
-
-    def begin(self, plan: Plan) -> None:
-        """Apply the starts of a plan."""
-        for task in plan.task_starts:
-            self.tasks[task.task.cluster_id].drop(task.task.task_id)
-        for one in plan.starts:
-            job = one.job
-            self.queues[job.parent_id].drop(job.job_id)
-            self.queues[job.parent_id].nominations.pop(job.job_id, None)
-            self.running.put(RunningJob.begun(job, one.cluster_id, one.run_id, self.now_ns))
-        begun: tuple[Start | TaskStart, ...] = (*plan.task_starts, *plan.starts)
-        for start in begun:
-            apply(self.ledger, start)
-        self.done += begun
-
-    def withdraw(self, one: PendingJob | PendingTask) -> None:
-        """Take a job or a task out of its queue."""
-        if isinstance(one, PendingTask):
-            self.tasks[one.cluster_id].drop(one.task_id)
-        else:
-            self.queues[one.parent_id].drop(one.job_id)
-
-    def submit(self, one: PendingJob | PendingTask) -> None:
-        """Put a job or a task into its queue."""
-        if isinstance(one, PendingTask):
-            self.tasks[one.cluster_id].put(one)
-        else:
-            self.queues[one.parent_id].put(one)
-
-    def stop(self, job: Holder) -> None:
-        """End a running job, with the tasks that wait or have begun in it. The ledger must be a copy."""
-        for queue in self.tasks.values():
-            for waiting in [one for one in queue.tasks.values() if one.job_id == job.job_id]:
-                queue.drop(waiting.task_id)
-        for begun in list(self.done):
-            if isinstance(begun, TaskStart) and begun.task.job_id == job.job_id:
-                self.ledger.discharge(begun.run_id)
-                self.done.remove(begun)
-        stop(self.ledger, job)
-        settle(self.ledger)
-        self.running.drop(job.job_id)
-        self.stopped.add(job.job_id)
-
-    def rested(self, situation: Situation) -> Situation:
-        """The situation after the rounds so far."""
-        run_ids: dict[int, list[str]] = {}
-        for start in self.done:
-            job = start.job if isinstance(start, Start) else start.task
-            run_ids.setdefault(job.job_id, []).append(start.run_id)
-        running = [
-            replace(one, run_ids=(*one.run_ids, *run_ids.get(one.job_id, ())))
-            for one in situation.running
-            if one.job_id not in self.stopped
-        ]
-        running += [
-            Holder(
-                start.job.job_id, start.job.submission_id, start.job.priority,
-                None if start.cluster is None else start.cluster_id, tuple(run_ids[start.job.job_id]),
-                self.running.jobs[start.job.job_id],
-            )
-            for start in self.done
-            if isinstance(start, Start)
-        ]  # fmt: skip
-        return replace(
-            situation,
-            ledger=self.ledger,
-            pending=[job for queue in self.queues.values() for job in queue.jobs.values()],
-            running=running,
-            tasks=[task for queue in self.tasks.values() for task in queue.tasks.values()],
-            turns={name: queue.turns for name, queue in self.tasks.items()},
-            kept={name: kept_by(queue) for name, queue in self.queues.items()},
-            told={name: dict(queue.told) for name, queue in self.queues.items()},
-            passed=[
-                task_id
-                for queue in self.tasks.values()
-                for shape, sub_queue in queue.sub_queues.items()
-                if shape in queue.before
-                for task_id in sub_queue
-            ],
-        )
-
-    def let_go(self) -> None:
-        """Put the jobs that have started back into the queues. The ledger stays as it is."""
-        for start in reversed(self.done):
-            if isinstance(start, Start):
-                self.queues[start.job.parent_id].put(start.job)
-
-    def take_back(self) -> None:
-        """Revert all starts."""
-        for start in reversed(self.done):
-            revert(self.ledger, start)
-        self.let_go()
-        self.ledger.withheld = self._withheld
-        self.ledger.grown.clear()  # the reverts gave back only what the trial took
 
 
 @contextmanager
@@ -582,19 +348,3 @@ def _make(ledger: Ledger, change: Change) -> None:
         join(ledger, change.cluster.cluster_id, change.joins)
     if _copies(change):
         settle(ledger)
-
-
-def settle(ledger: Ledger) -> None:
-    """What a scheduler does before it decides: what can leaves dead nodes, and lenders take back their loans."""
-    replace_dead(ledger)
-    take_back(ledger)
-
-
-def stop(ledger: Ledger, job: Holder) -> None:
-    """Remove a running job with all its clusters and processes from a ledger."""
-    for run_id in job.run_ids:
-        ledger.discharge(run_id)
-    if job.cluster_id is not None:
-        for cluster_id in [*reversed(ledger.below(job.cluster_id)), job.cluster_id]:
-            end_leases(ledger, cluster_id)
-            ledger.remove_cluster(cluster_id)

@@ -16,7 +16,8 @@ from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
 from vctl.scheduler.membership import of_whole_nodes, undivided
-from vctl.scheduler.whatif import MOST_WORK, Change, Holder, Spent, Trials
+from vctl.scheduler.trial import Holder
+from vctl.scheduler.whatif import MOST_WORK, Change, Spent, Trials
 
 RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"

@@ -59,11 +59,17 @@ class Remedy(TypedDict):
     proven: bool
 
 
-class Found(TypedDict):
+class Obstacles(TypedDict):
+    """The verdicts on nodes. Of many nodes only the first are listed, and the others counted by verdict."""
+
+    nodes: list[NodeObstacle]
+    nodes_left_out: dict[str, int]
+
+
+class Found(Obstacles):
     """The causes of a wait: jobs ahead, nodes, jobs that would be preempted, and helpful changes."""
 
     ahead: list[Ahead]
-    nodes: list[NodeObstacle]
     preempts: list[Preempted]
     changes: list[Remedy]
     nearest: list[Remedy]
@@ -117,7 +123,7 @@ class Loan(TypedDict):
     resources: Amounts
 
 
-class DryRun(TypedDict):
+class DryRun(Obstacles):
     """The outcome of a submit."""
 
     verdict: str
@@ -129,7 +135,6 @@ class DryRun(TypedDict):
     node_ids: list[str]
     pieces: list[Piece]
     borrowed: list[Loan]
-    nodes: list[NodeObstacle]
     preempts: list[Preempted]
 
 

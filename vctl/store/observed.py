@@ -30,9 +30,14 @@ def set_wait(store: Store, parent_id: str, shape: str, reason: str, message: str
     )
 
 
-def waits(store: Store) -> list[Row]:
-    """Why jobs wait, by parent and shape."""
-    return store.rows("SELECT parent_cluster_id, shape, reason, message FROM waits")
+def waits(store: Store, cluster_ids: Iterable[str] | None = None) -> list[Row]:
+    """Why jobs wait, by parent and shape: in these clusters, or in all."""
+    sql = "SELECT parent_cluster_id, shape, reason, message FROM waits"
+    if cluster_ids is None:
+        return store.rows(sql)
+    return store.rows(
+        f"{sql} WHERE parent_cluster_id IN (SELECT value FROM json_each(?))", dumps(sorted(cluster_ids))
+    )
 
 
 def clear_wait(store: Store, parent_id: str, shape: str) -> None:

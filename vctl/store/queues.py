@@ -53,9 +53,12 @@ def pending(store: Store) -> Iterator[PendingJob]:
     return _values(store, _PENDING)
 
 
-def queued(store: Store) -> Iterator[PendingJob]:
-    """The queue: the jobs that wait only for their turn, their resources or their begin time."""
-    return _values(store, _QUEUED)
+def queued(store: Store, cluster_ids: Iterable[str] | None = None) -> Iterator[PendingJob]:
+    """The queues of these clusters (None: of all): who waits only for a turn, for resources or for a begin time."""
+    if cluster_ids is None:
+        return _values(store, _QUEUED)
+    chosen = f"{_QUEUED} AND parent_cluster_id IN (SELECT value FROM json_each(?))"
+    return _values(store, chosen, rows.dumps(sorted(cluster_ids)))
 
 
 def short(store: Store) -> Iterator[PendingJob]:
