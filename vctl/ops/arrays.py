@@ -104,13 +104,21 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
     }  # fmt: skip
 
 
-def list_(store: Store, *, all: bool, within: tuple[str, Sequence[object]]) -> list[ArrayForm]:  # noqa: A002  # the option's name
-    """Arrays, newest first; without ``all`` only arrays with a member that is not over.
+def list_(
+    store: Store,
+    *,
+    all: bool,  # noqa: A002  # the option's name
+    within: tuple[str, Sequence[object]],
+    limit: int | None,
+) -> tuple[list[ArrayForm], int]:
+    """The newest arrays, and how many there are; without ``all`` only arrays with a member that is not over.
 
     ``within``: an SQL condition on their jobs ``j`` and its values.
     """
     found = table.matching(store, *within)
-    return [form(store, row) for row in found if all or table.is_unfinished(store, row)]
+    if not all:
+        found = table.unfinished(store, found)
+    return [form(store, row) for row in found[:limit]], len(found)
 
 
 def progress(array: Mapping[str, Any]) -> str:

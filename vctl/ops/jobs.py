@@ -15,12 +15,14 @@ from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.ops import arrays, forms, logs, rights, scope
-from vctl.ops.forms import Filter, Shown, parse_filters
+from vctl.ops.forms import Shown, parse_filters
 from vctl.ops.positions import position, positions
 from vctl.ops.reasons import Reasons
 from vctl.store import arrays as arrays_table
 from vctl.store import clusters, feed, job_views, observed, tasks
 from vctl.store import jobs as table
+from vctl.store.filters import Condition, Filter
+from vctl.store.rows import dumps
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
@@ -40,10 +42,7 @@ ALIKE = (
 """The columns on which the reason of a job depends."""
 COLUMNS = tuple(dict.fromkeys((*forms.JOB, *ALIKE)))
 """The columns that a list of jobs reads."""
-FILTER_KEYS = (
-    "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
-    "priority", "exit_code", "array_id", "submitted_at",
-)  # fmt: skip
+FILTER_KEYS = tuple(job_views.FILTERED)
 
 
 def resolve(store: Store, ref: str | int) -> int:
@@ -125,35 +124,72 @@ def list_jobs(
     Without ``members`` each array is one entry.
     """
     wanted = parse_filters(filters, FILTER_KEYS)
+    states = {
+        state
+        for state in (jb.STATES if all else (jb.PENDING, jb.RUNNING))
+        if forms.matches({"status": state}, [one for one in wanted if one[0] == "status"])
+    }
+    derived = [one for one in wanted if one[0] == "state_reason"]
     within, values = scope.of_jobs(store, cluster)
-    narrowed, its_values = _narrowed(wanted)
-    where = [within, *narrowed]
-    values += its_values
-    if not all:
-        where.append("j.status IN ('PENDING', 'RUNNING')")
-    together = []
-    if not members:
-        where.append("j.array_id IS NULL")
-    condition = " AND ".join(where)
     with store.snapshot():
+        narrowed, its_values = job_views.condition(
+            store, [one for one in wanted if one[0] not in ("status", "state_reason")]
+        )
+        parts = [within, narrowed, "1" if members else "j.array_index IS NULL"]
+        where = " AND ".join(part for part in parts if part != "1") or "1"
+        values += its_values
+        found, total = _listed(store, states, (where, values), limit, derived)
         if not members:
-            together = arrays.list_(store, all=all, within=(within, values))
-        columns = job_views.listed(store, COLUMNS, condition, values, None if wanted else limit)
-        places = positions(store, columns)
-        forms_: Sequence[JobForm] = forms.jobs(store, columns, places, _reasons(store, columns))
-        if values:
-            total = job_views.count(store, condition, values)
-        else:
-            total = job_views.total(store, unfinished=not all)
-            if not members:
-                total -= job_views.count_members(store, unfinished=not all)
-        total += len(together)
-    if together:
-        forms_ = sorted([*forms_, *together], key=lambda form: -form["job_id"])
-    if wanted:
-        forms_ = [form for form in forms_ if forms.matches(form, wanted)]
-        total = len(forms_)
-    return (forms_ if limit is None or len(forms_) <= limit else forms_[:limit]), total
+            entries, count = arrays.list_(
+                store, all=all, within=scope.of_jobs(store, cluster), limit=None if wanted else limit
+            )
+            if wanted:
+                entries = [form for form in entries if forms.matches(form, wanted)]
+                count = len(entries)
+            total += count
+            if entries:
+                found = _merged([*found, *entries], limit)
+    return found, total
+
+
+def _listed(
+    store: Store, states: set[str], within: Condition, limit: int | None, derived: list[Filter]
+) -> tuple[Sequence[JobForm], int]:
+    """The newest jobs in some states that match, and how many match.
+
+    The filters ``derived`` are about the reason, which the tables have only for jobs that do not wait: those that wait
+    are read and judged.
+    """
+    where, values = within
+    if derived:
+        waiting = _forms(store, _in_states(states & {jb.PENDING}, where), values)
+        chosen: Sequence[JobForm] = [form for form in waiting if forms.matches(form, derived)]
+        more, its_values = job_views.condition(store, derived)
+        rest = f"{where} AND {more}", [*values, *its_values]
+        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [])
+        return _merged([*chosen, *others], limit), total + len(chosen)
+    if limit is None:
+        found = _forms(store, _in_states(states, where), values)
+        return found, len(found)
+    numbers = job_views.newest(store, states, where, values, limit)
+    total = len(numbers) if len(numbers) < limit else job_views.count(store, states, where, values)
+    spans = spans_of(reversed(numbers))
+    if len(spans) == 1:
+        return _forms(store, "j.job_id BETWEEN ? AND ?", spans[0]), total
+    return _forms(store, "j.job_id IN (SELECT value FROM json_each(?))", [dumps(numbers)]), total
+
+
+def _in_states(states: Collection[str], where: str) -> str:
+    return where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
+
+
+def _merged(found: list[JobForm], limit: int | None) -> Sequence[JobForm]:
+    return sorted(found, key=lambda form: -form["job_id"])[:limit]
+
+
+def _forms(store: Store, where: str, values: Sequence[object]) -> Sequence[JobForm]:
+    columns = job_views.listed(store, COLUMNS, where, values)
+    return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns))
 
 
 def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
@@ -193,27 +229,6 @@ def _reason(store: Store, reasons: Reasons, job_id: int) -> Shown:
     row = job_views.get(store, job_id)
     assert row is not None
     return reasons.of(row)
-
-
-def _narrowed(wanted: Sequence[Filter]) -> tuple[list[str], list[object]]:
-    """SQL conditions with their values for some of the filters, so that fewer jobs are read.
-
-    The caller applies all filters again to the jobs that it reads.
-    """
-    where: list[str] = []
-    values: list[object] = []
-    for key, mark, value in wanted:
-        if key == "status" and mark == "=":
-            states = value.upper().split(",")
-            where.append(f"j.status IN ({', '.join('?' * len(states))})")
-            values += states
-        elif key == "user" and mark == "=":
-            where.append("lower(j.user) = ?")
-            values.append(value.lower())
-        elif key == "submitted_at" and mark == ">=" and (at := forms.moment(value)) is not None:
-            where.append("j.submitted_at >= ?")
-            values.append(at)
-    return where, values
 
 
 def log_path(store: Store, ref: str) -> Path:

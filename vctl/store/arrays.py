@@ -47,6 +47,19 @@ def matching(store: Store, where: str, values: Iterable[object]) -> list[Row]:
     )
 
 
+def unfinished(store: Store, found: Iterable[Row]) -> list[Row]:
+    """Those arrays that have a member that waits or runs; of the others no members are read."""
+    blocks = set(store.column("SELECT DISTINCT block FROM job_counts WHERE status = 'PENDING' AND count > 0"))
+    numbers = store.column("SELECT job_id FROM jobs WHERE status = 'RUNNING'")
+    blocks.update(number >> 10 for number in numbers)
+    return [
+        array
+        for array in found
+        if not blocks.isdisjoint(range(array["first_job_id"] >> 10, (array["last_job_id"] >> 10) + 1))
+        and is_unfinished(store, array)
+    ]
+
+
 def members(store: Store, array: Row) -> list[Row]:
     """The jobs of an array that are still known, by index."""
     return store.rows("SELECT * FROM jobs WHERE job_id BETWEEN ? AND ? ORDER BY job_id", *_span(array))
