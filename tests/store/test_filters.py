@@ -42,10 +42,10 @@ USERS = ("ana", "Ana", "ben", "\u00c9va", "10")
 PARENTS = ("kPrimaryClusterID", "Team", "team", "team/ml")
 JOBS = 60
 WORDS = (
-    *(name or "" for name in NAMES), *USERS, *PARENTS, *STATES, "failed,stopped", "pending,", ",",
-    "0", "1", "137", "-3", "01", "+1", "5", "1_0", "inf", "NaN", "99999999999999999999", "primary", "ended-7", "ENDED-7",
-    "Sweep_1", "sweep", "SWEEP", "kPrimaryClusterID##ended-7", "team##ended-9", "x##y", "NonZeroExit", "nonzeroexit",
-    "Held", "held", "PendingEvaluation", "2026", "2026-11-26", "2026-11-26T12:00:00Z", "2026-11-26T12:00:00+02:00", "T", "z",
+    *(name or "" for name in NAMES), *USERS, *PARENTS, *STATES, "failed,stopped", "pending,", ",", "0", "1", "137",
+    "-3", "01", "+1", "5", "1_0", "inf", "NaN", "99999999999999999999", "primary", "ended-7", "ENDED-7", "Sweep_1",
+    "sweep", "SWEEP", "kPrimaryClusterID##ended-7", "team##ended-9", "x##y", "NonZeroExit", "nonzeroexit", "Held",
+    "held", "PendingEvaluation", "2026", "2026-11-26", "2026-11-26T12:00:00Z", "2026-11-26T12:00:00+02:00", "T", "z",
     "\0", "FINISHED", "cancelled", "task-3", "sim-1", "job.ended", "JOB", "n\u0000",
 )  # fmt: skip
 filters_of: Callable[[Sequence[str]], Any] = lambda keys: st.lists(  # noqa: E731

@@ -18,7 +18,7 @@ from vctl.store.dependencies import awaited_members
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from vctl.engine.changes import ArraySubmitted, Details, JobEnded, Launch, StopAsked
     from vctl.spec.documents import ArrayForm
@@ -163,9 +163,10 @@ def delete(store: Store, array_id: str) -> list[str]:
     return [row["submission_id"] for row in members]
 
 
-def forget_empty(store: Store) -> None:
-    """Forget arrays that have no members any more."""
-    if array_ids := table.emptied(store):
+def forget_empty(store: Store, found: Iterable[str | None]) -> None:
+    """Forget those of some arrays that have no members any more; None is no array."""
+    named = {array_id for array_id in found if array_id is not None}
+    if named and (array_ids := table.emptied(store, named)):
         store.emit(engine.changes.ArraysEmptied(tuple(array_ids)))
 
 

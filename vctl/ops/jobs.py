@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vctl import engine
 from vctl.core import jobs as jb
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 
 UNREAD_NS = 60 * 10**9
-SLICE_S = 0.01
+SLICE_S = 0.02
 """Seconds for which a prune writes without a pause."""
-PAUSE_S = 0.01
-"""The least pause in seconds: other writers wait for the lock by trying again and again."""
+PAUSE_S = 0.006
+"""The pause in seconds: longer than between two tries of a writer that waits (``locks.taken``)."""
+T = TypeVar("T")
 LAST = "last"
 ALIKE = (
     "status", "state_reason", "message", "parent_cluster_id", "attempt", "user", "held", "waits_for", "closed",
@@ -280,7 +281,7 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
             else:
                 store.emit(engine.changes.JobForgotten(form["job_id"], form["submission_id"]))
                 gone.append(form["submission_id"])
-        arrays.forget_empty(store)
+        arrays.forget_empty(store, (form["array_id"] for form in deleted))
     _forget_logs(store, gone)
     return deleted
 
@@ -309,19 +310,24 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     """Delete jobs that ended ``older_than_s`` ago or earlier, their logs, and events and files of that age.
 
     It works in slices, each in a transaction of its own with a pause after it, so that others can write. If
-    it is interrupted, some jobs are deleted and the others are complete.
+    it is interrupted, some jobs are deleted and the others are complete. ``store.progress`` hears of each slice.
     """
     from vctl.runtime import place, trees
 
     before = store.clock() - int(older_than_s * 1e9)
-    old = [(int(row["job_id"]), str(row["submission_id"])) for row in table.ended_before(store, before)]
+    old: list[tuple[int, str]] = []
     events = 0
-    if not dry_run:
-        _in_slices(len(old), lambda first, end: _forget(store, old[first:end]))
-        unread = store.clock() - UNREAD_NS  # a scheduler may not have read the newest events
-        lowest, highest = feed.span_before(store, min(before, unread))
-        events = max(0, highest + 1 - lowest)
-        _in_slices(events, lambda _, end: feed.delete_until(store, lowest + end - 1))
+    if dry_run:
+        numbers = table.numbers_ended(store, before)
+        found = table.ended_before(store, before, numbers)
+        old = [(row["job_id"], row["submission_id"]) for row in found]
+    else:
+        try:
+            for forgotten in _forgotten(store, before):
+                old += forgotten
+            events = _forgotten_events(store, before)
+        finally:
+            store.progress("")
         with store.transaction():
             observed.tidy(store)
     files = [path for path in place.asides(store.home) if path.lstat().st_ctime_ns < before]
@@ -335,36 +341,61 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     }
 
 
-def _forget(store: Store, old: Sequence[tuple[int, str]]) -> None:
-    spans = spans_of(job_id for job_id, _ in old)
+def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
+    """Delete the jobs that ended before a moment; yields their numbers and ids."""
+    numbers = sorted(table.numbers_ended(store, before_ns))
+    for end, found in _slices(len(numbers), lambda first, end: _forget(store, before_ns, numbers[first:end])):
+        store.progress(f"{end} of {len(numbers)} jobs deleted")
+        yield found
+
+
+def _forgotten_events(store: Store, before_ns: int) -> int:
+    """Delete the events before a moment, but none that a scheduler may not have read; returns how many."""
+    lowest, highest = feed.span_before(store, min(before_ns, store.clock() - UNREAD_NS))
+    count = max(0, highest + 1 - lowest)
+    for end, _ in _slices(count, lambda _, end: feed.delete_until(store, lowest + end - 1)):
+        store.progress(f"{end} of {count} entries of the history deleted")
+    return count
+
+
+def _forget(store: Store, before_ns: int, numbers: Sequence[int]) -> list[tuple[int, str]]:
+    """Delete those of some jobs that ended before a moment and have nothing left; returns their numbers and ids."""
     with store.transaction():
-        names = [name for _, name in old] + tasks.ids_among(store, spans)
+        found = table.ended_before(store, before_ns, numbers)
+        if not found:
+            return []
+        spans = spans_of(row["job_id"] for row in found)
+        names = [row["submission_id"] for row in found] + tasks.ids_among(store, spans)
         store.emit(engine.changes.JobsPruned(spans))
-        arrays.forget_empty(store)
+        arrays.forget_empty(store, (row["array_id"] for row in found))
     _forget_logs(store, names)
+    return [(row["job_id"], row["submission_id"]) for row in found]
 
 
-def _forget_logs(store: Store, names: Iterable[str]) -> None:
+def _forget_logs(store: Store, names: Sequence[str]) -> None:
     """Remove the logs of deleted jobs and tasks, except of ids that a new job has by now."""
     with store.transaction():
-        for name in names:
-            if not has_log(store, name):
-                logs.forget_log(store.home, name)
+        for name in set(names).difference(table.named(store, names)):
+            logs.forget_log(store.home, name)
 
 
 def has_log(store: Store, name: str) -> bool:
     """Whether a job or a task has this id."""
-    return table.number_of(store, name) is not None or tasks.get(store, name) is not None
+    return bool(table.named(store, [name]))
 
 
-def _in_slices(count: int, do: Callable[[int, int], None]) -> None:
-    """Call ``do(first, end)`` for slices of ``count`` items that take ``SLICE_S`` each, with pauses between them."""
+def _slices(count: int, do: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
+    """Call ``do(first, end)`` for slices of ``count`` items that take ``SLICE_S`` each, with pauses between them.
+
+    Writers that wait try more often than a pause is long, so that each of them gets through behind one slice. Yields
+    the end of each slice and what was returned.
+    """
     done, size = 0, 50
     while done < count:
         began = time.monotonic()
         end = min(done + size, count)
-        do(done, end)
+        found = do(done, end)
         done, took = end, time.monotonic() - began
+        yield done, found
         size = max(10, min(5000, int(size * min(2.0, SLICE_S / took))))
-        if done < count:
-            time.sleep(max(PAUSE_S, took))
+        time.sleep(PAUSE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vctl.core.spans import Spans, spans_of
+from vctl.store.rows import dumps
 from vctl.store.store import Row, Store
 
 
@@ -118,11 +119,12 @@ def waiting_spans(store: Store, array: Row) -> Spans:
     return spans_of(store.column(waiting, *_span(array)))
 
 
-def emptied(store: Store) -> list[str]:
-    """Arrays that have no member left."""
+def emptied(store: Store, array_ids: Iterable[str]) -> list[str]:
+    """Those of some arrays that have no member left."""
     return store.column(
-        "SELECT array_id FROM arrays WHERE NOT EXISTS"
-        " (SELECT 1 FROM jobs WHERE job_id BETWEEN first_job_id AND last_job_id) ORDER BY 1"
+        "SELECT array_id FROM json_each(?) JOIN arrays ON array_id = value WHERE NOT EXISTS"
+        " (SELECT 1 FROM jobs WHERE job_id BETWEEN first_job_id AND last_job_id) ORDER BY 1",
+        dumps(list(array_ids)),
     )
 
 

@@ -59,6 +59,8 @@ class Store:
         """Called inside every transaction, after all its changes and before the commit."""
         self.could_make: Callable[[object], list[dict[str, Any]]] = lambda _: []
         """The nodes that a provider could make; used if a scheduler announced none, or nothing yet (None)."""
+        self.progress: Callable[[str], None] = lambda _: None
+        """Called by work that takes long: with a line after each step of it, with '' at its end."""
         self._heartbeat_fd: int | None = None
         self._changes = Announcements(home)
         self._joins = False
