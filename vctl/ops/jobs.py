@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 UNREAD_NS = 60 * 10**9
-SLICE_S = 0.02
+SLICE_S = 0.03
 """Seconds for which a prune writes without a pause."""
 PAUSE_S = 0.006
 """The pause in seconds: longer than between two tries of a writer that waits (``locks.taken``)."""
@@ -163,25 +163,24 @@ def _listed(
     """
     where, values = within
     if derived:
-        waiting = _forms(store, _in_states(states & {jb.PENDING}, where), values)
+        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [])
         chosen: Sequence[JobForm] = [form for form in waiting if forms.matches(form, derived)]
         more, its_values = job_views.condition(store, derived)
         rest = f"{where} AND {more}", [*values, *its_values]
         others, total = _listed(store, states - {jb.PENDING}, rest, limit, [])
         return _merged([*chosen, *others], limit), total + len(chosen)
-    if limit is None:
-        found = _forms(store, _in_states(states, where), values)
+    if limit is None and jb.FINAL & states:  # all are read, and most jobs are over
+        condition = where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
+        found = _forms(store, condition, values)
         return found, len(found)
     numbers = job_views.newest(store, states, where, values, limit)
-    total = len(numbers) if len(numbers) < limit else job_views.count(store, states, where, values)
+    total = len(numbers)
+    if total == limit:
+        total = job_views.count(store, states, where, values)
     spans = spans_of(reversed(numbers))
     if len(spans) == 1:
         return _forms(store, "j.job_id BETWEEN ? AND ?", spans[0]), total
     return _forms(store, "j.job_id IN (SELECT value FROM json_each(?))", [dumps(numbers)]), total
-
-
-def _in_states(states: Collection[str], where: str) -> str:
-    return where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
 
 
 def _merged(found: list[JobForm], limit: int | None) -> Sequence[JobForm]:
@@ -343,8 +342,12 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
 
 def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
     """Delete the jobs that ended before a moment; yields their numbers and ids."""
-    numbers = sorted(table.numbers_ended(store, before_ns))
-    for end, found in _slices(len(numbers), lambda first, end: _forget(store, before_ns, numbers[first:end])):
+    numbers, have_logs = sorted(table.numbers_ended(store, before_ns)), logs.names(store.home)
+
+    def forget(first: int, end: int) -> list[tuple[int, str]]:
+        return _forget(store, before_ns, numbers[first:end], have_logs)
+
+    for end, found in _slices(len(numbers), forget):
         store.progress(f"{end} of {len(numbers)} jobs deleted")
         yield found
 
@@ -358,7 +361,9 @@ def _forgotten_events(store: Store, before_ns: int) -> int:
     return count
 
 
-def _forget(store: Store, before_ns: int, numbers: Sequence[int]) -> list[tuple[int, str]]:
+def _forget(
+    store: Store, before_ns: int, numbers: Sequence[int], have_logs: set[str]
+) -> list[tuple[int, str]]:
     """Delete those of some jobs that ended before a moment and have nothing left; returns their numbers and ids."""
     with store.transaction():
         found = table.ended_before(store, before_ns, numbers)
@@ -368,12 +373,14 @@ def _forget(store: Store, before_ns: int, numbers: Sequence[int]) -> list[tuple[
         names = [row["submission_id"] for row in found] + tasks.ids_among(store, spans)
         store.emit(engine.changes.JobsPruned(spans))
         arrays.forget_empty(store, (row["array_id"] for row in found))
-    _forget_logs(store, names)
+    _forget_logs(store, [name for name in names if name in have_logs])
     return [(row["job_id"], row["submission_id"]) for row in found]
 
 
 def _forget_logs(store: Store, names: Sequence[str]) -> None:
     """Remove the logs of deleted jobs and tasks, except of ids that a new job has by now."""
+    if not names:
+        return
     with store.transaction():
         for name in set(names).difference(table.named(store, names)):
             logs.forget_log(store.home, name)

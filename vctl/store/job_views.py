@@ -83,9 +83,6 @@ FILTERED = {
     "submitted_at": Column(MOMENT, "j.submitted_at"),
 }
 """What the filters of a list of jobs compare. The reason of a waiting job is not in the tables, see ``Reasons``."""
-_BY_ID = (
-    "SELECT s.job_id FROM jobs s INDEXED BY sqlite_autoindex_jobs_1 WHERE s.submission_id COLLATE NOCASE = ?"
-)
 
 
 def condition(store: Store, wanted: Sequence[Filter]) -> Condition:
@@ -102,14 +99,16 @@ def condition(store: Store, wanted: Sequence[Filter]) -> Condition:
 def _of_ids(store: Store, key: str, mark: str, wanted: str) -> Condition | None:
     if key not in ("submission_id", "cluster_id", "array_id") or mark == ">=" or not wanted.isascii():
         return None
-    values: list[object] = [wanted]
+    values: list[object]
     if key == "submission_id":
-        same = f"j.job_id IN ({_BY_ID})"
+        same, values = "j.job_id IN (SELECT value FROM json_each(?))", [_spelled(store, wanted)]
     elif key == "cluster_id":
-        parent, _, name = wanted.rpartition("##")
-        own = f"{_BY_ID} AND s.parent_cluster_id COLLATE NOCASE = ? AND NOT s.shares_parent"
-        same = f"(j.job_id IN ({own}) OR j.shares_parent AND j.parent_cluster_id COLLATE NOCASE = ?)"
-        values = [name, parent, wanted]
+        parent, own, name = wanted.rpartition("##")
+        if own:  # the parent of a job is a logical cluster, whose id has no mark
+            same = "j.job_id IN (SELECT value FROM json_each(?)) AND j.parent_cluster_id COLLATE NOCASE = ?"
+            same, values = f"({same} AND NOT j.shares_parent)", [_spelled(store, name), parent]
+        else:
+            same, values = "(j.shares_parent AND j.parent_cluster_id COLLATE NOCASE = ?)", [wanted]
     elif not wanted:
         same, values = "j.array_index IS NULL", []
     else:
@@ -121,17 +120,23 @@ def _of_ids(store: Store, key: str, mark: str, wanted: str) -> Condition | None:
     return (same if mark == "=" else f"NOT {same}"), values
 
 
+def _spelled(store: Store, submission_id: str) -> str:
+    """The numbers of the jobs whose ids are this one but for the case of letters, as JSON."""
+    ids = "SELECT job_id FROM jobs INDEXED BY sqlite_autoindex_jobs_1 WHERE submission_id COLLATE NOCASE = ?"
+    return rows.dumps(store.column(ids, submission_id))
+
+
 def newest(
-    store: Store, states: Collection[str], where: str, values: Sequence[object], limit: int
+    store: Store, states: Collection[str], where: str, values: Sequence[object], limit: int | None
 ) -> list[int]:
-    """The numbers of the newest jobs in some states that match, newest first.
+    """The numbers of the newest jobs in some states that match, newest first; without a limit those of all.
 
     Each state has an index, that of the jobs that are over has all columns that filters compare: rows are not read.
     """
     found: list[int] = []
     for source in _sources(states, where):
         page = f"SELECT j.job_id FROM {source} AND {where} ORDER BY j.job_id DESC LIMIT ?"
-        found += store.column(page, *values, limit)
+        found += store.column(page, *values, -1 if limit is None else limit)
     return sorted(found, reverse=True)[:limit]
 
 
