@@ -347,7 +347,7 @@ def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
     def forget(first: int, end: int) -> list[tuple[int, str]]:
         return _forget(store, before_ns, numbers[first:end], have_logs)
 
-    for end, found in _slices(len(numbers), forget):
+    for end, found in _slices(store, len(numbers), forget):
         store.progress(f"{end} of {len(numbers)} jobs deleted")
         yield found
 
@@ -356,7 +356,7 @@ def _forgotten_events(store: Store, before_ns: int) -> int:
     """Delete the events before a moment, but none that a scheduler may not have read; returns how many."""
     lowest, highest = feed.span_before(store, min(before_ns, store.clock() - UNREAD_NS))
     count = max(0, highest + 1 - lowest)
-    for end, _ in _slices(count, lambda _, end: feed.delete_until(store, lowest + end - 1)):
+    for end, _ in _slices(store, count, lambda _, end: feed.delete_until(store, lowest + end - 1)):
         store.progress(f"{end} of {count} entries of the history deleted")
     return count
 
@@ -391,18 +391,20 @@ def has_log(store: Store, name: str) -> bool:
     return bool(table.named(store, [name]))
 
 
-def _slices(count: int, do: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
+def _slices(store: Store, count: int, do: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
     """Call ``do(first, end)`` for slices of ``count`` items that take ``SLICE_S`` each, with pauses between them.
 
     Writers that wait try more often than a pause is long, so that each of them gets through behind one slice. Yields
     the end of each slice and what was returned.
     """
     done, size = 0, 50
-    while done < count:
-        began = time.monotonic()
-        end = min(done + size, count)
-        found = do(done, end)
-        done, took = end, time.monotonic() - began
-        yield done, found
-        size = max(10, min(5000, int(size * min(2.0, SLICE_S / took))))
-        time.sleep(PAUSE_S)
+    with store.checkpoints_aside():
+        while done < count:
+            began = time.monotonic()
+            end = min(done + size, count)
+            found = do(done, end)
+            done, took = end, time.monotonic() - began
+            yield done, found
+            size = max(10, min(5000, int(size * min(2.0, SLICE_S / took))))
+            store.checkpoint()
+            time.sleep(PAUSE_S)

@@ -209,6 +209,20 @@ class Store:
             ) from None
 
     @contextmanager
+    def checkpoints_aside(self) -> Iterator[None]:
+        """No commit here copies the WAL into the tables, for which others would wait; ``checkpoint`` does."""
+        before = self.value("PRAGMA wal_autocheckpoint")
+        self.db.execute("PRAGMA wal_autocheckpoint = 0")
+        try:
+            yield
+        finally:
+            self.db.execute(f"PRAGMA wal_autocheckpoint = {int(before)}")
+
+    def checkpoint(self) -> None:
+        """Copy what others do not read any more from the WAL into the tables; writers go on meanwhile."""
+        self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @contextmanager
     def together(self) -> Iterator[None]:
         """Several decisions in one commit: the transactions inside are on disk when this returns, or none is."""
         with self.transaction():
