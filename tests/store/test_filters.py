@@ -147,6 +147,21 @@ def test_jobs(store: Store, wanted: list[str], limit: int | None, all_: bool, me
         )
 
 
+@pytest.mark.parametrize("key", jobs.FILTER_KEYS)
+def test_each_value_of_each_column(store: Store, key: str) -> None:
+    """What a list shows can be written into a filter."""
+    every, _ = jobs.list_jobs(store, all=True)
+    words = {"" if form[key] is None else str(form[key]) for form in every}  # type: ignore[literal-required]
+    if key == "cluster_id":  # that of a job which shares the cluster of its parent is another one
+        words |= {f"{form['parent_cluster_id']}##{form['submission_id']}" for form in every}
+    for word in sorted(words):
+        for mark in table.MARKS:
+            wanted = [f"{key}{mark}{word}"]
+            right = [form["job_id"] for form in outcome(every, wanted, jobs.FILTER_KEYS)]
+            found, total = jobs.list_jobs(store, all=True, filters=wanted, limit=2)
+            assert ([form["job_id"] for form in found], total) == (right[:2], len(right)), wanted
+
+
 @HURRY
 @given(wanted=filters_of(tasks.FILTER_KEYS), limit=st.none() | st.integers(0, 6), all_=st.booleans())
 @example(wanted=["state=finished,failed"], limit=2, all_=True)
