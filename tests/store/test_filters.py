@@ -43,7 +43,7 @@ PARENTS = ("kPrimaryClusterID", "Team", "team", "team/ml")
 JOBS = 60
 WORDS = (
     *(name or "" for name in NAMES), *USERS, *PARENTS, *STATES, "failed,stopped", "pending,", ",", "0", "1", "137",
-    "-3", "01", "+1", "5", "1_0", "inf", "NaN", "99999999999999999999", "primary", "ended-7", "ENDED-7", "Sweep_1",
+    "-3", "01", "+1", "5", "1_0", "inf", "NaN", "99999999999999999999", "primary", "ended-30", "ENDED-30", "Sweep_1",
     "sweep", "SWEEP", "kPrimaryClusterID##ended-7", "team##ended-9", "x##y", "NonZeroExit", "nonzeroexit", "Held",
     "held", "PendingEvaluation", "2026", "2026-11-26", "2026-11-26T12:00:00Z", "2026-11-26T12:00:00+02:00", "T", "z",
     "\0", "FINISHED", "cancelled", "task-3", "sim-1", "job.ended", "JOB", "n\u0000",
@@ -145,6 +145,22 @@ def test_jobs(store: Store, wanted: list[str], limit: int | None, all_: bool, me
                 [form[key] for key in keys] for form in right[:limit]
             ]
         )
+
+
+SCOPES = ("kPrimaryClusterID", "kPrimaryClusterID##ended-30", "kPrimaryClusterID##ended-30##part")
+
+
+@pytest.mark.parametrize("cluster", SCOPES)
+@pytest.mark.parametrize("all_", [False, True])
+def test_a_limit_inside_a_cluster(store: Store, cluster: str, all_: bool) -> None:
+    """Also inside a job, whose own jobs are listed, and in a part of it, which has none."""
+    every, count = jobs.list_jobs(store, all=all_, cluster=cluster)
+    assert count == len(every)
+    assert (count > 0) == ("part" not in cluster) or not all_
+    for wanted in ([], ["user=ana"], ["exit_code=x"]):
+        right = [form["job_id"] for form in outcome(every, wanted, jobs.FILTER_KEYS)]
+        found, total = jobs.list_jobs(store, all=all_, cluster=cluster, filters=wanted, limit=1)
+        assert ([form["job_id"] for form in found], total) == (right[:1], len(right))
 
 
 @pytest.mark.parametrize("key", jobs.FILTER_KEYS)
