@@ -6,8 +6,11 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Cli
 from tests.specification import spec
+from vctl.cli.progress import Progress
 from vctl.runtime.logfile import open_for_writing
 
 pytestmark = spec("17.retention")
@@ -52,3 +55,15 @@ def test_doctor_names_the_records_of_a_build_before_the_first_release_and_nothin
     nodes("prune --older-than 0s")
     assert (nodes.home / "exits" / "r.exit").read_text() == "exit_code=0\n"
     assert (nodes.home / "runs" / "r").is_dir()
+
+
+def test_a_long_prune_shows_how_far_it_is(nodes: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On stderr: stdout has the result and nothing else. A short one is silent."""
+    for _ in range(2):
+        nodes("job submit --no-wait --submission-id x -- true")
+        nodes("job stop x")
+        ran = nodes("prune --older-than 0 -o json")
+        assert ran.json["jobs"] == ["x"]
+        assert ran.err == ("" if Progress.LINES_EVERY_S else "1 of 1 jobs deleted\n")
+        monkeypatch.setattr(Progress, "LINES_EVERY_S", 0)
+        monkeypatch.setattr("vctl.cli.progress.FIRST_S", 0)

@@ -67,3 +67,23 @@ def test_two_flexible_virtual_nodes_in_one_are_found(ground: Ground) -> None:
 def test_a_full_disk_is_noted(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_files=9, f_favail=9))
     assert any("is full" in note for note in health.doctor(ground.store)["notes"])
+
+
+@spec("12.doctor")
+def test_an_entry_that_an_index_lacks_is_found_by_a_proof(ground: Ground) -> None:
+    """The check of each entry reads the tables once more for each index: only on request."""
+    ground.submit("a")
+    db = ground.store.db
+    row = db.execute(
+        "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master WHERE name = 'jobs_running'"
+    )
+    index = tuple(row.fetchone())
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute("DELETE FROM sqlite_master WHERE name = 'jobs_running'")
+    db.execute("PRAGMA writable_schema = RESET")
+    db.execute("UPDATE jobs SET exit_code = 3, status = 'RUNNING' WHERE submission_id = 'a'")
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", index)
+    db.execute("PRAGMA writable_schema = RESET")
+    assert not any("jobs_running" in one for one in health.doctor(ground.store)["findings"])
+    assert any("jobs_running" in one for one in health.doctor(ground.store, prove=True)["findings"])

@@ -164,7 +164,7 @@ def test_damaged_pages_are_named_and_a_backup_mends_them(home: Path, copy: Path,
         assert not found["ok"]
         assert any(f"table {table} is damaged" in finding for finding in found["findings"])
         assert "vctl restore" in found["notes"][0]
-        assert repair.integrity(store)
+        assert repair.integrity(store, indexes=False)
         with pytest.raises(Damaged, match="damaged"):
             backup(store, home / "another")
         assert not (home / "another").exists()

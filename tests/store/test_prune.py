@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.crowd import fill
+from tests.benchmarks.million import vary
 from tests.specification import spec
 from vctl.ops import jobs, nodes, submitting
 from vctl.ops.prove import prove
@@ -32,8 +33,12 @@ def whole(store: Store) -> bool:
         " + (SELECT count(*) FROM job_launches WHERE job_id NOT IN (SELECT job_id FROM jobs))"
         " + (SELECT count(*) FROM runs WHERE job_id NOT IN (SELECT job_id FROM jobs))"
     )
+    empty = store.value(
+        "SELECT count(*) FROM arrays WHERE NOT EXISTS"
+        " (SELECT 1 FROM jobs WHERE job_id BETWEEN first_job_id AND last_job_id AND jobs.array_id = arrays.array_id)"
+    )
     first, last, count = store.row("SELECT min(seq), max(seq), count(*) FROM events") or (0, 0, 0)
-    return halves == 0 and prove(store) == [] and count == last + 1 - first
+    return halves == empty == 0 and prove(store) == [] and count == last + 1 - first
 
 
 def test_others_write_while_very_much_is_forgotten(tmp_path: Path) -> None:
@@ -68,7 +73,7 @@ def test_others_write_while_very_much_is_forgotten(tmp_path: Path) -> None:
 
 
 class Timed(Store):
-    """Notes the CPU seconds of each transaction, from the right to write to the commit."""
+    """Notes the CPU seconds of each transaction, from the right to write to the end of the commit."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -80,7 +85,7 @@ class Timed(Store):
         with super().transaction():
             began = time.thread_time()
             yield
-            self.held.append(time.thread_time() - began)
+        self.held.append(time.thread_time() - began)
 
 
 def test_no_transaction_holds_others_up(tmp_path: Path) -> None:
@@ -99,6 +104,8 @@ def test_no_transaction_holds_others_up(tmp_path: Path) -> None:
 def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     home = tmp_path / "state"
     fill(home, queued=10, finished=FINISHED)
+    with Store.open(home) as store:
+        vary(store, FINISHED)
     pid = os.fork()
     if pid == 0:
         try:
@@ -121,6 +128,72 @@ def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path) -> None:
         assert len(jobs.prune(store, 3600)["jobs"]) == left
         assert whole(store)
         assert store.value("SELECT count(*) FROM jobs") == 14
+
+
+class Interrupted(Exception):
+    """As Ctrl-C."""
+
+
+def test_a_prune_that_is_ended_behind_any_slice_leaves_whole_jobs(tmp_path: Path) -> None:
+    """Also arrays: one without members is gone with the last of them, and of the others the rest is there."""
+    home = tmp_path / "state"
+    fill(home, queued=10, finished=FINISHED)
+    with Store.open(home) as store:
+        vary(store, FINISHED)
+        arrays = store.value("SELECT count(*) FROM arrays")
+        told: list[str] = []
+
+        def tell(text: str) -> None:
+            told.append(text)
+            if len(told) % 3 == 1 and text:
+                raise Interrupted
+
+        store.progress = tell
+        interrupted = 0
+        while True:
+            try:
+                jobs.prune(store, 3600)
+                break
+            except Interrupted:
+                interrupted += 1
+                assert told.pop() == "", "the line is taken away"
+                assert whole(store)
+                found, total = jobs.list_jobs(store, all=True, members=False, limit=50)
+                assert total >= len(found) > 0
+        assert interrupted > 3
+        assert arrays > 0 == store.value("SELECT count(*) FROM arrays")
+        assert store.value("SELECT count(*) FROM jobs") == 14
+
+
+def test_a_prune_tells_how_far_it_is(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    fill(home, queued=10, finished=FINISHED)
+    with Store.open(home) as store:
+        told: list[str] = []
+        store.progress = told.append
+        found = jobs.prune(store, 3600)
+    done = [text for text in told if text.endswith(f" of {FINISHED} jobs deleted")]
+    numbers = [int(text.split()[0]) for text in done]
+    assert numbers == sorted(set(numbers)) and numbers[-1] == FINISHED and len(numbers) > 3
+    assert told[-2] == f"{found['events']} of {found['events']} entries of the history deleted"
+    assert told[-1] == ""
+
+
+def test_what_ends_while_others_are_deleted_stays(tmp_path: Path) -> None:
+    """The jobs are chosen at the beginning, and each is looked at again before it goes."""
+    home = tmp_path / "state"
+    fill(home, queued=10, finished=FINISHED)
+    with Store.open(home) as store, Store.open(home) as other:
+        kept = store.value("SELECT max(job_id) FROM jobs WHERE ended_at IS NOT NULL")
+
+        def rerun(_: str) -> None:
+            with other.transaction():
+                other.db.execute("UPDATE jobs SET status = 'PENDING' WHERE job_id = ?", (kept,))
+
+        store.progress = rerun
+        names = jobs.prune(store, 3600)["jobs"]
+        assert len(names) == FINISHED - 1
+        assert store.value("SELECT status FROM jobs WHERE job_id = ?", kept) == "PENDING"
 
 
 def test_nothing_stays_that_nobody_reads(tmp_path: Path) -> None:

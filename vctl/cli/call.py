@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from vctl.cli.live_view import LiveView
     from vctl.cli.output import Answer, Data
+    from vctl.cli.progress import Progress
     from vctl.cli.waiting import Waiter
     from vctl.operations.connection import Connection
     from vctl.operations.declare import Backend
@@ -56,6 +57,7 @@ class Call:
         self._store: Store | None = None
         self._backend: Backend | None = None
         self._live: LiveView | None = None
+        self._line: Progress | None = None
         self._background: Background | None = None
         self._connection: Connection | None = None
         if self.watch_s is not None and self.watch_s < LEAST_WATCH_S:
@@ -105,11 +107,21 @@ class Call:
             self._store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
             self._store.caller = Caller.of(os.environ)
             self._store.local_node = self.config.local_node
+            if self.lasts:
+                self._store.progress = self._tell
             if self.command.path not in _LOCAL:
                 self._scheduling().attend(self._store)
         else:
             self._store.reopen_tables()
         return self._store
+
+    def _tell(self, text: str) -> None:
+        """Show on stderr how far the work of the command is."""
+        from vctl.cli.progress import Progress
+
+        if self._line is None:
+            self._line = Progress(sys.stderr, always=True)
+        self._line.tell(text)
 
     @property
     def backend(self) -> "Backend":

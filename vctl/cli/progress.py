@@ -1,4 +1,4 @@
-"""The progress line on stderr of a command that waits: reason, queue position, then the nodes of the running job.
+"""The progress line on stderr of a command that waits or works long.
 
 On a terminal one line is kept current, and removed before output is shown. Elsewhere the line appears only on request;
 then each change is a new line.
@@ -37,7 +37,7 @@ class Progress:
 
     EVERY_S = 0.5
     LINES_EVERY_S = 5.0
-    """Seconds between the lines about an array where each change is a new line."""
+    """Seconds between the lines about an array, or about other work that counts, where each change is a new line."""
 
     def __init__(self, stream: TextIO, *, always: bool) -> None:
         self.stream = stream
@@ -48,7 +48,7 @@ class Progress:
         self.about = ""
         self._began = self._looked_at = time.monotonic()
         self._shown = ""
-        self._is_array = False
+        self._counts = False
         self._console: Console | None = None
 
     def see(
@@ -68,7 +68,7 @@ class Progress:
         self._looked_at = now
         form = look()
         if form is not None and "array" in form:
-            self._is_array = True
+            self._counts = True
             self._draw(Line(ops.arrays.progress(form)), stays=over)
         elif over:
             self.end()
@@ -76,10 +76,19 @@ class Progress:
             self.settled = runs and follows is not None
             self._draw((_running if runs else _waiting)(form, self.about), stays=self.settled)
 
+    def tell(self, text: str) -> None:
+        """Show how far some work is; '' when it is over."""
+        self._counts, now = True, time.monotonic()
+        if not text:
+            self.end()
+        elif not self._is_early(now, runs=False):
+            self._looked_at = now
+            self._draw(Line(text), stays=False)
+
     def _is_early(self, now: float, *, runs: bool) -> bool:
-        if runs and self._shown and not self._is_array:
+        if runs and self._shown and not self._counts:
             return False
-        every = self.EVERY_S if self.terminal or not self._is_array else self.LINES_EVERY_S
+        every = self.EVERY_S if self.terminal or not self._counts else self.LINES_EVERY_S
         return now - self._began < FIRST_S or now - self._looked_at < every
 
     def end(self) -> None:

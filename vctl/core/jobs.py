@@ -8,6 +8,7 @@ from vctl.core.values import field, value
 
 PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"
 FINAL = frozenset({SUCCEEDED, FAILED, STOPPED})
+STATES = (PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED)
 
 # reason tokens of a pending job
 PENDING_EVALUATION = "PendingEvaluation"

@@ -18,7 +18,7 @@ from vctl.store.dependencies import awaited_members
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from vctl.engine.changes import ArraySubmitted, Details, JobEnded, Launch, StopAsked
     from vctl.spec.documents import ArrayForm
@@ -104,13 +104,21 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
     }  # fmt: skip
 
 
-def list_(store: Store, *, all: bool, within: tuple[str, Sequence[object]]) -> list[ArrayForm]:  # noqa: A002  # the option's name
-    """Arrays, newest first; without ``all`` only arrays with a member that is not over.
+def list_(
+    store: Store,
+    *,
+    all: bool,  # noqa: A002  # the option's name
+    within: tuple[str, Sequence[object]],
+    limit: int | None,
+) -> tuple[list[ArrayForm], int]:
+    """The newest arrays, and how many there are; without ``all`` only arrays with a member that is not over.
 
     ``within``: an SQL condition on their jobs ``j`` and its values.
     """
     found = table.matching(store, *within)
-    return [form(store, row) for row in found if all or table.is_unfinished(store, row)]
+    if not all:
+        found = table.unfinished(store, found)
+    return [form(store, row) for row in found[:limit]], len(found)
 
 
 def progress(array: Mapping[str, Any]) -> str:
@@ -155,9 +163,10 @@ def delete(store: Store, array_id: str) -> list[str]:
     return [row["submission_id"] for row in members]
 
 
-def forget_empty(store: Store) -> None:
-    """Forget arrays that have no members any more."""
-    if array_ids := table.emptied(store):
+def forget_empty(store: Store, found: Iterable[str | None]) -> None:
+    """Forget those of some arrays that have no members any more; None is no array."""
+    named = {array_id for array_id in found if array_id is not None}
+    if named and (array_ids := table.emptied(store, named)):
         store.emit(engine.changes.ArraysEmptied(tuple(array_ids)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from vctl.core import jobs as jb
@@ -14,6 +13,8 @@ from vctl.core.listed import Listed, Values, mapped
 from vctl.core.tasks import CANCELLED, FAILED, FINISHED, OWNER_ENDED
 from vctl.errors import param
 from vctl.ops.logs import log_path
+from vctl.store import filters
+from vctl.store.filters import Filter, passes
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
@@ -33,15 +34,7 @@ def timestamp(ns: int | None) -> str | None:
     return None if ns is None else wording.timestamp(ns)
 
 
-def moment(text: str) -> int | None:
-    """A timestamp as nanoseconds since the epoch; None for a text that is no timestamp with a time zone."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if at.tzinfo is None else round(at.timestamp() * 1e6) * 1000
-
-
+moment = filters.moment
 amounts = wording.in_units
 
 
@@ -173,28 +166,10 @@ def matches(form: Mapping[str, Any], filters: list[tuple[str, str, str]]) -> boo
 
     A filter by state may name several states: ``status=FAILED,STOPPED``.
     """
-    return all(_passes(key, form.get(key), mark, wanted.lower()) for key, mark, wanted in filters)
-
-
-def _passes(key: str, have: object, mark: str, wanted: str) -> bool:
-    text = "" if have is None else str(have).lower()
-    if mark == ">=":
-        return have is not None and _at_least(text, wanted)
-    several = wanted.split(",") if key in ("status", "state") else [wanted]
-    return (text in several) == (mark == "=")
-
-
-def _at_least(text: str, wanted: str) -> bool:
-    try:
-        return float(text) >= float(wanted)
-    except ValueError:
-        return text >= wanted
+    return all(passes(key, form.get(key), mark, wanted) for key, mark, wanted in filters)
 
 
 F = TypeVar("F", bound=Mapping[str, Any])
-Filter = tuple[str, str, str]
-"""(key, one of MARKS, value)"""
-MARKS = ("=", "!=", ">=")
 _OF_CLUSTERS = ("cluster_id", "parent_cluster_id", "parent_id", "vnode_id", "borrower_id", "lender_id")
 """Fields with the id of a cluster, or of a virtual node, which begins with one: ``primary##train/0``."""
 

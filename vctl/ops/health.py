@@ -31,10 +31,10 @@ CGROUP = Path("/sys/fs/cgroup/cgroup.controllers")
 def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagnosis:
     """Findings, which are faults, and notes, which are not. ``repair`` makes the safe repairs first.
 
-    The rules of the tree are always checked; ``prove`` also checks the rows of finished objects, and adds the number of
-    checked rows of each table.
+    The pages of the tables and the rules of the tree are always checked; ``prove`` also checks each entry of each index
+    and the rows of finished objects, and adds the number of checked rows of each table.
     """
-    if damaged := raw.integrity(store):  # other checks of damaged tables mean nothing
+    if damaged := raw.integrity(store, indexes=prove):  # other checks of damaged tables mean nothing
         fix = (
             "stop the daemon, then put a backup in place with `vctl restore FILE`; what is there now is kept"
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vctl import engine
 from vctl.core import jobs as jb
@@ -15,12 +15,14 @@ from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.ops import arrays, forms, logs, rights, scope
-from vctl.ops.forms import Filter, Shown, parse_filters
+from vctl.ops.forms import Shown, parse_filters
 from vctl.ops.positions import position, positions
 from vctl.ops.reasons import Reasons
 from vctl.store import arrays as arrays_table
 from vctl.store import clusters, feed, job_views, observed, tasks
 from vctl.store import jobs as table
+from vctl.store.filters import Condition, Filter
+from vctl.store.rows import dumps
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
 
 
 UNREAD_NS = 60 * 10**9
-SLICE_S = 0.01
+SLICE_S = 0.03
 """Seconds for which a prune writes without a pause."""
-PAUSE_S = 0.01
-"""The least pause in seconds: other writers wait for the lock by trying again and again."""
+PAUSE_S = 0.006
+"""The pause in seconds: longer than between two tries of a writer that waits (``locks.taken``)."""
+T = TypeVar("T")
 LAST = "last"
 ALIKE = (
     "status", "state_reason", "message", "parent_cluster_id", "attempt", "user", "held", "waits_for", "closed",
@@ -40,10 +43,7 @@ ALIKE = (
 """The columns on which the reason of a job depends."""
 COLUMNS = tuple(dict.fromkeys((*forms.JOB, *ALIKE)))
 """The columns that a list of jobs reads."""
-FILTER_KEYS = (
-    "submission_id", "job_id", "name", "status", "state_reason", "cluster_id", "parent_cluster_id", "user",
-    "priority", "exit_code", "array_id", "submitted_at",
-)  # fmt: skip
+FILTER_KEYS = tuple(job_views.FILTERED)
 
 
 def resolve(store: Store, ref: str | int) -> int:
@@ -125,35 +125,71 @@ def list_jobs(
     Without ``members`` each array is one entry.
     """
     wanted = parse_filters(filters, FILTER_KEYS)
+    states = {
+        state
+        for state in (jb.STATES if all else (jb.PENDING, jb.RUNNING))
+        if forms.matches({"status": state}, [one for one in wanted if one[0] == "status"])
+    }
+    derived = [one for one in wanted if one[0] == "state_reason"]
     within, values = scope.of_jobs(store, cluster)
-    narrowed, its_values = _narrowed(wanted)
-    where = [within, *narrowed]
-    values += its_values
-    if not all:
-        where.append("j.status IN ('PENDING', 'RUNNING')")
-    together = []
-    if not members:
-        where.append("j.array_id IS NULL")
-    condition = " AND ".join(where)
     with store.snapshot():
+        narrowed, its_values = job_views.condition(
+            store, [one for one in wanted if one[0] not in ("status", "state_reason")]
+        )
+        parts = [within, narrowed, "1" if members else "j.array_index IS NULL"]
+        where = " AND ".join(part for part in parts if part != "1") or "1"
+        values += its_values
+        found, total = _listed(store, states, (where, values), limit, derived)
         if not members:
-            together = arrays.list_(store, all=all, within=(within, values))
-        columns = job_views.listed(store, COLUMNS, condition, values, None if wanted else limit)
-        places = positions(store, columns)
-        forms_: Sequence[JobForm] = forms.jobs(store, columns, places, _reasons(store, columns))
-        if values:
-            total = job_views.count(store, condition, values)
-        else:
-            total = job_views.total(store, unfinished=not all)
-            if not members:
-                total -= job_views.count_members(store, unfinished=not all)
-        total += len(together)
-    if together:
-        forms_ = sorted([*forms_, *together], key=lambda form: -form["job_id"])
-    if wanted:
-        forms_ = [form for form in forms_ if forms.matches(form, wanted)]
-        total = len(forms_)
-    return (forms_ if limit is None or len(forms_) <= limit else forms_[:limit]), total
+            entries, count = arrays.list_(
+                store, all=all, within=scope.of_jobs(store, cluster), limit=None if wanted else limit
+            )
+            if wanted:
+                entries = [form for form in entries if forms.matches(form, wanted)]
+                count = len(entries)
+            total += count
+            if entries:
+                found = _merged([*found, *entries], limit)
+    return found, total
+
+
+def _listed(
+    store: Store, states: set[str], within: Condition, limit: int | None, derived: list[Filter]
+) -> tuple[Sequence[JobForm], int]:
+    """The newest jobs in some states that match, and how many match.
+
+    The filters ``derived`` are about the reason, which the tables have only for jobs that do not wait: those that wait
+    are read and judged.
+    """
+    where, values = within
+    if derived:
+        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [])
+        chosen: Sequence[JobForm] = [form for form in waiting if forms.matches(form, derived)]
+        more, its_values = job_views.condition(store, derived)
+        rest = f"{where} AND {more}", [*values, *its_values]
+        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [])
+        return _merged([*chosen, *others], limit), total + len(chosen)
+    if limit is None and jb.FINAL & states:  # all are read, and most jobs are over
+        condition = where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
+        found = _forms(store, condition, values)
+        return found, len(found)
+    numbers = job_views.newest(store, states, where, values, limit)
+    total = len(numbers)
+    if total == limit:
+        total = job_views.count(store, states, where, values)
+    spans = spans_of(reversed(numbers))
+    if len(spans) == 1:
+        return _forms(store, "j.job_id BETWEEN ? AND ?", spans[0]), total
+    return _forms(store, "j.job_id IN (SELECT value FROM json_each(?))", [dumps(numbers)]), total
+
+
+def _merged(found: list[JobForm], limit: int | None) -> Sequence[JobForm]:
+    return sorted(found, key=lambda form: -form["job_id"])[:limit]
+
+
+def _forms(store: Store, where: str, values: Sequence[object]) -> Sequence[JobForm]:
+    columns = job_views.listed(store, COLUMNS, where, values)
+    return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns))
 
 
 def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
@@ -193,27 +229,6 @@ def _reason(store: Store, reasons: Reasons, job_id: int) -> Shown:
     row = job_views.get(store, job_id)
     assert row is not None
     return reasons.of(row)
-
-
-def _narrowed(wanted: Sequence[Filter]) -> tuple[list[str], list[object]]:
-    """SQL conditions with their values for some of the filters, so that fewer jobs are read.
-
-    The caller applies all filters again to the jobs that it reads.
-    """
-    where: list[str] = []
-    values: list[object] = []
-    for key, mark, value in wanted:
-        if key == "status" and mark == "=":
-            states = value.upper().split(",")
-            where.append(f"j.status IN ({', '.join('?' * len(states))})")
-            values += states
-        elif key == "user" and mark == "=":
-            where.append("lower(j.user) = ?")
-            values.append(value.lower())
-        elif key == "submitted_at" and mark == ">=" and (at := forms.moment(value)) is not None:
-            where.append("j.submitted_at >= ?")
-            values.append(at)
-    return where, values
 
 
 def log_path(store: Store, ref: str) -> Path:
@@ -265,7 +280,7 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
             else:
                 store.emit(engine.changes.JobForgotten(form["job_id"], form["submission_id"]))
                 gone.append(form["submission_id"])
-        arrays.forget_empty(store)
+        arrays.forget_empty(store, (form["array_id"] for form in deleted))
     _forget_logs(store, gone)
     return deleted
 
@@ -294,19 +309,24 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     """Delete jobs that ended ``older_than_s`` ago or earlier, their logs, and events and files of that age.
 
     It works in slices, each in a transaction of its own with a pause after it, so that others can write. If
-    it is interrupted, some jobs are deleted and the others are complete.
+    it is interrupted, some jobs are deleted and the others are complete. ``store.progress`` hears of each slice.
     """
     from vctl.runtime import place, trees
 
     before = store.clock() - int(older_than_s * 1e9)
-    old = [(int(row["job_id"]), str(row["submission_id"])) for row in table.ended_before(store, before)]
+    old: list[tuple[int, str]] = []
     events = 0
-    if not dry_run:
-        _in_slices(len(old), lambda first, end: _forget(store, old[first:end]))
-        unread = store.clock() - UNREAD_NS  # a scheduler may not have read the newest events
-        lowest, highest = feed.span_before(store, min(before, unread))
-        events = max(0, highest + 1 - lowest)
-        _in_slices(events, lambda _, end: feed.delete_until(store, lowest + end - 1))
+    if dry_run:
+        numbers = table.numbers_ended(store, before)
+        found = table.ended_before(store, before, numbers)
+        old = [(row["job_id"], row["submission_id"]) for row in found]
+    else:
+        try:
+            for forgotten in _forgotten(store, before):
+                old += forgotten
+            events = _forgotten_events(store, before)
+        finally:
+            store.progress("")
         with store.transaction():
             observed.tidy(store)
     files = [path for path in place.asides(store.home) if path.lstat().st_ctime_ns < before]
@@ -320,36 +340,71 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     }
 
 
-def _forget(store: Store, old: Sequence[tuple[int, str]]) -> None:
-    spans = spans_of(job_id for job_id, _ in old)
+def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
+    """Delete the jobs that ended before a moment; yields their numbers and ids."""
+    numbers, have_logs = sorted(table.numbers_ended(store, before_ns)), logs.names(store.home)
+
+    def forget(first: int, end: int) -> list[tuple[int, str]]:
+        return _forget(store, before_ns, numbers[first:end], have_logs)
+
+    for end, found in _slices(store, len(numbers), forget):
+        store.progress(f"{end} of {len(numbers)} jobs deleted")
+        yield found
+
+
+def _forgotten_events(store: Store, before_ns: int) -> int:
+    """Delete the events before a moment, but none that a scheduler may not have read; returns how many."""
+    lowest, highest = feed.span_before(store, min(before_ns, store.clock() - UNREAD_NS))
+    count = max(0, highest + 1 - lowest)
+    for end, _ in _slices(store, count, lambda _, end: feed.delete_until(store, lowest + end - 1)):
+        store.progress(f"{end} of {count} entries of the history deleted")
+    return count
+
+
+def _forget(
+    store: Store, before_ns: int, numbers: Sequence[int], have_logs: set[str]
+) -> list[tuple[int, str]]:
+    """Delete those of some jobs that ended before a moment and have nothing left; returns their numbers and ids."""
     with store.transaction():
-        names = [name for _, name in old] + tasks.ids_among(store, spans)
+        found = table.ended_before(store, before_ns, numbers)
+        if not found:
+            return []
+        spans = spans_of(row["job_id"] for row in found)
+        names = [row["submission_id"] for row in found] + tasks.ids_among(store, spans)
         store.emit(engine.changes.JobsPruned(spans))
-        arrays.forget_empty(store)
-    _forget_logs(store, names)
+        arrays.forget_empty(store, (row["array_id"] for row in found))
+    _forget_logs(store, [name for name in names if name in have_logs])
+    return [(row["job_id"], row["submission_id"]) for row in found]
 
 
-def _forget_logs(store: Store, names: Iterable[str]) -> None:
+def _forget_logs(store: Store, names: Sequence[str]) -> None:
     """Remove the logs of deleted jobs and tasks, except of ids that a new job has by now."""
+    if not names:
+        return
     with store.transaction():
-        for name in names:
-            if not has_log(store, name):
-                logs.forget_log(store.home, name)
+        for name in set(names).difference(table.named(store, names)):
+            logs.forget_log(store.home, name)
 
 
 def has_log(store: Store, name: str) -> bool:
     """Whether a job or a task has this id."""
-    return table.number_of(store, name) is not None or tasks.get(store, name) is not None
+    return bool(table.named(store, [name]))
 
 
-def _in_slices(count: int, do: Callable[[int, int], None]) -> None:
-    """Call ``do(first, end)`` for slices of ``count`` items that take ``SLICE_S`` each, with pauses between them."""
+def _slices(store: Store, count: int, do: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
+    """Call ``do(first, end)`` for slices of ``count`` items that take ``SLICE_S`` each, with pauses between them.
+
+    Writers that wait try more often than a pause is long, so that each of them gets through behind one slice. Yields
+    the end of each slice and what was returned.
+    """
     done, size = 0, 50
-    while done < count:
-        began = time.monotonic()
-        end = min(done + size, count)
-        do(done, end)
-        done, took = end, time.monotonic() - began
-        size = max(10, min(5000, int(size * min(2.0, SLICE_S / took))))
-        if done < count:
-            time.sleep(max(PAUSE_S, took))
+    with store.checkpoints_aside():
+        while done < count:
+            began = time.monotonic()
+            end = min(done + size, count)
+            found = do(done, end)
+            done, took = end, time.monotonic() - began
+            yield done, found
+            size = max(10, min(5000, int(size * min(2.0, SLICE_S / took))))
+            store.checkpoint()
+            time.sleep(PAUSE_S)

@@ -98,6 +98,14 @@ def _beginning(fd: int) -> int:
         return 0  # the log is empty, or the filesystem does not support SEEK_DATA
 
 
+def names(home: Path) -> set[str]:
+    """The jobs and tasks that have a log, or a rotated part of one."""
+    with suppress(FileNotFoundError):
+        files = os.listdir(os.path.dirname(log_path(os.fspath(home), "")))
+        return {name.removesuffix(".1").removesuffix(".log") for name in files}
+    return set()
+
+
 def forget_log(home: Path, name: str) -> None:
     """Remove a log. The caller holds the write lock."""
     with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):

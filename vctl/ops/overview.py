@@ -92,8 +92,7 @@ def _sums(jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]) -
 def _counts(store: Store, within: scope.Condition) -> dict[str, int]:
     where, values = within
     return {
-        state.lower(): job_views.count(store, f"{where} AND j.status = ?", [*values, state])
-        for state in (PENDING, RUNNING_STATE)
+        state.lower(): job_views.count(store, [state], where, values) for state in (PENDING, RUNNING_STATE)
     }
 
 

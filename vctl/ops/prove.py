@@ -34,7 +34,7 @@ def prove(store: Store, *, all_rows: bool = True) -> list[str]:
     with store.snapshot():
         read = table_rows if all_rows else live_rows
         tables = {name: read(store, name) for name in KEYS}
-        counts = wrong_counts(store)
+        counts = wrong_counts(store, all_rows=all_rows)
     facts = _Facts(tables)
     return [
         *facts.problems,

@@ -49,7 +49,11 @@ def of_jobs(store: Store, cluster_id: str | None) -> Condition:
     if top == PRIMARY:
         return "1", []
     if JOB_MARK in top:
-        return ("0", []) if _is_sub(top) else (f"j.job_id IN {jobs.SUBMITTED_BY}", [job_of(store, top)])
+        return (
+            ("j.job_id < 0", [])
+            if _is_sub(top)
+            else (f"j.job_id IN {jobs.SUBMITTED_BY}", [job_of(store, top)])
+        )
     tops = _logical(store, top)
     return f"j.parent_cluster_id IN ({', '.join('?' * len(tops))})", [*tops]
 

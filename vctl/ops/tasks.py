@@ -18,6 +18,7 @@ from vctl.ops import jobs as job_ops
 from vctl.ops.forms import parse_filters
 from vctl.ops.task_reasons import TaskReasons, check_node
 from vctl.store import clusters, jobs, rows
+from vctl.store import filters as filters_table
 from vctl.store import tasks as table
 from vctl.store.store import Row, Store
 
@@ -25,19 +26,7 @@ if TYPE_CHECKING:
     from vctl.spec.documents import TaskForm
     from vctl.spec.task_request import TaskRequest
 
-FILTER_KEYS = (
-    "task_id",
-    "name",
-    "state",
-    "state_reason",
-    "job_id",
-    "cluster_id",
-    "node_id",
-    "vnode_id",
-    "owner_id",
-    "created_at",
-)
-_COLUMNS = ("task_id", "state", "job_id")
+FILTER_KEYS = tuple(table.FILTERED)
 _OF_THE_RUN = ("VCTL_RUN_ID", "VCTL_TASK_ID", "VCTL_ATTEMPT", "VCTL_RESOURCES", "VCTL_VNODE_ID", "VCTL_NODE_ID",
                "VCTL_OBJECT_DIR", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # fmt: skip
 """The variables about the process that starts a task; the task does not get them."""
@@ -172,28 +161,28 @@ def list_tasks(
 ) -> tuple[list[TaskForm], int]:
     """Tasks, oldest first (with a limit the newest), and their number; without ``all`` only unfinished tasks."""
     wanted = parse_filters(filters, FILTER_KEYS)
+    derived = [one for one in wanted if one[0] == "state_reason"]
     within, values = scope.of_tasks(store, cluster)
     where = [within]
-    for key, mark, value in wanted:  # filters that SQL can check, so that fewer tasks are read
-        if key in _COLUMNS and mark == "=":
-            several = value.lower().split(",") if key == "state" else [value.lower()]
-            where.append(f"lower({key}) IN ({', '.join('?' * len(several))})")
-            values += several
     if not all:
         where.append("ended_at IS NULL")
     if job is not None:
         where.append("job_id = ?")
         values.append(job_ops.resolve_named(store, job, param("job")))
-    condition = " AND ".join(where)
     with store.snapshot():
+        narrowed, more = filters_table.conditions(
+            store, table.FILTERED, [one for one in wanted if one[0] != "state_reason"]
+        )
+        condition = " AND ".join([*where, narrowed])
+        values += more
         reasons = TaskReasons(store)
-        shown = table.views(store, condition, values, None if wanted else limit)
+        shown = table.views(store, condition, values, None if derived else limit)
         found = [form(row, reasons.of(row)) for row in shown]
-        total = table.count(store, condition, values)
-    if wanted:
-        found = [one for one in found if forms.matches(one, wanted)]
-        total = len(found)
-    return (found if limit is None else found[max(0, len(found) - limit) :]), total
+        if derived:  # the tables do not have the reason of a task that waits
+            found = [one for one in found if forms.matches(one, derived)]
+            return (found if limit is None else found[max(0, len(found) - limit) :]), len(found)
+        full = limit is not None and len(found) == limit
+        return found, table.count(store, condition, values) if full else len(found)
 
 
 def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:

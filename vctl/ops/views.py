@@ -18,6 +18,7 @@ from vctl.ops.cluster_views import existing, get_cluster, resolve
 from vctl.ops.forms import fields_of, parse_filters
 from vctl.store import clusters, feed, job_views, locks
 from vctl.store.files import command_name
+from vctl.store.filters import conditions
 from vctl.store.rows import loads
 from vctl.store.store import HEARTBEAT_EVERY_S, Store
 
@@ -167,24 +168,20 @@ def list_events(
         where.append(within)
         values += more
     wanted = parse_filters(filters, fields_of("EventForm"))
-    left = []
-    for name, mark, word in wanted:
-        if name in feed.COLUMNS and mark != ">=":
-            where.append(feed.matches(name, equal=mark == "="))
-            values.append(word.lower())
-        else:
-            left.append((name, mark, word))
-    condition = " AND ".join(where)
+    left = [one for one in wanted if one[0] not in feed.FILTERED]
     with store.snapshot():
+        narrowed, more = conditions(store, feed.FILTERED, [one for one in wanted if one not in left])
+        condition = " AND ".join([*where, narrowed])
+        values += more
         if left:
             every = [forms.event(row) for row in feed.matching(store, condition, values, -1)]
             found = [form for form in every if forms.matches(form, left)]
             most = len(found) if limit is None else limit
             return found[:most] if since else found[max(len(found) - most, 0) :], len(found)
         rows = feed.matching(store, condition, values, -1 if limit is None else limit, first=bool(since))
-        if limit is None:
+        if limit is None or len(rows) < limit:
             total = len(rows)
-        elif len(values) == 1:
+        elif len(values) == 1 and not wanted:
             total = feed.count_after(store, since)
         else:
             total = feed.count(store, condition, values)

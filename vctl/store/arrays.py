@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vctl.core.spans import Spans, spans_of
+from vctl.store.rows import dumps
 from vctl.store.store import Row, Store
 
 
@@ -45,6 +46,19 @@ def matching(store: Store, where: str, values: Iterable[object]) -> list[Row]:
         " ORDER BY arrays.first_job_id DESC",
         *values,
     )
+
+
+def unfinished(store: Store, found: Iterable[Row]) -> list[Row]:
+    """Those arrays that have a member that waits or runs; of the others no members are read."""
+    blocks = set(store.column("SELECT DISTINCT block FROM job_counts WHERE status = 'PENDING' AND count > 0"))
+    numbers = store.column("SELECT job_id FROM jobs WHERE status = 'RUNNING'")
+    blocks.update(number >> 10 for number in numbers)
+    return [
+        array
+        for array in found
+        if not blocks.isdisjoint(range(array["first_job_id"] >> 10, (array["last_job_id"] >> 10) + 1))
+        and is_unfinished(store, array)
+    ]
 
 
 def members(store: Store, array: Row) -> list[Row]:
@@ -105,11 +119,12 @@ def waiting_spans(store: Store, array: Row) -> Spans:
     return spans_of(store.column(waiting, *_span(array)))
 
 
-def emptied(store: Store) -> list[str]:
-    """Arrays that have no member left."""
+def emptied(store: Store, array_ids: Iterable[str]) -> list[str]:
+    """Those of some arrays that have no member left."""
     return store.column(
-        "SELECT array_id FROM arrays WHERE NOT EXISTS"
-        " (SELECT 1 FROM jobs WHERE job_id BETWEEN first_job_id AND last_job_id) ORDER BY 1"
+        "SELECT array_id FROM json_each(?) JOIN arrays ON array_id = value WHERE NOT EXISTS"
+        " (SELECT 1 FROM jobs WHERE job_id BETWEEN first_job_id AND last_job_id) ORDER BY 1",
+        dumps(list(array_ids)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vctl.store.filters import MOMENT, NUMBER, TEXT, Column
 from vctl.store.store import Row, Store
 
 
@@ -26,14 +27,13 @@ def journal(store: Store, seq: int) -> list[Row]:
     return store.rows("SELECT * FROM events WHERE seq > ? ORDER BY seq", seq)
 
 
-COLUMNS = ("seq", "kind", "object", "object_id", "cluster_id", "job_id")
-"""The columns that can be compared with a word."""
-
-
-def matches(column: str, *, equal: bool) -> str:
-    """The SQL condition that a column in lower case equals a value, or that it differs."""
-    assert column in COLUMNS, column
-    return f"lower(coalesce({column}, '')) {'=' if equal else '<>'} ?"
+FILTERED = {
+    "seq": Column(NUMBER, "seq"),
+    "at": Column(MOMENT, "at"),
+    **{key: Column(TEXT, key) for key in ("kind", "object", "object_id", "cluster_id")},
+    "job_id": Column(NUMBER, "job_id"),
+}
+"""What the filters of a list of events compare in SQL."""
 
 
 def matching(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from vctl.core import jobs as jb
 from vctl.core.listed import Alike, Values, joined
 from vctl.core.resources import Amounts
-from vctl.store import database, queues, rows
+from vctl.store import database, filters, queues, rows
+from vctl.store.filters import MOMENT, NUMBER, TEXT, Column, Condition, Filter
 from vctl.store.store import Row, Store
 
 VIEW = (
@@ -42,17 +43,15 @@ KINDS = 100
 """If the other columns have at most this many distinct rows, a column with one common value is read once."""
 
 
-def listed(
-    store: Store, columns: Sequence[str], where: str, values: Iterable[object], limit: int | None
-) -> dict[str, Values]:
+def listed(store: Store, columns: Sequence[str], where: str, values: Iterable[object]) -> dict[str, Values]:
     """Some columns of jobs, newest first."""
     cursor, given = store.db.cursor(), tuple(values)
     cursor.row_factory = None
-    order = f"ORDER BY j.job_id DESC LIMIT {-1 if limit is None else int(limit)}"
+    order = "ORDER BY j.job_id DESC"
     found = database.fetched(cursor, f"SELECT {', '.join(OWN)} FROM jobs j WHERE {where} {order}", given)
     if not found:
         return dict.fromkeys(columns, ())
-    these = f"FROM jobs j WHERE {where} AND j.job_id >= {found[-1][0]}"
+    these = f"FROM jobs j WHERE {where}"
     read: dict[str, Values] = dict(zip(OWN, zip(*found, strict=True), strict=True))
     rest = [name for name in columns if name not in OWN]
     kinds = database.fetched(cursor, f"SELECT DISTINCT {', '.join(rest)} {these} LIMIT {KINDS + 1}", given)
@@ -67,26 +66,105 @@ def listed(
     return read
 
 
-def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
-    """How many jobs match."""
-    found: int = store.value(f"SELECT count(*) FROM jobs j WHERE {where}", *values)
-    return found
+FILTERED = {
+    "submission_id": Column(TEXT, "j.submission_id"),
+    "job_id": Column(NUMBER, "j.job_id"),
+    "name": Column(TEXT, "j.name"),
+    "status": Column(TEXT, "j.status"),
+    "state_reason": Column(TEXT, "j.state_reason"),
+    "cluster_id": Column(
+        TEXT, "iif(j.shares_parent, j.parent_cluster_id, j.parent_cluster_id || '##' || j.submission_id)"
+    ),
+    "parent_cluster_id": Column(TEXT, "j.parent_cluster_id"),
+    "user": Column(TEXT, "j.user"),
+    "priority": Column(NUMBER, "j.priority"),
+    "exit_code": Column(NUMBER, "j.exit_code"),
+    "array_id": Column(TEXT, "j.array_id"),
+    "submitted_at": Column(MOMENT, "j.submitted_at"),
+}
+"""What the filters of a list of jobs compare. The reason of a waiting job is not in the tables, see ``Reasons``."""
 
 
-def total(store: Store, *, unfinished: bool) -> int:
-    """How many jobs there are; ``unfinished``: how many wait or run. Read from the table of counts."""
-    found = counts_by_status(store)
-    return sum(n for status, n in found.items() if not (unfinished and status in jb.FINAL))
+def condition(store: Store, wanted: Sequence[Filter]) -> Condition:
+    """The SQL condition on ``jobs j`` that all filters pass; an id is looked up where ids are kept, not in each row."""
+    where: list[str] = []
+    values: list[object] = []
+    for one in wanted:
+        sql, more = _of_ids(store, *one) or filters.conditions(store, FILTERED, [one])
+        where.append(sql)
+        values += more
+    return " AND ".join(where) or "1", values
 
 
-def count_members(store: Store, *, unfinished: bool) -> int:
-    """How many jobs are members of arrays; ``unfinished``: how many of them wait or run."""
-    where = "j.status IN ('PENDING', 'RUNNING')" if unfinished else "1"
-    found: int = store.value(
-        "SELECT count(*) FROM arrays a JOIN jobs j ON j.job_id BETWEEN a.first_job_id AND a.last_job_id"
-        f" WHERE j.array_id = a.array_id AND {where}"
-    )
-    return found
+def _of_ids(store: Store, key: str, mark: str, wanted: str) -> Condition | None:
+    if key not in ("submission_id", "cluster_id", "array_id") or mark == ">=" or not wanted.isascii():
+        return None
+    values: list[object]
+    if key == "submission_id":
+        same, values = "j.job_id IN (SELECT value FROM json_each(?))", [_spelled(store, wanted)]
+    elif key == "cluster_id":
+        parent, own, name = wanted.rpartition("##")
+        if own:  # the parent of a job is a logical cluster, whose id has no mark
+            same = "j.job_id IN (SELECT value FROM json_each(?)) AND j.parent_cluster_id COLLATE NOCASE = ?"
+            same, values = f"({same} AND NOT j.shares_parent)", [_spelled(store, name), parent]
+        else:
+            same, values = "(j.shares_parent AND j.parent_cluster_id COLLATE NOCASE = ?)", [wanted]
+    elif not wanted:
+        same, values = "j.array_index IS NULL", []
+    else:
+        spans = store.rows(
+            "SELECT first_job_id, last_job_id FROM arrays WHERE array_id COLLATE NOCASE = ?", wanted
+        )
+        within = " OR ".join(["j.job_id BETWEEN ? AND ?"] * len(spans)) or "j.job_id < 0"
+        same, values = f"(j.array_index IS NOT NULL AND ({within}))", [end for span in spans for end in span]
+    return (same if mark == "=" else f"NOT {same}"), values
+
+
+def _spelled(store: Store, submission_id: str) -> str:
+    """The numbers of the jobs whose ids are this one but for the case of letters, as JSON."""
+    ids = "SELECT job_id FROM jobs INDEXED BY sqlite_autoindex_jobs_1 WHERE submission_id COLLATE NOCASE = ?"
+    return rows.dumps(store.column(ids, submission_id))
+
+
+def newest(
+    store: Store, states: Collection[str], where: str, values: Sequence[object], limit: int | None
+) -> list[int]:
+    """The numbers of the newest jobs in some states that match, newest first; without a limit those of all.
+
+    Each state has an index, that of the jobs that are over has all columns that filters compare: rows are not read.
+    """
+    found: list[int] = []
+    for source in _sources(states, where):
+        page = f"SELECT j.job_id FROM {source} AND {where} ORDER BY j.job_id DESC LIMIT ?"
+        found += store.column(page, *values, -1 if limit is None else limit)
+    return sorted(found, reverse=True)[:limit]
+
+
+def count(store: Store, states: Collection[str], where: str, values: Sequence[object]) -> int:
+    """How many jobs in some states match."""
+    if where == "1":
+        counted = counts_by_status(store)
+        return sum(counted.get(state, 0) for state in states)
+    counts = (f"SELECT count(*) FROM {source} AND {where}" for source in _sources(states, where))
+    return sum(store.value(sql, *values) for sql in counts)
+
+
+def _sources(states: Collection[str], where: str) -> Iterator[str]:
+    if where == "1" and len(states) == len(jb.STATES):
+        yield "jobs j WHERE 1"
+        return
+    if jb.PENDING in states:
+        yield "jobs j INDEXED BY jobs_queue WHERE j.status = 'PENDING'"
+    if jb.RUNNING in states:
+        yield "jobs j INDEXED BY jobs_running WHERE j.status = 'RUNNING'"
+    if over := jb.FINAL.intersection(states):
+        some = f" AND {in_states(over)}" if len(over) < len(jb.FINAL) else ""
+        yield f"jobs j INDEXED BY jobs_over WHERE j.status NOT IN ('PENDING', 'RUNNING'){some}"
+
+
+def in_states(states: Collection[str]) -> str:
+    """The SQL condition that a job is in one of some states."""
+    return f"j.status IN ({', '.join(map(repr, sorted(states)))})"
 
 
 def head(store: Store, parent_id: str, limit: int) -> list[tuple[Row, int, int]]:

@@ -105,12 +105,27 @@ def running_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM jobs WHERE status = 'RUNNING' ORDER BY job_id")
 
 
-def ended_before(store: Store, before_ns: int) -> list[Row]:
-    """Jobs that ended before a moment and have no unfinished task and no cluster left."""
+def numbers_ended(store: Store, before_ns: int) -> list[int]:
+    """The numbers of the jobs that ended before a moment, also of those that wait for their next attempt."""
+    sql = "SELECT job_id FROM jobs INDEXED BY jobs_ended WHERE ended_at IS NOT NULL AND ended_at < ?"
+    return store.column(sql, before_ns)
+
+
+def ended_before(store: Store, before_ns: int, numbers: Iterable[int]) -> list[Row]:
+    """Those of some jobs that ended before a moment and have no unfinished task and no cluster left, by number."""
     return store.rows(
-        "SELECT job_id, submission_id FROM jobs j WHERE ended_at IS NOT NULL AND ended_at < ? AND status NOT IN"
-        " ('PENDING', 'RUNNING') AND NOT EXISTS"
+        "SELECT job_id, submission_id, array_id FROM jobs j WHERE job_id IN (SELECT value FROM json_each(?))"
+        " AND ended_at IS NOT NULL AND ended_at < ? AND status NOT IN ('PENDING', 'RUNNING') AND NOT EXISTS"
         " (SELECT 1 FROM tasks t WHERE t.job_id = j.job_id AND t.ended_at IS NULL) AND NOT EXISTS"
         " (SELECT 1 FROM clusters c WHERE c.cluster_id = j.cluster_id AND c.job_id = j.job_id) ORDER BY job_id",
-        before_ns,
+        dumps(list(numbers)), before_ns,
+    )  # fmt: skip
+
+
+def named(store: Store, names: Iterable[str]) -> set[str]:
+    """Those of some ids that a job or a task has."""
+    sql = (
+        "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM jobs WHERE submission_id = value)"
+        " OR EXISTS (SELECT 1 FROM tasks WHERE task_id = value)"
     )
+    return set(store.column(sql, dumps(list(names))))

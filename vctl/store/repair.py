@@ -35,36 +35,53 @@ def set_aside_rows(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM set_aside ORDER BY id")
 
 
-def integrity(store: Store) -> list[str]:
-    """The problems that SQLite finds, by table; empty if it finds none."""
-    if not _problems(store, ""):
+def integrity(store: Store, *, indexes: bool) -> list[str]:
+    """The problems that SQLite finds, by table; empty if it finds none. ``indexes``: each entry of an index is compared
+    with its row, which reads the tables once more for each index."""
+    check = "integrity_check" if indexes else "quick_check"
+    if not _problems(store, check, ""):
         return []
     tables = store.rows("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")
-    found = {row[0]: _problems(store, row[0]) for row in tables}
+    found = {row[0]: _problems(store, check, row[0]) for row in tables}
     named = [f"table {name} is damaged: {problems[0]}" for name, problems in found.items() if problems]
-    return named or _problems(store, "")
+    return named or _problems(store, check, "")
 
 
-def _problems(store: Store, table: str) -> list[str]:
+def _problems(store: Store, check: str, table: str) -> list[str]:
     try:
-        found = [str(row[0]) for row in store.rows(f"PRAGMA integrity_check({table or 20})")]
+        found = [str(row[0]) for row in store.rows(f"PRAGMA {check}({table or 20})")]
     except DatabaseError as error:
         return [str(error)]
     return [] if found == ["ok"] else [" ".join(one.split()) for one in found]
 
 
-def wrong_counts(store: Store) -> list[str]:
-    """The counts of ``job_counts`` that differ from the rows of ``jobs``; each as a sentence."""
+def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
+    """The counts of ``job_counts`` that differ from the rows of ``jobs``; each as a sentence.
+
+    Without ``all_rows`` jobs that are over are counted along their index.
+    """
+    of = {
+        name: "jobs NOT INDEXED" if all_rows else f"jobs INDEXED BY jobs_{name}"
+        for name in ("queue", "running", "over")
+    }
+    started = "SELECT parent_cluster_id, status, 0, 0, 0, count(*) FROM {} WHERE {} GROUP BY 1, 2"
+    counted = " UNION ALL ".join(
+        (
+            (
+                "SELECT parent_cluster_id, status, priority, iif(held OR waits_for, 9223372036854775807,"
+                " coalesce(begin_at, 0)) AS opens, job_id >> 10 AS block, count(*) AS n"
+                f" FROM {of['queue']} WHERE status = 'PENDING' GROUP BY 1, 2, 3, 4, 5"
+            ),
+            started.format(of["running"], "status = 'RUNNING'"),
+            started.format(of["over"], "status NOT IN ('PENDING', 'RUNNING')"),
+        )
+    )
+    key = "parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block || iif(opens, ' ' || opens, '') AS key"
     return [
-        f"job_counts of {key}: {kept or 0} kept, {real or 0} rows"
-        for key, kept, real in store.rows(
-            """WITH counted AS (SELECT parent_cluster_id, status, iif(status = 'PENDING', priority, 0) AS priority,
-                iif(status = 'PENDING', iif(held OR waits_for, 9223372036854775807, coalesce(begin_at, 0)), 0) AS opens,
-                iif(status = 'PENDING', job_id >> 10, 0) AS block FROM jobs),
-            kept AS (SELECT parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block
-                || iif(opens, ' ' || opens, '') AS key, count AS n FROM job_counts WHERE count <> 0),
-            real AS (SELECT parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block
-                || iif(opens, ' ' || opens, '') AS key, count(*) AS n FROM counted GROUP BY 1)
+        f"job_counts of {name}: {kept or 0} kept, {real or 0} rows"
+        for name, kept, real in store.rows(
+            f"""WITH kept AS (SELECT {key}, count AS n FROM job_counts WHERE count <> 0),
+            real AS (SELECT {key}, n FROM ({counted}))
             SELECT kept.key, kept.n, real.n FROM kept LEFT JOIN real USING (key) WHERE kept.n IS NOT real.n
             UNION ALL SELECT real.key, NULL, real.n FROM real WHERE key NOT IN (SELECT key FROM kept)"""
         )
@@ -82,11 +99,13 @@ def live_rows(store: Store, table: str) -> list[Row]:
 
     Of ended jobs and tasks these are only the ones whose job still has processes or, for a job, a cluster.
     """
-    of_jobs = "job_id IN (SELECT job_id FROM runs WHERE state <> 'ENDED')"
+    of_runs = "SELECT job_id FROM runs WHERE state <> 'ENDED'"
     where = {
         "runs": "state <> 'ENDED'",
-        "tasks": f"ended_at IS NULL OR {of_jobs}",
-        "jobs": f"status = 'RUNNING' OR {of_jobs} OR job_id IN (SELECT job_id FROM clusters WHERE job_id IS NOT NULL)",
+        "tasks": "task_number IN (SELECT task_number FROM tasks WHERE ended_at IS NULL UNION"
+        f" SELECT task_number FROM tasks WHERE job_id IN ({of_runs}))",
+        "jobs": f"job_id IN (SELECT job_id FROM jobs WHERE status = 'RUNNING' UNION {of_runs} UNION"
+        " SELECT job_id FROM clusters WHERE job_id IS NOT NULL)",
     }
     return (
         store.rows(f"SELECT * FROM {table} WHERE {where[table]}")

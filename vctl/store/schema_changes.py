@@ -110,4 +110,13 @@ ALTER TABLE leases DROP COLUMN vnode_id;
 ALTER TABLE leases DROP COLUMN node_id;
 """,
     ),
+    (
+        "0016_lists",
+        """
+CREATE INDEX jobs_over ON jobs (
+    job_id, status, parent_cluster_id, user, submitted_at, exit_code, priority, state_reason, name, shares_parent,
+    array_index
+) WHERE status NOT IN ('PENDING', 'RUNNING');
+""",
+    ),
 ]

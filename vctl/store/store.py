@@ -59,6 +59,8 @@ class Store:
         """Called inside every transaction, after all its changes and before the commit."""
         self.could_make: Callable[[object], list[dict[str, Any]]] = lambda _: []
         """The nodes that a provider could make; used if a scheduler announced none, or nothing yet (None)."""
+        self.progress: Callable[[str], None] = lambda _: None
+        """Called by work that takes long: with a line after each step of it, with '' at its end."""
         self._heartbeat_fd: int | None = None
         self._changes = Announcements(home)
         self._joins = False
@@ -205,6 +207,20 @@ class Store:
                 f"the state has been locked by {holder} for more than {self.lock_timeout_s:g} s",
                 fix="try again, or end that process",
             ) from None
+
+    @contextmanager
+    def checkpoints_aside(self) -> Iterator[None]:
+        """No commit here copies the WAL into the tables, for which others would wait; ``checkpoint`` does."""
+        before = self.value("PRAGMA wal_autocheckpoint")
+        self.db.execute("PRAGMA wal_autocheckpoint = 0")
+        try:
+            yield
+        finally:
+            self.db.execute(f"PRAGMA wal_autocheckpoint = {int(before)}")
+
+    def checkpoint(self) -> None:
+        """Copy what others do not read any more from the WAL into the tables; writers go on meanwhile."""
+        self.db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     @contextmanager
     def together(self) -> Iterator[None]:
