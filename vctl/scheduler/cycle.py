@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heapreplace
 
 from vctl.core import jobs as jb
 from vctl.core.ledger import Ledger
+from vctl.core.queue_policy import SECOND, STRICT
 from vctl.core.wording import cluster_text
 from vctl.scheduler.elasticity import level_above, suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
@@ -30,6 +31,10 @@ from vctl.scheduler.task_rounds import TaskRound
 
 MOST_STARTS = 256
 """The most starts in one round. They are committed together; the limit makes a burst visible in steps."""
+
+
+RECHECK_NS = 5 * SECOND
+"""How long a round holds where the passing of time alone may change whose turn it is."""
 
 
 def decide(
@@ -142,13 +147,32 @@ def leaves_more(plan: Plan, started: int) -> bool:
     )
 
 
+def holds_until(ledger: Ledger, queues: Mapping[str, Queue], now_ns: int) -> int | None:
+    """The time at which the next round may find something else although nothing has happened; None: there is none.
+
+    It comes with a begin time, a reserved start, a job that starves, one that has run long enough to be ended, and
+    a search for victims that is tried again. Where a reservation is overdue, or shares decide whose turn it is and
+    others wait for that, the time is ``RECHECK_NS`` from now on.
+    """
+    found: list[int] = []
+    for queue in queues.values():
+        if queue.until_ns is not None:
+            found.append(queue.until_ns)
+        found += [at for job in queue.delayed() if (at := job.begin_at_ns) is not None and at > now_ns]
+        found += queue.reserved_after(now_ns)
+        has_turns = queue.kept or queue.shared or (queue.policy.discipline == STRICT and queue.jobs)
+        if has_turns and (queue.is_overdue(now_ns) or is_fair(ledger, queue.parent_id)):
+            found.append(now_ns + RECHECK_NS)
+    return min(found, default=None)
+
+
 def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]]) -> None:
     """Prepare a queue for the round: its policy, its capacity, and the verdicts that no longer hold.
 
     A verdict is forgotten if capacity that came free since the last round may help its shape: in the parent,
     or, if the parent can grow, in a cluster from which it can grow, or in one whose idle loans can come home.
     """
-    queue.again_ns = None  # also for an empty queue
+    queue.again_ns = queue.until_ns = None  # also for an empty queue
     parent = ledger.clusters.get(queue.parent_id)
     if parent is not None:
         queue.arrange(parent.queue)

@@ -73,6 +73,8 @@ class Queue:
         """Preemption: the running jobs at the last look, and the search to continue in the next round."""
         self.again_ns: int | None = None
         """When to scan the queue again, because a running job will have run long enough to be ended."""
+        self.until_ns: int | None = None
+        """When the last scan ends to hold, even if nothing else happens; None: it holds (``note_until``)."""
 
     def put(self, job: PendingJob) -> None:
         """Add a job, or take over its new row (priority, hold)."""
@@ -106,8 +108,13 @@ class Queue:
 
     def note_again(self, at_ns: int | None) -> None:
         """Scan this queue again at that time, even if nothing else happens."""
-        if at_ns is not None and (self.again_ns is None or at_ns < self.again_ns):
-            self.again_ns = at_ns
+        if at_ns is not None:
+            self.again_ns = at_ns if self.again_ns is None else min(self.again_ns, at_ns)
+            self.note_until(at_ns)
+
+    def note_until(self, at_ns: int) -> None:
+        """Note that the scan finds something else from that time on, although nothing has happened."""
+        self.until_ns = at_ns if self.until_ns is None else min(self.until_ns, at_ns)
 
     def _file(self, job: PendingJob) -> None:
         insort(self._sub_queue(job).order, order_key(job, self.policy))
@@ -326,6 +333,11 @@ class Queue:
         for reservation in (*self.kept.values(), *(shared.reservation for shared in self.shared.values())):
             if reservation.start_ns is not None and reservation.start_ns > now_ns:
                 yield reservation.start_ns
+
+    def is_overdue(self, now_ns: int) -> bool:
+        """Whether the reserved start of a job has come, and it has not started."""
+        kept = (*self.kept.values(), *(shared.reservation for shared in self.shared.values()))
+        return any(one.is_due(now_ns) for one in kept)
 
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""
