@@ -1,8 +1,8 @@
 """Queues: the pending jobs of one cluster by scheduling class, so that equal jobs are judged once.
 
 A class that did not fit keeps its verdict until capacity came free that could help it (``reconsider``,
-``regard_growth``), the capacity of the cluster changed (``judge_capacity``), or the policy changed
-(``arrange``).
+``regard_growth``), the capacity of the cluster changed (``judge_capacity``), or its limits or those of
+clusters around it (``forget_verdicts``). The policy changes the order, never what fits.
 """
 
 from __future__ import annotations
@@ -184,14 +184,18 @@ class Queue:
             self._told_no_more(key)
 
     def arrange(self, policy: QueuePolicy) -> None:
-        """Take over a new policy: order and judge all jobs anew."""
+        """Take over a new policy: order all jobs anew. What fits is the same as before, so the verdicts stay."""
         if policy == self.policy:
             return
         self.policy = policy
         self.shared.clear()
-        self.shapes.clear()
         self.kept.clear()
+        self.search = self.look = None  # victims are chosen by the policy
+        before, self.shapes = self.shapes, {}
         self._file_all(self.jobs.values())
+        for name, shape in self.shapes.items():
+            if (was := before.get(name)) is not None:
+                shape.verdict, shape.grown, shape.places = was.verdict, was.grown, was.places
         self.recall(self.told)
 
     def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
