@@ -139,13 +139,13 @@ class Turn:
                     self._apply_rules(state, told, now)
             plan = plan or self._search(state, again=True)
             started = commit(self.store, state, plan, now)
+            self._note_search(state, plan, started, now.wall)  # runs assigned ahead are another change
             if any(isinstance(one, ProcessOver) for one in stimuli):
                 self.next_runs.assign(state, supply_of(self.store, state))
         self.last_round_ms = (self.now().uptime - began) / 1e6
         if plan.proposed and not started and self._is_refused_again(state):
             self._searched, self._until_ns = self._mark(state), now.wall + RECHECK_NS
             return Plan(), 0
-        self._note_search(state, plan, started, now.wall)
         return plan, started
 
     def _note_search(self, state: FollowedState, plan: Plan, started: int, now_ns: int) -> None:

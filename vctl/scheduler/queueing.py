@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from vctl.scheduler.placement import Places
     from vctl.scheduler.preemption import Look, Search
     from vctl.scheduler.shared_reservations import Shared
+
+
+class Memo(NamedTuple):
+    """That the last scan of a queue found everything: until something comes free, or what it depends on changes."""
+
+    stamp: object
+    """What the scan depends on (``cycle``)."""
+    due_ns: int | None
+    """When it ends to hold although nothing has happened; None: never."""
 
 
 class Queue:
@@ -73,6 +82,8 @@ class Queue:
         """Preemption: the running jobs at the last look, and the search to continue in the next round."""
         self.again_ns: int | None = None
         """When to scan the queue again, because a running job will have run long enough to be ended."""
+        self.memo: Memo | None = None
+        """The last scan; None: the queue is scanned in the next round."""
         self.until_ns: int | None = None
         """When the last scan ends to hold, even if nothing else happens; None: it holds (``note_until``)."""
 
@@ -80,6 +91,7 @@ class Queue:
         """Add a job, or take over its new row (priority, hold)."""
         if job.job_id in self.jobs:
             self.drop(job.job_id)
+        self.memo = None
         self.jobs[job.job_id] = job
         self._file(job)
         if job.begin_at_ns is not None:
@@ -87,6 +99,7 @@ class Queue:
 
     def put_all(self, jobs: Mapping[int, PendingJob]) -> None:
         """Add many jobs at once, by number. None of them is in the queue yet."""
+        self.memo = None
         self.jobs.update(jobs)
         self.timed.update(job_id for job_id, job in jobs.items() if job.begin_at_ns is not None)
         self._file_all(jobs.values())
@@ -103,6 +116,7 @@ class Queue:
         if job is not None:
             self.put(job)
         self.times_nominated += 1
+        self.memo = None
         for shape in self.shapes.values():
             shape.forget_nominations()
 
@@ -149,6 +163,7 @@ class Queue:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
+        self.memo = None
         self.timed.discard(job_id)
         self.kept.pop(job_id, None)
         self.shared.pop(job_id, None)
@@ -289,6 +304,7 @@ class Queue:
     def forget_verdicts(self) -> None:
         """Forget all verdicts and known places."""
         self.growths += 1
+        self.memo = None
         self.places.clear()
         for shape in self.shapes.values():
             shape.forget()
