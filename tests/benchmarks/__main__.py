@@ -17,6 +17,7 @@ from tests.benchmarks import (
     decisions,
     elastic,
     gangs,
+    large,
     latency,
     lists,
     management,
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], Report]] = {
     "startup": startup.run,
     "latency": latency.run,
     "scale": scale.run,
+    "large": large.run,
     "management": management.run,
     "throughput": throughput.run,
     "submits": submits.run,
@@ -64,7 +66,12 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, help="size of a queue or a batch, instead of each benchmark's own"
     )
-    parser.add_argument("--row", metavar="TEXT", help="of elastic: only rows with this in their name")
+    parser.add_argument(
+        "--row",
+        metavar="TEXT",
+        help="of elastic: only rows with this in their name; of large: only this kind (`whole nodes`, `elastic`,"
+        " `one cluster`), or L: at ten times the size, too",
+    )
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")

@@ -9,9 +9,11 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.daemon.test_holding import submit
 from tests.specification import spec
+from vctl.core.clusters import ClusterSpec
 from vctl.errors import BadSpec
 from vctl.ops import clusters, job_edits
 from vctl.ops import jobs as job_ops
+from vctl.scheduler.scheduling_class import Verdict
 
 pytestmark = spec("8.orders", "8.disciplines")
 
@@ -66,6 +68,37 @@ def test_a_user_limit_is_told_and_outlives_the_daemon(two: Life) -> None:
     assert state(two, "next") == "UserLimit"
     job_ops.stop(two.store, "first", grace_s=0.1)
     two.until(lambda: two.job("next")["status"] == "RUNNING")
+
+
+def test_another_policy_judges_nothing_anew(life: Life) -> None:
+    """Of the queues below a cluster, one gets another weight, order and discipline: every verdict stays what it was."""
+    life.nodes(1, "t", 2)
+    for name in ("a", "b"):
+        clusters.create(life.store, name, divisible=True, spec=ClusterSpec(flexible_min={"CPU": CPU}))
+        submit(life, f"{name}-first", cluster=name)
+        submit(life, f"{name}-next", cluster=name)
+    life.until(lambda: [life.job(f"{name}-first")["status"] for name in "ab"] == ["RUNNING"] * 2)
+    life.turn()
+
+    def verdicts() -> list[Verdict | None]:
+        assert life.scheduler is not None
+        assert life.scheduler.state is not None
+        queues = life.scheduler.state.queues
+        return [one.blocked for name in "ab" for one in queues[name].shapes.values()]
+
+    before = verdicts()
+    assert len(before) == 2
+    assert None not in before
+    for queue in ({"weight": 3}, {"order": "fifo"}, {"discipline": "strict"}, {"max_running_jobs": 7}):
+        clusters.update(life.store, "a", queue=queue)
+        life.turn()
+        assert all(now is was for now, was in zip(verdicts(), before, strict=True)), queue
+    clusters.update(life.store, "a", borrow_limit={"CPU": 0})
+    life.turn()
+    assert verdicts()[0] is not before[0]
+    assert verdicts()[1] is before[1]
+    job_ops.stop(life.store, "a-first", grace_s=0.1)
+    life.until(lambda: life.job("a-next")["status"] == "RUNNING")
 
 
 def test_places_agree_with_the_order(two: Life) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from tests.scheduler import candidates
+import pytest
+
+from tests.scheduler import candidates, trees
 from tests.specification import spec
 from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
+from vctl.core.nodes import DEAD
+from vctl.scheduler import feasibility_judge
 from vctl.scheduler.cycle import decide
+from vctl.scheduler.feasibility import emptied, ever
+from vctl.scheduler.feasibility_judge import FeasibilityJudge
 from vctl.scheduler.plan import Plan, apply
 from vctl.scheduler.queueing import Queue
 
@@ -75,3 +81,29 @@ def test_a_verdict_of_nodes_that_were_is_no_verdict() -> None:
     assert queue.shapes["1c"].blocked is not None
     world.put_node(candidates.ledger("1c,1c").nodes["n2"])
     assert [start.job.job_id for start in turn(world, queue).starts] == [1]
+
+
+def test_who_judges_many_shapes_empties_the_cluster_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An elastic cluster: of each shape it is asked whether it can ever run; what is empty then is the same for all."""
+    world = trees.tree("4c 1g, 4c", "a < primary [1c]: n1~1c")
+    judge, made = FeasibilityJudge("a"), 0
+
+    def counted(ledger: Ledger, cluster_id: str) -> Ledger:
+        nonlocal made
+        made += 1
+        return emptied(ledger, cluster_id)
+
+    monkeypatch.setattr(feasibility_judge, "emptied", counted)
+    for number in range(1, 41):
+        cpus, gpus = number // 4, number % 4
+        gang = candidates.spec(
+            *[f"{['PACK', 'STRICT_PACK'][number % 2]}: {cpus}c {gpus}g"] * (1 + number % 3)
+        )
+        job = PendingJob(number, f"j{number}", "a", f"s{number}", gang, {})
+        never = ever(world, "a", gang, {})
+        assert (judge.why_never(world, job) is None) == (never is None), (number, never)
+        assert never is None or never.capacity in (judge.why_never(world, job) or "")
+    assert made == 1
+    trees.change_node(world, "n1", state=DEAD)
+    assert judge.why_never(world, job) is not None
+    assert made == 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from vctl.core.nodes import RAY
+from vctl.core.nodes import RAY, Template
 from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import Carrier
 from vctl.daemon.commit import commit, supply_of
@@ -23,12 +23,12 @@ from vctl.engine.stimuli import MachinesWanted, Now, ProcessOver, Stimulus
 from vctl.engine.turn import follows, looked_at, rules
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import handing
-from vctl.scheduler.cycle import decide, leaves_more
+from vctl.scheduler.cycle import RECHECK_NS, decide, holds_until, leaves_more
 from vctl.scheduler.lending import withhold
 from vctl.scheduler.plan import Plan
 from vctl.store.store import Store
 
-Mark = tuple[int, int, bool]
+Mark = tuple[int, int, bool, tuple[Template, ...]]
 STEPS_NS = 500_000_000
 """How long a turn repeats its steps before it returns to its caller."""
 
@@ -50,13 +50,16 @@ class Turn:
         self._found: list[Stimulus] = []
         """The results of the effects of the last step."""
         self._searched: Mark | None = None
-        """The mark of the state in which the last search of this turn found everything that can start."""
+        """The mark of the state in which the last search found everything that can start."""
+        self._until_ns: int | None = None
+        """When that search ends to hold although the state is the same; None: never."""
         self.refused: tuple[Mark | None, int] = None, 0
         """The mark of the state in which a whole plan was refused, and how often it was refused there."""
 
     def begin(self) -> None:
         """Start with a state that was just loaded."""
         self._found.clear()
+        self._searched = None
 
     def note_starts(self, state: FollowedState) -> None:
         """Write the starts of processes that were observed and are not in the tables yet."""
@@ -68,7 +71,7 @@ class Turn:
     def run(self, state: FollowedState) -> None:
         """Do everything there is to do now."""
         until = self.now().uptime + STEPS_NS
-        self._searched, self.more = None, True
+        self.more = True
         while self.more and self.now().uptime < until:
             self.more = self._step(state)
 
@@ -136,14 +139,19 @@ class Turn:
                     self._apply_rules(state, told, now)
             plan = plan or self._search(state, again=True)
             started = commit(self.store, state, plan, now)
+            self._note_search(state, plan, started, now.wall)  # runs assigned ahead are another change
             if any(isinstance(one, ProcessOver) for one in stimuli):
                 self.next_runs.assign(state, supply_of(self.store, state))
         self.last_round_ms = (self.now().uptime - began) / 1e6
         if plan.proposed and not started and self._is_refused_again(state):
-            self._searched = self._mark(state)
+            self._searched, self._until_ns = self._mark(state), now.wall + RECHECK_NS
             return Plan(), 0
-        self._searched = None if leaves_more(plan, started) else self._mark(state)
         return plan, started
+
+    def _note_search(self, state: FollowedState, plan: Plan, started: int, now_ns: int) -> None:
+        """Note whether a search was the last one in this state, and until when."""
+        self._searched = None if leaves_more(plan, started) else self._mark(state)
+        self._until_ns = holds_until(state.ledger, state.queues, now_ns)
 
     def _is_refused_again(self, state: FollowedState) -> bool:
         """Whether a whole plan was refused again although nothing has changed: search and commit disagree.
@@ -200,20 +208,28 @@ class Turn:
         """Search what can start, and why the rest waits. The plan is empty if that was found already."""
         now_ns = self.store.clock()
         lends_again = withhold(state.ledger, keeping(state, now_ns))
-        if self._mark(state) == self._searched and not (again or lends_again):
+        if not (again or lends_again) and self._is_searched(state, now_ns):
             return Plan()
         plan = decide(
             state.ledger, state.queues, state.tasks.queues,
             now_ns=now_ns, running=state.running, usage=state.usage, keeps=True,
         )  # fmt: skip
         state.trial = plan.trial
-        self._searched = None if leaves_more(plan, plan.proposed) else self._mark(state)
+        self._note_search(state, plan, plan.proposed, now_ns)
         self.rounds += not plan.is_empty
         return plan
 
+    def _is_searched(self, state: FollowedState, now_ns: int) -> bool:
+        """Whether a search would find nothing: the last one found everything, and nothing has happened since."""
+        is_held = self._until_ns is None or now_ns < self._until_ns
+        return is_held and self._mark(state) == self._searched and not any(
+            queue.emptied for queue in state.queues.values()
+        )  # fmt: skip
+
     def _mark(self, state: FollowedState) -> Mark:
         """A mark of the state: it differs after every change that a decision could depend on."""
-        return state.seen, self.store.last_entry, bool(state.ledger.grown or state.ledger.joined)
+        ledger = state.ledger
+        return state.seen, self.store.last_entry, bool(ledger.grown or ledger.joined), ledger.templates
 
     def _machines(self, state: FollowedState, now: Now) -> list[Stimulus]:
         """The machines that would let more waiting work start; searched only when nothing else can start."""

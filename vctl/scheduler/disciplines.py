@@ -183,7 +183,12 @@ class ReservationTable:
 
     def starves(self, job: PendingJob) -> bool:
         """Whether a job has waited long enough for a reservation; never in the order fair."""
-        return self.policy.order != FAIR and job.waited_ns(self.now_ns) >= self.policy.starvation_after_ns
+        if self.policy.order == FAIR:
+            return False
+        left_ns = self.policy.starvation_after_ns - job.waited_ns(self.now_ns)
+        if left_ns > 0:
+            self.queue.note_until(self.now_ns + left_ns)
+        return left_ns <= 0
 
 
 def strict(table: ReservationTable, job: PendingJob) -> None:

@@ -141,11 +141,11 @@ class Usage:
                 self.lag[member] = max(-MOST_LAG, min(MOST_LAG, self.lag.get(member, 0.0) + more))
 
     def note_waiting(self, queues: Iterable[Queue], ledger: Ledger, started: Collection[int]) -> None:
-        """Note the members that have jobs waiting after a round in which the jobs ``started`` started."""
+        """Note the members that have jobs waiting, where an order is fair, after a round that started ``started``."""
         self.waiting = set()
         for queue in queues:
-            if queue.parent_id not in ledger.clusters:
-                continue
+            if not is_fair(ledger, queue.parent_id):
+                continue  # who waits there counts for nobody
             out = {job.job_id for job in queue.delayed() if not job.may_start(self.at_ns or 0)}
             out.update(started)
             left = {

@@ -17,7 +17,8 @@ from vctl.core.slots import template_of
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
-from vctl.scheduler.gang_growth import place_with_growth
+from vctl.scheduler.elasticity import revert_growth
+from vctl.scheduler.gang_growth import place_with_growth, surely_grows
 from vctl.scheduler.placement import Placed, Unplaced, place, place_on
 from vctl.scheduler.shortage import Part, parts_of
 from vctl.scheduler.tasking import in_order, is_named, pinned_to, settled
@@ -29,12 +30,13 @@ INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "a
 
 def ever(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *,
-    empty: Callable[[], CandidateNodes] | None = None,
+    empty: Callable[[], CandidateNodes] | None = None, bare: Callable[[], Ledger] | None = None,
 ) -> Unplaced | None:  # fmt: skip
     """Why a gang can never run: it has no place even on empty nodes, with a parent that has grown.
 
     Alive and draining nodes count. None: it may run; also if the search ended at its budget, which proves
-    nothing. ``empty`` returns the empty candidate nodes, for callers that ask about many gangs.
+    nothing. For callers that ask about many gangs: ``empty`` returns the empty candidate nodes of a parent that
+    cannot grow, ``bare`` the ``emptied`` ledger of one that can. The ledger is left as it was.
     """
     candidates = None
     if not ledger.clusters[parent_id].spec.flexible:
@@ -47,12 +49,18 @@ def ever(
     if candidates is not None:
         answer = place_on(candidates, spec, entry)
         return None if isinstance(answer, Placed) or answer.exhausted else answer
-    bare = emptied(ledger, parent_id)
-    answer = place(bare, parent_id, spec, entry)
+    alone = emptied(ledger, parent_id) if bare is None else bare()
+    if surely_grows(alone, parent_id, UpperBound(spec), entry):
+        return None
+    answer = place(alone, parent_id, spec, entry)
     if isinstance(answer, Placed) or answer.exhausted:
         return None
-    grown = place_with_growth(bare, parent_id, spec, entry)
-    return grown if isinstance(grown, Unplaced) and not grown.exhausted else None
+    grown = place_with_growth(alone, parent_id, spec, entry)
+    if isinstance(grown, Unplaced):
+        return None if grown.exhausted else grown
+    for step in reversed(grown[0]):
+        revert_growth(alone, step)
+    return None
 
 
 def with_machines(ledger: Ledger) -> Ledger:

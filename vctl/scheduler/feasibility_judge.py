@@ -10,7 +10,9 @@ from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.wording import cluster_text
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
-from vctl.scheduler.feasibility import ever, idle_parts, with_machines
+from vctl.scheduler.feasibility import emptied, ever, idle_parts, with_machines
+
+Larger = tuple[Ledger, Callable[[], CandidateNodes], Callable[[], Ledger]]
 
 MOST_JUDGED = 10_000
 """The number of shapes for which ``why_never`` is remembered."""
@@ -26,7 +28,8 @@ class FeasibilityJudge:
         self._seen: tuple[object, object] | None = None
         """Versions of the parent and the clusters above it, and the capacity for them."""
         self._empty: tuple[object, CandidateNodes] | None = None
-        self._larger: tuple[object, Ledger, tuple[Ledger, Callable[[], CandidateNodes]]] | None = None
+        self._bare: tuple[object, Ledger] | None = None
+        self._larger: tuple[object, Ledger, Larger] | None = None
 
     def why_never(self, ledger: Ledger, job: PendingJob) -> str | None:
         """Why a job can never run, even on empty nodes and all machines of the provider; None: it may."""
@@ -36,10 +39,11 @@ class FeasibilityJudge:
             if len(self.never) >= MOST_JUDGED:
                 self.never.clear()
             empty: Callable[[], CandidateNodes] = partial(self._when_empty, ledger, capacity)
-            never = ever(ledger, self.parent_id, job.spec, job.entry, empty=empty)
+            bare: Callable[[], Ledger] = partial(self._emptied, ledger, capacity)
+            never = ever(ledger, self.parent_id, job.spec, job.entry, empty=empty, bare=bare)
             if never is not None and ledger.templates:
-                larger, empty = self._with_machines(ledger, capacity)
-                never = ever(larger, self.parent_id, job.spec, job.entry, empty=empty)
+                larger, empty, bare = self._with_machines(ledger, capacity)
+                never = ever(larger, self.parent_id, job.spec, job.entry, empty=empty, bare=bare)
             known = self.never[job.shape] = (
                 capacity,
                 None
@@ -70,10 +74,17 @@ class FeasibilityJudge:
             self._empty = (capacity, candidates_when_empty(ledger, self.parent_id))
         return self._empty[1]
 
-    def _with_machines(self, ledger: Ledger, capacity: object) -> tuple[Ledger, Callable[[], CandidateNodes]]:
-        """The ledger with the machines of its provider, and its candidate nodes; made once per capacity."""
+    def _emptied(self, ledger: Ledger, capacity: object) -> Ledger:
+        """The parent and the clusters above it if nothing ran, made once per capacity."""
+        if self._bare is None or self._bare[0] != capacity:
+            self._bare = (capacity, emptied(ledger, self.parent_id))
+        return self._bare[1]
+
+    def _with_machines(self, ledger: Ledger, capacity: object) -> Larger:
+        """The ledger with the machines of its provider, its candidate nodes, and it without work; once per capacity."""
         if self._larger is None or self._larger[0] != capacity or self._larger[1] is not ledger:
             larger = with_machines(ledger)
             empty = cache(partial(candidates_when_empty, larger, self.parent_id))
-            self._larger = (capacity, ledger, (larger, empty))
+            bare = cache(partial(emptied, larger, self.parent_id))
+            self._larger = (capacity, ledger, (larger, empty, bare))
         return self._larger[2]

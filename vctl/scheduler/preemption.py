@@ -111,6 +111,7 @@ class Preemptor:
             young_ns = self._young_ns(queue, job)
             sub_queue.no_victims = (found, self._stamp(found, queue, job), retry_ns, young_ns)
             queue.note_again(young_ns)
+            queue.note_until(retry_ns)
             return False
         self.found.append(found)
         self.holds.put(found.nomination)
@@ -133,6 +134,7 @@ class Preemptor:
         if self.now_ns >= min(at for at in (retry_ns, young_ns or retry_ns)):
             return False
         queue.note_again(young_ns)
+        queue.note_until(retry_ns)
         return stamp == self._stamp(found, queue, job)
 
     def _stamp(self, found: str, queue: Queue, job: PendingJob) -> object:

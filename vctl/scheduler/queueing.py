@@ -1,15 +1,15 @@
 """Queues: the pending jobs of one cluster by scheduling class, so that equal jobs are judged once.
 
 A class that did not fit keeps its verdict until capacity came free that could help it (``reconsider``,
-``regard_growth``), the capacity of the cluster changed (``judge_capacity``), or the policy changed
-(``arrange``).
+``regard_growth``), the capacity of the cluster changed (``judge_capacity``), or its limits or those of
+clusters around it (``forget_verdicts``). The policy changes the order, never what fits.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from vctl.scheduler.placement import Places
     from vctl.scheduler.preemption import Look, Search
     from vctl.scheduler.shared_reservations import Shared
+
+
+class Memo(NamedTuple):
+    """That the last scan of a queue found everything: until something comes free, or what it depends on changes."""
+
+    stamp: object
+    """What the scan depends on (``cycle``)."""
+    due_ns: int | None
+    """When it ends to hold although nothing has happened; None: never."""
 
 
 class Queue:
@@ -73,11 +82,16 @@ class Queue:
         """Preemption: the running jobs at the last look, and the search to continue in the next round."""
         self.again_ns: int | None = None
         """When to scan the queue again, because a running job will have run long enough to be ended."""
+        self.memo: Memo | None = None
+        """The last scan; None: the queue is scanned in the next round."""
+        self.until_ns: int | None = None
+        """When the last scan ends to hold, even if nothing else happens; None: it holds (``note_until``)."""
 
     def put(self, job: PendingJob) -> None:
         """Add a job, or take over its new row (priority, hold)."""
         if job.job_id in self.jobs:
             self.drop(job.job_id)
+        self.memo = None
         self.jobs[job.job_id] = job
         self._file(job)
         if job.begin_at_ns is not None:
@@ -85,6 +99,7 @@ class Queue:
 
     def put_all(self, jobs: Mapping[int, PendingJob]) -> None:
         """Add many jobs at once, by number. None of them is in the queue yet."""
+        self.memo = None
         self.jobs.update(jobs)
         self.timed.update(job_id for job_id, job in jobs.items() if job.begin_at_ns is not None)
         self._file_all(jobs.values())
@@ -101,13 +116,19 @@ class Queue:
         if job is not None:
             self.put(job)
         self.times_nominated += 1
+        self.memo = None
         for shape in self.shapes.values():
             shape.forget_nominations()
 
     def note_again(self, at_ns: int | None) -> None:
         """Scan this queue again at that time, even if nothing else happens."""
-        if at_ns is not None and (self.again_ns is None or at_ns < self.again_ns):
-            self.again_ns = at_ns
+        if at_ns is not None:
+            self.again_ns = at_ns if self.again_ns is None else min(self.again_ns, at_ns)
+            self.note_until(at_ns)
+
+    def note_until(self, at_ns: int) -> None:
+        """Note that the scan finds something else from that time on, although nothing has happened."""
+        self.until_ns = at_ns if self.until_ns is None else min(self.until_ns, at_ns)
 
     def _file(self, job: PendingJob) -> None:
         insort(self._sub_queue(job).order, order_key(job, self.policy))
@@ -142,6 +163,7 @@ class Queue:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
+        self.memo = None
         self.timed.discard(job_id)
         self.kept.pop(job_id, None)
         self.shared.pop(job_id, None)
@@ -177,14 +199,18 @@ class Queue:
             self._told_no_more(key)
 
     def arrange(self, policy: QueuePolicy) -> None:
-        """Take over a new policy: order and judge all jobs anew."""
+        """Take over a new policy: order all jobs anew. What fits is the same as before, so the verdicts stay."""
         if policy == self.policy:
             return
         self.policy = policy
         self.shared.clear()
-        self.shapes.clear()
         self.kept.clear()
+        self.search = self.look = None  # victims are chosen by the policy
+        before, self.shapes = self.shapes, {}
         self._file_all(self.jobs.values())
+        for name, shape in self.shapes.items():
+            if (was := before.get(name)) is not None:
+                shape.verdict, shape.grown, shape.places = was.verdict, was.grown, was.places
         self.recall(self.told)
 
     def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
@@ -278,6 +304,7 @@ class Queue:
     def forget_verdicts(self) -> None:
         """Forget all verdicts and known places."""
         self.growths += 1
+        self.memo = None
         self.places.clear()
         for shape in self.shapes.values():
             shape.forget()
@@ -326,6 +353,11 @@ class Queue:
         for reservation in (*self.kept.values(), *(shared.reservation for shared in self.shared.values())):
             if reservation.start_ns is not None and reservation.start_ns > now_ns:
                 yield reservation.start_ns
+
+    def is_overdue(self, now_ns: int) -> bool:
+        """Whether the reserved start of a job has come, and it has not started."""
+        kept = (*self.kept.values(), *(shared.reservation for shared in self.shared.values()))
+        return any(one.is_due(now_ns) for one in kept)
 
     def delayed(self) -> Iterator[PendingJob]:
         """Jobs with a begin time."""

@@ -77,14 +77,15 @@ def is_loose(ledger: Ledger) -> bool:
 
 
 def idle_amounts(ledger: Ledger, top_id: str) -> dict[str, int]:
-    """At most what can be brought together below a cluster: what borrowers and lenders have free."""
+    """At most what can be brought together below a cluster: what borrowers and lenders have free on nodes that take
+    work. It is asked for each shape that waits, so it is a sum over classes of equal virtual nodes."""
     found: dict[str, int] = {}
     for cluster_id in {*ledger.borrowers, *ledger.lenders}:
         if is_below(ledger, cluster_id, top_id):
-            for part in flexible_parts(ledger, cluster_id):
-                for name, amount in ledger.capacities[part.vnode_id].free.items():
+            for group in ledger.index(cluster_id).classes.values():
+                for name, amount in group.capacity.free.items():
                     if amount > 0:
-                        found[name] = found.get(name, 0) + amount
+                        found[name] = found.get(name, 0) + amount * len(group.ids)
     return found
 
 

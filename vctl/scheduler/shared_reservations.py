@@ -93,7 +93,7 @@ def keep(queue: Queue, kept: Mapping[int, Kept]) -> None:
     """Let a queue keep this, and nothing else. Its policy is the one under which that was reserved."""
     queue.kept = {n: one.own for n, one in kept.items() if one.own is not None and n in queue.jobs}
     queue.shared = {n: one.shared for n, one in kept.items() if one.shared is not None and n in queue.jobs}
-    queue.kept_at = None
+    queue.kept_at = queue.memo = None
 
 
 class SharedReservations:

@@ -50,6 +50,8 @@ class ClusterChanged(Change):
         cluster = self.cluster
         before = state.ledger.clusters.get(cluster.cluster_id, cluster)
         state.ledger.put_cluster(cluster)
+        if cluster == replace(before, revision=cluster.revision, queue=cluster.queue):
+            return  # nothing fits otherwise than before
         lends = cluster.lending_limit or before.lending_limit  # its siblings may then grow otherwise, too
         state.judge_anew(cluster.parent_id or PRIMARY if lends else cluster.cluster_id)
 
@@ -96,8 +98,7 @@ class QueueChanged(Change):
 
     def apply(self, state: SchedulerState) -> None:
         if (cluster := state.ledger.clusters.get(self.cluster_id)) is not None:
-            state.ledger.put_cluster(replace(cluster, queue=self.queue))
-            state.judge_anew(cluster.parent_id or PRIMARY)  # it has another weight among its siblings
+            state.ledger.put_cluster(replace(cluster, queue=self.queue))  # what fits is the same as before
 
 
 @change

@@ -1,0 +1,159 @@
+"""Which queues a round looks at: those in which something has happened, or for which something came free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.scheduler import candidates, trees
+from tests.specification import spec
+from vctl.core.jobs import PendingJob, RunningJob
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import DRAINING
+from vctl.core.queue_policy import BACKFILL, FAIR, FIFO, QueuePolicy
+from vctl.core.values import replace
+from vctl.scheduler import cycle
+from vctl.scheduler.cycle import decide
+from vctl.scheduler.queueing import Queue
+from vctl.scheduler.running import Running
+
+pytestmark = spec("8.reasons")
+
+S = 10**9
+
+
+class Rounds:
+    """Three queues with a job each that has too little, and which of them the last round has looked at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *clusters: str) -> None:
+        self.ledger = trees.tree("4c, 4c, 4c", *clusters)
+        self.running = Running()
+        self.queues = {name: Queue(name) for name in "abc"}
+        self.now_ns, self.number = S, 0
+        for name in "abc":
+            self.submit(name)
+        scan, seen = cycle.QueueScan, self.seen = cycle.QueueScan, []
+
+        def noted(ledger: Ledger, queue: Queue, *args: object, **more: object) -> cycle.QueueScan:
+            seen.append(queue.parent_id)
+            return scan(ledger, queue, *args, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(cycle, "QueueScan", noted)
+
+    def submit(self, name: str, *, begin_at_ns: int | None = None, size: str = "4c") -> None:
+        self.number += 1
+        gang = candidates.spec(f"PACK: {size}")
+        self.queues[name].put(
+            PendingJob(
+                self.number,
+                f"j{self.number}",
+                name,
+                f"{size} {begin_at_ns}",
+                gang,
+                {},
+                begin_at_ns=begin_at_ns,
+                submitted_at_ns=self.now_ns,
+                time_limit_ns=100 * S,
+            )
+        )
+
+    def looked_at(self) -> str:
+        self.seen.clear()
+        plan = decide(self.ledger, self.queues, now_ns=self.now_ns, running=self.running)
+        assert not plan.starts
+        return "".join(self.seen)
+
+    def policy(self, name: str, **values: object) -> None:
+        cluster = self.ledger.clusters[name]
+        self.ledger.put_cluster(replace(cluster, queue=replace(cluster.queue, **values)))
+
+    def use(self, run_id: str, vnode_id: str, text: str) -> None:
+        self.ledger.charge(
+            run_id, vnode_id, self.ledger.capacities[vnode_id].choice(candidates.amounts(text))
+        )
+
+    def end_and_use(self, name: str) -> None:
+        """Something comes free and is taken again, so that the same is free as before."""
+        self.ledger.discharge(f"old-{name}")
+        self.use("new", next(iter(self.ledger.members[name])), "1c")
+
+
+FIXED = ("a < primary: n1=4c", "b < primary: n2=4c", "c < primary: n3=4c")
+ELASTIC = ("a < primary [1c]: n1~1c", "b < primary [1c]: n2~1c", "c < primary: n3=4c")
+
+
+def part_of(rounds: Rounds, cluster_id: str) -> str:
+    return next(iter(rounds.ledger.members[cluster_id]))
+
+
+def full(rounds: Rounds) -> Rounds:
+    for name in "abc":
+        rounds.use(f"old-{name}", part_of(rounds, name), "1c")
+    if rounds.ledger.clusters["a"].spec.flexible:
+        for node in ("n1", "n2"):
+            rounds.use(f"beside-{node}", node, "1c")
+    assert rounds.looked_at() == "abc"
+    return rounds
+
+
+EVENTS: dict[str, tuple[Callable[[Rounds], object], str]] = {
+    "nothing": (lambda rounds: None, ""),
+    "time": (lambda rounds: setattr(rounds, "now_ns", 599 * S), ""),
+    "a job came": (lambda rounds: rounds.submit("b"), "b"),
+    "a job left": (lambda rounds: rounds.queues["b"].drop(2), ""),
+    "something came free": (lambda rounds: rounds.end_and_use("a"), "a"),
+    "order": (lambda rounds: rounds.policy("b", order=FIFO), "b"),
+    "weight": (lambda rounds: rounds.policy("b", weight=3), "b"),
+    "a node drains": (lambda rounds: trees.change_node(rounds.ledger, "n1", state=DRAINING), "abc"),
+    "limits": (lambda rounds: rounds.queues["c"].forget_verdicts(), "c"),
+    "starvation": (lambda rounds: setattr(rounds, "now_ns", 700 * S), "abc"),
+    "a running job": (
+        lambda rounds: rounds.running.put(RunningJob(9, "a", "a", "r", "u", None)), "a",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_only_where_something_has_happened(monkeypatch: pytest.MonkeyPatch, event: str) -> None:
+    rounds = full(Rounds(monkeypatch, *FIXED))
+    assert rounds.looked_at() == ""
+    happens, seen = EVENTS[event]
+    happens(rounds)
+    assert rounds.looked_at() == seen
+    if event != "starvation":
+        assert rounds.looked_at() == ""
+
+
+def test_what_comes_free_above_concerns_all_that_can_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = full(Rounds(monkeypatch, *ELASTIC))
+    assert rounds.looked_at() == ""
+    rounds.ledger.discharge("beside-n2")
+    rounds.use("x", "n2", "1c")
+    assert rounds.looked_at() == "ab"
+    assert rounds.looked_at() == ""
+
+
+def test_a_begin_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = full(Rounds(monkeypatch, *FIXED))
+    rounds.submit("b", begin_at_ns=50 * S)
+    assert rounds.looked_at() == "b"
+    rounds.now_ns = 49 * S
+    assert rounds.looked_at() == ""
+    rounds.now_ns = 50 * S
+    assert rounds.looked_at() == "b"
+
+
+@pytest.mark.parametrize(
+    "policy", [QueuePolicy(order=FAIR), QueuePolicy(preemption="requeue"), QueuePolicy(discipline=BACKFILL)]
+)
+def test_where_others_decide_about_the_turn_every_round_looks(
+    monkeypatch: pytest.MonkeyPatch, policy: QueuePolicy
+) -> None:
+    """Shares, victims and reserved starts depend on more than a queue knows of itself."""
+    rounds = Rounds(monkeypatch, *FIXED)
+    cluster = rounds.ledger.clusters["b"]
+    rounds.ledger.put_cluster(replace(cluster, queue=policy))
+    rounds.running.put(RunningJob(9, "b", "b", "old-b", "u", 50 * S))
+    full(rounds)
+    assert rounds.looked_at() == "b"
