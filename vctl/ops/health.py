@@ -37,7 +37,7 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagno
     """Findings, which are faults, and notes, which are not. ``repair`` makes the safe repairs first.
 
     The tables and the rules of the tree are always checked; ``prove`` checks the rows of finished objects, too, and
-    adds the number of checked rows of each table. The entries of the indexes of a large file are checked by ``prove`` only.
+    adds the number of checked rows of each table. Only ``prove`` checks the entries of the indexes of a large file.
     """
     indexes = prove or not _is_large(store)
     if damaged := raw.integrity(store, indexes=indexes):  # other checks of damaged tables mean nothing
