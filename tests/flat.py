@@ -69,6 +69,8 @@ def _fits(ledger: Ledger, cluster_id: str, spec: ClusterSpec, entry: Amounts) ->
         left = allowance(ledger, ledger.clusters[one])
         if any(amount > left.get(name, amount) for name, amount in need.items()):
             return False
+        if left and any(spec.replica_sets.values()):
+            return False  # how much of each resource a whole node is depends on the node
     return isinstance(place(Heap(ledger, cluster_id, chain).flat(), PRIMARY, spec, entry), Placed)
 
 

@@ -123,15 +123,8 @@ class Managers(Users):
         cluster_ops.update(self.store, target if draw.random() < 0.8 and target else "primary", queue=chosen)
 
 
-class Decisions(World):
-    """What others have idle is looked at in ``test_sequences``; here the policies are other ones."""
-
-    def _kept_waiting(self) -> list[str]:
-        return []
-
-
 def run(home: Path, seed: int) -> None:
-    with Decisions(home, provider=PROVIDER if seed % 3 == 0 else None) as world:
+    with World(home, provider=PROVIDER if seed % 3 == 0 else None) as world:
         users = Managers(world, seed)
         for _ in range(3):
             users.join()
