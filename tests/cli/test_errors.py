@@ -31,6 +31,12 @@ CASES = {
     "pairs where JSON is meant": ("vc create x --replica-sets 8c=1,4c=2", 2, """'{"8c": 1, "4c": 2}'"""),
     "a word where a number is meant": ("job list --limit x", 2, "write for example --limit 5"),
     "an argument too many": ("vc get a b", 2, "see `vctl vc get --help`"),
+    "JSON without its option": (
+        'vc create x {"a":1}',
+        2,
+        "JSON needs its option, for example `vctl vc create",
+    ),
+    "JSON without quotes": ('vc create x {"a": 1}', 2, "put JSON in single quotes"),
     "an id with a slash": ("job status a/b", 4, "see `vctl job list -a`"),
     "a cluster of which the id is mistyped": ("vc get primry", 4, "did you mean primary?"),
     "amounts where a spec is meant": (

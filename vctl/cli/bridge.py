@@ -99,7 +99,11 @@ def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> Ba
         return BadSpec(message, fix=advice)
     if message.startswith("Got unexpected extra argument"):
         extra = message.partition("(")[2].removeprefix("s) (").rstrip(")")
-        fix = "put JSON in single quotes, or the shell splits it" if "}" in extra else f"see `{name} --help`"
+        fix = f"see `{name} --help`"
+        if "}" in extra:
+            is_whole = message.startswith("Got unexpected extra argument (")
+            option = f"JSON needs its option, for example `{example}`"
+            fix = option if is_whole else "put JSON in single quotes, or the shell splits it"
         group = name.removeprefix("vctl ").removesuffix("s")
         meant = f"{group} {extra.partition(' ')[0]}"
         if group in GROUPS and meant in (command.path for command in members(group)):  # nodes list
