@@ -36,7 +36,7 @@ CASES = {
         2,
         "JSON needs its option, for example `vctl vc create",
     ),
-    "JSON without quotes": ('vc create x {"a": 1}', 2, "put JSON in single quotes"),
+    "JSON without quotes": ("vc create x {a: 1}", 2, "put JSON in single quotes"),
     "an id with a slash": ("job status a/b", 4, "see `vctl job list -a`"),
     "a cluster of which the id is mistyped": ("vc get primry", 4, "did you mean primary?"),
     "amounts where a spec is meant": (

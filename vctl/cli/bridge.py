@@ -92,6 +92,15 @@ def _ask(
     return None
 
 
+def _is_json(text: str) -> bool:
+    """Whether a text is JSON; what a shell has split without quotes is not, because it takes the quotes inside away."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> BadSpec:
     message = str(error.format_message())
     message = message.partition(" (Possible options")[0].partition(" Did you mean")[0].rstrip(". ")
@@ -101,9 +110,8 @@ def _mistake(error: Any, name: str, example: str, params: Sequence[Param]) -> Ba
         extra = message.partition("(")[2].removeprefix("s) (").rstrip(")")
         fix = f"see `{name} --help`"
         if "}" in extra:
-            is_whole = message.startswith("Got unexpected extra argument (")
             option = f"JSON needs its option, for example `{example}`"
-            fix = option if is_whole else "put JSON in single quotes, or the shell splits it"
+            fix = option if _is_json(extra) else "put JSON in single quotes, or the shell splits it"
         group = name.removeprefix("vctl ").removesuffix("s")
         meant = f"{group} {extra.partition(' ')[0]}"
         if group in GROUPS and meant in (command.path for command in members(group)):  # nodes list
