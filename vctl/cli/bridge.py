@@ -1,6 +1,7 @@
 """Declared commands for typer: help pages, and the errors of command lines that ``declare.read`` cannot read."""
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Optional, cast
 
