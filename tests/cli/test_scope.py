@@ -115,6 +115,7 @@ CHANGES = {
     "job rerun": "job rerun outsider",
     "task run": "task run --job outsider -- true",
     "job submit": "run -c team --no-wait -- true",
+    "job submit-many": "job submit --from lines.jsonl --no-wait",
     "job dry-run": "run -c team --dry-run -- true",
     "vc create": 'vc create x --parent primary --spec {"flexible_resource_min":{"CPU":1}}',
     "vc update": 'vc update team --spec {"flexible_resource_min":{"CPU":2}}',
@@ -219,6 +220,7 @@ def test_what_is_outside_is_not_changed(
     inside: Cli, line: str, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("tree.yaml").write_text("clusters: []\n")
+    Path("lines.jsonl").write_text('{"entrypoint": ["true"]}\n{"entrypoint": ["true"], "cluster": "team"}\n')
     with monkeypatch.context() as here:
         here.delenv("VCTL_ADDRESS", raising=False)
         assert inside("backup copy").code == 0

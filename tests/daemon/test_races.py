@@ -128,6 +128,7 @@ def test_rounds_without_end_keep_nothing_else_from_its_turn(
         return replace(decide(*given, **options), unsearched=True)
 
     monkeypatch.setattr(turn_module, "decide", slow)
+    there.submit("another", 4)
     assert there.scheduler is not None
     began = there.elapsed_s
     there.scheduler.turn()

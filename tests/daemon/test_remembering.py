@@ -24,6 +24,7 @@ def used(life: Life) -> float:
     """What the only user is remembered for, in CPUs."""
     scheduler = life.scheduler or life.start()
     assert scheduler.state is not None
+    scheduler.state.usage.advance(scheduler.state.ledger, life.now())  # as the next search does
     found = [use for member, use in scheduler.state.usage.past.items() if member[:2] == (PRIMARY, "")]
     return sum(use.get("CPU", 0.0) for use in found) / 10_000
 

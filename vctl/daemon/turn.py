@@ -72,6 +72,8 @@ class Turn:
         """Do everything there is to do now."""
         until = self.now().uptime + STEPS_NS
         self.more = True
+        if self.refused[1] > 1:
+            self._searched = None  # what was refused again is tried again in each turn
         while self.more and self.now().uptime < until:
             self.more = self._step(state)
 
