@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, REMOVING, Cluster, VNode
-from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING
 from vctl.core.resources import Amounts
 from vctl.core.values import value
 from vctl.core.wording import amount_text, cluster_text, listed, number_text
+
+if TYPE_CHECKING:
+    from vctl.core.ledger import Ledger  # `vctl status` reads minimums from the tables, and loads no ledger
 
 MOST_NAMED = 3
 _WORDS = {DEAD: "died", DRAINING: "drains"}
