@@ -91,13 +91,13 @@ class Timed(Store):
 def test_no_transaction_holds_others_up(tmp_path: Path) -> None:
     """A submit gets through within 100 ms (spec 17): a slice is as long as it takes, not as many jobs as it has."""
     home = tmp_path / "state"
-    fill(home, queued=10, finished=6 * FINISHED)
+    fill(home, queued=10, finished=4 * FINISHED)
     with Timed.open(home) as store:
         assert isinstance(store, Timed)
         jobs.prune(store, 3600)
         assert store.value("SELECT count(*) FROM jobs") == 14
         assert len(store.held) > 20
-        assert sorted(store.held)[-2] < 4 * jobs.SLICE_S  # one may meet a pause of the machine
+        assert max(store.held) < 4 * jobs.SLICE_S
         assert sum(store.held) > 4 * jobs.SLICE_S  # in one go it would have been too long
 
 
