@@ -66,7 +66,8 @@ class Listed(Sequence[F]):
             chosen = {name: values[at] for name, values in self.fields().items()}
             return Listed(len(range(self._count)[at]), chosen)
         at = range(self._count)[at]  # raises IndexError outside of the range
-        return next(iter(self[at : at + 1]))
+        made: Any = {name: values[at] for name, values in self.fields().items()}
+        return {name: one.copy() if type(one) in (dict, list) else one for name, one in made.items()}  # type: ignore[return-value]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (list, Listed)) and list(self) == list(other)
@@ -98,7 +99,7 @@ def joined(values: Values) -> Values:
 def mapped(make: Callable[..., Any], *fields: Values) -> Values:
     """The column that ``make`` returns for the values of each object; called once for equal values."""
     varying = [values for values in fields if not isinstance(values, Alike)]
-    if not varying and fields[0]:
+    if len(fields[0]) == 1 or (not varying and fields[0]):
         return Alike(make(*(values[0] for values in fields)), len(fields[0]))
     keys = _keys(varying[0]) if len(varying) == 1 else list(zip(*map(_keys, varying), strict=True))
     examples = dict(zip(keys, range(len(keys)), strict=True))

@@ -56,10 +56,11 @@ def queue(store: Store, requests: Sequence[Request]) -> list[str]:
             with of_line(line):
                 batch.add(line, request, *job)
         batch.emit()
-        for parent_id, shape, capacity in dict.fromkeys(
-            (one.parent_id, one.shape, one.capacity) for one in prepared if not one.known
+        for parent_id, shape, judged_at in dict.fromkeys(
+            (one.parent_id, one.shape, one.judged_at) for one in prepared
         ):
-            observed.set_feasible(store, parent_id, shape, capacity)
+            if judged_at is not None:
+                observed.set_feasible(store, parent_id, shape, judged_at)
     return batch.ids
 
 

@@ -91,24 +91,22 @@ def _no_job(ref: str) -> NotFound:
 
 def get_job(store: Store, ref: str | int) -> JobForm:
     """One job, or an array of them."""
-    return _form(store, ref, submitted=False)
+    with store.snapshot():
+        if (array := arrays.named(store, ref)) is not None:
+            return arrays.form(store, array)
+        row = job_views.get(store, resolve(store, ref))
+        assert row is not None
+        return forms.job(store, row, position(store, row), Reasons(store).of(row))
 
 
 def just_submitted(store: Store, submission_id: str) -> JobForm:
-    """The form of a new job, which no scheduler has considered: needed and free resources are not counted."""
-    return _form(store, submission_id, submitted=True)
-
-
-def _form(store: Store, ref: str | int, *, submitted: bool) -> JobForm:
+    """The form of a new job or array, which no scheduler has considered: needed and free resources are not counted."""
     with store.snapshot():
-        if (array := arrays.named(store, ref)) is not None:
-            return arrays.form(store, array, submitted=submitted)
-        row = job_views.get(store, resolve(store, ref))
-        assert row is not None
-        reasons = Reasons(store)
-        return forms.job(
-            store, row, position(store, row), reasons.fresh(row) if submitted else reasons.of(row)
-        )
+        if (row := job_views.named(store, submission_id)) is not None:
+            return forms.job(store, row, position(store, row), Reasons(store).fresh(row))
+        array = arrays_table.get(store, submission_id)
+        assert array is not None
+        return arrays.form(store, array, submitted=True)
 
 
 def list_jobs(

@@ -7,6 +7,7 @@ import pwd
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,10 +41,15 @@ NODE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
 
 def author() -> str:
     """Name of the user who runs this process."""
+    return _name_of(os.getuid())
+
+
+@cache
+def _name_of(uid: int) -> str:
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return str(os.getuid())
+        return str(uid)
 
 
 def join(store: Store) -> None:

@@ -42,15 +42,18 @@ hand_over: Callable[[Store, JobSubmitted, int | None], bool] | None = None
 
 @value(frozen=True, slots=True)
 class Prepared:
-    """The target and the resources of a request. ``known``: its shape was judged feasible at ``capacity``."""
+    """The target and the resources of a request.
+
+    ``judged_at``: the version of the capacity at which the shape was judged feasible for this request; None if
+    that was known already.
+    """
 
     parent_id: str
     shares_parent: bool
     spec: ClusterSpec
     entry: dict[str, int]
     shape: str
-    capacity: int
-    known: bool
+    judged_at: int | None
 
 
 class Preparation:
@@ -99,7 +102,7 @@ class Preparation:
             known = self._known[parent_id, shape] = shapes.is_feasible(store, parent_id, shape)
             if not known:
                 check_feasible(store, parent_id, spec, entry)
-        return Prepared(parent_id, shares_parent, spec, entry, shape, self._capacity, known)
+        return Prepared(parent_id, shares_parent, spec, entry, shape, None if known else self._capacity)
 
     def columns(
         self, request: JobRequest, wanted: Prepared, around: Mapping[str, str]
@@ -165,10 +168,9 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
     """Write a job in one transaction, or let the scheduler write it; its id. A dry run rolls this back."""
     job, details, launch = Preparation(store).columns(request, wanted, around)
     submission_id, parent_id = job.submission_id, job.parent_id
-    judged = None if wanted.known else wanted.capacity
     if is_handed := hand_over is not None and _may_start_now(store, request):
         assert hand_over is not None
-        if hand_over(store, JobSubmitted(job, details, (), launch), judged):
+        if hand_over(store, JobSubmitted(job, details, (), launch), wanted.judged_at):
             return submission_id
     with ahead.left_alone(store), store.transaction():
         if is_handed and table.number_of(store, submission_id) is not None:
@@ -192,8 +194,8 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         store.emit(change)
         if lost:
             ops.dependencies.settle(store, lost)
-        if judged is not None:
-            observed.set_feasible(store, parent_id, wanted.shape, judged)
+        if wanted.judged_at is not None:
+            observed.set_feasible(store, parent_id, wanted.shape, wanted.judged_at)
     return submission_id
 
 

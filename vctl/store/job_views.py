@@ -27,6 +27,11 @@ def get(store: Store, job_id: int) -> Row | None:
     return store.row(VIEW + "WHERE j.job_id = ?", job_id)
 
 
+def named(store: Store, submission_id: str) -> Row | None:
+    """Like ``get``, by the submission id."""
+    return store.row(VIEW + "WHERE j.submission_id = ?", submission_id)
+
+
 def matching(
     store: Store, where: str = "1", values: Iterable[object] = (), limit: int | None = None
 ) -> list[Row]:

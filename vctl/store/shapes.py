@@ -14,6 +14,8 @@ def capacity(store: Store) -> int:
 def is_feasible(store: Store, parent_id: str, shape: str) -> bool:
     """Whether a shape was judged feasible below a parent, and the capacity has not changed since."""
     known = store.value(
-        "SELECT version FROM feasible WHERE parent_cluster_id = ? AND shape = ?", parent_id, shape
+        "SELECT 1 FROM feasible JOIN head ON version = capacity WHERE parent_cluster_id = ? AND shape = ?",
+        parent_id,
+        shape,
     )
-    return known is not None and known == capacity(store)
+    return known is not None
