@@ -89,7 +89,8 @@ class Heap:
     def _may_give(self, cluster_id: str) -> dict[str, int]:
         """What a cluster has borrowed, and what it may still lend of its minimum.
 
-        What its children are guaranteed it has not borrowed for others.
+        What its children are guaranteed it has not borrowed for others. A cluster that has borrowed lends nothing of
+        its minimum: what it has in place of that backs the minimums in it.
         """
         ledger, cluster = self.ledger, self.ledger.clusters[cluster_id]
         has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, cluster_id))
@@ -107,8 +108,8 @@ class Heap:
         if cluster.kind == LOGICAL and cluster_id not in ledger.withheld:
             for name, limit in cluster.lending_limit.items():
                 least = cluster.spec.flexible_min.get(name, 0)
-                lent = max(least - has.get(name, 0), 0)
-                found[name] = found.get(name, 0) + max(0, min(limit - lent, least - lent))
+                if (lent := least - has.get(name, 0)) >= 0:
+                    found[name] = found.get(name, 0) + max(0, min(limit - lent, least - lent))
         return found
 
     def flat(self) -> Ledger:
