@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Place, eventually
+from vctl.ray.private.private_ray import TRIES
+from vctl.ray.private.raylets import SETTINGS, free_port, held_port
 from vctl.runtime import processes
-from vctl.runtime.private_ray import TRIES
-from vctl.runtime.raylets import SETTINGS, free_port, held_port
 
 NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is needed: pip install -e '.[ray]'")
 WITH_RAY = (

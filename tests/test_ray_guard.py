@@ -15,7 +15,7 @@ from tests import ray_guard
 from tests.integration.conftest import Place, Ran, eventually, is_gone
 from tests.ray_cluster import RayCluster
 from tests.specification import spec
-from vctl.runtime.private_ray import TRIES
+from vctl.ray.private.private_ray import TRIES
 
 pytestmark = spec("16.ray")
 

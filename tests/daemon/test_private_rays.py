@@ -18,10 +18,10 @@ from tests.daemon.test_holding import submit as queue
 from tests.specification import spec
 from vctl.core import labels as lb
 from vctl.core.clusters import JOB, Cluster
-from vctl.daemon import private_rays
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import clusters, jobs, submitting, tasks
+from vctl.ray.daemon import private_rays
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRay, JobRequest
 from vctl.spec.task_request import TaskRequest

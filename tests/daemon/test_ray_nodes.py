@@ -12,13 +12,13 @@ from vctl.config import load
 from vctl.core.nodes import ALIVE, DEAD, MADE_BY, RAY, Template
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.core.values import replace
-from vctl.daemon import ray_nodes
-from vctl.daemon.ray_nodes import RayNodes
 from vctl.errors import BadSpec, Conflict, Unreachable
 from vctl.ops import nodes as node_ops
 from vctl.ops import submitting
-from vctl.runtime.on_ray.runtime import RayRuntime
-from vctl.runtime.on_ray.wire import RayNode
+from vctl.ray.daemon import ray_nodes
+from vctl.ray.daemon.ray_nodes import RayNodes
+from vctl.ray.on_ray.runtime import RayRuntime
+from vctl.ray.on_ray.wire import RayNode
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRay, JobRequest
 from vctl.store import nodes, rows

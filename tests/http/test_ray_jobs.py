@@ -22,7 +22,7 @@ import pytest
 
 from tests.http.conftest import TOKEN, Running, Start
 from tests.specification import spec
-from vctl.ops import packages
+from vctl.ray.ops import packages
 from vctl.store.store import Store
 
 pytestmark = spec("14.ray-jobs")

@@ -279,6 +279,6 @@ def links(place: Place) -> list[int]:
     return [
         one.pid
         for one in processes.all_processes()
-        if (words := processes.command(one.pid))[1:3] == [b"-m", b"vctl.runtime.on_ray.link"]
+        if (words := processes.command(one.pid))[1:3] == [b"-m", b"vctl.ray.on_ray.link"]
         and words[-1] == os.fsencode(place.home)
     ]

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.conftest import Place, eventually
 from tests.ray_cluster import RAY_S, WITH_RAY, RayCluster, begin, leave, log_of, running
 from tests.specification import spec
-from vctl.runtime.raylets import free_port
+from vctl.ray.private.raylets import free_port
 
 pytestmark = [spec("16.ray"), *WITH_RAY]
 

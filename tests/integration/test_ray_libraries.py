@@ -16,7 +16,7 @@ from tests.integration.conftest import Place, eventually
 from tests.integration.test_private_ray import FIND, folders
 from tests.ray_cluster import RAY_S, WITH_RAY, left_of, log_of
 from tests.specification import spec
-from vctl.runtime.raylets import free_port
+from vctl.ray.private.raylets import free_port
 
 pytestmark = [spec("16.ray"), *WITH_RAY]
 

@@ -19,9 +19,9 @@ from tests.ray_cluster import NEEDS_RAY, RayCluster, running
 from tests.runtime.conftest import is_gone
 from tests.specification import spec
 from vctl.core.resources import CPU, SCALE
+from vctl.ray.on_ray.runtime import RayRuntime
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
-from vctl.runtime.on_ray.runtime import RayRuntime
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, Reservation, RunState, Runtime, Seen, StartRecord
 
 pytestmark = [spec("16.local", "16.ray", "12.daemon-death"), pytest.mark.timeout(600)]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from vctl.runtime import private_ray, ray_join, ray_parent, ray_satellite
+from vctl.ray.private import private_ray, ray_join, ray_parent, ray_satellite
 
 pytestmark = spec("16.ray")
 PATIENCE_S = 40.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from vctl.runtime import ray_growth, raylets
+from vctl.ray.private import ray_growth, raylets
 
 pytestmark = spec("16.ray")
 PATIENCE_S = 20.0

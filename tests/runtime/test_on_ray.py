@@ -20,11 +20,11 @@ import pytest
 from tests.runtime.conftest import PATIENCE_S, eventually, is_gone
 from tests.specification import spec
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
-from vctl.runtime.on_ray import connection, wire
-from vctl.runtime.on_ray.agent import Agent
-from vctl.runtime.on_ray.logs import Copies
-from vctl.runtime.on_ray.runtime import RayRuntime
-from vctl.runtime.on_ray.wire import Packed
+from vctl.ray.on_ray import connection, wire
+from vctl.ray.on_ray.agent import Agent
+from vctl.ray.on_ray.logs import Copies
+from vctl.ray.on_ray.runtime import RayRuntime
+from vctl.ray.on_ray.wire import Packed
 from vctl.runtime.protocol import LaunchRequest, Reservation, RunState, Seen
 
 pytestmark = spec("16.ray")
@@ -505,7 +505,7 @@ def test_another_agent_goes_on(asker: Asker, state: str, tmp_path: Path) -> None
 def test_an_agent_that_has_left_ends(tmp_path: Path) -> None:
     """Also when who asked it to leave has ended before Ray got its request to kill the actor."""
     code = (
-        "import sys, time\nfrom vctl.runtime.on_ray.agent import Agent\n"
+        "import sys, time\nfrom vctl.ray.on_ray.agent import Agent\n"
         "print(Agent(*sys.argv[1:]).leave(), flush=True)\ntime.sleep(1000)"
     )
     done = subprocess.run(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from vctl.runtime import ray_demand
+from vctl.ray.private import ray_demand
 
 pytestmark = spec("16.ray")
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.scheduler.candidates import amounts
 from tests.specification import spec
-from vctl.runtime.on_ray.growth import Growth, constraint
-from vctl.runtime.on_ray.wire import RayNode
+from vctl.ray.on_ray.growth import Growth, constraint
+from vctl.ray.on_ray.wire import RayNode
 
 pytestmark = spec("9.provider")
 

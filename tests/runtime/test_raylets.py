@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.specification import spec
-from vctl.runtime import raylets
+from vctl.ray.private import raylets
 
 pytestmark = spec("16.ray")
 

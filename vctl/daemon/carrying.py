@@ -13,7 +13,6 @@ from vctl.daemon.launching import Commands, request_of
 from vctl.daemon.looking import Pace, took_s
 from vctl.daemon.notices import Notices
 from vctl.daemon.objects import Objects, Unprepared
-from vctl.daemon.private_rays import PrivateRays
 from vctl.daemon.provider import Provider
 from vctl.daemon.remains import Remains
 from vctl.daemon.trouble import Trouble
@@ -32,6 +31,7 @@ from vctl.engine.stimuli import (
 )
 from vctl.engine.timers import signal_of
 from vctl.errors import VctlError
+from vctl.ray.daemon.private_rays import PrivateRays
 from vctl.runtime.protocol import Runtime
 from vctl.store import jobs
 from vctl.store.store import Store

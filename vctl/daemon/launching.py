@@ -15,13 +15,14 @@ from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Allocation
-from vctl.daemon import gangs, notices, objects, private_rays
+from vctl.daemon import gangs, notices, objects
 from vctl.daemon.following import FollowedState
-from vctl.daemon.private_rays import reservation_of
 from vctl.engine.ahead import Ahead
 from vctl.engine.rules.starts import vnodes_of
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_path
+from vctl.ray.daemon import private_rays
+from vctl.ray.daemon.private_rays import reservation_of
 from vctl.runtime import relay
 from vctl.runtime.environment import Shared, job_environment
 from vctl.runtime.protocol import LaunchRequest

@@ -11,7 +11,6 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vctl.daemon import ray_nodes
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
 from vctl.daemon.place import Place
@@ -20,6 +19,7 @@ from vctl.daemon.settings import scheduler_of
 from vctl.daemon.trouble import say
 from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
 from vctl.ops import background
+from vctl.ray.daemon import ray_nodes
 from vctl.runtime.detached import settle_in, use_cpus
 from vctl.store import locks, nodes, ownership, rows, upkeep
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
@@ -27,7 +27,7 @@ from vctl.store.store import Fenced, Store
 
 if TYPE_CHECKING:
     from vctl.config import Config
-    from vctl.daemon.ray_nodes import RayNodes
+    from vctl.ray.daemon.ray_nodes import RayNodes
 
 TOLD, IDLE = "told", "idle"
 """Why a scheduler ends: a signal, or nothing to do for long."""

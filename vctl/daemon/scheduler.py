@@ -24,7 +24,8 @@ from vctl.engine.stimuli import Now
 from vctl.errors import DiskTrouble, Unreachable
 from vctl.ops.forms import timestamp
 from vctl.ops.nodes import ensure_local
-from vctl.runtime.protocol import Runtime, runtime_of
+from vctl.runtime.local import LocalRuntime
+from vctl.runtime.protocol import Runtime
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.store import database, repair, upkeep
@@ -55,7 +56,7 @@ class Scheduler:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
         self.memory = Checkpoint(store)
-        self.runtime: Runtime = runtime or runtime_of(store.home)
+        self.runtime: Runtime = runtime or LocalRuntime(store.home)
         self.provider = Provider(store, provider or ProviderSpec(), self.runtime)
         self.watch = Watch()
         self.state: FollowedState | None = None

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine.settings import LeaseTerms
-from vctl.runtime.protocol import runtime_of
+from vctl.runtime.local import LocalRuntime
 from vctl.spec.provider_spec import parse_provider
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vctl.config import Config
+    from vctl.runtime.protocol import Runtime
 
 
 def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
@@ -21,7 +24,7 @@ def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
         store,
         kind=kind,
         local_node=config.local_node,
-        runtime=runtime_of(store.home, config.get("ray")),
+        runtime=_runtime_of(store.home, config.get("ray")),
         maintenance_interval_s=float(config.get("maintenance_interval")),
         terms=LeaseTerms(
             idle_s=float(config.get("lease_idle_timeout")),
@@ -36,3 +39,12 @@ def scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
             units=config.get("unit_resources"),
         ),
     )
+
+
+def _runtime_of(home: Path, ray: str | None) -> Runtime:
+    """The runtime of a state directory. ``ray``: the address of a Ray cluster."""
+    if ray:
+        from vctl.ray.on_ray.runtime import RayRuntime
+
+        return RayRuntime(home, ray)
+    return LocalRuntime(home)

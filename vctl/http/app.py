@@ -15,13 +15,14 @@ from fastapi.responses import PlainTextResponse
 
 from vctl import __version__
 from vctl.errors import NotFound
-from vctl.http import answers, live, management, metrics, ray_jobs, ray_packages
+from vctl.http import answers, live, management, metrics
 from vctl.http.context import Server, state
 from vctl.http.derived import router_of
 from vctl.http.documents import Document, Version, good
 from vctl.http.guard import OPEN, Guard
 from vctl.http.protocol import Complaints, capacity
 from vctl.operations import clusters, jobs, nodes, simulation, tasks, upkeep, views
+from vctl.ray.http import ray_jobs, ray_packages
 from vctl.store import feed
 
 RAY_VERSION = "2.40.0"

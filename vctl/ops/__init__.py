@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         nodes,
         objects,
         overview,
-        packages,
         replay,
         rights,
         scope,

@@ -111,9 +111,9 @@ def update(
         _check_has_queue(rows.cluster(cluster_row(store, cluster_id)))
     nodes.join(store)
     if JOB_MARK in cluster_id:
-        from vctl.ops import private_rays
+        from vctl.ray.ops import draining
 
-        private_rays.drain_first(
+        draining.drain_first(
             store, cluster_id, lambda: changes.update(store, cluster_id, wanted, revision=revision)
         )
     with store.transaction():

@@ -150,9 +150,10 @@ def _below_minimum(store: Store) -> list[str]:
 
 def _orphans(store: Store) -> list[str]:
     """Live runs that belong to no job in the tables."""
-    from vctl.runtime.protocol import RunState, runtime_of
+    from vctl.runtime.local import LocalRuntime
+    from vctl.runtime.protocol import RunState
 
-    runtime = runtime_of(store.home)
+    runtime = LocalRuntime(store.home)
     known = {row["run_id"] for row in runs.live_rows(store)}
     found = [
         f"run {run_id} has processes but belongs to no job"

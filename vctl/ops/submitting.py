@@ -295,7 +295,7 @@ def _check_ray(
 ) -> None:
     if not request.ray.own:
         return
-    from vctl.runtime import raylets
+    from vctl.ray.private import raylets
 
     _check_whole("ray", "Ray", "each virtual node", request, parent_id, shares_parent=shares_parent)
     spec = request.spec or ClusterSpec()

@@ -7,7 +7,6 @@ Nothing here starts a process or reads a file.
 import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Protocol
 
 from vctl.core.resources import Amounts
@@ -49,7 +48,7 @@ class LaunchRequest:
     the time between SIGTERM and SIGKILL for processes left behind when the main process ends by itself. A
     log keeps its latest `log_max_bytes` bytes (0: all). A tree of processes that uses more memory than
     `memory_bytes` (0: any) is killed. The rest is for a runtime on several machines that others use, too:
-    `node_id`, `reservation`, `ray`, the part of the run in a Ray of its job (vctl/runtime/private_ray.py),
+    `node_id`, `reservation`, `ray`, the part of the run in a Ray of its job (vctl/ray/private/private_ray.py),
     and `shown`, the virtual nodes of that Ray.
     """
 
@@ -212,17 +211,6 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Close the runtime; runs continue."""
-
-
-def runtime_of(home: Path, ray: str | None = None) -> Runtime:
-    """Choose the runtime of a state directory. ``ray``: the address of a Ray cluster."""
-    if ray:
-        from vctl.runtime.on_ray.runtime import RayRuntime
-
-        return RayRuntime(home, ray)
-    from vctl.runtime.local import LocalRuntime
-
-    return LocalRuntime(home)
 
 
 _NOT_PLAIN = frozenset("/\0\n ")

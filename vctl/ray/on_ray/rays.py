@@ -1,7 +1,7 @@
 """The Rays of jobs on several nodes: each node of the job has a keeper of the raylets there.
 
-The first keeper is `vctl/runtime/private_ray.py`, on the node of the command; the others are satellites,
-`vctl/runtime/ray_satellite.py`. The agents of the nodes start them. The scheduler sends each keeper the
+The first keeper is `vctl/ray/private/private_ray.py`, on the node of the command; the others are satellites,
+`vctl/ray/private/ray_satellite.py`. The agents of the nodes start them. The scheduler sends each keeper the
 virtual nodes of its node, and passes on the messages between keepers:
 
     the first keeper   starts the head, sends {"join": how raylets join}, and lets the command start when the
@@ -20,12 +20,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vctl.runtime.on_ray import wire
-from vctl.runtime.on_ray.runs import Run
+from vctl.ray.on_ray import wire
+from vctl.ray.on_ray.runs import Run
 from vctl.runtime.protocol import LaunchRequest, Reservation, RunState
 
 if TYPE_CHECKING:
-    from vctl.runtime.on_ray.runtime import RayRuntime
+    from vctl.ray.on_ray.runtime import RayRuntime
 
 SATELLITE, JOINS = "satellite", "joins"
 OVER = (RunState.EXITED, RunState.LOST)

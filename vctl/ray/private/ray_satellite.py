@@ -13,11 +13,12 @@ MYPY = False
 if MYPY or __package__:
     from typing import Any, NoReturn
 
-    from vctl.runtime import raylets
-    from vctl.runtime.private_ray import Keeper
-    from vctl.runtime.ray_parent import Over, say
+    from vctl.ray.private import raylets
+    from vctl.ray.private.private_ray import Keeper
+    from vctl.ray.private.ray_parent import Over, say
 else:
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    _HERE = os.path.dirname(os.path.abspath(__file__))
+    sys.path += [_HERE, os.path.join(_HERE, "../../runtime")]
     import raylets
     from private_ray import Keeper
     from ray_parent import Over, say

@@ -15,8 +15,8 @@ MYPY = False
 if MYPY or __package__:
     from typing import Any
 
-    from vctl.runtime import ray_demand, ray_gcs, ray_join, ray_parent, raylets
-    from vctl.runtime.ray_parent import Parent, say
+    from vctl.ray.private import ray_demand, ray_gcs, ray_join, ray_parent, raylets
+    from vctl.ray.private.ray_parent import Parent, say
 else:
     import ray_demand
     import ray_gcs

@@ -6,7 +6,7 @@ COMMAND, with RAY_ADDRESS in the environment. So the main process has the signal
 COMMAND. The processes of Ray have RAY_ADDRESS too (raylets.environment), and so all that tasks and actors
 start.
 
-    NODES     a file with the virtual nodes, written by vctl/daemon/private_rays.py; read again when replaced
+    NODES     a file with the virtual nodes, written by vctl/ray/daemon/private_rays.py; read again when replaced
     FOLDER    the temporary directory of this Ray alone; its path is short, because unix sockets are in it
 
 The keeper is the parent of every process of this Ray: of the head (the GCS and a raylet) for the first
@@ -33,10 +33,12 @@ MYPY = False
 if MYPY or __package__:
     from typing import Any, NoReturn
 
-    from vctl.runtime import processes, ray_gcs, ray_growth, ray_parent, raylets, watch
-    from vctl.runtime.ray_parent import START_S, Failed, Over, Parent, say
+    from vctl.ray.private import ray_gcs, ray_growth, ray_parent, raylets
+    from vctl.ray.private.ray_parent import START_S, Failed, Over, Parent, say
+    from vctl.runtime import processes, watch
 else:
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    _HERE = os.path.dirname(os.path.abspath(__file__))
+    sys.path += [_HERE, os.path.join(_HERE, "../../runtime")]
     import processes
     import ray_gcs
     import ray_growth

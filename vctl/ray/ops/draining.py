@@ -12,7 +12,7 @@ from vctl.core.clusters import JOB
 from vctl.core.resources import Amounts
 from vctl.ops import nodes
 from vctl.ops.forms import amounts
-from vctl.runtime import private_ray, ray_parent
+from vctl.ray.private import private_ray, ray_parent
 from vctl.store import clusters, rows
 from vctl.store.store import Store
 

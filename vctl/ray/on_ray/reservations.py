@@ -12,8 +12,8 @@ import ray
 from ray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from vctl.runtime.on_ray import wire
-from vctl.runtime.on_ray.wire import Packed
+from vctl.ray.on_ray import wire
+from vctl.ray.on_ray.wire import Packed
 
 _LOOK_S = (0.005, 0.25)
 """First and longest wait before a reservation is looked at again."""

@@ -24,8 +24,8 @@ from vctl.store.store import Store
 if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.core.nodes import Template
-    from vctl.runtime.on_ray.runtime import RayRuntime
-    from vctl.runtime.on_ray.wire import RayNode
+    from vctl.ray.on_ray.runtime import RayRuntime
+    from vctl.ray.on_ray.wire import RayNode
     from vctl.runtime.protocol import Runtime
 
 AUTHOR = "ray"
@@ -65,7 +65,7 @@ def of(runtime: Runtime, home: Path, config: Config) -> RayNodes | None:
             f"provider.kind: a {provider.kind} provider makes no nodes of a Ray cluster",
             fix="use the kind ray, whose nodes Ray's autoscaler makes",
         )
-    from vctl.runtime.on_ray.runtime import RayRuntime
+    from vctl.ray.on_ray.runtime import RayRuntime
 
     assert isinstance(runtime, RayRuntime)
     runtime.say = say

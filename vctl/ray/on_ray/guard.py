@@ -1,6 +1,6 @@
 """Ends all runs on a node of a Ray cluster when its raylet ends: from then on, Ray and vctl count it as dead.
 
-Run as a script, `python -m vctl.runtime.on_ray.guard FOLDER PID START HOME`, by an agent. It is
+Run as a script, `python -m vctl.ray.on_ray.guard FOLDER PID START HOME`, by an agent. It is
 detached and sleeps until the raylet has ended. Then it kills each run of the folder with all its descendants,
 and removes the folder and the directories of the jobs' Rays.
 """
@@ -17,10 +17,10 @@ import sys
 import time
 from pathlib import Path
 
+from vctl.ray.on_ray.keepers import Keepers
 from vctl.runtime import processes
 from vctl.runtime.detached import HANDED_OVER, start_detached
 from vctl.runtime.local import LocalRuntime
-from vctl.runtime.on_ray.keepers import Keepers
 from vctl.runtime.protocol import RunState
 
 _LOCK = "guard"

@@ -9,7 +9,7 @@ from typing import Any
 from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError
 
-from vctl.runtime.on_ray.wire import Packed
+from vctl.ray.on_ray.wire import Packed
 
 _AGAIN_S = 5.0
 

@@ -9,13 +9,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from starlette.requests import ClientDisconnect
 
-from vctl import ops
 from vctl.errors import BadSpec, NotFound, VctlError
 from vctl.http.answers import TooLarge
 from vctl.http.context import Server, server_of
 from vctl.http.documents import ERRORS
 from vctl.http.guard import UPLOADS
-from vctl.ops.packages import MOST_BYTES, PROTOCOL
+from vctl.ray.ops import packages
+from vctl.ray.ops.packages import MOST_BYTES, PROTOCOL
 
 SWEEP_S = 600.0
 
@@ -29,7 +29,7 @@ Package = Annotated[str, Path(description="Name of the archive, with its ending.
 def exists(request: Request, protocol: Protocol, package: Package) -> Response:
     """Whether a package was uploaded: 200 or 404, without a body."""
     _check_protocol(protocol)
-    if not ops.packages.exists(server_of(request).home, package):
+    if not packages.exists(server_of(request).home, package):
         raise NotFound(f"Package {protocol}://{package} does not exist", fix="upload it with PUT")
     return Response()
 
@@ -42,7 +42,7 @@ async def upload(request: Request, protocol: Protocol, package: Package) -> Resp
     if length.isdigit() and int(length) > MOST_BYTES:
         raise TooLarge("the package is too large", fix=f"at most {MOST_BYTES >> 20} MiB are accepted")
     try:
-        with ops.packages.upload(server_of(request).home, package) as coming:
+        with packages.upload(server_of(request).home, package) as coming:
             async for block in request.stream():
                 await asyncio.to_thread(coming.write, block)
             await asyncio.to_thread(coming.finish)
@@ -55,7 +55,7 @@ async def sweep_now_and_then(server: Server) -> None:
     """Remove files that no job needs any more, again and again while the server runs."""
     while True:
         try:
-            await server.read(ops.packages.sweep)
+            await server.read(packages.sweep)
         except (OSError, VctlError) as error:
             sys.stderr.write(f"vctl serve: files of former jobs stay: {error}\n")
         await asyncio.sleep(SWEEP_S)

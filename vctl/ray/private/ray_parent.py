@@ -13,7 +13,8 @@ if MYPY or __package__:
     from collections.abc import Sequence
     from typing import Any
 
-    from vctl.runtime import processes, raylets
+    from vctl.ray.private import raylets
+    from vctl.runtime import processes
 else:
     import processes
     import raylets

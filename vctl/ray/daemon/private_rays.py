@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vctl import runtime
 from vctl.core import labels as lb
 from vctl.core import resources as rs
 from vctl.core.clusters import JOB, Cluster, VNode
@@ -32,16 +31,17 @@ from vctl.daemon import gangs, notices
 from vctl.engine.rules.starts import vnodes_of
 from vctl.engine.state import SchedulerState
 from vctl.ops.forms import amounts
-from vctl.runtime import ray_parent
+from vctl.ray import private
+from vctl.ray.private import ray_parent
+from vctl.ray.private.raylets import marked
 from vctl.runtime.protocol import LaunchRequest, Reservation, Runtime
-from vctl.runtime.raylets import marked
 from vctl.scheduler.elasticity import can_grow
 from vctl.scheduler.leasing import idle_parts
 
 NODE_LABEL = "vctl.io/node-id"
 """The physical node: Ray keeps ``ray.io/node-id`` for itself."""
 _KEEPER, _JOIN = (  # importing them would cost each start
-    os.path.join(os.path.dirname(runtime.__file__), name) for name in ("private_ray.py", "ray_join.py")
+    os.path.join(os.path.dirname(private.__file__), name) for name in ("private_ray.py", "ray_join.py")
 )
 RAYLET, JOINS = "ray-raylet", "joins"
 """The name of a task that is a raylet, and its part in the Ray of its job."""
@@ -217,7 +217,7 @@ class PrivateRays:
 
     def _told(self, state: SchedulerState, path: Path, run: Run) -> dict[str, Any]:
         """The files that keepers on other machines cannot read: the request to leave virtual nodes
-        (vctl/ops/private_rays.py), and the notice that a lease is called in."""
+        (vctl/ray/ops/draining.py), and the notice that a lease is called in."""
         job = state.running.jobs.get(run.job_id) if state.leases else None
         notice = "" if job is None else notices.path_of(self.home, job.submission_id)
         found = {"leaving": _read(f"{path}{ray_parent.LEAVING}"), "notice": _read(notice)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from vctl.core import resources as rs
-from vctl.runtime.on_ray.wire import Packed, RayNode, bundle
+from vctl.ray.on_ray.wire import Packed, RayNode, bundle
 from vctl.runtime.protocol import WantedNode
 
 

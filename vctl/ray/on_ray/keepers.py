@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from vctl.runtime import private_ray, ray_join, ray_parent, ray_satellite
-from vctl.runtime.on_ray.rays import JOINS, SATELLITE
+from vctl.ray.on_ray.rays import JOINS, SATELLITE
+from vctl.ray.private import private_ray, ray_join, ray_parent, ray_satellite
 
 
 class Keepers:

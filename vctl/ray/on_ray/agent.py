@@ -26,11 +26,11 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from vctl.ray.on_ray import guard
+from vctl.ray.on_ray.keepers import Keepers
+from vctl.ray.on_ray.wire import FORMAT, MOST_CHUNK_BYTES, Packed, packed_seen, request_of
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
-from vctl.runtime.on_ray import guard
-from vctl.runtime.on_ray.keepers import Keepers
-from vctl.runtime.on_ray.wire import FORMAT, MOST_CHUNK_BYTES, Packed, packed_seen, request_of
 from vctl.runtime.protocol import RunState, Seen
 from vctl.runtime.watch import MODIFY, MOVED_TO, Watch
 

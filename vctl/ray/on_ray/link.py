@@ -1,6 +1,6 @@
 """A scheduler's driver in a Ray cluster: a separate process, the only one of the scheduler that imports Ray.
 
-Run as `python -m vctl.runtime.on_ray.link ADDRESS STATE HOME`, with its channel to the scheduler as standard
+Run as `python -m vctl.ray.on_ray.link ADDRESS STATE HOME`, with its channel to the scheduler as standard
 input. When Ray's control service is gone, Ray may hang or end its process; the scheduler then starts another
 link. A link has no state of its own: it is in Ray, on the nodes, or in the scheduler's first message.
 
@@ -28,11 +28,11 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from vctl.runtime.on_ray import wire
-from vctl.runtime.on_ray.agent import Agent
-from vctl.runtime.on_ray.autoscaler import Autoscaler
-from vctl.runtime.on_ray.reservations import Reservations
-from vctl.runtime.on_ray.wire import NAMESPACE, Packed, Places
+from vctl.ray.on_ray import wire
+from vctl.ray.on_ray.agent import Agent
+from vctl.ray.on_ray.autoscaler import Autoscaler
+from vctl.ray.on_ray.reservations import Reservations
+from vctl.ray.on_ray.wire import NAMESPACE, Packed, Places
 
 NODES_S = 0.5
 """How often the link asks Ray for its nodes."""

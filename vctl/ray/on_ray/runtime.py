@@ -25,14 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from vctl.errors import Unreachable, VctlError
+from vctl.ray.on_ray import wire
+from vctl.ray.on_ray.connection import CONNECT_S, Connection, nobody_at
+from vctl.ray.on_ray.growth import Growth
+from vctl.ray.on_ray.logs import Copies
+from vctl.ray.on_ray.rays import JOINS, OVER, Rays, gpus_of
+from vctl.ray.on_ray.runs import Kept, Run
+from vctl.ray.on_ray.wire import Packed, Part, RayNode
+from vctl.ray.private.raylets import PACKAGE
 from vctl.runtime import logfile, processes
-from vctl.runtime.on_ray import wire
-from vctl.runtime.on_ray.connection import CONNECT_S, Connection, nobody_at
-from vctl.runtime.on_ray.growth import Growth
-from vctl.runtime.on_ray.logs import Copies
-from vctl.runtime.on_ray.rays import JOINS, OVER, Rays, gpus_of
-from vctl.runtime.on_ray.runs import Kept, Run
-from vctl.runtime.on_ray.wire import Packed, Part, RayNode
 from vctl.runtime.protocol import (
     ExitRecord,
     LaunchRequest,
@@ -43,7 +44,6 @@ from vctl.runtime.protocol import (
     WantedNode,
     check_run_id,
 )
-from vctl.runtime.raylets import PACKAGE
 from vctl.runtime.records import Records
 
 _LONG_S = 5.0

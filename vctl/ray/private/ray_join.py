@@ -23,10 +23,12 @@ MYPY = False
 if MYPY or __package__:
     from typing import Any, NoReturn
 
-    from vctl.runtime import ray_gcs, ray_parent, raylets, watch
-    from vctl.runtime.ray_parent import Failed, Over, Parent, say
+    from vctl.ray.private import ray_gcs, ray_parent, raylets
+    from vctl.ray.private.ray_parent import Failed, Over, Parent, say
+    from vctl.runtime import watch
 else:
-    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    _HERE = os.path.dirname(os.path.abspath(__file__))
+    sys.path += [_HERE, os.path.join(_HERE, "../../runtime")]
     import ray_gcs
     import ray_parent
     import raylets

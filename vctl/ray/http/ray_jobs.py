@@ -25,9 +25,10 @@ from vctl.http.answers import JSONResponse, answer
 from vctl.http.context import here, server_of
 from vctl.http.derived import KernelText
 from vctl.http.documents import ERRORS, Document, good
-from vctl.http.ray_environment import expanded, private_ray, read
 from vctl.operations import jobs
 from vctl.operations.declare import Here
+from vctl.ray.http.ray_environment import expanded, private_ray, read
+from vctl.ray.ops import packages
 from vctl.spec.documents import JobForm
 from vctl.spec.job_request import JobRay
 from vctl.spec.source import parse_text
@@ -132,7 +133,7 @@ def _submit(on: Here, body: Submission, submission_id: str, setting: str | None,
     python_path: list[str] = []
     archive = None if working_dir is None or request.cwd is not None else working_dir
     if archive is not None or modules:
-        unpacked = files.enter_context(ops.packages.unpacked(on.store.home, submission_id, archive, modules))
+        unpacked = files.enter_context(packages.unpacked(on.store.home, submission_id, archive, modules))
         unpacked_at = str(unpacked.root)
         python_path = [str(place) for place in (unpacked.working_dir, *unpacked.modules) if place is not None]
         if unpacked.working_dir is not None:

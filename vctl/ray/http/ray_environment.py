@@ -10,7 +10,7 @@ from vctl import ops
 from vctl.core.values import replace
 from vctl.errors import BadSpec
 from vctl.operations.declare import Here
-from vctl.ops.packages import PROTOCOL
+from vctl.ray.ops.packages import PROTOCOL
 from vctl.spec.fields import refuse
 from vctl.spec.job_request import JobRay, JobRequest
 

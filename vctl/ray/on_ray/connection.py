@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from vctl.runtime.on_ray import wire
-from vctl.runtime.on_ray.wire import Packed
+from vctl.ray.on_ray import wire
+from vctl.ray.on_ray.wire import Packed
 
 LOG = "ray.log"
 CONNECT_S = 60.0
@@ -78,7 +78,7 @@ class Connection:
             os.ftruncate(log, 0)
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "vctl.runtime.on_ray.link", *self.words],
+                [sys.executable, "-m", "vctl.ray.on_ray.link", *self.words],
                 stdin=theirs.fileno(), stdout=log, stderr=log, start_new_session=True, cwd="/",
             )  # fmt: skip
         finally:

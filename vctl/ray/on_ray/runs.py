@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vctl.runtime.on_ray.wire import Packed, Part, Places
+from vctl.ray.on_ray.wire import Packed, Part, Places
 from vctl.runtime.protocol import RuntimeUnavailable, Seen
 
 
