@@ -13,7 +13,6 @@ from vctl.core.tasks import CANCELLED
 from vctl.core.values import replace
 from vctl.engine.ahead import RunsAhead
 from vctl.engine.array_limits import ArrayLimits
-from vctl.engine.changes import ClusterRemoved
 from vctl.engine.settings import LeaseTerms, MachineTerms
 from vctl.engine.tasks import Tasks
 from vctl.engine.timers import Timers
@@ -289,11 +288,6 @@ class SchedulerState:
         """Whether a run ends with its job: all runs do, except those of tasks that outlive it."""
         task = self.tasks.unfinished.get(run.task_id or "")
         return task is None or not task.outlives
-
-    def removal_of(self, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
-        """The change that removes an empty cluster: its leases end, and its loans go over to its parent."""
-        parent_id = self.ledger.clusters[cluster_id].parent_id
-        return ClusterRemoved.of(cluster_id, parent_id, self.leases.values(), silent=silent)
 
     def judge_anew(self, cluster_id: str) -> None:
         """Let everything that waits in a cluster or below it be judged anew."""

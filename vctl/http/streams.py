@@ -140,7 +140,7 @@ async def wait_until_gone(
     give_up = time.monotonic() + timeout_s
     while True:
         ticket = server.changes.ticket()
-        form = await server.read(lambda store: _after_sweep(store, cluster_id))
+        form = await server.read(lambda store: _look_at(store, cluster_id))
         left_s = give_up - time.monotonic()
         if form is None or left_s <= 0 or server.changes.ended or await is_gone():
             return {"gone": form is None}
@@ -205,14 +205,9 @@ async def _see_to_it(server: Server) -> None:
     await asyncio.to_thread(server.background.see_to_it)
 
 
-def _after_sweep(store: Store, cluster_id: str) -> Form | None:
-    """The JSON form of a cluster, None when it is deleted. An empty cluster in state REMOVING is deleted now."""
+def _look_at(store: Store, cluster_id: str) -> Form | None:
+    """The JSON form of a cluster, None when it is deleted."""
     try:
-        form = ops.cluster_views.get_cluster(store, cluster_id)
-        if form["state"] != "REMOVING" or ops.cluster_views.blockers_of(store, cluster_id):
-            return form
-        with store.transaction():
-            ops.clusters.sweep_removing(store, store.emit)
         return ops.cluster_views.get_cluster(store, cluster_id)
     except NotFound:
         return None

@@ -14,6 +14,7 @@ from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.values import replace, value
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
+from vctl.engine.rules.clusters import removal
 from vctl.engine.rules.leases import granted, returned
 from vctl.engine.rules.nodes import leases_settled
 from vctl.engine.rules.starts import rearranged
@@ -141,7 +142,7 @@ def delete(store: Store, cluster_id: str, *, ledger: Ledger | None = None) -> No
     """Delete an unused cluster."""
     if blockers := blockers_of(store, cluster_id):
         raise in_use(cluster_id, blockers, f"vctl vc delete {cluster_id}")
-    store.emit(table.removal(store, cluster_id))
+    store.emit(removal(table.InTables(store), cluster_id))
     if ledger is not None:
         ledger.remove_cluster(cluster_id)
 

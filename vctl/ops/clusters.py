@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl import ops
@@ -11,7 +11,8 @@ from vctl.core.nodes import DEAD
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text
-from vctl.engine.changes import Change, ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
+from vctl.engine.changes import ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
+from vctl.engine.rules import clusters as rule
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms, nodes, rights
@@ -48,7 +49,7 @@ __all__ = [
     "delete",
     "get_cluster",
     "list_clusters",
-    "sweep_removing",
+    "sweep",
     "tree",
     "update",
 ]
@@ -169,7 +170,8 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         form = cluster_form(store, row)
         blockers = blockers_of(store, cluster_id)
         if not blockers:
-            _remove(store, store.emit, row)
+            for change in rule.upward(table.InTables(store), rows.cluster(row)):
+                store.emit(change)
             return {**form, "state": "REMOVED", "blockers": []}
         if not (drain or force):
             raise in_use(cluster_id, blockers)
@@ -192,36 +194,10 @@ def delete(store: Store, cluster_id: str, *, drain: bool = False, force: bool = 
         return {**get_cluster(store, cluster_id), "blockers": blockers}
 
 
-def sweep_removing(store: Store, emit: Callable[[Change], None]) -> list[str]:
-    """Delete the clusters in state REMOVING that are empty, children first; inside a transaction. Returns their ids."""
-    removed: list[str] = []
-    for row in reversed(table.parents_first(table.removing_rows(store))):
-        cluster_id = row["cluster_id"]
-        if row["state"] == REMOVING and cluster_id not in removed and not blockers_of(store, cluster_id):
-            removed += _remove(store, emit, row)
-    return removed
-
-
-def _remove(store: Store, emit: Callable[[Change], None], row: Row) -> list[str]:
-    """Delete an empty cluster; if its job is over, also the job's clusters above it that existed only for it.
-
-    Returns the ids of the deleted clusters.
-    """
-    removed: list[str] = []
-    above: Row | None = row
-    while above is not None:
-        emit(table.removal(store, above["cluster_id"]))
-        removed.append(str(above["cluster_id"]))
-        above = table.get(store, above["parent_id"])
-        if (
-            above is None
-            or above["kind"] == LOGICAL
-            or jobs.is_running(store, int(above["job_id"]))
-            or (above["kind"] == SUB and above["detached"])
-            or blockers_of(store, above["cluster_id"])
-        ):
-            break
-    return removed
+def sweep(store: Store) -> None:
+    """Remove the deleted clusters that are empty; inside a transaction. A scheduler does so by the same rule."""
+    for change in rule.removed(table.InTables(store)):
+        store.emit(change)
 
 
 def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> None:
@@ -238,7 +214,7 @@ def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> No
             if attached_too or row["detached"]:
                 ops.tasks.cancel(store, str(row["task_id"]))
     with store.transaction():
-        sweep_removing(store, store.emit)
+        sweep(store)
 
 
 def _contents(

@@ -6,21 +6,55 @@ from collections.abc import Sequence
 from sqlite3 import Row
 from typing import TYPE_CHECKING
 
-from vctl import engine
 from vctl.core.clusters import PRIMARY
-from vctl.store import nodes, rows, settings
+from vctl.store import jobs, nodes, rows, settings
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
+    from vctl.core.clusters import Cluster
+    from vctl.core.leases import Lease
     from vctl.core.ledger import Ledger
-    from vctl.engine.changes import ClusterRemoved
 
 
-def removal(store: Store, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
-    """The change that removes an empty cluster: its leases end, and its loans go over to its parent."""
-    found = store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
-    parent_id = store.value("SELECT parent_id FROM clusters WHERE cluster_id = ?", cluster_id)
-    return engine.changes.ClusterRemoved.of(cluster_id, parent_id, map(rows.lease, found), silent=silent)
+class InTables:
+    """What is in the clusters of the tables, for ``vctl/engine/rules/clusters.py``."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def cluster(self, cluster_id: str) -> Cluster | None:
+        """One cluster other than the primary."""
+        row = get(self.store, cluster_id)
+        return None if row is None else rows.cluster(row)
+
+    def removing(self) -> list[str]:
+        """The clusters in the state REMOVING."""
+        return self.store.column("SELECT cluster_id FROM clusters WHERE state = 'REMOVING'")
+
+    def children(self, cluster_id: str) -> list[str]:
+        """The clusters directly below a cluster."""
+        return self.store.column("SELECT cluster_id FROM clusters WHERE parent_id = ?", cluster_id)
+
+    def is_running(self, job_id: int) -> bool:
+        """Whether a job runs."""
+        return jobs.is_running(self.store, job_id)
+
+    def is_used(self, cluster: Cluster) -> bool:
+        """Whether jobs wait or run in a cluster itself, or a process or an unfinished task is in it."""
+        return bool(
+            self.store.value(
+                "SELECT EXISTS (SELECT 1 FROM jobs WHERE parent_cluster_id = ?1 AND status = 'PENDING')"
+                " OR EXISTS (SELECT 1 FROM jobs WHERE parent_cluster_id = ?1 AND status = 'RUNNING')"
+                " OR EXISTS (SELECT 1 FROM tasks WHERE cluster_id = ?1 AND ended_at IS NULL)"
+                " OR EXISTS (SELECT 1 FROM runs WHERE cluster_id = ?1 AND state <> 'ENDED')",
+                cluster.cluster_id,
+            )
+        )
+
+    def leases(self, cluster_id: str) -> list[Lease]:
+        """The leases of which a cluster is the borrower or the lender."""
+        found = self.store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
+        return [rows.lease(row) for row in found]
 
 
 def get(store: Store, cluster_id: str) -> Row | None:
@@ -65,11 +99,6 @@ def node_states(store: Store, cluster_id: str) -> dict[str, str]:
         "SELECT DISTINCT v.node_id, n.state FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ?",
         cluster_id,
     )
-
-
-def removing_rows(store: Store) -> list[Row]:
-    """All clusters if one is being removed, else none: the order of removal depends on the parents."""
-    return all_rows(store) if store.value("SELECT 1 FROM clusters WHERE state = 'REMOVING' LIMIT 1") else []
 
 
 def children(store: Store, cluster_id: str) -> list[Row]:

@@ -18,7 +18,6 @@ from vctl.core.wording import timestamp
 from vctl.engine.changes import (
     Change,
     ClusterDetached,
-    ClusterRemoved,
     JobEnded,
     JobEnding,
     JobRequeued,
@@ -28,7 +27,7 @@ from vctl.engine.changes import (
     TaskEnded,
     TaskRetried,
 )
-from vctl.engine.rules import ahead, objects, preemption, stops
+from vctl.engine.rules import ahead, clusters, objects, preemption, stops
 from vctl.engine.rules.outcomes import Outcome, is_tried_again, judged, outcome_of
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import ProcessOver, ProcessSeen, Stimulus
@@ -248,9 +247,13 @@ def _requeued(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
 def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> Iterator[Change]:
     job_id = job.job_id
     waits = bool(state.tasks.waiting_of.get(job_id))
-    below = state.ledger.below(job.cluster_id)
-    is_empty = not (state.runs_of_job.get(job_id) or waits or any(map(state.ledger.outlives_job, below)))
-    removed = (yield from _removal(state, job.cluster_id)) if is_empty else None
+    there, has_own = clusters.InState(state, over=job_id), _has_own_cluster(state, job.cluster_id)
+    going = clusters.left_behind(there, job.cluster_id) if has_own else []
+    removed = None
+    if going[-1:] == [job.cluster_id]:
+        for below in going[:-1]:
+            yield clusters.removal(there, below)
+        removed = clusters.removal(there, job.cluster_id, silent=True)
     preempted = preemption.loss(state, job, outcome, now) if outcome.reason == jb.PREEMPTED else None
     yield JobEnded(
         now, job_id, job.submission_id, job.array_id, job.cluster_id, "end", outcome.status, outcome.reason,
@@ -261,54 +264,31 @@ def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
     if preempted is not None:
         yield preempted
     yield from preemption.over(state, job_id)
-    if is_empty:
-        yield from objects.drop(state, job_id)
-    else:
-        yield from _leave(state, job_id, job.cluster_id)
+    yield from _leave(state, job_id, job.cluster_id)
 
 
 def _leave(state: SchedulerState, job_id: int, cluster_id: str | None) -> Iterator[Change]:
     """Remove the clusters of a job that is over, except those that must stay; mark its own as detached if it does."""
-    cluster = None if cluster_id is None else state.ledger.clusters.get(cluster_id)
-    if cluster_id is not None and cluster is not None and cluster.kind == JOB:
-        for one in left_behind(state, cluster_id):
-            yield state.removal_of(one, silent=one == cluster_id)
-        if cluster_id in state.ledger.clusters and not cluster.detached:
+    if cluster_id is not None and _has_own_cluster(state, cluster_id):
+        there = clusters.InState(state)
+        for one in clusters.left_behind(there, cluster_id):
+            yield clusters.removal(there, one, silent=one == cluster_id)
+        cluster = state.ledger.clusters.get(cluster_id)
+        if cluster is not None and not cluster.detached:
             yield ClusterDetached(cluster_id)
     if not (state.runs_of_job.get(job_id) or state.tasks.waiting_of.get(job_id)):
         yield from objects.drop(state, job_id)
 
 
-def left_behind(state: SchedulerState, cluster_id: str) -> list[str]:
-    """Those of a job cluster and its sub-clusters that end with the job, which is over; children first.
-
-    The others are detached, or a task that outlives the job is in them, or they contain such a cluster.
-    """
-    ledger, stay, found = state.ledger, set[str](), list[str]()
-    lived_in = {task.cluster_id for task in state.tasks.of_job(int(ledger.clusters[cluster_id].job or 0))}
-    for one in reversed([cluster_id, *ledger.below(cluster_id)]):
-        if (
-            ledger.outlives_job(one)
-            or one in lived_in
-            or any(vnode_id in ledger.homes for vnode_id in ledger.members.get(one, ()))
-            or not stay.isdisjoint(ledger.subclusters.get(one, ()))
-        ):
-            stay.add(one)
-        else:
-            found.append(one)
-    return found
-
-
 def _destroy(state: SchedulerState, cluster_id: str) -> Iterator[Change]:
-    if (removed := (yield from _removal(state, cluster_id))) is not None:
-        yield removed
+    """Remove the cluster of a job, after all clusters below it; nothing if the job shared a cluster."""
+    if _has_own_cluster(state, cluster_id):
+        there = clusters.InState(state)
+        for below in reversed(state.ledger.below(cluster_id)):
+            yield clusters.removal(there, below)
+        yield clusters.removal(there, cluster_id, silent=True)
 
 
-def _removal(state: SchedulerState, cluster_id: str) -> Generator[Change, None, ClusterRemoved | None]:
-    """The removal of a job cluster, after that of all clusters below it; None if the job shared a cluster."""
+def _has_own_cluster(state: SchedulerState, cluster_id: str) -> bool:
     cluster = state.ledger.clusters.get(cluster_id)
-    if cluster is None or cluster.kind != JOB:
-        return None
-    for below in reversed(state.ledger.below(cluster_id)):
-        yield state.removal_of(below)
-    return state.removal_of(cluster_id, silent=True)
+    return cluster is not None and cluster.kind == JOB

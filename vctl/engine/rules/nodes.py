@@ -1,7 +1,4 @@
-"""Changes of nodes: silent nodes die, dead and draining nodes are replaced, empty draining nodes are drained.
-
-Also removes the empty clusters that are to be removed.
-"""
+"""Changes of nodes: silent nodes die, dead and draining nodes are replaced, empty draining nodes are drained."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from vctl.engine.changes import (
     NodesPublished,
     VNodesChanged,
 )
-from vctl.engine.rules import ends, stops
+from vctl.engine.rules import clusters, stops
 from vctl.engine.rules.leases import put_on_account
 from vctl.engine.settings import Memo
 from vctl.engine.state import SchedulerState
@@ -81,7 +78,7 @@ def upkeep(
     if sweep and (parts := tuple(empty_parts(state.ledger))):
         yield VNodesChanged(parts)
     if state.ledger.removing:
-        yield from removed(state)
+        yield from clusters.removed(clusters.InState(state))
 
 
 # ---- replacement ----
@@ -173,32 +170,11 @@ def _announced(ledger: Ledger, cluster_id: str, parts: list[Replaced]) -> Iterat
 
 def over(state: SchedulerState) -> Iterator[Change]:
     """Remove the clusters of jobs that are over, except those in which something detached is left."""
+    there = clusters.InState(state)
     for cluster in [one for one in state.ledger.clusters.values() if one.kind == JOB]:
         if int(cluster.job or 0) not in state.running.jobs:
-            for cluster_id in ends.left_behind(state, cluster.cluster_id):
-                yield state.removal_of(cluster_id)
-
-
-def _is_inhabited(state: SchedulerState, cluster_id: str) -> bool:
-    """Whether processes run in a cluster itself, or tasks of it are not over."""
-    if any(vnode_id in state.ledger.homes for vnode_id in state.ledger.members.get(cluster_id, ())):
-        return True
-    return any(task.cluster_id == cluster_id for task in state.tasks.unfinished.values())
-
-
-def removed(state: SchedulerState) -> Iterator[Change]:
-    """Remove the clusters in the state REMOVING that have become empty, children first."""
-    ledger = state.ledger
-    for cluster_id in sorted(ledger.removing, key=lambda one: (len(ledger.below(one)), one)):
-        queue = state.queues.get(cluster_id)
-        if not (
-            ledger.subclusters.get(cluster_id)
-            or (queue is not None and queue.jobs)
-            or state.running.count(cluster_id)
-            or _is_inhabited(state, cluster_id)
-            or any(job.parent_id == cluster_id for job in state.gated.values())
-        ):
-            yield state.removal_of(cluster_id)
+            for cluster_id in clusters.left_behind(there, cluster.cluster_id):
+                yield clusters.removal(there, cluster_id)
 
 
 def drained(state: SchedulerState, now: int) -> Iterator[Change]:
