@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,9 @@ VALUES = PACKAGE / "core/values.py"
 LONGEST_MODULE = 600
 TOP_LEVEL = {"pyproject.toml", "vctl", "tests", "completions", "docs", "README.md"}
 MADE_BY_TOOLS = {"build", "dist", "vctl.egg-info", "__pycache__"}
+
+CIRCLES_LEFT = ("vctl.cli.", "vctl.client.", "vctl.operations.", "vctl.scheduler.")
+"""Each of these packages has a circle of its modules yet; none leaves its package."""
 
 SQL = re.compile(
     r"\s*(SELECT|INSERT (OR \w+ )?INTO|UPDATE \w+ SET|DELETE FROM|CREATE (TABLE|INDEX|VIEW)|PRAGMA)\b"
@@ -146,3 +149,61 @@ def test_every_test_names_a_section_of_the_specification() -> None:
         if not marked and path != Path(__file__):
             silent.append(in_package(path))
     assert silent == []
+
+
+def imports_of(path: Path, modules: Mapping[str, Path]) -> set[str]:
+    """The modules that a module imports anywhere: also inside functions, for types alone, and as ``ops.jobs``.
+
+    A package that only lists its modules (``vctl.modules_of``) is what is used of it.
+    """
+    found = set()
+    for node in nodes_of(path):
+        match node:
+            case ast.Import(names=names):
+                found |= {one.name for one in names}
+            case ast.ImportFrom(module=str(module), names=names):
+                inside = {f"{module}.{one.name}" for one in names}
+                found |= inside if inside <= modules.keys() else inside | {module}
+            case ast.Attribute(value=ast.Name(id=package), attr=name) if package in LISTS:
+                found.add(f"vctl.{package}.{name}")
+    return {one for one in found if one in modules and one.removeprefix("vctl.") not in ("vctl", *LISTS)}
+
+
+LISTS = ("cli", "engine", "operations", "ops", "spec")
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[set[str]]:
+    """Groups of modules of which each imports each, directly or not."""
+    reached = {name: set(found) for name, found in imports.items()}
+    pending = list(imports)
+    users: dict[str, set[str]] = {}
+    for name, found in imports.items():
+        for one in found:
+            users.setdefault(one, set()).add(name)
+    while pending:
+        name = pending.pop()
+        for user in users.get(name, ()):
+            if not reached[name] <= reached[user]:
+                reached[user] |= reached[name]
+                pending.append(user)
+    found = {frozenset(one for one in reached[name] if name in reached[one]) for name in imports}
+    return sorted((set(one) for one in found if len(one) > 1), key=min)
+
+
+def test_there_is_no_import_circle():
+    """Imports for types alone and imports inside functions count, too: these only point downward."""
+    names = {str(path.relative_to(ROOT).with_suffix("")).replace("/", "."): path for path in MODULES}
+    modules = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    found = circles({name: imports_of(path, modules) - {name} for name, path in modules.items()})
+    assert [sorted(one) for one in found if not any(min(one).startswith(left) for left in CIRCLES_LEFT)] == []
+    assert all(
+        {".".join(name.split(".")[:2]) for name in one} == {".".join(min(one).split(".")[:2])}
+        for one in found
+    )
+
+
+def test_a_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a", "d2"}, "d2": {"d"}}) == [
+        {"b", "c"},
+        {"d", "d2"},
+    ]

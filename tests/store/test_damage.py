@@ -25,7 +25,7 @@ from vctl.errors import VctlError, known
 from vctl.operations import clusters, jobs, nodes, upkeep, views
 from vctl.operations.declare import Here, Operation
 from vctl.ops.prove import prove
-from vctl.store import copies, database
+from vctl.store import copies
 from vctl.store.store import Store
 
 pytestmark = spec("12.odd-rows", "12.doctor", "17.durable")
@@ -99,7 +99,7 @@ def check(store: Store, expected: tuple[str, int], confirmed: int) -> None:
     assert prove(store) == []
     assert ops.replay.replay(store, dry_run=True)["changes"] == 0
     lost = (seq + 1, confirmed) if seq < confirmed else None
-    assert database.lost(store) == lost
+    assert store.lost() == lost
     told = [text for text in ops.health.doctor(store)["findings"] if "were confirmed" in text]
     assert len(told) == (lost is not None)
     clusters.create.run(Here(store, load(env={"VCTL_HOME": str(store.home)})), "new")
@@ -174,7 +174,7 @@ def test_a_restore_is_no_loss(written: Written, tmp_path: Path) -> None:
         jobs.submit.run(Here(store, load(env={"VCTL_HOME": str(home)})), ["true"], cwd="/", environment={})
     ops.backup.restore(home, tmp_path / "copy")
     with Store.open(home) as store:
-        assert database.lost(store) is None
+        assert store.lost() is None
 
 
 LOOKS: tuple[tuple[Operation[..., object], dict[str, object]], ...] = (

@@ -28,7 +28,7 @@ from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import Runtime
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.spec.provider_spec import ProviderSpec
-from vctl.store import database, repair, upkeep
+from vctl.store import repair, upkeep
 from vctl.store.store import Store
 
 LEISURE_S = 0.05
@@ -84,7 +84,7 @@ class Scheduler:
     def start(self) -> None:
         """Begin a term: replay the tables, look for every process, continue work that was left undone."""
         self.runtime.prepare()
-        if lost := database.lost(self.store):
+        if lost := self.store.lost():
             say(
                 f"changes {lost[0]} to {lost[1]} were confirmed and are not in the tables: the WAL was damaged"
             )

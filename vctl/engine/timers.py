@@ -5,12 +5,18 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from vctl.core.jobs import Run, RunningJob
+from vctl.scheduler.running import Running
 
-if TYPE_CHECKING:
-    from vctl.engine.state import SchedulerState
+
+class Processes(Protocol):
+    """What timers read of the state: the live runs, the running jobs, and the unit of ``Run.pid_start``."""
+
+    tick_ns: int
+    runs: dict[str, Run]
+    running: Running
 
 
 class Due(NamedTuple):
@@ -38,7 +44,7 @@ class Timers:
         """The first time at which something may be due, in ns since the machine started."""
         return self._heap[0][0] if self._heap else None
 
-    def plan(self, state: SchedulerState, run: Run, job: RunningJob) -> None:
+    def plan(self, state: Processes, run: Run, job: RunningJob) -> None:
         """Add the times of a run whose process was seen, or whose job has another limit."""
         if (ends_ns := _end_of(state, run, job)) is None or run.pid_start is None:
             return
@@ -47,7 +53,7 @@ class Timers:
             warned_at = ends_ns - int(signal["before_s"] * 1e9)
             heapq.heappush(self._heap, (max(run.pid_start * state.tick_ns, warned_at), run.run_id))
 
-    def due(self, state: SchedulerState, uptime: int) -> Iterator[Due]:
+    def due(self, state: Processes, uptime: int) -> Iterator[Due]:
         """The times that are due; the cost depends on their number, not on all times that are planned."""
         found: set[str] = set()
         places = [0]
@@ -60,20 +66,20 @@ class Timers:
             if (due := _due(state, run_id, uptime)) is not None:
                 yield due
 
-    def tidy(self, state: SchedulerState, uptime: int) -> None:
+    def tidy(self, state: Processes, uptime: int) -> None:
         """Remove past entries with which nothing is due any more."""
         while self._heap and self._heap[0][0] <= uptime and _due(state, self._heap[0][1], uptime) is None:
             heapq.heappop(self._heap)
 
 
-def _end_of(state: SchedulerState, run: Run, job: RunningJob) -> int | None:
+def _end_of(state: Processes, run: Run, job: RunningJob) -> int | None:
     """When a run reaches its time limit; None if it has no limit or was not seen, or for a task."""
     if job.ends_at_ns is None or run.pid_start is None or run.task_id is not None:
         return None
     return run.pid_start * state.tick_ns + job.ends_at_ns - job.started_at_ns
 
 
-def _due(state: SchedulerState, run_id: str, uptime: int) -> Due | None:
+def _due(state: Processes, run_id: str, uptime: int) -> Due | None:
     run = state.runs.get(run_id)
     job = None if run is None else state.running.jobs.get(run.job_id)
     if run is None or job is None or run.stop_reason is not None:

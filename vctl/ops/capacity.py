@@ -14,7 +14,7 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import ClusterUse
+    from vctl.spec.documents import ClusterUse, NodeForm
 
 
 @value(slots=True)
@@ -105,6 +105,27 @@ class Slot:
     state: str
     total: Sums
     free: Sums
+
+    def form(self) -> NodeForm:
+        """A physical node in its documented JSON form."""
+        row = self.row
+        return {
+            "node_id": row["node_id"],
+            "hostname": row["hostname"],
+            "template_id": row["template_id"],
+            "source": row["source"],
+            "state": row["state"],
+            "reason": row["reason"],
+            "author": row["author"],
+            "state_since": forms.timestamp(row["state_since"]),
+            "resources": forms.amounts(self.total),
+            "used": forms.amounts(self.used),
+            "available": forms.amounts(self.available),
+            "labels": loads(row["labels"]),
+            "last_heartbeat": forms.timestamp(row["last_heartbeat"]),
+            "heartbeat_timeout_s": row["heartbeat_timeout_s"],
+            "created_at": forms.timestamp(row["created_at"]),
+        }
 
     @property
     def available(self) -> Sums:

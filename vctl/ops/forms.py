@@ -19,8 +19,7 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.ops.capacity import Slot
-    from vctl.spec.documents import EventForm, JobForm, NodeForm
+    from vctl.spec.documents import EventForm, JobForm
 
 Form = dict[str, Any]
 
@@ -123,28 +122,6 @@ def failure_of(task: Mapping[str, Any]) -> str | None:
     if task["state"] != FAILED or task["state_reason"] == NON_ZERO_EXIT:
         return None
     return f"Task {task['task_id']} FAILED: {task['state_reason']}: {task['message']}"
-
-
-def node(slot: Slot) -> NodeForm:
-    """A physical node in its JSON form."""
-    row = slot.row
-    return {
-        "node_id": row["node_id"],
-        "hostname": row["hostname"],
-        "template_id": row["template_id"],
-        "source": row["source"],
-        "state": row["state"],
-        "reason": row["reason"],
-        "author": row["author"],
-        "state_since": timestamp(row["state_since"]),
-        "resources": amounts(slot.total),
-        "used": amounts(slot.used),
-        "available": amounts(slot.available),
-        "labels": loads(row["labels"]),
-        "last_heartbeat": timestamp(row["last_heartbeat"]),
-        "heartbeat_timeout_s": row["heartbeat_timeout_s"],
-        "created_at": timestamp(row["created_at"]),
-    }
 
 
 def event(row: Row) -> EventForm:

@@ -115,7 +115,7 @@ def _database(store: Store) -> list[str]:
         f"a row of {row['source']} ({row['row_key']}) was set aside: {row['problem']}"
         for row in raw.set_aside_rows(store)
     ]
-    if lost := database.lost(store):
+    if lost := store.lost():
         found.append(
             f"changes {lost[0]} to {lost[1]} were confirmed and are not in the tables: the end of cluster.db-wal was"
             " cut or damaged; a later backup may have them (`vctl restore FILE`)"

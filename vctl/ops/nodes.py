@@ -185,7 +185,7 @@ def add(
                 raise Conflict(f"node {fresh} exists already", fix="choose another id, or `vctl node update`")
             table.insert(store, Node(fresh, name, total, fresh, dict(labels or {}), source))
         slots = slots_of(store, PRIMARY, owned=True)
-        return [forms.node(slots[fresh]) for fresh in ids]
+        return [slots[fresh].form() for fresh in ids]
 
 
 def template_of(resources: Amounts) -> str:
@@ -212,7 +212,7 @@ def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[NodeForm]:
     """Every physical node of any cluster, with its free resources."""
     wanted = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname", "created_at"))
     with store.snapshot():
-        found = [forms.node(slot) for slot in slots_of(store, PRIMARY, owned=True).values()]
+        found = [slot.form() for slot in slots_of(store, PRIMARY, owned=True).values()]
     return [form for form in found if forms.matches(form, wanted)]
 
 
@@ -220,7 +220,7 @@ def get_node(store: Store, node_id: str) -> NodeForm:
     """One physical node."""
     with store.snapshot():
         row = _row(store, node_id)
-        return forms.node(slots_of(store, PRIMARY, owned=True)[row["node_id"]])
+        return slots_of(store, PRIMARY, owned=True)[row["node_id"]].form()
 
 
 def _row(store: Store, node_id: str) -> Row:

@@ -25,8 +25,7 @@ if MYPY:
     import resource
     import signal
     from collections.abc import Callable, Generator, Iterator
-
-    from vctl.runtime.supervisor import Number
+    from typing import Protocol
 else:
     import _signal as signal  # see processes.py
 
@@ -47,6 +46,42 @@ _LOOK_S, _FAR_LOOK_S = 0.1, 0.5  # between looks at the memory of a run; the sec
 # follows at once (empty: none), and the marshalled variables that the runs of a command share, which those of
 # the plan override
 Request = tuple[bytes, int, int, int, spawning.Plan, bytes, bytes]
+
+
+if MYPY:
+
+    class Above(Protocol):
+        """The supervisor, as its runs use it (supervisor.py)."""
+
+        home: bytes
+        taken: bytes
+        shared: spawning.Shared
+
+        def spawn(self, run: "Supervision") -> int:
+            """Start the main process of a run; its pid."""
+
+        def orphans(self, run: "Supervision") -> list[int]:
+            """Pids of children whose parents ended and that belong to this run, or to no run."""
+
+        def spares(self, pid: int) -> bool:
+            """Whether a process is not to be ended with the run."""
+
+    class Number(Protocol):
+        """The number that carries out a run (supervisor.py)."""
+
+        number: int
+        file: lines.Writer
+        unsaid: bytes
+
+        @property
+        def above(self) -> Above:
+            """The supervisor."""
+
+        def say(self) -> None:
+            """Send the scheduler what was not sent yet."""
+
+        def write(self, whole: bytes) -> None:
+            """Append a line to the record file, and send it."""
 
 
 class Supervision:

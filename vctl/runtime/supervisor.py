@@ -323,7 +323,7 @@ class Supervisor:
             self._tags.pop(pid, None)
             if run is not None:
                 run.ended(pid, status, usage)
-                changed[run.number] = None
+                changed[self.numbers[run.number.number]] = None
                 if run.main == pid:
                     del self.running[pid]
             else:  # it belonged to no run: every run whose main process has ended may have waited for it

@@ -8,15 +8,11 @@ slots. Output: the pieces (``Part``). Amounts are vectors of 1/10000 units, one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from vctl.core.resources import SCALE
 from vctl.core.values import value
+from vctl.scheduler.node_states import SlotState, Vector
 
-if TYPE_CHECKING:
-    from vctl.scheduler.node_states import SlotState
-
-Vector = tuple[int, ...]
 ANYWHERE, NOWHERE = -1, -2
 
 

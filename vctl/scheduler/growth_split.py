@@ -18,13 +18,12 @@ from vctl.scheduler.flexible import (
     Option,
     Part,
     SlotCount,
-    Vector,
     hosts,
     inside,
     split_over,
 )
 from vctl.scheduler.growth_supply import Ladder, Need
-from vctl.scheduler.node_states import NodeState, SlotState
+from vctl.scheduler.node_states import NodeState, SlotState, Vector
 from vctl.scheduler.placement_model import Problem, Share, after_taking
 
 World = Mapping[int, int]

@@ -26,12 +26,13 @@ from vctl.scheduler.candidate_nodes import (
     is_unit,
     whole_ladder,
 )
-from vctl.scheduler.flexible import Option, Part, Vector
+from vctl.scheduler.flexible import Option, Part
 from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Ladder, depth_of
 from vctl.scheduler.node_states import (
     NodeState,
     SlotState,
     SlotTraits,
+    Vector,
     full_levels,
     kind_of,
     level_of,

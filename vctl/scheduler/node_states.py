@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from vctl.core.resources import SCALE
-from vctl.scheduler.flexible import Vector
+
+Vector = tuple[int, ...]
+"""Amounts in 1/10000 units, one place per resource."""
 
 
 class SlotTraits(NamedTuple):

@@ -16,10 +16,19 @@ from vctl.core.labels import Selector
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.values import value
 from vctl.scheduler.candidate_nodes import CandidateNodes
-from vctl.scheduler.flexible import Vector, inside
+from vctl.scheduler.flexible import inside
 from vctl.scheduler.growth_supply import UNLIMITED, growth_of
 from vctl.scheduler.node_classes import Interest, node_classes_of
-from vctl.scheduler.node_states import FULL, NodeState, SlotState, full_levels, kind_of, level_of, share_of
+from vctl.scheduler.node_states import (
+    FULL,
+    NodeState,
+    SlotState,
+    Vector,
+    full_levels,
+    kind_of,
+    level_of,
+    share_of,
+)
 
 PLENTY = 10**9
 """More copies than any gang has: the bound of a bundle that asks for nothing."""

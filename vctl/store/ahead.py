@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from sqlite3 import Row
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from vctl import engine
 from vctl.core.compact import dumps
@@ -23,8 +23,8 @@ from vctl.core.queue_policy import FIFO, PRIORITY
 from vctl.errors import Unreachable
 
 if TYPE_CHECKING:
+    from vctl.core.caller import Caller
     from vctl.engine.changes import Change, RunAssignedAhead
-    from vctl.store.store import Store
 
 T = TypeVar("T")
 _BEFORE = (
@@ -46,6 +46,29 @@ SETTLE_S, SETTLE_PAUSE_S = 5.0, 0.005
 """How long a command waits until a start is recorded, and how long between two tries."""
 
 
+class Transactions(Protocol):
+    """What this module uses of a ``Store``."""
+
+    home: Path
+    epoch: int | None
+    caller: Caller | None
+    being_started: dict[int, int]
+    takes_back: bool
+    withdrawn: list[str]
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        """All rows of a query."""
+
+    def value(self, sql: str, *values: object) -> Any:
+        """The first column of the first row, or None."""
+
+    def column(self, sql: str, *values: object) -> list[Any]:
+        """The first column of all rows."""
+
+    def emit(self, change: Change) -> None:
+        """Emit a change in the open transaction."""
+
+
 class BeingStarted(Unreachable):
     """A supervisor starts a job at this moment, and the scheduler is about to record that: try again."""
 
@@ -57,7 +80,7 @@ class BeingStarted(Unreachable):
         )
 
 
-def rows(store: Store) -> list[Row]:
+def rows(store: Transactions) -> list[Row]:
     """All runs that are assigned ahead, each after the run that it follows."""
     return store.rows("SELECT * FROM runs_ahead ORDER BY revision")
 
@@ -117,7 +140,7 @@ def withdraw(home: Path, run_id: str) -> bool:
     return is_ours
 
 
-def withdrawn(store: Store, run_id: str) -> bool:
+def withdrawn(store: Transactions, run_id: str) -> bool:
     """Like ``withdraw``, in a transaction that deletes the run's row; its commit makes the offer obsolete."""
     is_back = withdraw(store.home, run_id)
     if is_back:
@@ -125,7 +148,7 @@ def withdrawn(store: Store, run_id: str) -> bool:
     return is_back
 
 
-def forget(store: Store) -> None:
+def forget(store: Transactions) -> None:
     """Remove the offers that the transaction has withdrawn; called after the commit."""
     for run_id in store.withdrawn:
         with suppress(OSError):
@@ -146,7 +169,7 @@ def tidy(home: Path, known: Collection[str]) -> None:
 # ---- commands ----
 
 
-def take_back(store: Store) -> None:
+def take_back(store: Transactions) -> None:
     """Take back all runs that were assigned ahead and have not started, before a command changes anything.
 
     Does nothing in a scheduler, which decides itself when to take runs back. Raises BeingStarted if the
@@ -166,7 +189,7 @@ def take_back(store: Store) -> None:
 
 
 @contextmanager
-def left_alone(store: Store) -> Iterator[None]:
+def left_alone(store: Transactions) -> Iterator[None]:
     """Inside, a transaction takes back no run by itself; the caller does so where ``may_precede`` is true."""
     store.takes_back, store.being_started = False, {}
     try:
@@ -175,7 +198,7 @@ def left_alone(store: Store) -> Iterator[None]:
         store.takes_back = True
 
 
-def may_precede(store: Store, job: PendingJob, order: Callable[[], str]) -> bool:
+def may_precede(store: Transactions, job: PendingJob, order: Callable[[], str]) -> bool:
     """Whether a new job may come before the jobs that were assigned ahead; the caller then takes these back.
 
     It comes after them if all of them wait before it in its queue, the queue is served by priority and
@@ -185,7 +208,7 @@ def may_precede(store: Store, job: PendingJob, order: Callable[[], str]) -> bool
     return bool(count and (others or store.caller is not None or order() not in (FIFO, PRIORITY)))
 
 
-def check(store: Store, change: Change) -> None:
+def check(store: Transactions, change: Change) -> None:
     """Raise BeingStarted for a change of a job whose process is over while another job starts in its place.
 
     That place must stay exactly as it is. If it goes over to another cluster, all clusters and nodes must.
@@ -197,7 +220,7 @@ def check(store: Store, change: Change) -> None:
             raise BeingStarted(job_id, after=before)
 
 
-def _jobs_changed(store: Store, change: Change) -> set[int]:
+def _jobs_changed(store: Transactions, change: Change) -> set[int]:
     """The jobs whose clusters, virtual nodes or tasks a change of a command affects."""
     clusters, vnodes = set[str | None](), tuple[str, ...]()
     if isinstance(change, engine.changes.TaskSubmitted):

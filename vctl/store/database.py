@@ -10,17 +10,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError, disk_trouble, known
 from vctl.store import files, ownership
-from vctl.store.announcements import announced
 from vctl.store.files import Tables, command_name
 from vctl.store.ownership import TABLES
 from vctl.store.schema import MIGRATIONS, VERSION
-
-if TYPE_CHECKING:
-    from vctl.store.store import Store
 
 BUSY_TIMEOUT_S = 30.0
 NETWORK_FILESYSTEMS = frozenset(
@@ -287,26 +283,6 @@ def _backup_before_migration(db: sqlite3.Connection, path: Path, version: int) -
     os.close(os.open(target, os.O_RDWR | os.O_CREAT, 0o600))
     with closing(sqlite3.connect(target)) as copy:
         db.backup(copy)
-
-
-def lost(store: Store) -> tuple[int, int] | None:
-    """The first and the last journal entry that were committed and are lost: the end of the WAL was damaged.
-
-    ``changes`` is written after each commit, so without damage it never names an entry that does not exist.
-    """
-    try:
-        newest_known = announced(store.home)[0]
-    except (OSError, ValueError):
-        return None
-    newest = store.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
-    return (newest + 1, newest_known) if newest_known > newest else None
-
-
-def note_lost(store: Store) -> None:
-    """Record lost entries as an event, in the first transaction of a connection."""
-    if not store.last_entry and (found := lost(store)):
-        files.check_left(store.home, "the end of cluster.db-wal was removed")
-        store.event("state.lost", "state", str(store.home), data={"first": found[0], "last": found[1]})
 
 
 def write_lock_holder(path: Path) -> str:

@@ -15,8 +15,8 @@ from vctl import engine
 from vctl.core.caller import Caller
 from vctl.core.values import replace
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
-from vctl.store import ahead, database, locks
-from vctl.store.announcements import Announcements
+from vctl.store import ahead, database, files, locks
+from vctl.store.announcements import Announcements, announced
 from vctl.store.database import BUSY_TIMEOUT_S
 from vctl.store.entries import Emitted, Entry, Event, Head
 from vctl.store.files import Tables
@@ -148,6 +148,18 @@ class Store:
         finally:
             self.db.execute("COMMIT")
 
+    def lost(self) -> tuple[int, int] | None:
+        """The first and the last journal entry that were committed and are lost: the end of the WAL was damaged.
+
+        ``changes`` is written after each commit, so without damage it never names an entry that does not exist.
+        """
+        try:
+            newest_known = announced(self.home)[0]
+        except (OSError, ValueError):
+            return None
+        newest = self.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
+        return (newest + 1, newest_known) if newest_known > newest else None
+
     # ---- writing ----
 
     @contextmanager
@@ -161,7 +173,7 @@ class Store:
             self._begin(turn)
             self._db.check()
             self.head = self._read_head()
-            database.note_lost(self)
+            self._note_lost()
             if self.takes_back:
                 ahead.take_back(self)
             yield
@@ -288,6 +300,12 @@ class Store:
             head.capacity = head.seq
         text = dumps(data) if data else "{}"
         self._unwritten.append(Event(self.clock(), kind, object_, object_id, None, None, text))
+
+    def _note_lost(self) -> None:
+        """Record lost entries as an event, in the first transaction of a connection."""
+        if not self.last_entry and (found := self.lost()):
+            files.check_left(self.home, "the end of cluster.db-wal was removed")
+            self.event("state.lost", "state", str(self.home), data={"first": found[0], "last": found[1]})
 
     def emit(self, change: Change) -> None:
         """Emit a change in the open transaction, which writes it together with its event."""

@@ -18,24 +18,51 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vctl.ray.on_ray import wire
 from vctl.ray.on_ray.runs import Run
-from vctl.runtime.protocol import LaunchRequest, Reservation, RunState
+from vctl.runtime.protocol import LaunchRequest, Reservation, RunState, Seen
 
 if TYPE_CHECKING:
-    from vctl.ray.on_ray.runtime import RayRuntime
+    from vctl.ray.on_ray.runs import Kept
+    from vctl.ray.on_ray.wire import Packed, Part, RayNode
 
 SATELLITE, JOINS = "satellite", "joins"
 OVER = (RunState.EXITED, RunState.LOST)
 _AGAIN_S = (1.0, 30.0)
 
 
+class Around(Protocol):
+    """The runtime on the Ray around, as the Rays of jobs use it (runtime.py)."""
+
+    runs: dict[str, Run]
+    kept: Kept
+    nodes: dict[str, RayNode] | None
+
+    def reserve(self, name: str, reserved: Reservation) -> dict[str, list[Part]]:
+        """Reserve the parts of a job."""
+
+    def begin_launch(self, run_id: str, packed: Packed, own: set[str]) -> None:
+        """Launch a run on its node."""
+
+    def send_shown(self, run_id: str, run: Run) -> None:
+        """Send a keeper its document."""
+
+    def look(self, run_id: str) -> Seen:
+        """The present state of a run."""
+
+    def stop(self, run_id: str, *, grace_s: float) -> None:
+        """Stop a run."""
+
+    def forget(self, run_id: str) -> None:
+        """Forget a run that is over."""
+
+
 class Rays:
     """The Rays of the jobs of one scheduler."""
 
-    def __init__(self, runtime: RayRuntime) -> None:
+    def __init__(self, runtime: Around) -> None:
         self.runtime = runtime
         self.shown: dict[str, Mapping[str, Any]] = {}
         """Run of a command -> the document about its job: all virtual nodes, and requests (see NODES)."""
