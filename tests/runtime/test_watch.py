@@ -15,12 +15,12 @@ from tests.specification import spec
 from vctl.runtime import watch
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
-from vctl.runtime.watch import Change, Watch
+from vctl.runtime.watch import FileChange, Watch
 
 pytestmark = spec("16.local")
 
 
-def wake(seen: Watch) -> list[Change]:
+def wake(seen: Watch) -> list[FileChange]:
     ready, _, _ = select.select([seen], [], [], PATIENCE_S)
     assert ready, "nothing happened"
     return seen.read()
@@ -33,7 +33,7 @@ def test_a_renamed_in_file_wakes_once_with_its_name(tmp_path):
         seen.add(tmp_path / "in", watch.MOVED_TO)
         assert seen.read() == []
         (tmp_path / "staged ü").rename(tmp_path / "in" / "done ü")
-        assert wake(seen) == [Change(tmp_path / "in", "done ü", watch.MOVED_TO)]
+        assert wake(seen) == [FileChange(tmp_path / "in", "done ü", watch.MOVED_TO)]
         assert seen.read() == []
 
 
@@ -42,7 +42,7 @@ def test_a_file_that_is_written_wakes(tmp_path):
     with Watch() as seen:
         seen.add(tmp_path / "wal", watch.MODIFY)
         (tmp_path / "wal").write_text("x")
-        assert wake(seen)[0] == Change(tmp_path / "wal", "", watch.MODIFY)
+        assert wake(seen)[0] == FileChange(tmp_path / "wal", "", watch.MODIFY)
 
 
 def test_a_path_may_come_and_go_and_come_back(tmp_path):
@@ -78,7 +78,7 @@ def test_dropped_changes_are_reported(tmp_path):
         for n in range(limit + 10):
             names[n % 2].rename(names[1 - n % 2])
         changes = seen.read()
-    assert Change(None, "", watch.OVERFLOW) in changes
+    assert FileChange(None, "", watch.OVERFLOW) in changes
 
 
 @pytest.mark.parametrize("how", ["its own", "of the scheduler before"])
@@ -122,7 +122,7 @@ def test_without_an_instance_it_says_again_and_again_to_look(tmp_path):
             seen.add(tmp_path / "log", watch.MODIFY)
         seen.add(tmp_path, watch.CREATE)
         for _ in range(2):
-            assert wake(seen) == [Change(None, "", watch.OVERFLOW)]
+            assert wake(seen) == [FileChange(None, "", watch.OVERFLOW)]
         seen.remove(tmp_path)
 
 

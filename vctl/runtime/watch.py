@@ -24,7 +24,7 @@ _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """A change at a watched path; `name` is the entry if the path is a directory, else empty.
 
     With OVERFLOW in the mask, changes were dropped and `path` is None: check all watched files.
@@ -67,11 +67,11 @@ class Watch:
         """The descriptor to wait on, with select, poll or epoll."""
         return self._fd
 
-    def read(self) -> list[Change]:
+    def read(self) -> list[FileChange]:
         """All changes since the last read, oldest first."""
-        changes: list[Change] = []
+        changes: list[FileChange] = []
         if self._is_timer:
-            return [Change(None, "", OVERFLOW)] if self._read_some() else changes
+            return [FileChange(None, "", OVERFLOW)] if self._read_some() else changes
         while data := self._read_some():
             offset = 0
             while offset < len(data):
@@ -81,7 +81,7 @@ class Watch:
                 offset += length
                 path = self._paths.pop(watch, None) if mask & IGNORED else self._paths.get(watch)
                 if path is not None or mask & OVERFLOW:
-                    changes.append(Change(path, name, mask))
+                    changes.append(FileChange(path, name, mask))
             if len(data) <= _BUFFER_BYTES // 2:
                 break  # all there was
         return changes
