@@ -19,7 +19,7 @@ _SCAN_S = 0.02
 
 
 @dataclass(slots=True)
-class Found:
+class RunRecords:
     """The records of a run. `held`: a process has its file locked; `proved`: its end came on the line."""
 
     supervisor: tuple[int, int] | None = None
@@ -83,7 +83,7 @@ class Findings:
                 return  # the file is gone, or there are too many watches: ``_scan`` reads it
             self._watched[path] = file
 
-    def find(self, run_id: str, *, unsaid: bool = False) -> Found | None:
+    def find(self, run_id: str, *, unsaid: bool = False) -> RunRecords | None:
         """The records of a run; None if no supervisor has taken it.
 
         ``unsaid``: read the file too, for lines that the supervisor has written and not sent yet.
@@ -111,9 +111,9 @@ class Findings:
             file.read()
         return file, file.runs.get(run_id)
 
-    def _found(self, run_id: str, file: RecordFile, entry: Entry) -> Found:
+    def _found(self, run_id: str, file: RecordFile, entry: Entry) -> RunRecords:
         if entry.heard:
-            return Found(entry.supervisor, entry.start, entry.exit, proved=True)
+            return RunRecords(entry.supervisor, entry.start, entry.exit, proved=True)
         seat = self.supervisors.seats.get(file.number)
         held, last = False, file.last == run_id
         if last and seat is not None and seat.line is not None and file.heard == run_id:
@@ -122,7 +122,7 @@ class Findings:
             held = holder == entry.supervisor[0] or holder <= 0
         if not held:
             file.read()  # the end may have been written between the first look and the test of the lock
-        return Found(
+        return RunRecords(
             entry.supervisor,
             entry.start,
             entry.exit,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vctl.runtime import processes
-from vctl.runtime.findings import Findings, Found
+from vctl.runtime.findings import Findings, RunRecords
 from vctl.runtime.protocol import (
     LaunchRequest,
     RunState,
@@ -166,7 +166,7 @@ class LocalRuntime(Runtime):
         if found is None:
             refused = self._supervisors.refused.get(run_id)
             if refused or run_id in self._running:
-                found = Found(self._running.get(run_id), problem=refused or GONE)
+                found = RunRecords(self._running.get(run_id), problem=refused or GONE)
             else:
                 return Seen(RunState.NEVER_STARTED)
         if found.proved:
@@ -186,7 +186,7 @@ class LocalRuntime(Runtime):
             return Seen(RunState.EXITED, start, ended)
         return Seen(RunState.LOST, start, problem=found.problem)
 
-    def _stands_over(self, pid: int, found: Found) -> bool:
+    def _stands_over(self, pid: int, found: RunRecords) -> bool:
         """Whether a supervisor has the record of this run open, even if the file was removed."""
         return bool(found.open_file) and processes.has_open(pid, found.open_file)
 
