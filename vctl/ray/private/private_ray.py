@@ -105,7 +105,7 @@ class Keeper(Parent):
         """Pids of the GCS and the head's raylet: this Ray is over when one of them ends."""
         self.count = 0
         self.pause_s, self.not_before, self.due = _AGAIN_S[0], 0.0, 0.0
-        self.growth: ray_growth.Growth | None = None
+        self.growth: ray_growth.RayletGrowth | None = None
         self.answered = ""
         self.says: dict[str, Any] = {}
 
@@ -364,7 +364,7 @@ class Keeper(Parent):
     def grow(self, shown: "dict[str, Any]") -> None:
         """Let the virtual cluster grow with the demand of this Ray, and shrink when it is idle."""
         if "elastic" in shown and self.growth is None:
-            self.growth = ray_growth.Growth(self, self.nodes, dict(os.environ))
+            self.growth = ray_growth.RayletGrowth(self, self.nodes, dict(os.environ))
         if self.growth is not None:
             self.growth.turn(shown)
 

@@ -44,7 +44,7 @@ class Asked:
         self.known = self.started = False
 
 
-class Growth:
+class RayletGrowth:
     """Submits raylet tasks when Ray lacks resources, and drains their raylets when they are idle."""
 
     def __init__(self, parent: Parent, nodes: str, env: dict[str, str]) -> None:
