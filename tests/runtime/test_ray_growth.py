@@ -10,7 +10,7 @@ import pytest
 
 from tests.scheduler.candidates import amounts
 from tests.specification import spec
-from vctl.ray.on_ray.growth import Growth, constraint
+from vctl.ray.on_ray.growth import RayGrowth, constraint
 from vctl.ray.on_ray.wire import RayNode
 
 pytestmark = spec("9.provider")
@@ -50,8 +50,8 @@ def test_a_request_is_withdrawn_by_whoever_comes_next(tmp_path: Path) -> None:
     """It is in Ray until another one replaces it, so the file outlives the process; of others' requests none is."""
     told: list[Any] = []
 
-    def growth(*wanted: str) -> Growth:
-        made = Growth(tmp_path, lambda *words: told.append(words))
+    def growth(*wanted: str) -> RayGrowth:
+        made = RayGrowth(tmp_path, lambda *words: told.append(words))
         made.wanted = [parsed(one) for one in wanted]
         made.ask({})
         return made

@@ -27,7 +27,7 @@ def constraint(wanted: Iterable[WantedNode], nodes: Iterable[RayNode]) -> list[P
     return asked
 
 
-class Growth:
+class RayGrowth:
     """The nodes that are wanted, and those that the present link was asked for.
 
     A request stays in Ray until another one replaces it, whichever process made it. The file exists while
