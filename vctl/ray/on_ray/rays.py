@@ -25,7 +25,7 @@ from vctl.ray.on_ray.runs import Run
 from vctl.runtime.protocol import LaunchRequest, Reservation, RunState, Seen
 
 if TYPE_CHECKING:
-    from vctl.ray.on_ray.runs import Kept
+    from vctl.ray.on_ray.runs import KnownRuns
     from vctl.ray.on_ray.wire import Packed, Part, RayNode
 
 SATELLITE, JOINS = "satellite", "joins"
@@ -37,7 +37,7 @@ class Around(Protocol):
     """The runtime on the Ray around, as the Rays of jobs use it (runtime.py)."""
 
     runs: dict[str, Run]
-    kept: Kept
+    kept: KnownRuns
     nodes: dict[str, RayNode] | None
 
     def reserve(self, name: str, reserved: Reservation) -> dict[str, list[Part]]:

@@ -49,7 +49,7 @@ class Run:
         self.failed: Seen | None = None
 
 
-class Kept:
+class KnownRuns:
     """The files of the runs that a scheduler has sent to nodes."""
 
     def __init__(self, folder: Path) -> None:

@@ -30,7 +30,7 @@ from vctl.ray.on_ray.connection import CONNECT_S, Connection, nobody_at
 from vctl.ray.on_ray.growth import RayGrowth
 from vctl.ray.on_ray.logs import Copies
 from vctl.ray.on_ray.rays import JOINS, OVER, Rays, gpus_of
-from vctl.ray.on_ray.runs import Kept, Run
+from vctl.ray.on_ray.runs import KnownRuns, Run
 from vctl.ray.on_ray.wire import Packed, Part, RayNode
 from vctl.ray.private.raylets import PACKAGE
 from vctl.runtime import logfile, processes
@@ -58,7 +58,7 @@ class RayRuntime(Runtime):
         self.boot = processes.boot_id()
         Records(self.home).create()
         self.folder = self.home / "ray"
-        self.kept = Kept(self.folder)
+        self.kept = KnownRuns(self.folder)
         self.state, copied = self.kept.identity()
         self.copies = Copies(self.folder / "logs")
         self.runs: dict[str, Run] = {}
