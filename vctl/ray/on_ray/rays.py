@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vctl.ray.on_ray import wire
-from vctl.ray.on_ray.runs import Run
+from vctl.ray.on_ray.runs import LinkedRun
 from vctl.runtime.protocol import LaunchRequest, Reservation, RunState, Seen
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _AGAIN_S = (1.0, 30.0)
 class Around(Protocol):
     """The runtime on the Ray around, as the Rays of jobs use it (runtime.py)."""
 
-    runs: dict[str, Run]
+    runs: dict[str, LinkedRun]
     kept: KnownRuns
     nodes: dict[str, RayNode] | None
 
@@ -46,7 +46,7 @@ class Around(Protocol):
     def begin_launch(self, run_id: str, packed: Packed, own: set[str]) -> None:
         """Launch a run on its node."""
 
-    def send_shown(self, run_id: str, run: Run) -> None:
+    def send_shown(self, run_id: str, run: LinkedRun) -> None:
         """Send a keeper its document."""
 
     def look(self, run_id: str) -> Seen:
@@ -85,7 +85,7 @@ class Rays:
         assert request.reservation is not None
         return {"kind": JOINS, "words": (request.reservation.own,)}
 
-    def begin(self, run_id: str, run: Run, shown: Mapping[str, Any]) -> set[str]:
+    def begin(self, run_id: str, run: LinkedRun, shown: Mapping[str, Any]) -> set[str]:
         """Set the first document for a run of a Ray before its launch; the ids of its virtual nodes."""
         if run.kind == JOINS:
             main = next(
@@ -176,12 +176,12 @@ class Rays:
         self.pauses[main] = min(2 * pause_s, _AGAIN_S[1])
         return True
 
-    def _start(self, main: str, run: Run, node_id: str) -> None:
+    def _start(self, main: str, run: LinkedRun, node_id: str) -> None:
         """Start a satellite on a node."""
         run.count += 1
         self.runtime.kept.keep(main, run)
         run_id = f"{main}.ray{run.count}"
-        one = Run(node_id, run.reservation, run.log, run.log_max_bytes, run.groups, SATELLITE, main)
+        one = LinkedRun(node_id, run.reservation, run.log, run.log_max_bytes, run.groups, SATELLITE, main)
         self.runtime.kept.keep(run_id, one)
         self.runtime.runs[run_id] = one
         one.shown = json.dumps(self._part(main, one))
@@ -194,7 +194,7 @@ class Rays:
         packed = (run_id, tuple(argv), {**env, "VCTL_NODE_ID": node_id}, *rest)
         self.runtime.begin_launch(run_id, packed, _own(self.shown[main], node_id))
 
-    def _part(self, main: str, run: Run) -> dict[str, Any]:
+    def _part(self, main: str, run: LinkedRun) -> dict[str, Any]:
         """The document for one keeper."""
         runs, shown = self.runtime.runs, self.shown[main]
         nodes = [one for one in shown["nodes"] if one["node"] == run.node_id]
@@ -209,7 +209,7 @@ class Rays:
         others = [one for one in shown["nodes"] if one["node"] != run.node_id]
         return {**part, "others": others, "here": sorted(here), **more}
 
-    def _joining(self, main: str, run: Run) -> str:
+    def _joining(self, main: str, run: LinkedRun) -> str:
         """The document for the parent of a raylet that is a task (ray_join.py)."""
         nodes = [one for one in self.shown[main]["nodes"] if one["id"] in (run.words or ())]
         join = _read(self.runtime.runs[main].said).get("join")
@@ -220,7 +220,7 @@ class Rays:
         node = (self.runtime.nodes or {}).get(node_id)
         return "" if node is None else node.address
 
-    def _send(self, run_id: str, run: Run, text: str) -> None:
+    def _send(self, run_id: str, run: LinkedRun, text: str) -> None:
         if text != run.shown and run.failed is None:
             run.shown = text
             self.runtime.send_shown(run_id, run)

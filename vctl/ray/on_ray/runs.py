@@ -13,7 +13,7 @@ from vctl.ray.on_ray.wire import Packed, Part, Places
 from vctl.runtime.protocol import RuntimeUnavailable, Seen
 
 
-class Run:
+class LinkedRun:
     """A run that was sent to a node."""
 
     __slots__ = (
@@ -60,7 +60,7 @@ class KnownRuns:
         for one in (self.folder, self.folder / "runs", self.folder / "logs"):
             one.mkdir(mode=0o700, exist_ok=True)
 
-    def keep(self, run_id: str, run: Run) -> None:
+    def keep(self, run_id: str, run: LinkedRun) -> None:
         """Write the file of a run. Raises RuntimeUnavailable."""
         words: list[Any] = [run.node_id, run.reservation, run.log, run.log_max_bytes, run.groups]
         if run.kind or run.devices:
@@ -72,13 +72,13 @@ class KnownRuns:
         except OSError as error:
             raise RuntimeUnavailable(f"cannot use {staged}: {error.strerror}") from error
 
-    def load(self) -> dict[str, Run]:
+    def load(self) -> dict[str, LinkedRun]:
         """Read the files of all runs; damaged files are skipped."""
-        found: dict[str, Run] = {}
+        found: dict[str, LinkedRun] = {}
         for name in os.listdir(self.folder / "runs"):
             if not name.startswith("."):
                 with contextlib.suppress(ValueError, TypeError):
-                    found[name] = Run(*json.loads((self.folder / "runs" / name).read_text()))
+                    found[name] = LinkedRun(*json.loads((self.folder / "runs" / name).read_text()))
         return found
 
     def forget(self, run_id: str) -> None:

@@ -30,7 +30,7 @@ from vctl.ray.on_ray.connection import CONNECT_S, Connection, nobody_at
 from vctl.ray.on_ray.growth import RayGrowth
 from vctl.ray.on_ray.logs import Copies
 from vctl.ray.on_ray.rays import JOINS, OVER, Rays, gpus_of
-from vctl.ray.on_ray.runs import KnownRuns, Run
+from vctl.ray.on_ray.runs import KnownRuns, LinkedRun
 from vctl.ray.on_ray.wire import Packed, Part, RayNode
 from vctl.ray.private.raylets import PACKAGE
 from vctl.runtime import logfile, processes
@@ -61,7 +61,7 @@ class RayRuntime(Runtime):
         self.kept = KnownRuns(self.folder)
         self.state, copied = self.kept.identity()
         self.copies = Copies(self.folder / "logs")
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, LinkedRun] = {}
         self.reserved: dict[str, dict[str, list[Part]]] = {}
         """Reservation -> its placement groups."""
         self.news: set[str] = set()
@@ -149,7 +149,7 @@ class RayRuntime(Runtime):
             run.seen, run.said = seen, said
             self._heard(run_id, run)
 
-    def _heard(self, run_id: str, run: Run) -> None:
+    def _heard(self, run_id: str, run: LinkedRun) -> None:
         self.news.add(run.main or run_id)
         if run.kind:
             self.rays.heard(run_id)
@@ -224,7 +224,7 @@ class RayRuntime(Runtime):
         reserved = request.reservation
         run = self.runs.get(request.run_id)
         if reserved is None:
-            self.runs[request.run_id] = Run(request.node_id, "", request.log_path, 0, {})
+            self.runs[request.run_id] = LinkedRun(request.node_id, "", request.log_path, 0, {})
             self._fail(request.run_id, f"node {request.node_id} is not a node of the Ray cluster: remove it")
             return
         if run is not None and run.seen is not None and run.seen[0] != RunState.NEVER_STARTED:
@@ -233,7 +233,7 @@ class RayRuntime(Runtime):
             name = wire.reservation_name(self.state, reserved.name)
             more = self.rays.words(request) if request.ray else {}
             groups = self.reserve(name, reserved)
-            run = Run(request.node_id, name, request.log_path, request.log_max_bytes, groups, **more)
+            run = LinkedRun(request.node_id, name, request.log_path, request.log_max_bytes, groups, **more)
             self.kept.keep(request.run_id, run)
             self.runs[request.run_id] = run
             os.close(logfile.open_for_writing(os.fsencode(request.log_path)))
@@ -258,7 +258,7 @@ class RayRuntime(Runtime):
         run.request = ("launch", packed, run.node_id, asked, run.devices, run.kind)
         self._send(*run.request, run.shown)
 
-    def send_shown(self, run_id: str, run: Run) -> None:
+    def send_shown(self, run_id: str, run: LinkedRun) -> None:
         """Send the document of a run of a Ray, which it gets when the virtual nodes in it are reserved."""
         own = {one["id"] for one in json.loads(run.shown).get("nodes", ())}
         groups = self.reserved.get(run.reservation, run.groups)
@@ -267,7 +267,7 @@ class RayRuntime(Runtime):
             self._place_devices(run_id, run, gpus_of(run.shown))
         self._send("show", run_id, run.node_id, [one for one in asked if one[2]], run.devices, run.shown)
 
-    def _place_devices(self, run_id: str, run: Run, planned: list[tuple[str, str]]) -> None:
+    def _place_devices(self, run_id: str, run: LinkedRun, planned: list[tuple[str, str]]) -> None:
         """Choose the run's own GPUs among the reserved ones, without those of other present runs."""
         others = (
             one.devices
@@ -310,7 +310,7 @@ class RayRuntime(Runtime):
             return Seen(RunState.LOST, seen.start, problem="Ray reports the death of its node")
         return seen
 
-    def _is_dead(self, run: Run) -> bool:
+    def _is_dead(self, run: LinkedRun) -> bool:
         if self.nodes is None:
             return False
         node = self.nodes.get(run.node_id)
@@ -326,7 +326,7 @@ class RayRuntime(Runtime):
             self.news.add(run.main or run_id)
         self._send_stop(run_id, run)
 
-    def _send_stop(self, run_id: str, run: Run) -> None:
+    def _send_stop(self, run_id: str, run: LinkedRun) -> None:
         assert run.stop is not None
         until, signo = run.stop
         self._send("stop", run_id, run.node_id, max(0.0, until - time.monotonic()), int(signo))
