@@ -19,14 +19,14 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MarkedPlace:
     """The content of the mark; ``copied``: the file is a copy."""
 
     name: str
     copied: bool
 
 
-def read(home: Path) -> Place | None:
+def read(home: Path) -> MarkedPlace | None:
     """The mark of a state directory; None if there is none, or if it cannot be read."""
     try:
         fd = os.open(home / RECORDS / MARK, _READ)
@@ -34,7 +34,7 @@ def read(home: Path) -> Place | None:
         return None
     try:
         words = os.read(fd, 200).decode(errors="replace").split()
-        return Place(words[0], words[1:] != [str(os.fstat(fd).st_ino)]) if words else None
+        return MarkedPlace(words[0], words[1:] != [str(os.fstat(fd).st_ino)]) if words else None
     except OSError:
         return None
     finally:
