@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
-from vctl.daemon.place import Place
+from vctl.daemon.place import WatchedHome
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.settings import scheduler_of
 from vctl.daemon.trouble import say
@@ -118,7 +118,7 @@ def _loop(
     poll.register(commands.fileno(), select.POLLIN)
     resting = select.poll()  # while the scheduler rests after an error, only a signal wakes it
     resting.register(signals.fileno(), select.POLLIN)
-    place = Place(scheduler, lock)
+    place = WatchedHome(scheduler, lock)
     idle_at: float | None = None  # since when it is known not to be needed; the last check may be long ago
     while not signals.caught:
         place.look_after()

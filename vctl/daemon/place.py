@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 1.0
 
 
-class Place:
+class WatchedHome:
     """Checks before a turn that the tables are still those of the directory, and sometimes that other files exist."""
 
     def __init__(self, scheduler: Scheduler, lock: SchedulerLock) -> None:
