@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.runtime.conftest import eventually, is_gone
 from tests.specification import spec
 from vctl.runtime import local, processes, supervisors
-from vctl.runtime.environment import NOTHING_SHARED, Shared
+from vctl.runtime.environment import NOTHING_SHARED, SharedVariables
 from vctl.runtime.protocol import RunState
 
 pytestmark = spec("16.local")
@@ -120,7 +120,11 @@ def test_a_long_environment_reaches_a_supervisor_that_was_used(ground):
 @spec("8.environment")
 def test_runs_of_commands_with_different_environments_take_turns_on_a_supervisor(ground):
     raw = os.fsdecode(b"\xff\xfe")
-    brought = [Shared({"A": "x", "LIST": raw}), Shared({"B": "y", "OWN": "theirs"}), NOTHING_SHARED]
+    brought = [
+        SharedVariables({"A": "x", "LIST": raw}),
+        SharedVariables({"B": "y", "OWN": "theirs"}),
+        NOTHING_SHARED,
+    ]
     for n in range(9):
         ground.launch(
             f"r{n}", "/bin/cat", "/proc/self/environ", own={"OWN": f"{n}{raw}"}, shared=brought[n % 3]
@@ -140,7 +144,7 @@ def test_runs_of_commands_with_different_environments_take_turns_on_a_supervisor
 
 @spec("8.environment")
 def test_a_supervisor_that_replaces_one_knows_what_runs_share(ground):
-    brought = Shared({"A": "x"})
+    brought = SharedVariables({"A": "x"})
     ground.launch("a", "/bin/sh", "-c", "exit $((A))", shared=brought, own={"A": "3"})
     assert ground.ended("a").exit_code == 3
     ground.launch("b", "/bin/sh", "-c", "echo $A", shared=brought, own={})

@@ -24,7 +24,7 @@ from vctl.ops.logs import log_path
 from vctl.ray.daemon import private_rays
 from vctl.ray.daemon.private_rays import reservation_of
 from vctl.runtime import relay
-from vctl.runtime.environment import Shared, job_environment
+from vctl.runtime.environment import SharedVariables, job_environment
 from vctl.runtime.protocol import LaunchRequest
 from vctl.store import arrays, jobs, rows, tasks
 from vctl.store.rows import dumps, loads
@@ -38,7 +38,7 @@ class Command:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty."""
 
     argv: tuple[str, ...]
-    env: Shared
+    env: SharedVariables
     cwd: str
     sees_all: bool = False
     count: int = 1
@@ -73,7 +73,7 @@ class Commands:
 def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> Command:
     argv = (*relayed(options.get("relay")), *loads(row["argv"]))
     return Command(
-        argv, Shared(loads(row["env"])), os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")),
+        argv, SharedVariables(loads(row["env"])), os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")),
         ray=options.get("private_ray", ""), **more,
     )  # fmt: skip
 

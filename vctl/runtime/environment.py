@@ -8,7 +8,7 @@ from functools import cached_property
 from vctl.core.resources import SCALE
 
 
-class Shared:
+class SharedVariables:
     """Variables that all runs of a command share. There may be many of both, so they are packed only once."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -21,7 +21,7 @@ class Shared:
         return marshal.dumps(encoded)
 
 
-NOTHING_SHARED = Shared({})
+NOTHING_SHARED = SharedVariables({})
 
 
 def job_environment(

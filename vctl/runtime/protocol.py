@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from vctl.core.resources import Amounts
 from vctl.core.values import Exit, value
 from vctl.errors import Unreachable
-from vctl.runtime.environment import NOTHING_SHARED, Shared
+from vctl.runtime.environment import NOTHING_SHARED, SharedVariables
 
 MAX_RUN_ID_BYTES = 200
 """A file name has at most 255 bytes, and a suffix is added to the id."""
@@ -67,7 +67,7 @@ class LaunchRequest:
     reservation: Reservation | None = None
     ray: str = ""
     shown: Mapping[str, Any] | None = None
-    shared: Shared = NOTHING_SHARED
+    shared: SharedVariables = NOTHING_SHARED
 
     @property
     def env(self) -> dict[str, str]:
