@@ -154,7 +154,7 @@ class Supervisor(Process):
         super().__init__(kernel, 1)
         self.home = os.fsencode(kernel.timeline.home)
         self.taken = b"%d %d %b" % (self.pid, self.started, kernel.boot.encode())
-        self.shared = spawning.Shared()
+        self.shared = spawning.Unpacked()
         self.numbers: dict[int, Number] = {}
         self.unread: list[tuple[int, int]] = []
         """Numbers with lines that came while it was suspended."""

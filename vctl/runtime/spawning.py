@@ -29,7 +29,7 @@ _DEFAULT_PATH = os.fsencode(os.defpath)
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
-class Shared:
+class Unpacked:
     """Unpacks the variables that runs of a command share, and keeps the last ones."""
 
     __slots__ = ("packed", "variables")

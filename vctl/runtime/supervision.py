@@ -55,7 +55,7 @@ if MYPY:
 
         home: bytes
         taken: bytes
-        shared: spawning.Shared
+        shared: spawning.Unpacked
 
         def spawn(self, run: "Supervision") -> int:
             """Start the main process of a run; its pid."""

@@ -186,7 +186,7 @@ class Supervisor:
         self.home = home
         pid = os.getpid()
         self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
-        self.shared = spawning.Shared()
+        self.shared = spawning.Unpacked()
         self.numbers: dict[int, Number] = {}
         self.by_line: dict[int, Number] = {}
         self.running: dict[int, supervision.Supervision] = {}
