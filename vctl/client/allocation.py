@@ -35,7 +35,7 @@ COMMAND = ("allocation",)
 """The shown command of the job; it is never run."""
 
 
-class Allocation:
+class HeldAllocation:
     """The resources that a program holds; the constructor returns when they are granted."""
 
     def __init__(self, place: Place, spec: ClusterSpec, *, name: str | None, timeout_s: float | None) -> None:

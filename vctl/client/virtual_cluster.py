@@ -16,7 +16,7 @@ from vctl.client.specs import Amounts, Groups, document_of, list_of
 from vctl.errors import BadSpec, Conflict, NotFound, TimedOut
 
 if TYPE_CHECKING:
-    from vctl.client.allocation import Allocation
+    from vctl.client.allocation import HeldAllocation
     from vctl.client.context import VirtualClusterInfo
     from vctl.client.handles import Place
     from vctl.core.clusters import ClusterSpec
@@ -106,13 +106,13 @@ class VirtualCluster:
     def __enter__(self) -> VirtualCluster:
         if self._inside is not None:
             raise BadSpec("this VirtualCluster is entered already", fix="make another one for a nested block")
-        from vctl.client.allocation import Allocation, is_outside
+        from vctl.client.allocation import HeldAllocation, is_outside
         from vctl.client.api import place_of
 
         place = place_of()
         if is_outside():
             spec = self.parsed(place.config.get("unit_resources"))
-            held = Allocation(place, spec, name=self.name, timeout_s=self.timeout_s)
+            held = HeldAllocation(place, spec, name=self.name, timeout_s=self.timeout_s)
             block = inside.enter(held.variables["VCTL_CLUSTER_ID"], held.variables)
             self._inside = _Inside(place, held.job.submission_id, block, held)
             return self
@@ -185,7 +185,9 @@ class VirtualCluster:
 class _Inside:
     """An entered cluster until it is released. ``held``: the allocation, if a job of its own holds it."""
 
-    def __init__(self, place: Place, job: str, block: inside.Block, held: Allocation | None = None) -> None:
+    def __init__(
+        self, place: Place, job: str, block: inside.Block, held: HeldAllocation | None = None
+    ) -> None:
         self.place = place
         self.job = job
         self.block = block
