@@ -11,7 +11,7 @@ import pytest
 
 from tests.specification import spec
 from vctl.runtime import commands, processes
-from vctl.runtime.commands import Call, Called
+from vctl.runtime.commands import Called, ProviderCall
 
 pytestmark = spec("9.provider")
 
@@ -19,14 +19,14 @@ PYTHON = (sys.executable, "-S", "-c")
 
 
 @pytest.fixture
-def calls() -> Iterator[list[Call]]:
-    made: list[Call] = []
+def calls() -> Iterator[list[ProviderCall]]:
+    made: list[ProviderCall] = []
     yield made
     for call in made:
         call.kill()
 
 
-def ended(call: Call, within_s: float = 20.0) -> Called:
+def ended(call: ProviderCall, within_s: float = 20.0) -> Called:
     give_up = time.monotonic() + within_s
     while (found := call.poll()) is None:
         assert time.monotonic() < give_up
@@ -34,8 +34,8 @@ def ended(call: Call, within_s: float = 20.0) -> Called:
     return found
 
 
-def call(code: str, question: bytes = b"", *, timeout_s: float = 60.0, mark: str = "m") -> Call:
-    return Call((*PYTHON, code), question, mark=mark, timeout_s=timeout_s, env=dict(os.environ))
+def call(code: str, question: bytes = b"", *, timeout_s: float = 60.0, mark: str = "m") -> ProviderCall:
+    return ProviderCall((*PYTHON, code), question, mark=mark, timeout_s=timeout_s, env=dict(os.environ))
 
 
 def of_call(mark: str) -> list[processes.Process]:
@@ -65,14 +65,14 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("code", "question", "want"), ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_or_the_reason_for_none(
-    code: str, question: bytes, want: Called, calls: list[Call]
+    code: str, question: bytes, want: Called, calls: list[ProviderCall]
 ) -> None:
     """Spec 9: answers up to 1 MiB."""
     calls.append(call(code, question))
     assert ended(calls[0]) == want
 
 
-def test_a_background_child_that_holds_the_output_delays_nothing(calls: list[Call]) -> None:
+def test_a_background_child_that_holds_the_output_delays_nothing(calls: list[ProviderCall]) -> None:
     """Spec 9: what the command left in the background is left alone, and nobody waits for it."""
     code = "import os, time\nprint(os.getpid(), flush=True)\nif os.fork() == 0: time.sleep(300)"
     mark = f"background-{os.getpid()}"
@@ -86,7 +86,7 @@ def test_a_background_child_that_holds_the_output_delays_nothing(calls: list[Cal
     os.kill(left[0].pid, 9)
 
 
-def test_a_call_ends_with_its_time_limit_and_its_whole_group(calls: list[Call]) -> None:
+def test_a_call_ends_with_its_time_limit_and_its_whole_group(calls: list[ProviderCall]) -> None:
     """Spec 9: ``provider_timeout``."""
     code = "import os, time\nos.fork()\ntime.sleep(300)"
     calls.append(call(code, timeout_s=0.5, mark=f"late-{os.getpid()}"))
@@ -98,7 +98,7 @@ def test_a_call_ends_with_its_time_limit_and_its_whole_group(calls: list[Call]) 
         assert time.monotonic() < give_up
 
 
-def test_looking_never_waits(calls: list[Call]) -> None:
+def test_looking_never_waits(calls: list[ProviderCall]) -> None:
     """Spec 9: a command at work costs the scheduler nothing."""
     calls.append(call("import time; print('x', flush=True); time.sleep(300)"))
     worst = 0.0
@@ -109,7 +109,7 @@ def test_looking_never_waits(calls: list[Call]) -> None:
     assert worst < 0.2
 
 
-def test_a_call_that_outlived_its_scheduler_is_ended(calls: list[Call]) -> None:
+def test_a_call_that_outlived_its_scheduler_is_ended(calls: list[ProviderCall]) -> None:
     """Spec 9: the same request is not worked on twice at a time."""
     calls.append(call("import time; time.sleep(300)", mark="orphan"))
     give_up = time.monotonic() + 10
@@ -119,6 +119,6 @@ def test_a_call_that_outlived_its_scheduler_is_ended(calls: list[Call]) -> None:
     assert not commands.end_left_behind("other")
 
 
-def test_what_cannot_be_started_is_an_error(calls: list[Call]) -> None:
+def test_what_cannot_be_started_is_an_error(calls: list[ProviderCall]) -> None:
     with pytest.raises(FileNotFoundError):
-        Call(("/no/such/command",), b"", mark="m", timeout_s=1, env={})
+        ProviderCall(("/no/such/command",), b"", mark="m", timeout_s=1, env={})

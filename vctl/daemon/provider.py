@@ -23,7 +23,7 @@ from vctl.engine.settings import MachineTerms
 from vctl.engine.stimuli import MachinesReady, MachinesRefused, Now, Stimulus
 from vctl.ops.feasible import TEMPLATES
 from vctl.ops.nodes import NODE_ID
-from vctl.runtime.commands import Call, end_left_behind
+from vctl.runtime.commands import ProviderCall, end_left_behind
 from vctl.runtime.protocol import Runtime
 from vctl.spec.provider_spec import COMMAND, NONE, RAY, ProviderSpec
 from vctl.store import observed
@@ -43,7 +43,7 @@ class Provider:
     store: Store
     spec: ProviderSpec
     runtime: Runtime
-    _calls: dict[str, Call] = field(default_factory=dict)
+    _calls: dict[str, ProviderCall] = field(default_factory=dict)
     """Request id -> its command, while it runs."""
     _retry_at: dict[str, int] = field(default_factory=dict)
     """Request id -> when its command is called again, in ns since the machine started."""
@@ -139,7 +139,7 @@ class Provider:
             "nodes": list(request.nodes),
         }
         try:
-            self._calls[request.request_id] = Call(
+            self._calls[request.request_id] = ProviderCall(
                 words, json.dumps(question).encode() + b"\n", mark=request.request_id,
                 timeout_s=self.spec.timeout_s, env=os.environ,
             )  # fmt: skip

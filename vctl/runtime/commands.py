@@ -31,7 +31,7 @@ class Called:
     problem: str | None = None
 
 
-class Call:
+class ProviderCall:
     """One call of an executable. Raises OSError if it cannot be started."""
 
     def __init__(
