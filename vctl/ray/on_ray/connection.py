@@ -46,7 +46,7 @@ def nobody_at(address: str) -> str:
     return problem
 
 
-class Connection:
+class LinkConnection:
     """The scheduler's present link to Ray, if there is one."""
 
     def __init__(self, home: Path, *words: str) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 from vctl.errors import Unreachable, VctlError
 from vctl.ray.on_ray import wire
-from vctl.ray.on_ray.connection import CONNECT_S, Connection, nobody_at
+from vctl.ray.on_ray.connection import CONNECT_S, LinkConnection, nobody_at
 from vctl.ray.on_ray.growth import RayGrowth
 from vctl.ray.on_ray.logs import Copies
 from vctl.ray.on_ray.rays import JOINS, OVER, Rays, gpus_of
@@ -69,7 +69,7 @@ class RayRuntime(Runtime):
         """Ray's nodes; None until the link has sent them."""
         self.nodes_changed = False
         self.growth = RayGrowth(self.folder, self._send)
-        self.link = Connection(self.home, address, self.state, str(self.home))
+        self.link = LinkConnection(self.home, address, self.state, str(self.home))
         self.begun, self.left = False, False
         if copied:
             self.drop_ended()
