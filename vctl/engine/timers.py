@@ -19,7 +19,7 @@ class Processes(Protocol):
     running: Running
 
 
-class Due(NamedTuple):
+class RunDue(NamedTuple):
     """A run has reached its time limit, or (with ``signal``) is to be warned of its end at ``ends_ns``."""
 
     run: Run
@@ -53,7 +53,7 @@ class Timers:
             warned_at = ends_ns - int(signal["before_s"] * 1e9)
             heapq.heappush(self._heap, (max(run.pid_start * state.tick_ns, warned_at), run.run_id))
 
-    def due(self, state: Processes, uptime: int) -> Iterator[Due]:
+    def due(self, state: Processes, uptime: int) -> Iterator[RunDue]:
         """The times that are due; the cost depends on their number, not on all times that are planned."""
         found: set[str] = set()
         places = [0]
@@ -79,13 +79,13 @@ def _end_of(state: Processes, run: Run, job: RunningJob) -> int | None:
     return run.pid_start * state.tick_ns + job.ends_at_ns - job.started_at_ns
 
 
-def _due(state: Processes, run_id: str, uptime: int) -> Due | None:
+def _due(state: Processes, run_id: str, uptime: int) -> RunDue | None:
     run = state.runs.get(run_id)
     job = None if run is None else state.running.jobs.get(run.job_id)
     if run is None or job is None or run.stop_reason is not None:
         return None
     if (ends_ns := _end_of(state, run, job)) is None or ends_ns <= uptime:
-        return None if ends_ns is None else Due(run, job, ends_ns)
+        return None if ends_ns is None else RunDue(run, job, ends_ns)
     signal = signal_of(job)
     is_near = signal is not None and ends_ns - int(signal["before_s"] * 1e9) <= uptime
-    return Due(run, job, ends_ns, signal) if is_near and run.warned_for != ends_ns else None
+    return RunDue(run, job, ends_ns, signal) if is_near and run.warned_for != ends_ns else None
