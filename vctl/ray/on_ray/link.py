@@ -44,7 +44,7 @@ _NOT_STARTED = "creation task"
 """A part of Ray's message if an actor could not be created, because its code is missing or failed."""
 
 
-class Gone(Exception):
+class NodeGone(Exception):
     """A node is dead, so requests to it are dropped."""
 
 
@@ -130,7 +130,7 @@ class Link:
     async def actor(self, node: Node) -> Any:
         """The agent of a node, made if there is none. Raises Gone, RayError."""
         if self.alive is not None and node.node_id not in self.alive:
-            raise Gone(node.node_id)
+            raise NodeGone(node.node_id)
         async with node.making:
             if node.actor is None:
                 made = await asyncio.to_thread(self._make, node.node_id)
@@ -157,7 +157,7 @@ class Link:
         while True:
             try:
                 return await asking(await self.actor(node))
-            except Gone:
+            except NodeGone:
                 return None
             except RayTaskError as error:
                 problem = f"the agent on node {node_id} failed: {error.cause!r}"
