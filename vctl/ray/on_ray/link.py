@@ -52,7 +52,7 @@ Known = tuple[Packed | None, int, str]
 """The last observed state of a run, the received bytes of its log, and its keeper's last message."""
 
 
-class Node:
+class LinkNode:
     """One node: its agent, and what the scheduler knows of its runs."""
 
     def __init__(self, node_id: str) -> None:
@@ -68,7 +68,7 @@ class Link:
 
     def __init__(self, channel: socket.socket, state: str, home: str) -> None:
         self.channel, self.state, self.home = channel, state, home
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, LinkNode] = {}
         self.alive: set[str] | None = None
         self.waiting: dict[str, asyncio.Event] = {}
         """Run that waits for its reservation -> an event, set when the run is to be stopped."""
@@ -123,11 +123,11 @@ class Link:
                 told = nodes
             await asyncio.sleep(NODES_S)
 
-    def node(self, node_id: str) -> Node:
+    def node(self, node_id: str) -> LinkNode:
         """A node, alive or dead."""
-        return self.nodes.setdefault(node_id, Node(node_id))
+        return self.nodes.setdefault(node_id, LinkNode(node_id))
 
-    async def actor(self, node: Node) -> Any:
+    async def actor(self, node: LinkNode) -> Any:
         """The agent of a node, made if there is none. Raises Gone, RayError."""
         if self.alive is not None and node.node_id not in self.alive:
             raise NodeGone(node.node_id)
@@ -184,7 +184,7 @@ class Link:
         if node.follower is None or node.follower.done():
             node.follower = self.begin_task(self._follow(node))
 
-    async def _follow(self, node: Node) -> None:
+    async def _follow(self, node: LinkNode) -> None:
         while node.known:
             found = await self.ask(node.node_id, lambda actor: actor.poll.remote(dict(node.known), _POLL_S))
             if found is None:
