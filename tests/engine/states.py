@@ -77,7 +77,7 @@ def run_job(
     return job
 
 
-PROCESS = ch.Process(100, 1, "boot", STARTED)
+PROCESS = ch.StartedProcess(100, 1, "boot", STARTED)
 
 
 def add_task(

@@ -52,7 +52,7 @@ def end(state: SchedulerState, job_id: int, at: int = 1) -> ProcessOver:
     return ProcessOver(run, Exit(0, None, None, "", False, STARTED + at), process=PROCESS)
 
 
-PROCESS = ch.Process(5, 6, "boot", STARTED + 1)
+PROCESS = ch.StartedProcess(5, 6, "boot", STARTED + 1)
 
 
 def kinds(changes: list[ch.Change]) -> list[str]:

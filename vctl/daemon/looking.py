@@ -7,7 +7,7 @@ from collections.abc import Collection
 from vctl.core import jobs as jb
 from vctl.core.jobs import Run
 from vctl.daemon.clock import Clock
-from vctl.engine.changes import Process
+from vctl.engine.changes import StartedProcess
 from vctl.engine.changes.runs import with_process
 from vctl.engine.stimuli import ProcessOver, ProcessSeen
 from vctl.runtime import processes
@@ -30,7 +30,7 @@ NO_RECORDS = (
 )
 
 
-def look(runtime: Runtime, run: Run) -> Process | ProcessOver | RunState:
+def look(runtime: Runtime, run: Run) -> StartedProcess | ProcessOver | RunState:
     """The process of a run if it runs, or its end; else only its state."""
     seen = runtime.observe(run.run_id)
     match seen.state:
@@ -52,9 +52,9 @@ def took_s(end: ProcessOver) -> float | None:
     return max(0, end.exit.ended_at - end.process.started_at) / 1e9
 
 
-def process_of(start: StartRecord) -> Process:
+def process_of(start: StartRecord) -> StartedProcess:
     """The data with which a started process can be found again."""
-    return Process(start.pid, start.pid_started, start.boot_id, start.started_at)
+    return StartedProcess(start.pid, start.pid_started, start.boot_id, start.started_at)
 
 
 def _lost(runtime: Runtime, run: Run, problem: str) -> ProcessOver | RunState:
@@ -123,10 +123,10 @@ class Starts:
     """Processes that were observed to run and are not written yet."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, Process] = {}
+        self.seen: dict[str, StartedProcess] = {}
         self._due = 0
 
-    def note(self, run: Run, process: Process, uptime: int) -> None:
+    def note(self, run: Run, process: StartedProcess, uptime: int) -> None:
         """Note a process that was observed to run."""
         if run.pid is None:
             if not self.seen:

@@ -12,7 +12,7 @@ from vctl.daemon.measuring import Measuring
 from vctl.daemon.objects import attempt_of
 from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import say
-from vctl.engine.changes import Process
+from vctl.engine.changes import StartedProcess
 from vctl.engine.stimuli import NodeSilent, Now, ProcessOver, RunNotLaunched, Stimulus, Sweep
 from vctl.ops.dependencies import over
 from vctl.runtime import objects as files
@@ -123,7 +123,7 @@ class Observer:
                     told.append(end)
                     if ahead is not None:
                         self._early.add(run_id)
-            elif isinstance(found, Process):
+            elif isinstance(found, StartedProcess):
                 self.starts.note(run, found, now.uptime)
             elif found is RunState.NEVER_STARTED and (again or (relaunch and ahead is None)):
                 told.append(RunNotLaunched(run_id))

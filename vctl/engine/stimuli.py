@@ -9,7 +9,7 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import Preemption, Run
 from vctl.core.nodes import NodeRequest
 from vctl.core.values import Exit, field, value
-from vctl.engine.changes import Process
+from vctl.engine.changes import StartedProcess
 
 if TYPE_CHECKING:
     from vctl.scheduler.provisioning import Wanted
@@ -30,7 +30,7 @@ class ProcessSeen:
     """The process of a run was seen to run."""
 
     run_id: str
-    process: Process
+    process: StartedProcess
 
 
 @value(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ProcessOver:
     exit: Exit | None
     lost_message: str = ""
     lost_reason: str = jb.PROCESS_LOST
-    process: Process | None = None
+    process: StartedProcess | None = None
     left: Left = field(default_factory=dict)
     """The outputs that a task left."""
 

@@ -51,13 +51,13 @@ from vctl.engine.changes.preemptions import (
 )
 from vctl.engine.changes.repair import ClusterRepaired, RowSetAside, RunStripped
 from vctl.engine.changes.runs import (
-    Process,
     RunAssignedAhead,
     RunEnded,
     RunSeen,
     RunStopping,
     RunTakenBack,
     RunWarned,
+    StartedProcess,
 )
 from vctl.engine.changes.submits import (
     ArrayForgotten,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @change
-class Process:
+class StartedProcess:
     """How to find the process of a run again."""
 
     pid: int
@@ -28,7 +28,7 @@ class RunSeen(Change):
     """The process of a run was seen; or (None) the run may have been started, and is not started again."""
 
     run_id: str
-    process: Process | None = None
+    process: StartedProcess | None = None
 
     public_event = internal("run", "run_id")
 
@@ -88,7 +88,7 @@ class RunEnded(Change):
     run_id: str
     exit_code: int | None
     message: str | None
-    process: Process | None = None
+    process: StartedProcess | None = None
 
     def public_event(self) -> PublicEvent:
         """No public event: its job or its task has one."""
@@ -110,7 +110,7 @@ class RunEnded(Change):
             )
 
 
-def with_process(run: Run, process: Process | None) -> Run:
+def with_process(run: Run, process: StartedProcess | None) -> Run:
     """A run after its process was seen; None: it may run, but its process was not found."""
     if process is None:
         return replace(run, state=jb.RUNNING)

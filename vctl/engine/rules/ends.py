@@ -21,9 +21,9 @@ from vctl.engine.changes import (
     JobEnded,
     JobEnding,
     JobRequeued,
-    Process,
     RunEnded,
     RunSeen,
+    StartedProcess,
     TaskEnded,
     TaskRetried,
 )
@@ -45,7 +45,7 @@ def processes(
     ``lease`` gives the number of one more lease.
     """
     over: list[ProcessOver] = []
-    seen: dict[str, Process] = {}
+    seen: dict[str, StartedProcess] = {}
     for one in stimuli:
         if isinstance(one, ProcessSeen):
             seen[one.run_id] = one.process
@@ -66,7 +66,7 @@ def processes(
     yield from _seen(state, later)
 
 
-def _seen(state: SchedulerState, seen: Mapping[str, Process]) -> Iterator[Change]:
+def _seen(state: SchedulerState, seen: Mapping[str, StartedProcess]) -> Iterator[Change]:
     for run_id, process in seen.items():
         if run_id in state.runs:
             yield RunSeen(run_id, process)
@@ -77,7 +77,7 @@ def _ended_at(end: ProcessOver) -> tuple[int, str]:
 
 
 def _run_over(
-    state: SchedulerState, run: Run, end: ProcessOver, process: Process | None, now: int
+    state: SchedulerState, run: Run, end: ProcessOver, process: StartedProcess | None, now: int
 ) -> Iterator[Change]:
     outcome = outcome_of(run, end)
     if outcome.reason == jb.NODE_FAILED:

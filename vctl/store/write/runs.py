@@ -22,7 +22,7 @@ ENDED_RUN_COLUMNS = f"{RUN_COLUMNS[:-1]}, exit_code, message, ended_at, pid, pid
 _PROCESS = "pid = ?, pid_start = ?, boot_id = ?, started_at = ?"
 
 
-def _process(process: ch.Process | None) -> tuple[object, ...]:
+def _process(process: ch.StartedProcess | None) -> tuple[object, ...]:
     if process is None:
         return ()
     return process.pid, process.pid_start, process.boot_id, process.started_at
