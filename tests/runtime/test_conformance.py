@@ -22,7 +22,15 @@ from vctl.core.resources import CPU, SCALE
 from vctl.ray.on_ray.runtime import RayRuntime
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
-from vctl.runtime.protocol import ExitRecord, LaunchRequest, Reservation, RunState, Runtime, Seen, StartRecord
+from vctl.runtime.protocol import (
+    ExitRecord,
+    LaunchRequest,
+    ReservedParts,
+    RunState,
+    Runtime,
+    Seen,
+    StartRecord,
+)
 
 pytestmark = [spec("16.local", "16.ray", "12.daemon-death"), pytest.mark.timeout(600)]
 
@@ -67,7 +75,7 @@ class Bed:
         chosen: dict[str, object] = {
             "own": {"PATH": os.environ["PATH"]}, "cwd": "/", "log_path": str(self.logs / run_id), "grace_s": 0.2,
             "supervisor": self.numbers[run_id], "node_id": self.node_id,
-            "reservation": Reservation(run_id, (("v", self.node_id, {CPU: SCALE // 10}),), "v"),
+            "reservation": ReservedParts(run_id, (("v", self.node_id, {CPU: SCALE // 10}),), "v"),
         }  # fmt: skip
         return LaunchRequest(run_id=run_id, argv=argv, **(chosen | fields))  # type: ignore[arg-type]
 

@@ -25,7 +25,7 @@ from vctl.ray.on_ray.agent import Agent
 from vctl.ray.on_ray.logs import Copies
 from vctl.ray.on_ray.runtime import RayRuntime
 from vctl.ray.on_ray.wire import Packed
-from vctl.runtime.protocol import LaunchRequest, Reservation, RunState, Seen
+from vctl.runtime.protocol import LaunchRequest, ReservedParts, RunState, Seen
 
 pytestmark = spec("16.ray")
 
@@ -252,7 +252,7 @@ def shown_of(*nodes: str) -> dict[str, object]:
 def launched_ray(home: Path) -> Heard:
     """A job with two virtual nodes on two nodes; its first keeper has started the head."""
     heard = Heard(home)
-    reserved = Reservation("1.1", (("v0", "n0", {CPU: SCALE}), ("v1", "n1", {CPU: SCALE})), "v0")
+    reserved = ReservedParts("1.1", (("v0", "n0", {CPU: SCALE}), ("v1", "n1", {CPU: SCALE})), "v0")
     request = LaunchRequest(
         "1.1.1", ("job",), {"A": "b"}, "/", str(home / "logs" / "job"), node_id="n0", reservation=reserved, ray="plain",
         shown=shown_of("n0", "n1"),
@@ -325,7 +325,7 @@ def test_another_scheduler_goes_on_with_a_ray(tmp_path: Path) -> None:
     heard = Heard(tmp_path)
     (begin,) = [message for message in heard.messages("begin") if message]
     assert sorted(begin[1]) == ["1.1.1", "1.1.1.ray1"]
-    reserved = Reservation("1.1", (("v0", "n0", {CPU: SCALE}), ("v1", "n1", {CPU: 2 * SCALE})), "v0")
+    reserved = ReservedParts("1.1", (("v0", "n0", {CPU: SCALE}), ("v1", "n1", {CPU: 2 * SCALE})), "v0")
     heard.runtime.show("1.1.1", shown_of("n0", "n1"), reserved)
     heard.saw("1.1.1", "running", join={"address": "10.0.0.1:5"})
     heard.saw("1.1.1.ray1", "never-started")
@@ -350,7 +350,7 @@ def test_two_runs_do_not_see_the_same_device(tmp_path: Path) -> None:
     def launched(run_id: str, gpu: str) -> object:
         request = LaunchRequest(
             run_id, ("true",), {wire.VISIBLE: gpu}, "/", str(tmp_path / "logs" / run_id), node_id="n0",
-            reservation=Reservation("job", parts, "v"),
+            reservation=ReservedParts("job", parts, "v"),
         )  # fmt: skip
         heard.runtime.launch(request)
         ((_, _, _, _, places, *_),) = heard.messages("launch")
@@ -548,7 +548,7 @@ def test_a_new_link_hears_of_all_runs(tmp_path: Path) -> None:
     runtime._heed("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "")]])
     runtime._heed("hello", ["2.60.0"])
     runtime.settle({})
-    reservation = Reservation("1.1", (("v", NODE, {CPU: SCALE}),), "v")
+    reservation = ReservedParts("1.1", (("v", NODE, {CPU: SCALE}),), "v")
     log = str(tmp_path / "logs" / "a")
     runtime.launch(LaunchRequest("a", ("true",), {}, "/", log, node_id=NODE, reservation=reservation))
     runtime._heed("hello", ["2.60.0"])

@@ -27,7 +27,7 @@ class RuntimeUnavailable(Unreachable):
 
 
 @value(frozen=True, slots=True)
-class Reservation:
+class ReservedParts:
     """The parts of a run's virtual cluster to reserve on a cluster that others use, too.
 
     `name` is never used for another job or attempt. Each of the `parts` is a virtual node, its node and its
@@ -64,7 +64,7 @@ class LaunchRequest:
     log_max_bytes: int = 0
     memory_bytes: int = 0
     node_id: str = ""
-    reservation: Reservation | None = None
+    reservation: ReservedParts | None = None
     ray: str = ""
     shown: Mapping[str, Any] | None = None
     shared: SharedVariables = NOTHING_SHARED
@@ -159,7 +159,7 @@ class Runtime(Protocol):
         """
         return False
 
-    def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
+    def show(self, run_id: str, shown: Mapping[str, Any], reservation: ReservedParts) -> None:
         """Pass on the present virtual nodes of a job with a Ray of its own, and their reservation.
 
         On one machine the keeper of that Ray reads them itself, and answers requests to use less itself.

@@ -34,7 +34,7 @@ from vctl.ops.forms import amounts
 from vctl.ray import private
 from vctl.ray.private import ray_parent
 from vctl.ray.private.raylets import marked
-from vctl.runtime.protocol import LaunchRequest, Reservation, Runtime
+from vctl.runtime.protocol import LaunchRequest, ReservedParts, Runtime
 from vctl.scheduler.elasticity import can_grow
 from vctl.scheduler.leasing import idle_parts
 
@@ -70,16 +70,16 @@ def begin_on_ray(home: Path, ledger: Ledger, run: Run) -> Mapping[str, Any]:
     return shown
 
 
-def reservation_of(ledger: Ledger, run: Run, attempt: int) -> Reservation:
+def reservation_of(ledger: Ledger, run: Run, attempt: int) -> ReservedParts:
     """The resources that Ray reserves for a run: all virtual nodes of its job, or else the run's own."""
     vnode = ledger.vnodes.get(run.vnode_id)
     while vnode is not None and ledger.clusters[vnode.cluster_id].kind != JOB:
         vnode = ledger.vnodes.get(vnode.parent_id or "")
     if vnode is None:
-        return Reservation(run.run_id, ((run.vnode_id, run.node_id, run.allocation.amounts),), run.vnode_id)
+        return ReservedParts(run.run_id, ((run.vnode_id, run.node_id, run.allocation.amounts),), run.vnode_id)
     members = (ledger.vnodes[one] for one in ledger.members[vnode.cluster_id])
     parts = sorted((one.vnode_id, one.node_id, one.allocation.amounts) for one in members)
-    return Reservation(f"{run.job_id}.{attempt}", tuple(parts), vnode.vnode_id)
+    return ReservedParts(f"{run.job_id}.{attempt}", tuple(parts), vnode.vnode_id)
 
 
 def nodes(ledger: Ledger, run: Run, raylets: Sequence[Run] = ()) -> list[dict[str, Any]]:

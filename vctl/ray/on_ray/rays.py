@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vctl.ray.on_ray import wire
 from vctl.ray.on_ray.runs import LinkedRun
-from vctl.runtime.protocol import LaunchRequest, Reservation, RunState, Seen
+from vctl.runtime.protocol import LaunchRequest, ReservedParts, RunState, Seen
 
 if TYPE_CHECKING:
     from vctl.ray.on_ray.runs import KnownRuns
@@ -40,7 +40,7 @@ class Around(Protocol):
     kept: KnownRuns
     nodes: dict[str, RayNode] | None
 
-    def reserve(self, name: str, reserved: Reservation) -> dict[str, list[Part]]:
+    def reserve(self, name: str, reserved: ReservedParts) -> dict[str, list[Part]]:
         """Reserve the parts of a job."""
 
     def begin_launch(self, run_id: str, packed: Packed, own: set[str]) -> None:
@@ -97,7 +97,7 @@ class Rays:
         run.shown = json.dumps(self._part(run_id, run))
         return _own(shown, run.node_id)
 
-    def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
+    def show(self, run_id: str, shown: Mapping[str, Any], reservation: ReservedParts) -> None:
         """Take over the present document about a job, adjust its reservation, and inform the keepers."""
         run = self.runtime.runs.get(run_id)
         if run is not None and run.kind:

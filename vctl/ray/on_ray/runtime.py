@@ -37,7 +37,7 @@ from vctl.runtime import logfile, processes
 from vctl.runtime.protocol import (
     ExitRecord,
     LaunchRequest,
-    Reservation,
+    ReservedParts,
     RunState,
     Runtime,
     Seen,
@@ -63,7 +63,7 @@ class RayRuntime(Runtime):
         self.copies = Copies(self.folder / "logs")
         self.runs: dict[str, LinkedRun] = {}
         self.reserved: dict[str, dict[str, list[Part]]] = {}
-        """Reservation -> its placement groups."""
+        """ReservedParts -> its placement groups."""
         self.news: set[str] = set()
         self.nodes: dict[str, RayNode] | None = None
         """Ray's nodes; None until the link has sent them."""
@@ -242,7 +242,7 @@ class RayRuntime(Runtime):
             own = self.rays.begin(request.run_id, run, request.shown or {"nodes": []})
         self.begin_launch(request.run_id, wire.packed_request(request), own)
 
-    def reserve(self, name: str, reserved: Reservation) -> dict[str, list[Part]]:
+    def reserve(self, name: str, reserved: ReservedParts) -> dict[str, list[Part]]:
         """The placement groups of a reservation; adds one for resources that none of them has yet."""
         groups = self.reserved.setdefault(name, {})
         if missing := wire.missing(reserved.parts, (part for parts in groups.values() for part in parts)):
@@ -279,7 +279,7 @@ class RayRuntime(Runtime):
             run.devices = places
             self.kept.keep(run_id, run)
 
-    def show(self, run_id: str, shown: Mapping[str, Any], reservation: Reservation) -> None:
+    def show(self, run_id: str, shown: Mapping[str, Any], reservation: ReservedParts) -> None:
         """Send each keeper of a job's Ray its part of the virtual nodes."""
         self.rays.show(run_id, shown, reservation)
 
