@@ -20,7 +20,7 @@ from vctl.core.resources import EMPTY
 from vctl.core.values import replace
 from vctl.engine import changes as ch
 from vctl.engine.changes import Change
-from vctl.engine.replay import TITLES, Replayed, Tables, replay
+from vctl.engine.replay import TITLES, Replayed, TableRows, replay
 from vctl.engine.state import SchedulerState
 
 pytestmark = spec("12.replay", "12.odd-rows")
@@ -29,7 +29,7 @@ NOW = 9
 OWN = f"{PRIMARY}##j1"
 
 
-def tables_of(state: SchedulerState) -> Tables:
+def tables_of(state: SchedulerState) -> TableRows:
     """What the tables say when all is right."""
     ledger = state.ledger
     clusters = [one for one in ledger.clusters.values() if one.parent_id is not None]
@@ -37,20 +37,20 @@ def tables_of(state: SchedulerState) -> Tables:
     for vnode in ledger.vnodes.values():
         if vnode.parent_id is not None:
             vnodes.setdefault(vnode.cluster_id, []).append(vnode)
-    return Tables(
+    return TableRows(
         list(ledger.nodes.values()), QueuePolicy(), clusters, vnodes, list(state.runs.values()),
         dict(state.running.jobs), list(state.leases.values()), (), (),
     )  # fmt: skip
 
 
-def running() -> Tables:
+def running() -> TableRows:
     """Job j1 with two members on two nodes."""
     state = state_of()
     run_job(state, members=2)
     return tables_of(state)
 
 
-def found(tables: Tables) -> tuple[list[Change], dict[int, list[str]], Replayed]:
+def found(tables: TableRows) -> tuple[list[Change], dict[int, list[str]], Replayed]:
     """The changes, the steps that say something, and the rest."""
     done = Replayed()
     replay(tables, done, NOW)
@@ -76,62 +76,62 @@ def test_tables_that_are_right_need_no_change_and_give_the_same_tree() -> None:
 class Wrong:
     """Something that is wrong in the tables, in which step it is found, and what mends it."""
 
-    break_it: Callable[[Tables], Tables]
+    break_it: Callable[[TableRows], TableRows]
     step: int
     changes: list[Change]
 
 
-def without_parent(tables: Tables) -> Tables:
+def without_parent(tables: TableRows) -> TableRows:
     return replace(tables, clusters=[replace(one, parent_id="gone") for one in tables.clusters])
 
 
-def job_over(tables: Tables) -> Tables:
+def job_over(tables: TableRows) -> TableRows:
     return replace(tables, running={}, runs=[])
 
 
-def with_sub_clusters(tables: Tables) -> Tables:
+def with_sub_clusters(tables: TableRows) -> TableRows:
     """Two of them, one inside the other."""
     first = Cluster(f"{OWN}##a", OWN, SUB, ClusterSpec(), job="1")
     second = Cluster(f"{OWN}##a##b", first.cluster_id, SUB, ClusterSpec(), job="1", detached=True)
     return replace(tables, clusters=[*tables.clusters, first, second])
 
 
-def job_over_but_for_a_task(tables: Tables) -> Tables:
+def job_over_but_for_a_task(tables: TableRows) -> TableRows:
     return replace(with_sub_clusters(tables), running={}, runs=[], inhabited=[OWN])
 
 
-def job_over_but_for_a_task_below(tables: Tables) -> Tables:
+def job_over_but_for_a_task_below(tables: TableRows) -> TableRows:
     return replace(with_sub_clusters(tables), running={}, runs=[], inhabited=[f"{OWN}##a"])
 
 
-def no_process_but_sub_clusters(tables: Tables) -> Tables:
+def no_process_but_sub_clusters(tables: TableRows) -> TableRows:
     return replace(with_sub_clusters(tables), runs=[])
 
 
-def no_process_but_a_detached_cluster(tables: Tables) -> Tables:
+def no_process_but_a_detached_cluster(tables: TableRows) -> TableRows:
     return replace(with_sub_clusters(tables), runs=[], inhabited=[f"{OWN}##a##b"])
 
 
-def runs_of_a_job_that_is_over(tables: Tables) -> Tables:
+def runs_of_a_job_that_is_over(tables: TableRows) -> TableRows:
     return replace(tables, running={}, inhabited=[OWN])
 
 
-def no_process(tables: Tables) -> Tables:
+def no_process(tables: TableRows) -> TableRows:
     return replace(tables, runs=[])
 
 
-def too_large(tables: Tables) -> Tables:
+def too_large(tables: TableRows) -> TableRows:
     (first, second) = tables.runs
     more = replace(first.allocation, amounts={"CPU": 90000})
     return replace(tables, runs=[replace(first, allocation=more), second])
 
 
-def no_such_cluster(tables: Tables) -> Tables:
+def no_such_cluster(tables: TableRows) -> TableRows:
     lost = [replace(tables.vnodes[OWN][0], vnode_id="x/0", cluster_id="x")]
     return replace(tables, vnodes={**tables.vnodes, "x": lost})
 
 
-def outside_its_parent(tables: Tables) -> Tables:
+def outside_its_parent(tables: TableRows) -> TableRows:
     first, second = tables.vnodes[OWN]
     more = replace(second.allocation, amounts={"CPU": 90000})
     return replace(tables, vnodes={OWN: [first, replace(second, allocation=more)]})

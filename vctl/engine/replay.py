@@ -32,7 +32,7 @@ TITLES = (
 
 
 @value(frozen=True, slots=True)
-class Tables:
+class TableRows:
     """The readable rows of the tables, as values."""
 
     nodes: Sequence[Node]
@@ -66,7 +66,7 @@ class Replayed:
         self.changes += changes
 
 
-def replay(tables: Tables, done: Replayed, now: int) -> None:
+def replay(tables: TableRows, done: Replayed, now: int) -> None:
     """Replay the tables into ``done``, which already says which rows were set aside when they were read."""
     done.ledger.set_primary_queue(tables.queue)
     for node in tables.nodes:
@@ -86,7 +86,7 @@ def replay(tables: Tables, done: Replayed, now: int) -> None:
 class _Tree:
     """Puts clusters into the ledger, and takes their virtual nodes out of ``tables.vnodes``."""
 
-    def __init__(self, tables: Tables, done: Replayed, now: int) -> None:
+    def __init__(self, tables: TableRows, done: Replayed, now: int) -> None:
         self.tables, self.done, self.now = tables, done, now
         self.leases = {lease.lease_id: lease for lease in tables.leases}
         self._gone: set[str] = set()
@@ -161,7 +161,7 @@ class _Tree:
         return list(found.values())
 
 
-def _processes(tables: Tables, done: Replayed, tree: _Tree, now: int) -> None:
+def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None:
     """Charge runs of running jobs and of tasks that outlive theirs; end the rest and jobs without runs."""
     ledger = done.ledger
     for run in tables.runs:

@@ -12,7 +12,7 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.values import is_value
 from vctl.engine import replay as rebuilding
 from vctl.engine.changes import NominationDropped, RowSetAside
-from vctl.engine.replay import TITLES, Replayed, Tables
+from vctl.engine.replay import TITLES, Replayed, TableRows
 from vctl.errors import Conflict
 from vctl.store import (
     clusters,
@@ -186,7 +186,7 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
         return made
 
     vnodes = read(3, "vnodes", clusters.all_vnode_rows(store), rows.vnode)
-    tables = Tables(
+    tables = TableRows(
         nodes=read(0, "nodes", nodes.all_rows(store), rows.node),
         queue=settings.queue_of(store, PRIMARY),
         clusters=[*logical, *others],
