@@ -30,7 +30,7 @@ from vctl.engine.changes import (
 from vctl.engine.rules.leases import Due, called_in, expired, give_back, granted, returned, waits
 from vctl.engine.rules.preemption import nominated
 from vctl.engine.rules.revocation import begin_graces, revoked, to_call, to_end, to_notify
-from vctl.engine.settings import LeaseTerms, Memo
+from vctl.engine.settings import LeaseTerms, TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import LeaseNotified, Now
 from vctl.scheduler.gang_growth import place_with_growth
@@ -122,7 +122,7 @@ def test_what_lies_in_a_lease_that_was_called_in_is_called_in_too() -> None:
     assert called_in(state_of(ledger, [])) == set()
 
 
-def calls(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
+def calls(state: SchedulerState, memo: TurnMemo, now: Now) -> Iterator[Change]:
     return revoked(state, memo, now, lambda: max(state.leases) + 1)
 
 
@@ -147,7 +147,7 @@ def test_a_lease_is_due_when_it_was_idle_long_enough_and_is_cool_again() -> None
     state.lease_terms = LeaseTerms(idle_s=10, cooldown_s=2)
 
     def after(idle_s: float, wall: int) -> list[tuple[Lease, float]]:
-        memo = Memo(idle_leases={1: (100 * S - int(idle_s * S), old.amounts)})
+        memo = TurnMemo(idle_leases={1: (100 * S - int(idle_s * S), old.amounts)})
         return [(one.lease, one.wait_s) for one in waits(state, memo, Now(wall, 100 * S))[0]]
 
     assert after(4, 20 * S) == [(old, 6.0)]
@@ -171,8 +171,8 @@ def test_a_lender_with_waiting_work_calls_in_the_newest_lease_of_what_it_lent() 
     assert to_call(state, S) == [(leases[1], leases[1].amounts)]
     state.lease_terms = LeaseTerms(reclaim_grace_s=5)
     called = LeaseCalled(replace(leases[1], state=CALLED, expires_at=15 * S))
-    assert follows(state, calls(state, Memo(), Now(10 * S, S))) == [called]
-    assert follows(state, calls(state, Memo(), Now(11 * S, 2 * S))) == []  # it was called in
+    assert follows(state, calls(state, TurnMemo(), Now(10 * S, S))) == [called]
+    assert follows(state, calls(state, TurnMemo(), Now(11 * S, 2 * S))) == []  # it was called in
 
 
 def test_a_loan_out_of_two_clusters_is_called_in_once_for_the_work_of_the_outer_one() -> None:
@@ -182,7 +182,7 @@ def test_a_loan_out_of_two_clusters_is_called_in_once_for_the_work_of_the_outer_
     )
     state = state_of(ledger, [trees.lease(ledger, "b/0: 1c", lender="inner")])
     waiting(state, "a", 4)
-    memo = Memo()
+    memo = TurnMemo()
     (called,) = follows(state, calls(state, memo, Now(10 * S, S)))
     assert isinstance(called, LeaseCalled)
     assert follows(state, calls(state, memo, Now(11 * S, 2 * S))) == []
@@ -199,7 +199,7 @@ def test_who_uses_a_lease_that_is_called_in_is_told_and_ended_after_its_grace_un
     waiting(state, "a", 4)
     state.add_run(run)
     state.running.put(RunningJob(1, "b", "b", run.run_id, "me", None, "j", started_at_ns=1))
-    state.lease_terms, memo = LeaseTerms(reclaim_grace_s=5), Memo()
+    state.lease_terms, memo = LeaseTerms(reclaim_grace_s=5), TurnMemo()
     assert list(to_notify(state, memo, 90 * S)) == [(lease, 1)]
     assert list(calls(state, memo, Now(90 * S, 90 * S))) == []  # nobody ends without a grace
     begin_graces(state, memo, [LeaseNotified(lease.lease_id, 1), LeaseNotified(99, 1)], Now(90 * S, 10 * S))
@@ -215,7 +215,7 @@ def test_who_uses_a_lease_that_is_called_in_is_told_and_ended_after_its_grace_un
 def test_a_lease_that_is_idle_is_given_back_when_it_was_so_long_enough() -> None:
     ledger = trees.tree("8c", "a < primary []: n1~2c")
     lease = replace(trees.lease(ledger, "a/0: 2c"), since=S)
-    state, memo = state_of(ledger, [lease]), Memo()
+    state, memo = state_of(ledger, [lease]), TurnMemo()
     state.lease_terms = LeaseTerms(idle_s=10, cooldown_s=2)
     assert (list(expired(state, memo, Now(20 * S, 50 * S))), memo.due) == ([], [60 * S])
     memo.due.clear()
@@ -229,7 +229,7 @@ def test_only_so_long_as_it_was_idle_all_the_while() -> None:
     """An account always has something idle somewhere: only what was idle for the whole time returns."""
     ledger = trees.tree("8c,8c", "a < primary []: n1~4c, n2~4c")
     trees.use(ledger, "a/0: 4c")
-    state, memo = state_of(ledger, [replace(trees.lease(ledger, "a/0: 8c"), since=S)]), Memo()
+    state, memo = state_of(ledger, [replace(trees.lease(ledger, "a/0: 8c"), since=S)]), TurnMemo()
     state.lease_terms = LeaseTerms(idle_s=10, cooldown_s=2)
     assert list(expired(state, memo, Now(20 * S, 50 * S))) == []
     trees.use(ledger, "a/1: 3c")
@@ -245,7 +245,7 @@ def test_only_so_long_as_it_was_idle_all_the_while() -> None:
 def test_what_a_raylet_left_returns_after_the_cool_down_alone() -> None:
     ledger = trees.tree("8c,8c", "a < primary []: n1~4c, n2~4c")
     lease = replace(trees.lease(ledger, "a/0: 8c"), since=30 * S)
-    state, memo = state_of(ledger, [lease]), Memo(left_vnodes={"a/0", "gone"})
+    state, memo = state_of(ledger, [lease]), TurnMemo(left_vnodes={"a/0", "gone"})
     state.lease_terms = LeaseTerms(idle_s=100, cooldown_s=2)
     assert list(expired(state, memo, Now(31 * S, 60 * S))) == []
     assert memo.left_vnodes == {"a/0"}
@@ -282,9 +282,9 @@ def test_only_what_the_lender_lacks_is_called_and_the_rest_of_the_account_stays(
     waiting(state, "a", 9)  # 4 CPUs of the node are free
     called = replace(account, lease_id=2, amounts={"CPU": 30000}, state=CALLED, expires_at=15 * S)
     rest = replace(account, amounts={"CPU": 30000})
-    assert follows(state, calls(state, Memo(), Now(10 * S, S))) == [LeaseCalled(called, rest)]
+    assert follows(state, calls(state, TurnMemo(), Now(10 * S, S))) == [LeaseCalled(called, rest)]
     assert dict(state.leases) == {1: rest, 2: called}
-    assert follows(state, calls(state, Memo(), Now(11 * S, 2 * S))) == []  # no more than that
+    assert follows(state, calls(state, TurnMemo(), Now(11 * S, 2 * S))) == []  # no more than that
 
 
 def test_what_is_not_needed_any_more_is_a_part_of_the_account_again() -> None:
@@ -294,10 +294,10 @@ def test_what_is_not_needed_any_more_is_a_part_of_the_account_again() -> None:
     state = state_of(ledger, [account, called])
     spared = replace(called, state=GRANTED, expires_at=None)
     whole = replace(account, amounts={"CPU": 60000})
-    assert follows(state, calls(state, Memo(), Now(10 * S, S))) == [LeaseSpared(spared, whole)]
+    assert follows(state, calls(state, TurnMemo(), Now(10 * S, S))) == [LeaseSpared(spared, whole)]
     assert dict(state.leases) == {1: whole}
     state = state_of(trees.tree("12c", "a < primary [8c] lend=8c: n1~2c", "b < primary []: n1~2c"), [called])
-    assert follows(state, calls(state, Memo(), Now(10 * S, S))) == [LeaseSpared(spared)]
+    assert follows(state, calls(state, TurnMemo(), Now(10 * S, S))) == [LeaseSpared(spared)]
 
 
 def test_leases_are_called_from_the_newest_on_until_there_is_enough() -> None:
@@ -330,7 +330,7 @@ def test_where_there_is_enough_but_not_in_one_place_as_much_as_the_work_needs_is
     state = state_of(ledger, [account := trees.lease(ledger, "b/0: 8c", lender="a")])
     waiting(state, "a", 4)
     assert to_call(state, S) == [(account, {"CPU": 40000})]
-    follows(state, calls(state, Memo(), Now(10 * S, S)))
+    follows(state, calls(state, TurnMemo(), Now(10 * S, S)))
     assert to_call(state, S) == []
 
 

@@ -13,7 +13,7 @@ from vctl.core.values import replace
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.rules import machines
-from vctl.engine.settings import MachineTerms, Memo
+from vctl.engine.settings import MachineTerms, TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import MachinesWanted, Now
 from vctl.scheduler.scheduling_class import Verdict
@@ -112,7 +112,7 @@ def wants(state: SchedulerState) -> list[ch.Change]:
     numbers = iter(range(1, 10))
     wanted = MachinesWanted(machines.wanted(state, NOW))
     return follows(
-        state, machines.changes(state, Memo(), [wanted], Now(NOW, NOW), lambda: f"id{next(numbers)}")
+        state, machines.changes(state, TurnMemo(), [wanted], Now(NOW, NOW), lambda: f"id{next(numbers)}")
     )
 
 
@@ -144,4 +144,4 @@ def test_another_provider_withdraws_what_ray_was_asked_for() -> None:
     state = state_of()
     apply(state, ch.MachinesAsked(of_ray(1)))
     state.machine_terms = MachineTerms("simulated", (FOUR,))
-    assert follows(state, machines.booted(state, Memo(), Now(NOW, NOW))) == [ch.MachinesDone(of_ray(1))]
+    assert follows(state, machines.booted(state, TurnMemo(), Now(NOW, NOW))) == [ch.MachinesDone(of_ray(1))]

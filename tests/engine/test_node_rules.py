@@ -16,7 +16,7 @@ from vctl.core.values import replace
 from vctl.engine import changes as ch
 from vctl.engine.apply import apply
 from vctl.engine.rules import nodes
-from vctl.engine.settings import Memo
+from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import NodeSilent
 
@@ -41,7 +41,7 @@ def move(state: SchedulerState, node_id: str, to: str) -> None:
 
 
 def order(state: SchedulerState, *, sweep: bool = False) -> list[ch.Change]:
-    return follows(state, nodes.upkeep(state, Memo(), NOW, iter(range(7, 99)).__next__, sweep=sweep))
+    return follows(state, nodes.upkeep(state, TurnMemo(), NOW, iter(range(7, 99)).__next__, sweep=sweep))
 
 
 def test_a_node_dies_whose_lease_of_heartbeats_is_over() -> None:

@@ -16,7 +16,7 @@ from vctl.engine.apply import apply
 from vctl.engine.changes import Change
 from vctl.engine.effects import Done, Effect, Launch, Notify, Stop, Warn
 from vctl.engine.rules import preemption, stops
-from vctl.engine.settings import Memo
+from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import JobNotified, JobWarned, Now, Stimulus
 from vctl.engine.turn import follows, looked_at, rules
@@ -244,10 +244,10 @@ def test_later_rules_see_what_earlier_ones_have_changed() -> None:
     run_job(state, 2, time_limit_ns=10 * SECOND)
     apply(state, asked())
     moment = Now(STARTED + 10 * SECOND, BEGAN + 10 * SECOND)
-    assert follows(state, (), moment, NOTHING, Memo())
-    assert yielded(state, rules(state, (), moment, NOTHING, Memo())) == [
+    assert follows(state, (), moment, NOTHING, TurnMemo())
+    assert yielded(state, rules(state, (), moment, NOTHING, TurnMemo())) == [
         *stopping("j1.0"),
         *stopping("j2.0", reason="TimeLimit"),
     ]
     looked_at(state)
-    assert not follows(state, (), moment, NOTHING, Memo())
+    assert not follows(state, (), moment, NOTHING, TurnMemo())

@@ -19,7 +19,7 @@ from vctl.daemon.trouble import Trouble
 from vctl.engine import effects
 from vctl.engine.effects import Done, Launch, Stop
 from vctl.engine.rules import revocation
-from vctl.engine.settings import Memo
+from vctl.engine.settings import TurnMemo
 from vctl.engine.stimuli import (
     JobNotified,
     JobWarned,
@@ -56,7 +56,7 @@ class Carrier:
         self.objects = Objects(store, interval_s=interval_s)
         self.rays, self.notices = PrivateRays(store.home, runtime), Notices(store)
         self.done: Done = {}
-        self.memo = Memo()
+        self.memo = TurnMemo()
         self.postponed: dict[str, None] = {}
         """Runs that could not be launched for a reason that passes by itself."""
 

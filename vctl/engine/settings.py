@@ -38,7 +38,7 @@ class MachineTerms:
 
 
 @dataclass(slots=True)
-class Memo:
+class TurnMemo:
     """What the rules remember between turns; times in ns since the machine started.
 
     It may be dropped at any moment: the rules then only begin their waits and searches anew.

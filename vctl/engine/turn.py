@@ -22,13 +22,13 @@ from vctl.engine.rules import (
     stops,
 )
 from vctl.engine.rules.starts import Supply
-from vctl.engine.settings import NO_PROVIDER, Memo
+from vctl.engine.settings import NO_PROVIDER, TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import Now, Stimulus, Sweep
 
 
 def rules(
-    state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply: Supply, memo: Memo
+    state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply: Supply, memo: TurnMemo
 ) -> Iterator[Change]:
     """All changes that follow. The caller applies each before it asks for the next: later rules see it."""
     memo.due.clear()
@@ -64,7 +64,9 @@ def rules(
         yield from objects.left_behind(state, now.wall)
 
 
-def follows(state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply: Supply, memo: Memo) -> bool:
+def follows(
+    state: SchedulerState, stimuli: Sequence[Stimulus], now: Now, supply: Supply, memo: TurnMemo
+) -> bool:
     """Whether any change follows. It is not made, so it takes no number of a lease."""
     return any(True for _ in rules(state, stimuli, now, replace(supply, lease=lambda: 0), memo))
 

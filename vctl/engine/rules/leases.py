@@ -12,7 +12,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseGranted, LeaseReturned, VNodesChanged
-from vctl.engine.settings import Memo
+from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import Now
 from vctl.scheduler.elasticity import Grow, is_below
@@ -44,7 +44,7 @@ Idle = dict[int, tuple[int, Amounts]]
 """Lease -> since when, and how much of it has been idle all the time since then."""
 
 
-def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
+def expired(state: SchedulerState, memo: TurnMemo, now: Now) -> Iterator[Change]:
     """Return the idle parts of leases that nobody wanted for long enough, that have expired, or were called in.
 
     What somebody wants does not wait for that: the start that needs it returns it (``vctl/scheduler/recall.py``).
@@ -58,7 +58,7 @@ def expired(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
         memo.idle_leases.pop(one.lease.lease_id, None)  # what else is idle was not so for as long
 
 
-def waits(state: SchedulerState, memo: Memo, now: Now) -> tuple[list[Due], Idle]:
+def waits(state: SchedulerState, memo: TurnMemo, now: Now) -> tuple[list[Due], Idle]:
     """The idle parts of leases, newest first, and how much of each has been idle since when."""
     terms, ledger, called = state.lease_terms, state.ledger, called_in(state)
     found: list[Due] = []

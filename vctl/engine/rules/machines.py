@@ -29,7 +29,7 @@ from vctl.engine.changes import (
     NodeRemoved,
 )
 from vctl.engine.rules.leases import nominated_slots
-from vctl.engine.settings import Memo
+from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import MachinesReady, MachinesRefused, MachinesWanted, Now, Stimulus
 from vctl.scheduler.provisioning import Wanted, wanted_nodes
@@ -44,7 +44,7 @@ def is_ours(node: Node) -> bool:
 
 
 def changes(
-    state: SchedulerState, memo: Memo, stimuli: Sequence[Stimulus], now: Now, new_id: NewId
+    state: SchedulerState, memo: TurnMemo, stimuli: Sequence[Stimulus], now: Now, new_id: NewId
 ) -> Iterator[Change]:
     """All changes of machines and of the requests for them."""
     terms = state.machine_terms
@@ -139,7 +139,7 @@ def unused(state: SchedulerState, kind: str) -> list[Node]:
     ]
 
 
-def unneeded(state: SchedulerState, memo: Memo, now: Now, new_id: NewId) -> Iterator[Change]:
+def unneeded(state: SchedulerState, memo: TurnMemo, now: Now, new_id: NewId) -> Iterator[Change]:
     """Remove machines that were unused for the idle time, dead ones at the second look that finds them so."""
     kind, before = state.machine_terms.kind, memo.idle_machines
     found = {node.node_id: node for node in unused(state, kind)}
@@ -180,7 +180,7 @@ def _has_objects(state: SchedulerState, node_id: str) -> bool:
 # ---- what became of a request ----
 
 
-def booted(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
+def booted(state: SchedulerState, memo: TurnMemo, now: Now) -> Iterator[Change]:
     """Add simulated machines after their boot time; drop requests to Ray if another provider is set."""
     for request in in_order(state):
         if request.kind == RAY:

@@ -24,7 +24,7 @@ from vctl.engine.changes import (
 )
 from vctl.engine.rules import clusters, stops
 from vctl.engine.rules.leases import put_on_account
-from vctl.engine.settings import Memo
+from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import NodeSilent, Stimulus
 from vctl.scheduler.feasibility import is_overdrawn
@@ -62,7 +62,7 @@ def lost(state: SchedulerState) -> list[Run]:
 
 
 def upkeep(
-    state: SchedulerState, memo: Memo, now: int, number: Callable[[], int], *, sweep: bool
+    state: SchedulerState, memo: TurnMemo, now: int, number: Callable[[], int], *, sweep: bool
 ) -> Iterator[Change]:
     """The maintenance that is due now. ``sweep``: with the part that has to look at all objects."""
     if (state.dead_nodes or state.draining_nodes or state.shrunk_nodes) and (
@@ -84,7 +84,7 @@ def upkeep(
 # ---- replacement ----
 
 
-def replaced(state: SchedulerState, memo: Memo, now: int, number: Callable[[], int]) -> Iterator[Change]:
+def replaced(state: SchedulerState, memo: TurnMemo, now: int, number: Callable[[], int]) -> Iterator[Change]:
     """Move what leaves dead, draining and shrunk nodes, again while that succeeds. ``number``: the next lease's id."""
     ledger = state.ledger
     while True:

@@ -20,7 +20,7 @@ from vctl.core.values import replace
 from vctl.engine.changes import Change, LeaseCalled, LeaseSpared
 from vctl.engine.rules import stops
 from vctl.engine.rules.leases import slots_inside
-from vctl.engine.settings import Memo
+from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import LeaseNotified, Now, Stimulus
 from vctl.scheduler.elasticity import above_its_minimum
@@ -29,7 +29,7 @@ from vctl.scheduler.lending import Waiting, keepers, loans, wishes, work_in_lend
 from vctl.scheduler.recall import recall
 
 
-def begin_graces(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus], now: Now) -> None:
+def begin_graces(state: SchedulerState, memo: TurnMemo, stimuli: Iterable[Stimulus], now: Now) -> None:
     """Begin the grace of jobs that got notice."""
     grace_ns = int(state.lease_terms.reclaim_grace_s * 1e9)
     for one in stimuli:
@@ -37,7 +37,7 @@ def begin_graces(state: SchedulerState, memo: Memo, stimuli: Iterable[Stimulus],
             memo.notified.setdefault(one.lease_id, {}).setdefault(one.job_id, now.uptime + grace_ns)
 
 
-def revoked(state: SchedulerState, memo: Memo, now: Now, number: Callable[[], int]) -> Iterator[Change]:
+def revoked(state: SchedulerState, memo: TurnMemo, now: Now, number: Callable[[], int]) -> Iterator[Change]:
     """Call in what lenders lack for their waiting work, and stop what uses it after its grace.
 
     ``number``: the next lease's id.
@@ -61,7 +61,7 @@ def revoked(state: SchedulerState, memo: Memo, now: Now, number: Callable[[], in
         yield from _end_use(state, memo, now)
 
 
-def _spared(state: SchedulerState, memo: Memo, now: int) -> Iterator[Change]:
+def _spared(state: SchedulerState, memo: TurnMemo, now: int) -> Iterator[Change]:
     """Leave leases with their borrowers whose lender needs them no more: its work was stopped, or has started."""
     if not _called(state):
         return
@@ -79,7 +79,7 @@ def _spared(state: SchedulerState, memo: Memo, now: int) -> Iterator[Change]:
             memo.notified.pop(lease.lease_id, None)
 
 
-def _end_use(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
+def _end_use(state: SchedulerState, memo: TurnMemo, now: Now) -> Iterator[Change]:
     for borrower_id in _called(state):
         for lease, victims in list(to_end(state, borrower_id, now.wall)):
             ends = memo.notified.get(lease.lease_id, {})
@@ -87,7 +87,7 @@ def _end_use(state: SchedulerState, memo: Memo, now: Now) -> Iterator[Change]:
                 yield from stops.stop(state, [run.run_id for run in victims], jb.PREEMPTED)
 
 
-def to_notify(state: SchedulerState, memo: Memo, now: int) -> Iterator[tuple[Lease, int]]:
+def to_notify(state: SchedulerState, memo: TurnMemo, now: int) -> Iterator[tuple[Lease, int]]:
     """The called leases, each with the jobs that would have to end something at the end of a grace from now on.
 
     Without those that got notice of that.
