@@ -75,14 +75,14 @@ class KnownObjects:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class InputsVerdict:
     """``awaits`` names a task's missing inputs, ``broken`` says why it never can run; both empty: ready."""
 
     awaits: str = ""
     broken: str = ""
 
 
-def judge(objects: JobObjects, names: Collection[str]) -> Verdict:
+def judge(objects: JobObjects, names: Collection[str]) -> InputsVerdict:
     """Whether the objects of these names exist, may still be made, or cannot be made any more."""
     there = objects.there(names)
     missing = [name for name in names if name not in there]
@@ -92,13 +92,13 @@ def judge(objects: JobObjects, names: Collection[str]) -> Verdict:
         maker = makers.get(name)
         if maker is None:
             if not objects.takes_tasks():
-                return Verdict(broken=f"no task produces input {name}, and the job has ended")
+                return InputsVerdict(broken=f"no task produces input {name}, and the job has ended")
             awaits.append(f"{name}, which no task produces yet")
         elif maker.task_id is None or maker.state is not None:
-            return Verdict(broken=_why_broken(name, maker))
+            return InputsVerdict(broken=_why_broken(name, maker))
         else:
             awaits.append(f"{name} from {maker.task_id}")
-    return Verdict(awaits=f"waits for {' and '.join(awaits)}" if awaits else "")
+    return InputsVerdict(awaits=f"waits for {' and '.join(awaits)}" if awaits else "")
 
 
 def _why_broken(name: str, maker: Maker) -> str:
