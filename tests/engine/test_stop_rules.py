@@ -14,7 +14,7 @@ from vctl.engine import changes as ch
 from vctl.engine import effects
 from vctl.engine.apply import apply
 from vctl.engine.changes import Change
-from vctl.engine.effects import Done, Effect, Launch, Notify, Stop, Warn
+from vctl.engine.effects import Done, Effect, LaunchRun, Notify, Stop, Warn
 from vctl.engine.rules import preemption, stops
 from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
@@ -123,7 +123,7 @@ def test_another_limit_counts_from_now_on(limit_s: float | None) -> None:
 def test_a_process_is_to_be_launched_until_it_is_seen() -> None:
     state = state_of()
     run_job(state, seen=False)
-    assert effects_due(state, 0) == [Launch("j1.0")]
+    assert effects_due(state, 0) == [LaunchRun("j1.0")]
     apply(state, ch.RunSeen("j1.0", PROCESS))
     assert effects_due(state, 0) == []
 
@@ -169,14 +169,14 @@ def test_what_a_task_gets_before_it_is_killed(reason: str, grace_s: float) -> No
     if reason == "Cancelled":
         apply(state, ch.TaskStopAsked(3, "task-1", 1, OWN, grace_s))
     apply(state, ch.RunStopping("t1", reason))
-    assert effects_due(state, 0) == [Stop("t1", grace_s), Launch("t1")]
+    assert effects_due(state, 0) == [Stop("t1", grace_s), LaunchRun("t1")]
 
 
 def test_only_what_is_new_is_done_and_all_of_it_by_a_scheduler_that_knows_of_nothing() -> None:
     state = state_of()
     done: Done = {}
     run_job(state, seen=False, grace_s=2.0)
-    assert effects.news(state, done) == [Launch("j1.0")]
+    assert effects.news(state, done) == [LaunchRun("j1.0")]
     assert effects.news(state, done) == []
     apply(state, asked())
     yielded(state, stops.asked(state))
@@ -186,7 +186,7 @@ def test_only_what_is_new_is_done_and_all_of_it_by_a_scheduler_that_knows_of_not
     apply(state, asked(grace_s=0.5))
     assert effects.news(state, done) == []
     state.changed.runs = dict.fromkeys(state.runs)
-    due: list[Effect] = [Stop("j1.0", 0.5), Launch("j1.0")]
+    due: list[Effect] = [Stop("j1.0", 0.5), LaunchRun("j1.0")]
     assert effects.news(state, {}) == effects_due(state, 0) == due
 
 

@@ -17,7 +17,7 @@ from vctl.daemon.provider import Provider
 from vctl.daemon.remains import Remains
 from vctl.daemon.trouble import Trouble
 from vctl.engine import effects
-from vctl.engine.effects import Done, Launch, Stop
+from vctl.engine.effects import Done, LaunchRun, Stop
 from vctl.engine.rules import revocation
 from vctl.engine.settings import TurnMemo
 from vctl.engine.stimuli import (
@@ -62,7 +62,7 @@ class Carrier:
 
     def begin(self, state: FollowedState) -> None:
         """Start with a state that was just loaded, whose runs may all have been launched already."""
-        self.done = {run_id: (Launch(run_id),) for run_id in state.runs}
+        self.done = {run_id: (LaunchRun(run_id),) for run_id in state.runs}
         self.postponed.clear()
         self.store.check_term()  # this state does not have the runs of a newer scheduler
         self.remains.end_unknown(self.runtime, state)
@@ -73,7 +73,7 @@ class Carrier:
 
     def launched(self, run_id: str) -> None:
         """Note that a supervisor has the launch request of a run already, so that it needs no launch."""
-        self.done[run_id] = (Launch(run_id),)
+        self.done[run_id] = (LaunchRun(run_id),)
 
     def again(self, state: FollowedState, run_id: str) -> None:
         """Make the launch of a run due again, because it did not happen."""
@@ -98,7 +98,7 @@ class Carrier:
         self.rays.follow(state)
         for effect in effects.news(state, self.done):
             match effect:
-                case Launch(run_id) if (run := state.runs.get(run_id)) is not None:
+                case LaunchRun(run_id) if (run := state.runs.get(run_id)) is not None:
                     found += self._launch(state, run)
                 case Stop(run_id, grace_s, ends_ns):
                     if ends_ns is not None:

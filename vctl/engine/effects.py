@@ -21,7 +21,7 @@ TASK_GRACE_S = 3.0
 
 
 @value(frozen=True, slots=True)
-class Launch:
+class LaunchRun:
     """Launch the process of a run. If this is repeated, the process still runs once."""
 
     run_id: str
@@ -52,7 +52,7 @@ class Notify:
     preemption: Preemption
 
 
-Effect = Launch | Stop | Warn | Notify
+Effect = LaunchRun | Stop | Warn | Notify
 Done = dict[str, tuple[Effect, ...]]
 """Run -> the effects that were carried out for it."""
 
@@ -71,7 +71,7 @@ def news(state: SchedulerState, done: Done) -> list[Effect]:
 
 def of_run(state: SchedulerState, run: Run) -> tuple[Effect, ...]:
     """The effects that are due for a run. A stop comes before a launch, so that the supervisor finds it."""
-    launch = (Launch(run.run_id),) if run.state == jb.ASSIGNED else ()
+    launch = (LaunchRun(run.run_id),) if run.state == jb.ASSIGNED else ()
     return launch if run.stop_reason is None else (_stop(state, run), *launch)
 
 
