@@ -209,7 +209,7 @@ class Supervisor(Process):
                 one.parent = 1
 
 
-class Number(supervisor.Number):
+class Number(supervisor.SupervisorNumber):
     """One number of a supervisor; its steps are those of the real one, with time between them."""
 
     above: Supervisor  # type: ignore[assignment]

@@ -67,7 +67,7 @@ _SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _SET_BYTES = 128
 
 
-class Number:
+class SupervisorNumber:
     """One number: its file, its line to the scheduler, its requests, and the run that it carries out."""
 
     __slots__ = ("above", "due", "file", "line", "number", "received", "run", "steps", "unsaid", "waits")
@@ -187,8 +187,8 @@ class Supervisor:
         pid = os.getpid()
         self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
         self.shared = spawning.Unpacked()
-        self.numbers: dict[int, Number] = {}
-        self.by_line: dict[int, Number] = {}
+        self.numbers: dict[int, SupervisorNumber] = {}
+        self.by_line: dict[int, SupervisorNumber] = {}
         self.running: dict[int, supervision.Supervision] = {}
         """Pid of a main process -> its run."""
         self._tags: dict[int, int] = {}
@@ -225,7 +225,7 @@ class Supervisor:
                 if (found := self.numbers.get(name)) is not None and found.due == due:
                     self.step(found)
 
-    def step(self, number: Number) -> None:
+    def step(self, number: SupervisorNumber) -> None:
         """Continue the steps of a number until they have to wait; drop the number if they are over."""
         try:
             wait_s = next(number.steps, None)
@@ -258,27 +258,27 @@ class Supervisor:
             self._hang_up(number)
             number.received = b""
         else:
-            number = self.numbers[name] = Number(self, name)
+            number = self.numbers[name] = SupervisorNumber(self, name)
         number.line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, line)
         self.by_line[line] = number
         self._poll.register(line, select.EPOLLIN)
         if number.run is None:
             self.step(number)
 
-    def _hear(self, number: Number) -> None:
+    def _hear(self, number: SupervisorNumber) -> None:
         if not number.hear():
             self._hang_up(number)
         if number.waits:
             self.step(number)
 
-    def _hang_up(self, number: Number) -> None:
+    def _hang_up(self, number: SupervisorNumber) -> None:
         if number.line is not None:
             del self.by_line[number.line.fileno()]
             self._poll.unregister(number.line)
             number.line.close()
             number.line = None
 
-    def _drop(self, number: Number) -> None:
+    def _drop(self, number: SupervisorNumber) -> None:
         self._hang_up(number)
         del self.numbers[number.number]
         if number.run is not None:
@@ -310,7 +310,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Collect the children that have ended, and continue the runs that they belong to."""
-        changed: dict[Number, None] = {}
+        changed: dict[SupervisorNumber, None] = {}
         while True:
             try:
                 seen = os.waitid(os.P_ALL, 0, _LOOK)
