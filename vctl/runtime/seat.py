@@ -11,7 +11,7 @@ ANSWER_S = 2.0
 """A process that has not taken a request within this time is stopped, or overloaded."""
 
 
-class Seat:
+class WorkerSlot:
     """One number: its file, the line to its process if there is one, and its runs."""
 
     __slots__ = (

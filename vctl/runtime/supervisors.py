@@ -20,7 +20,7 @@ from vctl.runtime import processes
 from vctl.runtime.forkserver import ForkServer
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.records import RecordFile, Records
-from vctl.runtime.seat import ANSWER_S, Seat
+from vctl.runtime.seat import ANSWER_S, WorkerSlot
 from vctl.runtime.supervisor import PREFIX_BYTES
 
 MOST_RUNS = 1000
@@ -50,10 +50,10 @@ class Supervisors:
         self.watch = watch
         self.server: ForkServer | None = None
         self.poll = select.epoll()
-        self.seats: dict[int, Seat] = {}
-        self.by_fd: dict[int, Seat] = {}
-        self.untaken: dict[int, Seat] = {}
-        self.idle: list[Seat] = []  # the last one was busy most recently: its pages are warm
+        self.seats: dict[int, WorkerSlot] = {}
+        self.by_fd: dict[int, WorkerSlot] = {}
+        self.untaken: dict[int, WorkerSlot] = {}
+        self.idle: list[WorkerSlot] = []  # the last one was busy most recently: its pages are warm
         self.left: set[int] = set()  # numbers that get no more runs
         self.news: set[str] = set()  # runs with news
         self.refused: dict[str, str] = {}  # runs that nobody will start -> why
@@ -125,11 +125,11 @@ class Supervisors:
         self._send(seat, request)
         return True
 
-    def _seat(self, file: RecordFile) -> Seat:
-        seat = self.seats[file.number] = Seat(file)
+    def _seat(self, file: RecordFile) -> WorkerSlot:
+        seat = self.seats[file.number] = WorkerSlot(file)
         return seat
 
-    def _fork(self, seat: Seat) -> None:
+    def _fork(self, seat: WorkerSlot) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
         number = seat.file.number
@@ -149,7 +149,7 @@ class Supervisors:
         seat.resumed = False
         self._send(seat, seat.request, *(request for _, request in seat.queue))
 
-    def _place(self, seat: Seat) -> int:
+    def _place(self, seat: WorkerSlot) -> int:
         """The supervisor that has the fewest numbers, of about one for each CPU, at most MOST_SUPERVISORS.
 
         There are more if each would have too many files open. If tags cannot be set, each number has a
@@ -163,17 +163,17 @@ class Supervisors:
         self.load[seat.place] += 1
         return seat.place
 
-    def _displace(self, seat: Seat) -> None:
+    def _displace(self, seat: WorkerSlot) -> None:
         if seat.place is not None:
             self.load[seat.place] -= 1
             seat.place = None
 
-    def _send(self, seat: Seat, *requests: bytes) -> None:
+    def _send(self, seat: WorkerSlot, *requests: bytes) -> None:
         for request in requests:
             seat.outbox += len(request).to_bytes(PREFIX_BYTES, "little") + request
         self._flush(seat)
 
-    def _flush(self, seat: Seat) -> None:
+    def _flush(self, seat: WorkerSlot) -> None:
         assert seat.line is not None
         try:
             seat.outbox = seat.outbox[seat.line.send(seat.outbox, socket.MSG_NOSIGNAL) :]
@@ -213,7 +213,7 @@ class Supervisors:
             if events & ~select.EPOLLOUT and seat.line is not None:
                 self._listen(seat)
 
-    def _listen(self, seat: Seat) -> None:
+    def _listen(self, seat: WorkerSlot) -> None:
         assert seat.line is not None
         try:
             data = seat.line.recv(_CHUNK_BYTES)
@@ -229,7 +229,7 @@ class Supervisors:
         self.news |= told
         self.look(seat)
 
-    def look(self, seat: Seat) -> None:
+    def look(self, seat: WorkerSlot) -> None:
         """Update a number from what is known of its run, and of the runs queued behind it."""
         while seat.run:
             entry = seat.file.runs.get(seat.run)
@@ -252,12 +252,12 @@ class Supervisors:
             else:
                 self.free(seat)
 
-    def _next(self, seat: Seat) -> None:
+    def _next(self, seat: WorkerSlot) -> None:
         seat.run, seat.request = seat.queue.popleft()
         seat.since, seat.answer_s, seat.tries = time.monotonic(), ANSWER_S, 0
         self.untaken[seat.file.number] = seat
 
-    def drop(self, seat: Seat, run_id: str) -> None:
+    def drop(self, seat: WorkerSlot, run_id: str) -> None:
         """Remove a run that is over or declined from its number, whose process may not report that."""
         if seat.run != run_id:
             seat.queue = deque(one for one in seat.queue if one[0] != run_id)
@@ -269,7 +269,7 @@ class Supervisors:
                 seat.due = seat.since
             self.look(seat)
 
-    def free(self, seat: Seat) -> None:
+    def free(self, seat: WorkerSlot) -> None:
         """Make a number idle, unless a run has it, or waits to be launched by it or taken back."""
         if seat.run or seat.file.declined or seat.file.awaited or seat in self.idle:
             return
@@ -278,7 +278,7 @@ class Supervisors:
         else:
             self.leave(seat)
 
-    def _gone(self, seat: Seat) -> None:
+    def _gone(self, seat: WorkerSlot) -> None:
         """Handle the end of a number's process, or a failed fork; the next one gets a request not taken."""
         if not seat.run:
             self.leave(seat)
@@ -303,14 +303,14 @@ class Supervisors:
         else:
             self.leave(seat)
 
-    def _hang_up(self, seat: Seat) -> None:
+    def _hang_up(self, seat: WorkerSlot) -> None:
         if seat.line is not None:
             self.by_fd.pop(seat.line.fileno(), None)
             self.poll.unregister(seat.line)
             seat.line.close()
             seat.line = None
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: WorkerSlot) -> None:
         """Give no more runs to a number; its process ends when it has nothing to do."""
         self._hang_up(seat)
         self._displace(seat)
@@ -339,7 +339,7 @@ class Supervisors:
                         os.kill(seat.pid, signal.SIGCONT)
         self._trim(now)
 
-    def _insist(self, seat: Seat) -> None:
+    def _insist(self, seat: WorkerSlot) -> None:
         """Read the file of a request that seems not taken; if it is not, resume or replace its process."""
         seat.file.read()
         self.look(seat)
