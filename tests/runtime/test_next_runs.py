@@ -159,7 +159,7 @@ def test_what_was_declined_is_launched_behind_what_follows_it(ground, fate):
     assert follow(ground, "second", "first")
     assert ahead.withdraw(ground.home, "second")
     go(ground)
-    line = ground.runtime._supervisors.seats[ground.number("first")].line
+    line = ground.runtime._supervisors.slots[ground.number("first")].line
     eventually(lambda: b"D second" in unread(line), "its supervisor to decline the second")
     os.kill(supervisor, signal.SIGSTOP)
     assert follow(ground, "third", "second")

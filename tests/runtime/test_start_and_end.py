@@ -67,7 +67,7 @@ def test_a_launch_that_cannot_work_says_why(ground, argv, fields, code, number, 
     assert (ended.exit_code, ended.launch_errno, ended.signal) == (code, number, None)
     assert words in ended.message
     assert ground.runtime.observe("a").start is None
-    supervisors = ground.runtime._supervisors.seats.values()
+    supervisors = ground.runtime._supervisors.slots.values()
     assert [os.readlink(f"/proc/{one.pid}/cwd") for one in supervisors] == ["/"], (
         "it keeps no directory in use"
     )

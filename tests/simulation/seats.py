@@ -20,6 +20,7 @@ import pytest
 from tests.simulation.kernel import Kernel, Violation
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import LaunchRequest, RunState
+from vctl.runtime.worker_slot import ASKED, ASSIGNED, BUSY, FREE, PAUSED
 from vctl.store import ahead
 
 SAFETY_S, LATE_S, PATIENCE_S = 5.0, 0.5, 150.0
@@ -166,6 +167,22 @@ class Seats:
             self.elapsed_s = max(self.elapsed_s, self.turn_at)
             self._turn()
         self.kernel.pump()
+        self._check_slots()
+
+    def _check_slots(self) -> None:
+        """The state of each slot is what its run, its request and the indexes say."""
+        known = None if self.model is None else self.model.runtime._supervisors
+        for number, slot in () if known is None else known.slots.items():
+            has = bool(slot.run), bool(slot.request), number in known.untaken, number in known.idle
+            expected = {
+                FREE: (False, False, False, True), ASSIGNED: (False, False, False, False),
+                ASKED: (True, True, True, False), PAUSED: (True, True, True, False),
+                BUSY: (True, False, False, False),
+            }  # fmt: skip
+            if has != expected.get(slot.state) or (slot.queue and not slot.run):
+                raise Violation(f"slot {number} is {slot.state}, and {has}, {list(slot.queue)}")
+            if slot.line is not None and slot.state is PAUSED:
+                raise Violation(f"slot {number} waits for a process and has one")
 
     def _turn(self) -> None:
         self.turns += 1
@@ -191,13 +208,13 @@ class Seats:
         model = self.model
         assert model is not None
         busy = [
-            one for one in model.runtime._supervisors.seats.values() if one.run or one.request or one.queue
+            one for one in model.runtime._supervisors.slots.values() if one.run or one.request or one.queue
         ]
         if busy or model.runtime._supervisors.untaken:
             raise Violation(f"numbers are still given to {[one.run for one in busy]}")
         if self.kernel.running():
             raise Violation(f"processes are left: {self.kernel.running()}")
-        if len(model.runtime._supervisors.seats) != len(model.runtime._supervisors.idle):
+        if len(model.runtime._supervisors.slots) != len(model.runtime._supervisors.idle):
             raise Violation("a number is neither given nor free")
 
     # ---- faults ----

@@ -106,17 +106,17 @@ class Findings:
             file = self.of.get(run_id)
         if file is None:
             return None, None
-        seat = self.supervisors.seats.get(file.number)
-        if seat is None or seat.line is None or file.heard != run_id:
+        slot = self.supervisors.slots.get(file.number)
+        if slot is None or slot.line is None or file.heard != run_id:
             file.read()
         return file, file.runs.get(run_id)
 
     def _found(self, run_id: str, file: RecordFile, entry: Entry) -> RunRecords:
         if entry.heard:
             return RunRecords(entry.supervisor, entry.start, entry.exit, proved=True)
-        seat = self.supervisors.seats.get(file.number)
+        slot = self.supervisors.slots.get(file.number)
         held, last = False, file.last == run_id
-        if last and seat is not None and seat.line is not None and file.heard == run_id:
+        if last and slot is not None and slot.line is not None and file.heard == run_id:
             held = True  # else the line would have ended
         elif last and (holder := file.holder()) is not None:
             held = holder == entry.supervisor[0] or holder <= 0
@@ -139,8 +139,8 @@ class Findings:
             if file.holder() is not None:  # of a supervisor with a line to another process, or with none
                 self._watch_file(file)
         for number, file in self.records.files.items():
-            seat = self.supervisors.seats.get(number)
-            if seat is None or seat.line is None:
+            slot = self.supervisors.slots.get(number)
+            if slot is None or slot.line is None:
                 file.read()
         for file in self.records.files.values():
             for run_id in file.runs:
@@ -187,8 +187,8 @@ class Findings:
             for run_id, number in live.items():
                 runs_of.setdefault(number, set()).add(run_id)
             for number, file in list(self.records.files.items()):
-                seat = self.supervisors.seats.get(number)
-                given = set() if seat is None else {seat.run, *(one for one, _ in seat.queue)}
+                slot = self.supervisors.slots.get(number)
+                given = set() if slot is None else {slot.run, *(one for one, _ in slot.queue)}
                 file.awaited = runs_of.get(number, set()) - given - file.runs.keys()
                 for run_id in [one for one, entry in file.runs.items() if one not in live and entry.exit]:
                     if run_id not in given:  # else its process has not reported the end yet
@@ -196,7 +196,7 @@ class Findings:
                         self.of.pop(run_id, None)
             self.supervisors.settle(runs_of.keys())
             for number, file in list(self.records.files.items()):
-                if number in runs_of or number in self.supervisors.seats or file.runs:
+                if number in runs_of or number in self.supervisors.slots or file.runs:
                     continue
                 if file.holder() is None:
                     self._unwatch(file)

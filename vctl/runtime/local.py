@@ -25,10 +25,10 @@ from vctl.runtime.protocol import (
     StartRecord,
     check_run_id,
 )
-from vctl.runtime.seat import ANSWER_S
 from vctl.runtime.supervision import Request
 from vctl.runtime.supervisor import STOP_SIGNAL, serves_all
 from vctl.runtime.supervisors import GONE
+from vctl.runtime.worker_slot import ANSWER_S
 
 RUN_MARK, HOME_MARK = "VCTL_RUN_ID", "VCTL_HOME"
 """Every process of a run has these variables; they identify what a killed supervisor left."""
@@ -127,10 +127,10 @@ class LocalRuntime(Runtime):
             file = self._of.pop(run_id, None)
             if file is not None:
                 file.declined.discard(run_id)
-                if (seat := self._supervisors.seats.get(file.number)) is not None:
-                    if seat.run != run_id:
-                        self._supervisors.drop(seat, run_id)
-                    self._supervisors.free(seat)
+                if (slot := self._supervisors.slots.get(file.number)) is not None:
+                    if slot.run != run_id:
+                        self._supervisors.drop(slot, run_id)
+                    self._supervisors.free(slot)
 
     # ---- hearing ----
 
@@ -328,9 +328,9 @@ class LocalRuntime(Runtime):
                 self._records.drop_stop(run_id)
             if file is not None:
                 file.forget(run_id)
-                seat = self._supervisors.seats.get(file.number)
-                if seat is not None:
-                    self._supervisors.drop(seat, run_id)
+                slot = self._supervisors.slots.get(file.number)
+                if slot is not None:
+                    self._supervisors.drop(slot, run_id)
 
     def known_runs(self) -> list[str]:
         """Runs that may have processes, whether the tables know them or not."""

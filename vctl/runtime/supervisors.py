@@ -1,8 +1,57 @@
-"""The supervisors of a scheduler, by their numbers: which are free, their requests, and their messages.
+"""The supervisors of a scheduler, seen from the scheduler: worker slots, their requests, and their messages.
 
-A number is a record file. The process that has the file locked starts the runs of the number, each only if
-the file does not record it as taken. So several processes, one after the other, can get the same request, and
-the run starts only once. A process that does not take a request is replaced; the run keeps its number.
+The problem. A run has to start exactly once, and its end has to be known, although the scheduler, the launcher, a
+supervisor and the machine may each die at any moment; and a job of a millisecond should cost little more than its
+fork and exec. A scheduler cannot be the parent of its jobs: exit codes would die with it.
+
+The idea (decision 0002). A launcher forks a few supervisors, about one per CPU. What may run side by side has
+numbers: one run at a time has a number, and runs follow one another in it. A number is a *worker slot* here
+(worker_slot.py has its states), a record file on disk, and a line, the socket to whichever supervisor serves it. The
+transaction that decides a start writes the number into the row of the run, so anybody may send the request again:
+it goes to the same slot, and the record file decides.
+
+    scheduler                      supervisor                            record file
+    commit: run 7.1 has number 3
+    request 7.1  --- line 3 --->   locks records/3, finds no T of 7.1
+                                   writes, then forks                    T 7.1    no other process starts it
+                 <----------       the main process runs                 S 7.1    its pid and start time
+                 <----------       no process of 7.1 is left             E 7.1    code, signal, resources
+
+Without a T the run has not started and never will by itself, so the request may be repeated. A T without an E under
+a lock that nobody holds is a run that was lost. A job can write into the file, too: so an E counts at once only if
+it came on the line, and one that was only read counts when the supervisor has no process of the run left.
+
+Runs ahead (decisions 0015 and 0028). Between the end of one short job and the start of the next there would be a
+wake-up, a search and a commit. So a commit may assign the next run to a number that is still busy (``give_next``),
+in the same cluster or in another one to which the place goes over. For each such run there is an *offer*, the file
+ahead/<run>. The supervisor unlinks it before it takes the run; whoever takes the run back renames it. The kernel
+lets only one of them succeed, without a message to wait for. A run whose offer is gone is declined (D on the line),
+and keeps the number until it is launched as an ordinary run or taken back.
+
+Invariants.
+- Only the process that has the record file locked starts runs of the number, and only runs without a T.
+- A run never moves to another number. A slot whose process has ended without a T gets another process
+  (ASKED -> PAUSED -> ASKED), and the lock decides between the two. If MOST_TRIES of them end that way, or the file
+  is gone or of another boot, the run is refused: nobody can know whether it was started.
+- ``idle`` holds exactly the FREE slots, ``untaken`` the ASKED and PAUSED ones. A FREE slot has no run in the tables
+  (``awaited``) and no declined one.
+- A process that does not answer is not replaced while it holds the lock. It may be suspended, or slow, and it has
+  the runs of other numbers: it gets SIGCONT after RESUME_S, then at 2, 4, 8, ... 60 seconds.
+
+Example. Two CPUs, four running jobs: numbers 1 to 4, of which supervisor 0 has 1 and 3. Somebody kills it. Both lines
+end. Slot 1 was BUSY, it has a T: it is LEFT, its run is lost, and what is left of that run is found by its mark and
+killed. Slot 3 was ASKED, its file has no T: it is PAUSED, for 0 s, then gets a line to the next process that locks
+records/3, and the request again. Should that process end, too, the pauses are 0, 0.08, 0.16, ... s, 20 s for all ten
+tries together.
+
+The costs. For each run one message to a supervisor and one or two back (T and S wait for the E of a run of less than
+5 ms, or of 30 ms if it followed another one), one write to the file for each, and no fork in the scheduler. An idle number costs an open socket in both
+processes; ``most_idle`` of them are kept, and those beyond that for 5 seconds. Where open files are short,
+the line of a slot is closed as soon as its request is out, and its file is watched instead.
+
+Not done. A cgroup for each run (dearer than the process itself, and needs root). A line through which a closed number
+passes its runs on to another one: as a number is a file and no process, no run has a need to move. Records are not
+synced: after a power cut the boot id says that a run is gone.
 """
 
 import collections
@@ -20,8 +69,18 @@ from vctl.runtime import processes
 from vctl.runtime.forkserver import ForkServer
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.records import RecordFile, Records
-from vctl.runtime.seat import ANSWER_S, WorkerSlot
 from vctl.runtime.supervisor import PREFIX_BYTES
+from vctl.runtime.worker_slot import (
+    ANSWER_S,
+    ASKED,
+    ASSIGNED,
+    BUSY,
+    FREE,
+    LEFT,
+    MOVES,
+    PAUSED,
+    WorkerSlot,
+)
 
 MOST_RUNS = 1000
 """The most runs of one number; after them the number gets no more, and its file is removed when unused."""
@@ -50,10 +109,10 @@ class Supervisors:
         self.watch = watch
         self.server: ForkServer | None = None
         self.poll = select.epoll()
-        self.seats: dict[int, WorkerSlot] = {}
+        self.slots: dict[int, WorkerSlot] = {}
         self.by_fd: dict[int, WorkerSlot] = {}
-        self.untaken: dict[int, WorkerSlot] = {}
-        self.idle: list[WorkerSlot] = []  # the last one was busy most recently: its pages are warm
+        self.untaken: dict[int, WorkerSlot] = {}  # those that are ASKED or PAUSED
+        self.idle: dict[int, WorkerSlot] = {}  # those that are FREE; the last one was busy most recently
         self.left: set[int] = set()  # numbers that get no more runs
         self.news: set[str] = set()  # runs with news
         self.refused: dict[str, str] = {}  # runs that nobody will start -> why
@@ -70,44 +129,60 @@ class Supervisors:
 
     def assign(self) -> int:
         """A number for a run: one that is idle, else a new one."""
-        if self.idle:
-            seat = self.idle.pop()
-            self.least_idle = min(self.least_idle, len(self.idle))
-        else:
-            seat = self._seat(self.records.add(self.boot))
-        return seat.file.number
+        if not self.idle:
+            return self._slot(self.records.add(self.boot)).file.number
+        number = next(reversed(self.idle))  # the pages of its process are warm
+        self._move(self.idle[number], "assign")
+        self.least_idle = min(self.least_idle, len(self.idle))
+        return number
 
     def give(self, number: int, run_id: str, request: bytes) -> bool:
         """Let the process of a number start a run; False if nobody can know whether the run was started."""
-        if (seat := self.seats.get(number)) is None:
+        if (slot := self.slots.get(number)) is None:
             if (file := self.records.file(number)) is None:
                 return self._refuse(run_id)
             file.read()
             if file.boot != self.boot:
                 return self._refuse(run_id)
-            seat = self._seat(file)
-        seat.file.awaited.discard(run_id)
-        if run_id in seat.file.runs:
-            self.watch(seat.file)
-        if run_id in seat.file.runs or (seat.run == run_id and seat.request):
+            slot = self._slot(file)
+        slot.file.awaited.discard(run_id)
+        if run_id in slot.file.runs:
+            self.watch(slot.file)
+        if run_id in slot.file.runs or slot.run == run_id:
             return True
-        if any(run_id == one for one, _ in seat.queue):
+        if any(run_id == one for one, _ in slot.queue):
             return True
-        if seat.run and seat.run != run_id:
+        if slot.run:
             # The present run was to follow this one, which was declined: it will be declined soon, too.
-            seat.queue.append((run_id, request))
-            if seat.line is not None:
-                self._send(seat, request)
+            slot.queue.append((run_id, request))
+            if slot.line is not None:
+                self._send(slot, request)
             return True
-        seat.run, seat.request, seat.since, seat.due = run_id, request, time.monotonic(), None
-        seat.answer_s, seat.tries = ANSWER_S, 0
-        self.untaken[number] = seat
-        if seat.line is None:
-            self._fork(seat)
+        self._ask(slot, run_id, request)
+        if slot.line is None:
+            self._fork(slot)
         else:
-            seat.resumed = False
-            self._send(seat, request)
+            slot.resumed = False
+            self._send(slot, request)
         return True
+
+    def _move(self, slot: WorkerSlot, event: str) -> None:
+        """Move a slot to the state that follows from an event; the indexes by state follow it."""
+        number = slot.file.number
+        slot.state = MOVES[event][slot.state]
+        if slot.state in (ASKED, PAUSED):
+            self.untaken[number] = slot
+        else:
+            self.untaken.pop(number, None)
+        if slot.state is FREE:
+            self.idle[number] = slot
+        else:
+            self.idle.pop(number, None)
+
+    def _ask(self, slot: WorkerSlot, run_id: str, request: bytes) -> None:
+        self._move(slot, "ask")
+        slot.run, slot.request = run_id, request
+        slot.since, slot.answer_s, slot.tries = time.monotonic(), ANSWER_S, 0
 
     def _refuse(self, run_id: str, why: str = GONE) -> bool:
         self.refused[run_id] = why
@@ -116,77 +191,77 @@ class Supervisors:
 
     def give_next(self, number: int, run_id: str, request: bytes) -> bool:
         """Queue a run behind those of the process of a number; False if the process does not get it."""
-        seat = self.seats.get(number)
-        if seat is None or seat.line is None or not seat.run or seat.outbox:
+        slot = self.slots.get(number)
+        if slot is None or slot.line is None or not slot.run or slot.outbox:
             return False
-        if seat.runs + len(seat.queue) + 2 >= MOST_RUNS or len(self.by_fd) > self.most_lines:
+        if slot.runs + len(slot.queue) + 2 >= MOST_RUNS or len(self.by_fd) > self.most_lines:
             return False
-        seat.queue.append((run_id, request))
-        self._send(seat, request)
+        slot.queue.append((run_id, request))
+        self._send(slot, request)
         return True
 
-    def _seat(self, file: RecordFile) -> WorkerSlot:
-        seat = self.seats[file.number] = WorkerSlot(file)
-        return seat
+    def _slot(self, file: RecordFile) -> WorkerSlot:
+        slot = self.slots[file.number] = WorkerSlot(file)
+        return slot
 
-    def _fork(self, seat: WorkerSlot) -> None:
+    def _fork(self, slot: WorkerSlot) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
-        number = seat.file.number
+        number = slot.file.number
         with theirs, contextlib.ExitStack() as undone:
             undone.callback(ours.close)
-            place = self._place(seat)
+            place = self._place(slot)
             if not self.live_server().hand(number, place, theirs):
                 if not self._replace_server().hand(number, place, theirs):
                     raise RuntimeUnavailable("the launcher dies as it starts", fix="see launcher.log")
             undone.pop_all()
-        seat.line, seat.pid, seat.rest, seat.outbox, seat.due = ours, 0, b"", b"", None
-        seat.waits = False
-        seat.tries += 1
-        seat.file.heard = ""
-        self.by_fd[ours.fileno()] = seat
+        self._move(slot, "fork")
+        slot.line, slot.pid, slot.rest, slot.outbox, slot.waits = ours, 0, b"", b"", False
+        slot.tries += 1
+        slot.file.heard = ""
+        self.by_fd[ours.fileno()] = slot
         self.poll.register(ours, select.EPOLLIN)
-        seat.resumed = False
-        self._send(seat, seat.request, *(request for _, request in seat.queue))
+        slot.resumed = False
+        self._send(slot, slot.request, *(request for _, request in slot.queue))
 
-    def _place(self, seat: WorkerSlot) -> int:
+    def _place(self, slot: WorkerSlot) -> int:
         """The supervisor that has the fewest numbers, of about one for each CPU, at most MOST_SUPERVISORS.
 
         There are more if each would have too many files open. If tags cannot be set, each number has a
         supervisor of its own, because a supervisor could not tell which run a daemon belongs to.
         """
-        self._displace(seat)
+        self._displace(slot)
         if resource.getrlimit(processes.TAG)[1] != resource.RLIM_INFINITY:
-            return seat.file.number
+            return slot.file.number
         places = range(max(self.places, self.load.total() // self.most_numbers + 1))
-        seat.place = min(places, key=self.load.__getitem__)
-        self.load[seat.place] += 1
-        return seat.place
+        slot.place = min(places, key=self.load.__getitem__)
+        self.load[slot.place] += 1
+        return slot.place
 
-    def _displace(self, seat: WorkerSlot) -> None:
-        if seat.place is not None:
-            self.load[seat.place] -= 1
-            seat.place = None
+    def _displace(self, slot: WorkerSlot) -> None:
+        if slot.place is not None:
+            self.load[slot.place] -= 1
+            slot.place = None
 
-    def _send(self, seat: WorkerSlot, *requests: bytes) -> None:
+    def _send(self, slot: WorkerSlot, *requests: bytes) -> None:
         for request in requests:
-            seat.outbox += len(request).to_bytes(PREFIX_BYTES, "little") + request
-        self._flush(seat)
+            slot.outbox += len(request).to_bytes(PREFIX_BYTES, "little") + request
+        self._flush(slot)
 
-    def _flush(self, seat: WorkerSlot) -> None:
-        assert seat.line is not None
+    def _flush(self, slot: WorkerSlot) -> None:
+        assert slot.line is not None
         try:
-            seat.outbox = seat.outbox[seat.line.send(seat.outbox, socket.MSG_NOSIGNAL) :]
+            slot.outbox = slot.outbox[slot.line.send(slot.outbox, socket.MSG_NOSIGNAL) :]
         except BlockingIOError:
             pass
         except (BrokenPipeError, ConnectionResetError):
             return  # it was killed, which reading from the line shows
-        if seat.waits != bool(seat.outbox):
-            seat.waits = bool(seat.outbox)
-            self.poll.modify(seat.line, select.EPOLLIN | (select.EPOLLOUT if seat.waits else 0))
-        if not seat.outbox and len(self.by_fd) > self.most_lines:
-            self._hang_up(seat)  # it carries out this run and ends; its file shows how
-            self.watch(seat.file)
+        if slot.waits != bool(slot.outbox):
+            slot.waits = bool(slot.outbox)
+            self.poll.modify(slot.line, select.EPOLLIN | (select.EPOLLOUT if slot.waits else 0))
+        if not slot.outbox and len(self.by_fd) > self.most_lines:
+            self._hang_up(slot)  # it carries out this run and ends; its file shows how
+            self.watch(slot.file)
 
     def live_server(self) -> ForkServer:
         """The launcher, replaced if it is dead."""
@@ -206,152 +281,155 @@ class Supervisors:
     def hear(self, ready: list[tuple[int, int]]) -> None:
         """Read the messages of supervisors. ``ready``: descriptors and events of ``poll``."""
         for fd, events in ready:
-            if (seat := self.by_fd.get(fd)) is None:
+            if (slot := self.by_fd.get(fd)) is None:
                 continue
             if events & select.EPOLLOUT:
-                self._flush(seat)
-            if events & ~select.EPOLLOUT and seat.line is not None:
-                self._listen(seat)
+                self._flush(slot)
+            if events & ~select.EPOLLOUT and slot.line is not None:
+                self._listen(slot)
 
-    def _listen(self, seat: WorkerSlot) -> None:
-        assert seat.line is not None
+    def _listen(self, slot: WorkerSlot) -> None:
+        assert slot.line is not None
         try:
-            data = seat.line.recv(_CHUNK_BYTES)
+            data = slot.line.recv(_CHUNK_BYTES)
         except BlockingIOError:
             return
         except ConnectionResetError:
             data = b""
         if not data:
-            self._hang_up(seat)
-            self._gone(seat)
+            self._hang_up(slot)
+            self._gone(slot)
             return
-        told, seat.rest = seat.file.feed(seat.rest + data, heard=True)
+        told, slot.rest = slot.file.feed(slot.rest + data, heard=True)
         self.news |= told
-        self.look(seat)
+        self.look(slot)
 
-    def look(self, seat: WorkerSlot) -> None:
+    def look(self, slot: WorkerSlot) -> None:
         """Update a number from what is known of its run, and of the runs queued behind it."""
-        while seat.run:
-            entry = seat.file.runs.get(seat.run)
-            if entry is None and seat.run not in seat.file.declined:
+        while slot.run:
+            entry = slot.file.runs.get(slot.run)
+            if entry is None and slot.run not in slot.file.declined:
                 return
-            declined = seat.run if entry is None else ""
-            if seat.request:
-                seat.request = b""
-                self.untaken.pop(seat.file.number, None)
             if entry is not None:
-                seat.pid = entry.supervisor[0]
+                if slot.state is not BUSY:
+                    self._move(slot, "take")
+                    slot.request = b""
+                slot.pid = entry.supervisor[0]
                 if entry.exit is None or not entry.heard:
                     return
-                seat.runs += 1
-            seat.run = ""
-            if seat.queue:
-                self._next(seat)
-            elif declined:
-                return  # the run keeps the number until it is launched again or taken back
-            else:
-                self.free(seat)
+                slot.runs += 1
+            self._end(slot)
+            if not slot.run and entry is None:
+                return  # the declined run keeps the number until it is launched again or taken back
+            self.free(slot)
 
-    def _next(self, seat: WorkerSlot) -> None:
-        seat.run, seat.request = seat.queue.popleft()
-        seat.since, seat.answer_s, seat.tries = time.monotonic(), ANSWER_S, 0
-        self.untaken[seat.file.number] = seat
+    def _end(self, slot: WorkerSlot) -> None:
+        """The run of a slot is over, declined or given up; the next one in its queue is its run."""
+        self._move(slot, "end")
+        slot.run, slot.request = "", b""
+        if slot.queue:
+            self._ask(slot, *slot.queue.popleft())
 
-    def drop(self, seat: WorkerSlot, run_id: str) -> None:
+    def drop(self, slot: WorkerSlot, run_id: str) -> None:
         """Remove a run that is over or declined from its number, whose process may not report that."""
-        if seat.run != run_id:
-            seat.queue = deque(one for one in seat.queue if one[0] != run_id)
-        elif not seat.queue:
-            self.leave(seat)
+        if slot.run != run_id:
+            slot.queue = deque(one for one in slot.queue if one[0] != run_id)
+        elif not slot.queue:
+            self.leave(slot)
         else:
-            self._next(seat)
-            if seat.line is None:
-                seat.due = seat.since
-            self.look(seat)
+            self._end(slot)
+            if slot.line is None:
+                self._pause(slot, 0.0)
+            self.look(slot)
 
-    def free(self, seat: WorkerSlot) -> None:
+    def free(self, slot: WorkerSlot) -> None:
         """Make a number idle, unless a run has it, or waits to be launched by it or taken back."""
-        if seat.run or seat.file.declined or seat.file.awaited or seat in self.idle:
+        if slot.state is not ASSIGNED or slot.file.declined or slot.file.awaited:
             return
-        if seat.runs < MOST_RUNS and seat.line is not None:
-            self.idle.append(seat)
+        if slot.runs < MOST_RUNS and slot.line is not None:
+            self._move(slot, "free")
         else:
-            self.leave(seat)
+            self.leave(slot)
 
-    def _gone(self, seat: WorkerSlot) -> None:
+    def _gone(self, slot: WorkerSlot) -> None:
         """Handle the end of a number's process, or a failed fork; the next one gets a request not taken."""
-        if not seat.run:
-            self.leave(seat)
+        if not slot.run:
+            self.leave(slot)
             return
-        seat.file.read()
-        for run_id, _ in seat.queue:  # their requests are lost
-            seat.file.declined.add(run_id)
+        slot.file.read()
+        for run_id, _ in slot.queue:  # their requests are lost
+            slot.file.declined.add(run_id)
             self.news.add(run_id)
-        seat.queue.clear()
-        self.news.add(seat.run)
-        self.watch(seat.file)  # another process may have taken it
-        self.look(seat)
-        if seat.request and seat.file.boot != self.boot:
-            self._refuse(seat.run)  # its record file is gone, so no process starts it
-            self.leave(seat)
-        elif seat.request and seat.tries >= MOST_TRIES and seat.file.holder() is None:
-            self._refuse(seat.run, f"{seat.tries} supervisors ended before they took it: see launcher.log")
-            self.leave(seat)
-        elif seat.request:
-            pause_s = 0 if seat.tries < 2 else _FIRST_PAUSE_S * 2**seat.tries
-            seat.due = time.monotonic() + min(_LONGEST_PAUSE_S, pause_s)
+        slot.queue.clear()
+        self.news.add(slot.run)
+        self.watch(slot.file)  # another process may have taken it
+        self.look(slot)
+        if slot.request and slot.file.boot != self.boot:
+            self._refuse(slot.run)  # its record file is gone, so no process starts it
+            self.leave(slot)
+        elif slot.request and slot.tries >= MOST_TRIES and slot.file.holder() is None:
+            self._refuse(slot.run, f"{slot.tries} supervisors ended before they took it: see launcher.log")
+            self.leave(slot)
+        elif slot.request:
+            pause_s = 0 if slot.tries < 2 else _FIRST_PAUSE_S * 2**slot.tries
+            self._pause(slot, min(_LONGEST_PAUSE_S, pause_s))
         else:
-            self.leave(seat)
+            self.leave(slot)
 
-    def _hang_up(self, seat: WorkerSlot) -> None:
-        if seat.line is not None:
-            self.by_fd.pop(seat.line.fileno(), None)
-            self.poll.unregister(seat.line)
-            seat.line.close()
-            seat.line = None
+    def _pause(self, slot: WorkerSlot, pause_s: float) -> None:
+        """Let a slot wait before it gets another process for its request."""
+        self._move(slot, "lose")
+        slot.due = time.monotonic() + pause_s
 
-    def leave(self, seat: WorkerSlot) -> None:
+    def _hang_up(self, slot: WorkerSlot) -> None:
+        if slot.line is not None:
+            self.by_fd.pop(slot.line.fileno(), None)
+            self.poll.unregister(slot.line)
+            slot.line.close()
+            slot.line = None
+
+    def leave(self, slot: WorkerSlot) -> None:
         """Give no more runs to a number; its process ends when it has nothing to do."""
-        self._hang_up(seat)
-        self._displace(seat)
-        self.seats.pop(seat.file.number, None)
-        self.untaken.pop(seat.file.number, None)
-        if seat in self.idle:
-            self.idle.remove(seat)
-        self.left.add(seat.file.number)
+        if slot.state is LEFT:
+            return
+        self._hang_up(slot)
+        self._displace(slot)
+        self._move(slot, "leave")
+        self.slots.pop(slot.file.number, None)
+        self.left.add(slot.file.number)
 
     # ---- looking after them ----
 
     def tend(self) -> None:
         """Replace processes that do not take their requests; end idle supervisors that are not needed."""
         now = time.monotonic()
-        for seat in list(self.untaken.values()):
-            if seat.due is not None:
-                if seat.due <= now:
-                    seat.since = now
-                    self._fork(seat)
-            elif now - seat.since > seat.answer_s:
-                self._insist(seat)
-            elif not seat.resumed and now - seat.since > RESUME_S:
-                seat.resumed = True
-                if seat.pid:
+        for slot in list(self.untaken.values()):
+            if slot.state is PAUSED:
+                if slot.due <= now:
+                    slot.since = now
+                    self._fork(slot)
+            elif now - slot.since > slot.answer_s:
+                self._insist(slot)
+            elif not slot.resumed and now - slot.since > RESUME_S:
+                slot.resumed = True
+                if slot.pid:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(seat.pid, signal.SIGCONT)
+                        os.kill(slot.pid, signal.SIGCONT)
         self._trim(now)
 
-    def _insist(self, seat: WorkerSlot) -> None:
+    def _insist(self, slot: WorkerSlot) -> None:
         """Read the file of a request that seems not taken; if it is not, resume or replace its process."""
-        seat.file.read()
-        self.look(seat)
-        if not seat.request:
-            self.news.add(seat.run)
-            self.watch(seat.file)  # it was taken by a process that may have no line to us
+        slot.file.read()
+        self.look(slot)
+        if not slot.request:
+            self.news.add(slot.run)
+            self.watch(slot.file)  # it was taken by a process that may have no line to us
             return
-        seat.since, seat.answer_s = time.monotonic(), min(2 * seat.answer_s, _LONGEST_ANSWER_S)
-        if (holder := seat.file.holder()) is None:
-            self._hang_up(seat)
+        slot.since, slot.answer_s = time.monotonic(), min(2 * slot.answer_s, _LONGEST_ANSWER_S)
+        if (holder := slot.file.holder()) is None:
+            self._hang_up(slot)
             self._replace_server()
-            self._fork(seat)
+            self._fork(slot)
         else:
             processes.send(holder, signal.SIGCONT)  # it may be stopped, and has the runs of other numbers too
 
@@ -361,40 +439,42 @@ class Supervisors:
             self.next_look = None
         elif self.next_look is None or now >= self.next_look:
             if self.next_look is not None:
-                for seat in self.idle[: max(0, self.least_idle - self.most_idle)]:  # those idle the longest
-                    self.leave(seat)
+                most = max(0, self.least_idle - self.most_idle)
+                for slot in list(self.idle.values())[:most]:  # those idle the longest
+                    self.leave(slot)
             self.next_look, self.least_idle = now + _REST_S, len(self.idle)
 
     def settle(self, assigned: Collection[int]) -> None:
         """Make numbers without a run idle. An idle one may be assigned, by a commit that seemed to fail."""
-        self.idle = [seat for seat in self.idle if seat.file.number not in assigned]
-        for number, seat in list(self.seats.items()):
-            if not seat.run and number not in assigned and seat not in self.idle:
-                self.idle.append(seat)
+        for number, slot in self.slots.items():
+            if slot.state is FREE and number in assigned:
+                self._move(slot, "assign")
+            elif slot.state is ASSIGNED and number not in assigned:
+                self._move(slot, "free")
 
     def leave_idle(self) -> None:
         """Give no more runs to the idle numbers: their files are gone."""
-        for seat in list(self.idle):
-            self.leave(seat)
+        for slot in list(self.idle.values()):
+            self.leave(slot)
 
     def due_s(self, rest_s: float) -> float:
         """Seconds until the next ``tend``, at most ``rest_s``; 0 if there is news that was not fetched."""
         due = [0.0 if self.news else rest_s]
         now = time.monotonic()
-        for seat in self.untaken.values():
-            answer_s = seat.answer_s if seat.resumed else RESUME_S
-            due.append(max(0.0, (seat.due or seat.since + answer_s) - now))
+        for slot in self.untaken.values():
+            answers = slot.since + (slot.answer_s if slot.resumed else RESUME_S)
+            due.append(max(0.0, (slot.due if slot.state is PAUSED else answers) - now))
         if self.next_look is not None:
             due.append(max(0.0, self.next_look - now))
         return min(due)
 
     def close(self) -> None:
         """Close the lines to all supervisors; those that have a run carry it out and end."""
-        for seat in list(self.by_fd.values()):
-            self._hang_up(seat)
+        for slot in list(self.by_fd.values()):
+            self._hang_up(slot)
         if self.server is not None:
             self.server.close()
         self.server = None
-        self.seats.clear()
+        self.slots.clear()
         self.untaken.clear()
         self.idle.clear()

@@ -1,0 +1,70 @@
+"""A worker slot: one number as the scheduler sees it, with its record file, its process, and its runs.
+
+A slot is in one of the states below. ``MOVES`` is all that can happen to it; anything else is a bug and raises.
+The theory is at the head of supervisors.py.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from enum import Enum
+
+from vctl.runtime.records import RecordFile
+
+ANSWER_S = 2.0
+"""A process that has not taken a request within this time is stopped, or overloaded."""
+
+
+class State(Enum):
+    """What a slot waits for."""
+
+    FREE = "free"  # for anybody who needs a slot
+    ASSIGNED = "assigned"  # for the launch of the run that has its number, or for that run to be taken back
+    ASKED = "asked"  # for its process to take the request of its run
+    PAUSED = "paused"  # to get another process: the one before ended without taking the request
+    BUSY = "busy"  # for the end of its run, which a process has taken
+    LEFT = "left"  # for nothing: it gets no more runs, and its process ends with the present one
+
+
+FREE, ASSIGNED, ASKED, PAUSED, BUSY, LEFT = State
+
+MOVES: dict[str, dict[State, State]] = {
+    "assign": {FREE: ASSIGNED},  # a transaction is about to write its number into the row of a run
+    # its run is launched, or comes up from the queue; FREE: the commit of an assignment seemed to fail, and did not
+    "ask": {FREE: ASKED, ASSIGNED: ASKED},
+    "lose": {ASKED: PAUSED},  # its process has ended, and nobody has taken the request
+    "fork": {ASKED: ASKED, PAUSED: ASKED},  # it gets another process, which gets the request
+    "take": {ASKED: BUSY, PAUSED: BUSY},  # the line or the file says that a process has taken the run
+    "end": {ASKED: ASSIGNED, PAUSED: ASSIGNED, BUSY: ASSIGNED},  # its run is over, declined, or given up
+    "free": {ASSIGNED: FREE},  # no run has its number any more
+    "leave": dict.fromkeys((FREE, ASSIGNED, ASKED, PAUSED, BUSY), LEFT),
+}
+
+
+class WorkerSlot:
+    """One number: its file, the line to its process if there is one, and its runs."""
+
+    __slots__ = (
+        "answer_s", "due", "file", "line", "outbox", "pid", "place", "queue", "request", "rest", "resumed", "run",
+        "runs", "since", "state", "tries", "waits",
+    )  # fmt: skip
+
+    def __init__(self, file: RecordFile) -> None:
+        self.file = file
+        self.state = ASSIGNED
+        self.line: socket.socket | None = None
+        self.outbox = b""
+        self.rest = b""
+        self.pid = 0
+        self.place: int | None = None  # the index of the supervisor that has the number
+        self.run = ""  # the run that it has while it is ASKED, PAUSED or BUSY
+        self.request = b""  # the request of that run while it is ASKED or PAUSED
+        self.queue: deque[tuple[str, bytes]] = deque()  # the runs after that, with their requests
+        self.since = 0.0  # when it was asked
+        self.resumed = False  # whether its process got SIGCONT since then
+        self.waits = False  # for its line to take more
+        self.due = 0.0  # when a PAUSED slot gets another process
+        self.answer_s = ANSWER_S
+        self.tries = 0  # processes that it got for the present request
+        self.runs = 0  # runs that it has carried out
