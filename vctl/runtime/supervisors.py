@@ -45,9 +45,10 @@ records/3, and the request again. Should that process end, too, the pauses are 0
 tries together.
 
 The costs. For each run one message to a supervisor and one or two back (T and S wait for the E of a run of less than
-5 ms, or of 30 ms if it followed another one), one write to the file for each, and no fork in the scheduler. An idle number costs an open socket in both
-processes; ``most_idle`` of them are kept, and those beyond that for 5 seconds. Where open files are short,
-the line of a slot is closed as soon as its request is out, and its file is watched instead.
+5 ms, or of 30 ms if it followed another one), one write to the file for each, and no fork in the scheduler. An idle
+number costs an open socket in both processes; ``most_idle`` of them are kept, and those beyond that for 5 seconds.
+Where open files are short, the line of a slot is closed as soon as its request is out, and its file is watched
+instead.
 
 Not done. A cgroup for each run (dearer than the process itself, and needs root). A line through which a closed number
 passes its runs on to another one: as a number is a file and no process, no run has a need to move. Records are not
