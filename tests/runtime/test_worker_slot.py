@@ -6,12 +6,12 @@ import pytest
 
 from tests.specification import spec
 from vctl.runtime.records import RecordFile
-from vctl.runtime.worker_slot import ASSIGNED, LEFT, MOVES, State, WorkerSlot
+from vctl.runtime.worker_slot import ASSIGNED, LEFT, MOVES, WorkerSlot, WorkerState
 
 pytestmark = spec("16.local", "12.daemon-death")
 
 
-def after(*events: str) -> State:
+def after(*events: str) -> WorkerState:
     state = WorkerSlot(RecordFile("records/1", 1)).state
     for event in events:
         state = MOVES[event][state]
@@ -45,6 +45,6 @@ def test_each_state_is_reached_and_each_can_be_left() -> None:
     reached = {ASSIGNED}
     while more := {to for moves in MOVES.values() for at, to in moves.items() if at in reached} - reached:
         reached |= more
-    assert reached == set(State)
-    assert MOVES["leave"].keys() == set(State) - {LEFT}
+    assert reached == set(WorkerState)
+    assert MOVES["leave"].keys() == set(WorkerState) - {LEFT}
     assert not any(LEFT in moves for moves in MOVES.values())

@@ -16,7 +16,7 @@ ANSWER_S = 2.0
 """A process that has not taken a request within this time is stopped, or overloaded."""
 
 
-class State(Enum):
+class WorkerState(Enum):
     """What a slot waits for."""
 
     FREE = "free"  # for anybody who needs a slot
@@ -27,9 +27,9 @@ class State(Enum):
     LEFT = "left"  # for nothing: it gets no more runs, and its process ends with the present one
 
 
-FREE, ASSIGNED, ASKED, PAUSED, BUSY, LEFT = State
+FREE, ASSIGNED, ASKED, PAUSED, BUSY, LEFT = WorkerState
 
-MOVES: dict[str, dict[State, State]] = {
+MOVES: dict[str, dict[WorkerState, WorkerState]] = {
     "assign": {FREE: ASSIGNED},  # a transaction is about to write its number into the row of a run
     # its run is launched, or comes up from the queue; FREE: the commit of an assignment seemed to fail, and did not
     "ask": {FREE: ASKED, ASSIGNED: ASKED},
