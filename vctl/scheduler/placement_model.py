@@ -48,7 +48,7 @@ Share = tuple[int, int]
 """The number of a resource, and the level of the instance that is taken whole or in part."""
 
 
-class Move(NamedTuple):
+class BundleMove(NamedTuple):
     """A bundle put into a slot: the slot before and after, the instances taken, the new state of the node."""
 
     before: SlotState
@@ -125,7 +125,7 @@ class Problem:
         self._bounds: dict[int, Vector] = {}
         self._costs: dict[int, Vector] = {}
         self._depths: dict[tuple[int, int], int] = {}
-        self._moves: dict[tuple[int, int], tuple[Move, ...]] = {}
+        self._moves: dict[tuple[int, int], tuple[BundleMove, ...]] = {}
         self.demands: list[Demand] = []
         self.items: list[tuple[int, Bundle]] = []
         """Demand and bundle in the order of the search."""
@@ -188,7 +188,7 @@ class Problem:
 
     # ---- moves ----
 
-    def moves(self, state_id: int, demand_id: int) -> tuple[Move, ...]:
+    def moves(self, state_id: int, demand_id: int) -> tuple[BundleMove, ...]:
         """The different ways to put a bundle on a node in this state, that of ``FreeCapacity.pick`` first."""
         key = (state_id, demand_id)
         if key not in self._moves:
@@ -197,7 +197,7 @@ class Problem:
             )
         return self._moves[key]
 
-    def _find_moves(self, state: NodeState, demand: Demand) -> Iterator[Move]:
+    def _find_moves(self, state: NodeState, demand: Demand) -> Iterator[BundleMove]:
         slots = [slot for i, slot in enumerate(state.slots) if slot not in state.slots[:i]]
         if self.budgets:
             traits = self.node_classes.traits
@@ -209,7 +209,7 @@ class Problem:
                 others = list(state.slots)
                 others.remove(before)
                 slots_after = tuple(sorted((*others, after))) if others else (after,)
-                yield Move(
+                yield BundleMove(
                     before, after, shares, self.node_classes.intern(NodeState(slots_after, demand.phase + 1))
                 )
 

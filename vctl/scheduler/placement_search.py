@@ -16,14 +16,14 @@ from vctl.core.values import value
 from vctl.scheduler.flexible import Part
 from vctl.scheduler.growth_split import split
 from vctl.scheduler.node_states import NodeState
-from vctl.scheduler.placement_model import Move, Problem, after_taking
+from vctl.scheduler.placement_model import BundleMove, Problem, after_taking
 
 
 class Run(NamedTuple):
     """Successive items with the same move: each on a node of its own, or all on one node."""
 
     state_id: int
-    move: Move
+    move: BundleMove
     many: int = 1
     on_one: bool = False
 
@@ -54,10 +54,10 @@ class Tried:
 class _Frame:
     """One item of the search: the moves that are still to be tried, and the state before the item."""
 
-    moves: Iterator[tuple[int, Move]]
+    moves: Iterator[tuple[int, BundleMove]]
     world: dict[int, int] | None
     used: int
-    applied: tuple[int, Move] | None = None
+    applied: tuple[int, BundleMove] | None = None
     opened: bool = False
 
 
@@ -141,7 +141,7 @@ class _Search:
             trail.append(run)
         return tuple(trail)
 
-    def _repeated(self, i: int, state_id: int, move: Move, *, alone: bool) -> Run:
+    def _repeated(self, i: int, state_id: int, move: BundleMove, *, alone: bool) -> Run:
         """A choice, repeated as often as the heuristic would make it again.
 
         The heuristic repeats it while nodes in this state are left, if a taken node ranks behind them; or
@@ -177,13 +177,13 @@ class _Search:
         units = problem.node_classes.traits[slots[0].trait].units
         return not any(units[r] for r, amount in enumerate(demand.request) if amount)
 
-    def _moved(self, move: Move, demand_id: int, many: int) -> Move:
+    def _moved(self, move: BundleMove, demand_id: int, many: int) -> BundleMove:
         """The move that stands for the same move made several times on one node."""
         demand, slot, target = self.problem.demands[demand_id], move.after, move.target
         for _ in range(many - 1):  # also number the states in between, as a search step by step does
             slot = after_taking(slot, demand.request, ())
             target = self.problem.node_classes.intern(NodeState((slot,), demand.phase + 1))
-        return Move(move.before, slot, (), target)
+        return BundleMove(move.before, slot, (), target)
 
     def _alike(self, i: int) -> int:
         """The number of successive items of the same demand from item ``i`` on."""
@@ -243,7 +243,7 @@ class _Search:
         self._take_back(self.frames[-1])
         return True
 
-    def _apply(self, frame: _Frame, state_id: int, move: Move) -> None:
+    def _apply(self, frame: _Frame, state_id: int, move: BundleMove) -> None:
         frame.applied = (state_id, move)
         frame.opened = self._opens(len(self.frames) - 1, state_id)
         self.used += frame.opened
@@ -339,7 +339,7 @@ class _Search:
 
     # ---- the order of candidates: the heuristic ----
 
-    def _candidates(self, i: int) -> Iterator[tuple[int, Move]]:
+    def _candidates(self, i: int) -> Iterator[tuple[int, BundleMove]]:
         demand_id, plain = self.problem.items[i][0], self.problem.node_classes.plain
         # of nodes that differ only in what others miss, the best one: on the others the search ends alike
         best: dict[int, int] = {}
