@@ -34,7 +34,7 @@ PLENTY = 10**9
 """More copies than any gang has: the bound of a bundle that asks for nothing."""
 
 
-class Demand(NamedTuple):
+class BundleKind(NamedTuple):
     """One kind of bundle of a phase: its request, or a whole node of a template."""
 
     phase: int
@@ -126,7 +126,7 @@ class Problem:
         self._costs: dict[int, Vector] = {}
         self._depths: dict[tuple[int, int], int] = {}
         self._moves: dict[tuple[int, int], tuple[BundleMove, ...]] = {}
-        self.demands: list[Demand] = []
+        self.demands: list[BundleKind] = []
         self.items: list[tuple[int, Bundle]] = []
         """Demand and bundle in the order of the search."""
         self.phase_of: list[int] = []
@@ -144,7 +144,7 @@ class Problem:
     # ---- demands ----
 
     def _demanded(self) -> list[list[tuple[int, Bundle]]]:
-        ids: dict[Demand, int] = {}
+        ids: dict[BundleKind, int] = {}
         lines = []
         for number, phase in enumerate(self.phases):
             line, last, demand_id = [], None, 0
@@ -153,7 +153,7 @@ class Problem:
                 if kind != last:  # equal bundles mostly share their amounts
                     asked = self._vector({} if bundle.template else bundle.amounts)
                     rest = (self._selector_ids[bundle.selector], bundle.template, bundle.with_entry)
-                    demand_id, last = ids.setdefault(Demand(number, asked, *rest), len(ids)), kind
+                    demand_id, last = ids.setdefault(BundleKind(number, asked, *rest), len(ids)), kind
                 line.append((demand_id, bundle))
             lines.append(line)
         self.demands = list(ids)
@@ -197,7 +197,7 @@ class Problem:
             )
         return self._moves[key]
 
-    def _find_moves(self, state: NodeState, demand: Demand) -> Iterator[BundleMove]:
+    def _find_moves(self, state: NodeState, demand: BundleKind) -> Iterator[BundleMove]:
         slots = [slot for i, slot in enumerate(state.slots) if slot not in state.slots[:i]]
         if self.budgets:
             traits = self.node_classes.traits
@@ -213,7 +213,7 @@ class Problem:
                     before, after, shares, self.node_classes.intern(NodeState(slots_after, demand.phase + 1))
                 )
 
-    def _takes(self, slot: SlotState, demand: Demand) -> Iterator[tuple[SlotState, tuple[Share, ...]]]:
+    def _takes(self, slot: SlotState, demand: BundleKind) -> Iterator[tuple[SlotState, tuple[Share, ...]]]:
         if not self._admits(slot, demand):
             return
         if demand.template:
@@ -244,7 +244,7 @@ class Problem:
             kinds.sort(key=lambda level: self.node_classes.reach(level, SCALE))
         yield from _picks([(level, full.count(level)) for level in kinds], amount // SCALE)
 
-    def _admits(self, slot: SlotState, demand: Demand) -> bool:
+    def _admits(self, slot: SlotState, demand: BundleKind) -> bool:
         trait = self.node_classes.traits[slot.trait]
         if demand.template:
             return (
@@ -254,7 +254,7 @@ class Problem:
             )
         return bool(trait.selectors >> demand.selector & 1) and self._copies(slot, demand) > 0
 
-    def _copies(self, slot: SlotState, demand: Demand) -> int:
+    def _copies(self, slot: SlotState, demand: BundleKind) -> int:
         """The number of copies of a request that the free amounts and instances of a slot hold."""
         copies = PLENTY
         units = self.node_classes.traits[slot.trait].units

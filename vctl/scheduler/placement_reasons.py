@@ -13,7 +13,7 @@ from vctl.core.values import replace
 from vctl.core.wording import amount_text, amounts_text, counted, number_text
 from vctl.scheduler.growth_supply import Need
 from vctl.scheduler.node_states import full_levels, share_of
-from vctl.scheduler.placement_model import Demand, Problem, amounts_of
+from vctl.scheduler.placement_model import BundleKind, Problem, amounts_of
 from vctl.scheduler.placement_result import Unplaced
 from vctl.scheduler.placement_search import Tried
 
@@ -117,7 +117,7 @@ def _on_one_node(name: str, need: int, have: int, policy: str = "") -> Unplaced:
     return Unplaced(name, need, have, text, beyond=beyond)
 
 
-def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | None:
+def _template_reason(problem: Problem, demand: BundleKind, have: int) -> Unplaced | None:
     bundles = [b for _, b in problem.items if b.template == demand.template]
     need = len(bundles)
     if demand.with_entry and have == 0:
@@ -131,7 +131,7 @@ def _template_reason(problem: Problem, demand: Demand, have: int) -> Unplaced | 
     return _lack("", need * SCALE, have * SCALE, whole, f"{have} untouched", f"{have} exist")
 
 
-def _untouched(problem: Problem, demand: Demand) -> int:
+def _untouched(problem: Problem, demand: BundleKind) -> int:
     slots = (
         (slot, count)
         for s, count in problem.node_classes.counts.items()
@@ -267,7 +267,7 @@ def _free(problem: Problem) -> tuple[int, ...]:
     return tuple(free)
 
 
-def _matching(problem: Problem, demand: Demand) -> Iterator[Amounts]:
+def _matching(problem: Problem, demand: BundleKind) -> Iterator[Amounts]:
     """The free amounts of each slot state that the selector of a demand admits.
 
     Of a unit resource: the largest share, or all whole instances if the demand is for whole ones.
