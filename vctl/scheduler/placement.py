@@ -23,7 +23,7 @@ from vctl.core.values import replace, value
 from vctl.core.wording import amount_text
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_now
 from vctl.scheduler.placement_assignment import assign, pieces_of
-from vctl.scheduler.placement_model import Bundle, Phase, Problem, Rule, holds
+from vctl.scheduler.placement_model import Bundle, Phase, Problem, SpreadRule, holds
 from vctl.scheduler.placement_reasons import no_capacity_for_entry, quick_reason, search_reason
 from vctl.scheduler.placement_result import Piece, Placed, Unplaced
 from vctl.scheduler.placement_search import search
@@ -43,7 +43,7 @@ Places = dict[int, tuple[ClusterSpec, Placed, int]]
 Specs of one class may differ in labels of their virtual nodes.
 """
 
-_RULES = {"STRICT_SPREAD": Rule(distinct=True), "STRICT_PACK": Rule(limit=1)}
+_RULES = {"STRICT_SPREAD": SpreadRule(distinct=True), "STRICT_PACK": SpreadRule(limit=1)}
 
 
 def place(
@@ -148,13 +148,13 @@ def _phases(spec: ClusterSpec, entry_template: str) -> tuple[Phase, ...]:
             for position, node in enumerate(group.nodes)
         )
         if bundles:
-            phases.append(Phase(number, group.policy, _RULES.get(group.policy, Rule()), bundles))
+            phases.append(Phase(number, group.policy, _RULES.get(group.policy, SpreadRule()), bundles))
     whole = tuple(
         Bundle(-1, position, {}, (), template, position == 0 and template == entry_template)
         for template, count in sorted(spec.replica_sets.items())
         for position in range(count)
     )
-    return (*phases, Phase(-1, "WHOLE", Rule(), whole)) if whole else tuple(phases)
+    return (*phases, Phase(-1, "WHOLE", SpreadRule(), whole)) if whole else tuple(phases)
 
 
 def _above_maximum(spec: ClusterSpec, question: _Question) -> Unplaced | None:
@@ -254,20 +254,20 @@ class _Wishes:
         self.budget -= tried.steps + 1
         return None if tried.found is None else pieces_of(assign(problem, tried.found), self.spec)
 
-    def _better_rules(self, problem: Problem, number: int, used: int) -> list[Rule]:
+    def _better_rules(self, problem: Problem, number: int, used: int) -> list[SpreadRule]:
         phase = self.question.phases[number]
         if phase.policy == "SPREAD":
             wider = used < len(phase.bundles) <= sum(problem.node_classes.counts.values())
-            return [Rule(distinct=True)] if wider else []
-        return [Rule(limit=limit) for limit in range(_fewest_nodes(problem, number), used)]
+            return [SpreadRule(distinct=True)] if wider else []
+        return [SpreadRule(limit=limit) for limit in range(_fewest_nodes(problem, number), used)]
 
-    def _kept(self, problem: Problem, number: int, pieces: tuple[Piece, ...]) -> Rule:
+    def _kept(self, problem: Problem, number: int, pieces: tuple[Piece, ...]) -> SpreadRule:
         """The rule that keeps later improvements from making this phase worse."""
         phase = problem.phases[number]
         used = _nodes_of(pieces, phase.group)
         if phase.policy == "SPREAD":
-            return Rule(distinct=used == len(phase.bundles))
-        return Rule(limit=used)
+            return SpreadRule(distinct=used == len(phase.bundles))
+        return SpreadRule(limit=used)
 
     def _wants_one_piece(self, problem: Problem, pieces: tuple[Piece, ...]) -> bool:
         if sum(piece.kind == FLEXIBLE for piece in pieces) < 2:

@@ -58,7 +58,7 @@ class BundleMove(NamedTuple):
 
 
 @value(frozen=True, slots=True)
-class Rule:
+class SpreadRule:
     """How a phase may spread: only on distinct nodes, on at most ``limit`` nodes (0: any number)."""
 
     distinct: bool = False
@@ -83,7 +83,7 @@ class Phase:
 
     group: int
     policy: str
-    rule: Rule
+    rule: SpreadRule
     bundles: tuple[Bundle, ...]
 
 
