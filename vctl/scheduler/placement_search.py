@@ -19,7 +19,7 @@ from vctl.scheduler.node_states import NodeState
 from vctl.scheduler.placement_model import BundleMove, Problem, after_taking
 
 
-class Run(NamedTuple):
+class Repeat(NamedTuple):
     """Successive items with the same move: each on a node of its own, or all on one node."""
 
     state_id: int
@@ -32,7 +32,7 @@ class Run(NamedTuple):
 class Found:
     """The answer: the moves of the items in the order of ``Problem.items``, then the flexible parts."""
 
-    trail: tuple[Run, ...]
+    trail: tuple[Repeat, ...]
     parts: tuple[Part, ...]
     exact: bool
 
@@ -102,7 +102,7 @@ class _Search:
                 if len(self.frames) < len(self.problem.items):
                     self._enter()
                 elif (parts := self._finish()) is not None:
-                    trail = tuple(Run(*frame.applied) for frame in self.frames if frame.applied)
+                    trail = tuple(Repeat(*frame.applied) for frame in self.frames if frame.applied)
                     return Tried(Found(trail, tuple(parts), bool(self.steps)), self.steps, depth=self.depth)
                 elif not self._undo():
                     return self._failed()
@@ -115,13 +115,13 @@ class _Search:
 
     # ---- the first dive ----
 
-    def _dive(self) -> tuple[Run, ...] | None:
+    def _dive(self) -> tuple[Repeat, ...] | None:
         """The heuristic's choice for every item; equal choices are made together.
 
         None when an item has no choice or a choice breaks a bound: then the search goes item by item.
         """
         problem, i = self.problem, 0
-        trail: list[Run] = []
+        trail: list[Repeat] = []
         while i < len(problem.items):
             if i and problem.phase_of[i] != problem.phase_of[i - 1]:
                 self.world, self.used = self._clean_world(), 0
@@ -141,7 +141,7 @@ class _Search:
             trail.append(run)
         return tuple(trail)
 
-    def _repeated(self, i: int, state_id: int, move: BundleMove, *, alone: bool) -> Run:
+    def _repeated(self, i: int, state_id: int, move: BundleMove, *, alone: bool) -> Repeat:
         """A choice, repeated as often as the heuristic would make it again.
 
         The heuristic repeats it while nodes in this state are left, if a taken node ranks behind them; or
@@ -153,11 +153,11 @@ class _Search:
         packs = phase.policy in ("PACK", "STRICT_PACK")
         if packs and left and self._is_only_used(state_id, move.target, demand_id):
             many = 1 + min(left, self._alike(i) - 1)
-            return Run(state_id, self._moved(move, demand_id, many), many, on_one=many > 1)
+            return Repeat(state_id, self._moved(move, demand_id, many), many, on_one=many > 1)
         ranks_behind = not left or (phase.policy == "SPREAD" and self._opens(i, state_id))
         if phase.rule.limit or move.target == state_id or not ranks_behind or (packs and not alone):
-            return Run(state_id, move)
-        return Run(state_id, move, min(self.world[state_id], self._alike(i)))
+            return Repeat(state_id, move)
+        return Repeat(state_id, move, min(self.world[state_id], self._alike(i)))
 
     def _is_only_used(self, state_id: int, target: int, demand_id: int) -> bool:
         """Whether this node alone, of those that the phase uses, can take a bundle, and in one way only."""
