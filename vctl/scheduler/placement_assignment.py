@@ -19,7 +19,7 @@ from vctl.scheduler.candidate_nodes import CandidateNode, is_unit
 from vctl.scheduler.node_states import SlotState, level_of
 from vctl.scheduler.placement_model import Bundle, Problem, Share, amounts_of
 from vctl.scheduler.placement_result import Piece
-from vctl.scheduler.placement_search import Found
+from vctl.scheduler.placement_search import Solution
 
 
 @value(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class _Trial:
         return self.fresh[state_id]
 
 
-def assign(problem: Problem, found: Found) -> list[Assignment]:
+def assign(problem: Problem, found: Solution) -> list[Assignment]:
     """Real nodes and exact allocations for the items of the problem in order, then for the flexible parts."""
     trial, capacity_of = _Trial(problem), problem.node_classes.candidates.capacity
     assigned: list[Assignment] = []

@@ -29,7 +29,7 @@ class Repeat(NamedTuple):
 
 
 @value(frozen=True, slots=True)
-class Found:
+class Solution:
     """The answer: the moves of the items in the order of ``Problem.items``, then the flexible parts."""
 
     trail: tuple[Repeat, ...]
@@ -44,7 +44,7 @@ class Tried:
     ``depth``: the largest number of items that were placed at once.
     """
 
-    found: Found | None
+    found: Solution | None
     steps: int
     exhausted: bool = False
     depth: int = 0
@@ -92,7 +92,7 @@ class _Search:
             return Tried(None, 0)
         trail = self._dive()
         if trail is not None and (parts := self._finish()) is not None:
-            found = Found(trail, tuple(parts), bool(self.steps))
+            found = Solution(trail, tuple(parts), bool(self.steps))
             return Tried(found, self.steps, depth=len(self.problem.items))
         self._begin()
         deeper = True
@@ -103,7 +103,9 @@ class _Search:
                     self._enter()
                 elif (parts := self._finish()) is not None:
                     trail = tuple(Repeat(*frame.applied) for frame in self.frames if frame.applied)
-                    return Tried(Found(trail, tuple(parts), bool(self.steps)), self.steps, depth=self.depth)
+                    return Tried(
+                        Solution(trail, tuple(parts), bool(self.steps)), self.steps, depth=self.depth
+                    )
                 elif not self._undo():
                     return self._failed()
             deeper = self._advance()
