@@ -1,7 +1,7 @@
 """Splits a flexible minimum over slots: whole units, the fraction in one piece, at most one piece per slot.
 
 Input: the slots that could take a piece (``Option``), with the state of their node and the number of such
-slots. Output: the pieces (``Part``). Amounts are vectors of 1/10000 units, one place per resource.
+slots. Output: the pieces (``FlexiblePart``). Amounts are vectors of 1/10000 units, one place per resource.
 ``growth_split`` adds the limits of growth.
 """
 
@@ -26,7 +26,7 @@ class Option:
 
 
 @value(frozen=True, slots=True)
-class Part:
+class FlexiblePart:
     """One flexible piece: the state of its node, its slot, and chosen instances (resource number, level)."""
 
     state: int
@@ -63,7 +63,9 @@ def hosts(
         yield host, [one for one in others if one[1]]
 
 
-def split_over(slots: list[SlotCount], want: Vector, entry: Vector, host: Host | None) -> list[Part] | None:
+def split_over(
+    slots: list[SlotCount], want: Vector, entry: Vector, host: Host | None
+) -> list[FlexiblePart] | None:
     """Pieces on these slots, the piece of the entrypoint first; None if the slots do not suffice."""
     if host is None:
         return _cover(slots, want)
@@ -76,7 +78,7 @@ def split_over(slots: list[SlotCount], want: Vector, entry: Vector, host: Host |
             return None
         held.append(amount)
     rest = _cover(slots, tuple(w - h for w, h in zip(want, held, strict=True)))
-    return None if rest is None else [Part(state, option.slot, tuple(held)), *rest]
+    return None if rest is None else [FlexiblePart(state, option.slot, tuple(held)), *rest]
 
 
 def _entry_amounts(want: int, entry: int, most: int) -> list[int]:
@@ -107,7 +109,7 @@ def _fraction_host(slots: list[SlotCount], r: int, want: int) -> int:
     return NOWHERE
 
 
-def _cover(slots: list[SlotCount], want: Vector) -> list[Part] | None:
+def _cover(slots: list[SlotCount], want: Vector) -> list[FlexiblePart] | None:
     """Pieces for ``want``; the slots that cover most of it come first. None if the slots do not suffice."""
     slots = sorted(slots, key=lambda one: (-_share(one[2].most, want), one[2].cost, one[0]))
     last = [_fraction_host(slots, r, amount) for r, amount in enumerate(want)]
@@ -129,4 +131,4 @@ def _cover(slots: list[SlotCount], want: Vector) -> list[Part] | None:
         if left:
             assert left <= slots[last[r]][2].most[r], (want, rest)
             parts.setdefault((last[r], 0), [0] * len(want))[r] = left
-    return [Part(slots[p][0], slots[p][2].slot, tuple(amounts)) for (p, _), amounts in parts.items()]
+    return [FlexiblePart(slots[p][0], slots[p][2].slot, tuple(amounts)) for (p, _), amounts in parts.items()]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from vctl.core.resources import SCALE
 from vctl.core.values import replace
 from vctl.scheduler.flexible import (
+    FlexiblePart,
     Host,
     Option,
-    Part,
     SlotCount,
     hosts,
     inside,
@@ -34,7 +34,7 @@ MOST_COPIES = 128
 """The most equal slots that are listed one by one."""
 
 
-def is_affordable(problem: Problem, world: World, parts: Sequence[Part]) -> bool:
+def is_affordable(problem: Problem, world: World, parts: Sequence[FlexiblePart]) -> bool:
     """Whether the limits allow what a search has taken, together with these flexible parts."""
     if problem.budgets is None:
         return True
@@ -42,7 +42,7 @@ def is_affordable(problem: Problem, world: World, parts: Sequence[Part]) -> bool
     return all(_allows(problem, after, r) for r in range(len(problem.names)))
 
 
-def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None, int]:
+def split(problem: Problem, world: World, tries: int) -> tuple[list[FlexiblePart] | None, int]:
     """Pieces that sum to the flexible minimum, or None; and the number of steps taken.
 
     One piece in the tightest slot that fits all of it, else several, on one node if one fits all of it; one
@@ -60,7 +60,7 @@ def split(problem: Problem, world: World, tries: int) -> tuple[list[Part] | None
     whole = [(option.cost, state, option) for state, _, option in slots if inside(want, option.most)]
     steps = 0
     for _, state, option in sorted(whole, key=lambda one: one[:2]):
-        for part in _with_instances(problem, Part(state, option.slot, want)):
+        for part in _with_instances(problem, FlexiblePart(state, option.slot, want)):
             if is_affordable(problem, world, [part]):
                 return [part], steps
             steps += 1
@@ -86,7 +86,7 @@ def _is_enough(slots: Sequence[SlotCount], want: Vector) -> bool:
 
 def _spread(
     problem: Problem, world: World, slots: Sequence[SlotCount], tries: int
-) -> tuple[list[Part] | None, int]:
+) -> tuple[list[FlexiblePart] | None, int]:
     """Pieces on these slots, for each slot that may hold the entrypoint; and the number of steps taken."""
     steps = 0
     useful = [one for one in slots if any(one[2].most)]
@@ -99,7 +99,7 @@ def _spread(
     return None, steps
 
 
-def _with_instances(problem: Problem, part: Part, r: int = 0) -> Iterator[Part]:
+def _with_instances(problem: Problem, part: FlexiblePart, r: int = 0) -> Iterator[FlexiblePart]:
     """The part with every different choice of instances from resource ``r`` on, the least growth first."""
     if r == len(part.amounts) or problem.budgets is None:
         yield part
@@ -111,7 +111,7 @@ def _with_instances(problem: Problem, part: Part, r: int = 0) -> Iterator[Part]:
             yield from _with_instances(problem, replace(part, shares=part.shares + more), r + 1)
 
 
-def _after(problem: Problem, world: World, parts: Sequence[Part]) -> dict[int, int]:
+def _after(problem: Problem, world: World, parts: Sequence[FlexiblePart]) -> dict[int, int]:
     """The world after these parts were taken from its nodes."""
     after, node_classes = dict(world), problem.node_classes
     for on_node in node_classes.by_node(parts):
@@ -170,10 +170,10 @@ class _Spread:
     copies: list[tuple[int, Option]] = field(default_factory=list)
     amounts: list[list[int]] = field(default_factory=list)
     shares: list[list[Share]] = field(default_factory=list)
-    unlisted: list[Part] = field(default_factory=list)
+    unlisted: list[FlexiblePart] = field(default_factory=list)
     """Pieces in slots that ``copies`` does not list, without the resources that are spread anew."""
 
-    def run(self) -> list[Part] | None:
+    def run(self) -> list[FlexiblePart] | None:
         problem, want = self.problem, self.problem.want
         self.steps += 1
         guess = split_over(self.slots, want, problem.want_entry, self.host)
@@ -194,14 +194,14 @@ class _Spread:
                 self.amounts[i][r] = amount
                 self.shares[i] += [(r, level) for level in picked]
         parts = [
-            Part(state, option.slot, tuple(amounts), tuple(shares))
+            FlexiblePart(state, option.slot, tuple(amounts), tuple(shares))
             for (state, option), amounts, shares in zip(self.copies, self.amounts, self.shares, strict=True)
             if any(amounts)
         ]
         parts += self.unlisted
         return None if self._refused(parts) else parts
 
-    def _refused(self, parts: Sequence[Part]) -> list[int]:
+    def _refused(self, parts: Sequence[FlexiblePart]) -> list[int]:
         after = _after(self.problem, self.world, parts)
         return [r for r in range(len(self.problem.names)) if not _allows(self.problem, after, r)]
 
@@ -215,7 +215,7 @@ class _Spread:
         self.amounts = [[0] * len(self.problem.want) for _ in self.copies]
         self.shares = [[] for _ in self.copies]
 
-    def _take_over(self, guess: list[Part], bad: list[int]) -> None:
+    def _take_over(self, guess: list[FlexiblePart], bad: list[int]) -> None:
         """Keep the guess for the resources whose limits allow it."""
         free = list(range(len(self.copies)))
         for part in guess:
@@ -300,7 +300,7 @@ class _Spread:
         parts = []
         for (state, option), (amount, picked) in zip(self.copies, taken, strict=False):
             vector = tuple(amount if i == r else 0 for i in range(len(self.problem.names)))
-            parts.append(Part(state, option.slot, vector, tuple((r, level) for level in picked)))
+            parts.append(FlexiblePart(state, option.slot, vector, tuple((r, level) for level in picked)))
         return _allows(self.problem, _after(self.problem, self.world, parts), r)
 
     def _ways(self, r: int, i: int, rest: int) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -26,7 +26,7 @@ from vctl.scheduler.candidate_nodes import (
     is_unit,
     whole_ladder,
 )
-from vctl.scheduler.flexible import Option, Part
+from vctl.scheduler.flexible import FlexiblePart, Option
 from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Ladder, depth_of
 from vctl.scheduler.node_states import (
     NodeState,
@@ -266,10 +266,10 @@ class NodeClasses:
             self._options[state_id] = tuple((self._option(slot), count) for slot, count in slots.items())
         return self._options[state_id]
 
-    def by_node(self, parts: Iterable[Part]) -> list[list[Part]]:
+    def by_node(self, parts: Iterable[FlexiblePart]) -> list[list[FlexiblePart]]:
         """Flexible parts in groups: those of a group lie on one node, each in a slot of its own."""
         seen: Counter[tuple[int, SlotState]] = Counter()
-        nodes: dict[tuple[int, int], list[Part]] = {}
+        nodes: dict[tuple[int, int], list[FlexiblePart]] = {}
         for part in parts:
             number = seen[part.state, part.slot] // self.states[part.state].slots.count(part.slot)
             nodes.setdefault((part.state, number), []).append(part)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vctl.core.values import value
-from vctl.scheduler.flexible import Part
+from vctl.scheduler.flexible import FlexiblePart
 from vctl.scheduler.growth_split import split
 from vctl.scheduler.node_states import NodeState
 from vctl.scheduler.placement_model import BundleMove, Problem, after_taking
@@ -33,7 +33,7 @@ class Solution:
     """The answer: the moves of the items in the order of ``Problem.items``, then the flexible parts."""
 
     trail: tuple[Repeat, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[FlexiblePart, ...]
     exact: bool
 
 
@@ -330,7 +330,7 @@ class _Search:
             found[plain] = found.get(plain, 0) + count
         return found
 
-    def _finish(self) -> list[Part] | None:
+    def _finish(self) -> list[FlexiblePart] | None:
         problem = self.problem
         if problem.budgets is None and not any(problem.want):
             return []
