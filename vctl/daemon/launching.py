@@ -17,7 +17,7 @@ from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Allocation
 from vctl.daemon import gangs, notices, objects
 from vctl.daemon.following import FollowedState
-from vctl.engine.ahead import Ahead
+from vctl.engine.ahead import RunAhead
 from vctl.engine.rules.starts import vnodes_of
 from vctl.ops.forms import amounts
 from vctl.ops.logs import log_path
@@ -80,7 +80,7 @@ def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> 
 
 def request_of(
     store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0,
-    ahead: Ahead | None = None,
+    ahead: RunAhead | None = None,
 ) -> LaunchRequest | None:  # fmt: skip
     """The launch request of a run, or None if its job is gone. Makes the directory of its objects; raises Unprepared.
 

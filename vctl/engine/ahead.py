@@ -18,7 +18,7 @@ from vctl.scheduler.plan import Start
 
 
 @value(frozen=True, slots=True)
-class Ahead:
+class RunAhead:
     """A run assigned ahead and its start, in exactly the place of the run that it follows."""
 
     run: Run
@@ -44,19 +44,19 @@ class RunsAhead:
     """All runs that are assigned ahead. They may form a chain: each takes the place of the one before it."""
 
     def __init__(self) -> None:
-        self.runs: dict[str, Ahead] = {}
+        self.runs: dict[str, RunAhead] = {}
         self.follower: dict[str, str] = {}
         """Run -> the run that follows it."""
         self.job: dict[int, str] = {}
         """Waiting job -> its run that is assigned ahead."""
 
-    def put(self, one: Ahead) -> None:
+    def put(self, one: RunAhead) -> None:
         """Add a run that is assigned ahead."""
         self.runs[one.run.run_id] = one
         self.follower[one.follows] = one.run.run_id
         self.job[one.start.job.job_id] = one.run.run_id
 
-    def drop(self, run_id: str) -> Ahead | None:
+    def drop(self, run_id: str) -> RunAhead | None:
         """Remove a run that has started, or that never will; returns it, or None if it is not known."""
         one = self.runs.pop(run_id, None)
         if one is not None:
@@ -64,7 +64,7 @@ class RunsAhead:
             self.job.pop(one.start.job.job_id, None)
         return one
 
-    def chain(self, run_id: str) -> Iterator[Ahead]:
+    def chain(self, run_id: str) -> Iterator[RunAhead]:
         """The runs that follow a run, in order."""
         while (follower := self.follower.get(run_id)) is not None:
             yield self.runs[follower]
@@ -72,10 +72,10 @@ class RunsAhead:
 
 
 def in_place_of(
-    ledger: Ledger, before: Run | Ahead, job: PendingJob, run_id: str, supervisor: int, revision: int
-) -> Ahead:
+    ledger: Ledger, before: Run | RunAhead, job: PendingJob, run_id: str, supervisor: int, revision: int
+) -> RunAhead:
     """The run of a waiting job in the place of ``before``, whose job has the same request."""
-    if isinstance(before, Ahead):
+    if isinstance(before, RunAhead):
         run, vnodes, nodes, cluster = before.run, before.start.vnodes, before.nodes, before.start.cluster
         moves = False
     else:
@@ -106,5 +106,5 @@ def in_place_of(
         run_id, job.job_id, job.attempt + 1, 0, cluster_id, vnode_id, run.node_id, run.allocation,
         supervisor=supervisor,
     )  # fmt: skip
-    follows = before.run.run_id if isinstance(before, Ahead) else before.run_id
-    return Ahead(run, start, follows, nodes, moves)
+    follows = before.run.run_id if isinstance(before, RunAhead) else before.run_id
+    return RunAhead(run, start, follows, nodes, moves)
