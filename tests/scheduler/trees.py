@@ -14,7 +14,7 @@ from vctl.core.resources import SCALE, Allocation
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.scheduler.plan import TaskWait
-from vctl.scheduler.task_queue import TaskQueue, Verdict
+from vctl.scheduler.task_queue import TaskQueue, TaskVerdict
 
 SHORT = {"CPU": "c", "GPU": "g", "memory": "m"}
 CLUSTER = re.compile(
@@ -111,7 +111,7 @@ def tell(queue: TaskQueue, wait: TaskWait) -> None:
     if task is not None and task.bound_vnode_id != wait.vnode_id:
         queue.drop(wait.task_id)
         queue.put(replace(task, bound_vnode_id=wait.vnode_id))
-        queue.heard(wait.task_id, Verdict(wait.message))
+        queue.heard(wait.task_id, TaskVerdict(wait.message))
 
 
 def lease(ledger: Ledger, text: str, *, number: int = 1, lender: str | None = None, since: int = 1) -> Lease:

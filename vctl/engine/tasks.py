@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from vctl.core.tasks import PENDING_ARGS, PENDING_NODE, RUNNING, Maker, StoredObject, Task
 from vctl.core.values import replace
 from vctl.scheduler.plan import TaskWait
-from vctl.scheduler.task_queue import TaskQueue, Turns, Verdict, kind_of, note_turn
+from vctl.scheduler.task_queue import TaskQueue, TaskVerdict, Turns, kind_of, note_turn
 
 
 class Tasks:
@@ -120,7 +120,7 @@ class Tasks:
     def heard(self, wait: TaskWait) -> None:
         """Record the message that a waiting task got, so that the message does not cause a new judgement."""
         queue = self.queues[self.unfinished[wait.task_id].cluster_id]
-        queue.heard(wait.task_id, Verdict(wait.message))
+        queue.heard(wait.task_id, TaskVerdict(wait.message))
 
     # ---- objects ----
 

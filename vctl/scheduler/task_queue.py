@@ -25,7 +25,7 @@ behind them only a change between feasible and infeasible is.
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TaskVerdict:
     """Why the tasks of one shape do not start. ``infeasible``: no virtual node of the cluster suffices."""
 
     message: str
@@ -79,9 +79,9 @@ class TaskQueue:
     tasks: dict[str, PendingTask] = field(default_factory=dict)
     sub_queues: dict[SchedulingClass, dict[str, PendingTask]] = field(default_factory=dict)
     """Shape -> its tasks, oldest first."""
-    blocked: dict[SchedulingClass, Verdict] = field(default_factory=dict)
+    blocked: dict[SchedulingClass, TaskVerdict] = field(default_factory=dict)
     """Shape -> its verdict, until capacity that may help comes free."""
-    before: dict[SchedulingClass, Verdict] = field(default_factory=dict)
+    before: dict[SchedulingClass, TaskVerdict] = field(default_factory=dict)
     """Shape -> the verdict that was reported last for its tasks."""
     load: dict[str, dict[str, int]] = field(default_factory=dict)
     """vnode id -> the sum of the requests of the tasks that are bound to it."""
@@ -122,7 +122,7 @@ class TaskQueue:
             if not self.bound[vnode_id]:
                 del self.bound[vnode_id], self.load[vnode_id]
 
-    def heard(self, task_id: str, verdict: Verdict) -> None:
+    def heard(self, task_id: str, verdict: TaskVerdict) -> None:
         """Note that this verdict was reported before for a queued task."""
         shape = shape_of(self.tasks[task_id])
         self._has_heard(shape, task_id)
@@ -139,7 +139,7 @@ class TaskQueue:
         """Forget the verdicts, so that all tasks are judged again."""
         self.blocked.clear()
 
-    def block(self, shape: SchedulingClass, verdict: Verdict) -> None:
+    def block(self, shape: SchedulingClass, verdict: TaskVerdict) -> None:
         """Set the verdict of a sub-queue, and note for which of its tasks it must be reported."""
         self.blocked[shape] = verdict
         told = self.before.get(shape)
@@ -151,9 +151,9 @@ class TaskQueue:
         news = sub_queue if all_of_them else islice(sub_queue, MOST_TOLD)
         self.untold.setdefault(shape, {}).update(dict.fromkeys(news))
 
-    def tell(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, Verdict]]:
+    def tell(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, TaskVerdict]]:
         """The tasks whose verdict must be reported, each with its verdict, without those in ``besides``."""
-        found: list[tuple[PendingTask, Verdict]] = []
+        found: list[tuple[PendingTask, TaskVerdict]] = []
         for shape in [shape for shape in self.untold if shape in self.blocked]:
             untold = self.untold.pop(shape)
             found += [(self.tasks[one], self.blocked[shape]) for one in untold if one not in besides]

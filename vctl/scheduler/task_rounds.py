@@ -20,7 +20,7 @@ from vctl.scheduler.elasticity import Grow, level_above, revert_growth, supplier
 from vctl.scheduler.gang_growth import grow
 from vctl.scheduler.plan import TaskStart, TaskWait
 from vctl.scheduler.recall import has_loosened, is_loose
-from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, Verdict, kind_of, note_turn, shape_of
+from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, TaskVerdict, kind_of, note_turn, shape_of
 from vctl.scheduler.tasking import (
     Circumstances,
     ancestors,
@@ -262,17 +262,17 @@ class _Visit:
         return Circumstances(self.load, self._closed(), self.last_spread)
 
 
-def verdict_on(ledger: Ledger, task: PendingTask) -> Verdict:
+def verdict_on(ledger: Ledger, task: PendingTask) -> TaskVerdict:
     """Why a task does not start. Commands that show it compute the free amounts anew."""
     vnode = bound_to(ledger, task)
     if vnode is not None:
-        return Verdict(_bound_message(ledger, task, vnode))
+        return TaskVerdict(_bound_message(ledger, task, vnode))
     possible = feasible(ledger, task)
     count = len(ledger.members.get(task.cluster_id, ()))
     where = f"{counted(count, 'virtual node')} of {cluster_text(task.cluster_id)}"
     need = f"needs {amounts_text(task.request)} on one virtual node"
     if not possible:
-        return Verdict(f"{need}; infeasible on the {where}{_named(task)}", infeasible=True)
+        return TaskVerdict(f"{need}; infeasible on the {where}{_named(task)}", infeasible=True)
     free = ", ".join(
         f"{cluster_text(one.vnode_id)} {_free(ledger, task, one)}" for one in possible[:MOST_SAID]
     )
@@ -280,7 +280,7 @@ def verdict_on(ledger: Ledger, task: PendingTask) -> Verdict:
     state = f"feasible but not available on the {where}"
     if len(possible) < count:
         state = f"feasible but not available on {len(possible)} of the {where}, infeasible on the others"
-    return Verdict(f"{need}; {state}; free: {free}{more}")
+    return TaskVerdict(f"{need}; {state}; free: {free}{more}")
 
 
 def _named(task: PendingTask) -> str:

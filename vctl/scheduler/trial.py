@@ -116,7 +116,7 @@ class Trial:
         ledger: Ledger,
         queues: dict[str, Queue],
         known: Known | None = None,
-        before: Mapping[str, Mapping[task_queue.SchedulingClass, task_queue.Verdict]] | None = None,
+        before: Mapping[str, Mapping[task_queue.SchedulingClass, task_queue.TaskVerdict]] | None = None,
     ) -> None:
         self.now_ns = situation.now_ns
         self.is_first = True

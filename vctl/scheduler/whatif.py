@@ -109,7 +109,7 @@ class Trials:
         for waiting in situation.pending:
             if waiting.job_id != job.job_id:
                 self._queues.setdefault(waiting.parent_id, Queue(waiting.parent_id)).put(waiting)
-        self._passed: dict[str, dict[task_queue.SchedulingClass, task_queue.Verdict]] = {}
+        self._passed: dict[str, dict[task_queue.SchedulingClass, task_queue.TaskVerdict]] = {}
         """Cluster -> shape of tasks -> the verdict of the last round."""
         passed = set(situation.passed)
         for task in situation.tasks:
