@@ -120,7 +120,7 @@ class Client(State):
             each = spec.quantities.parse_resources(
                 dict(node_resources), "node_resources", self._units(), totals=True
             )
-        wanted = ops.simulated.Wanted(
+        wanted = ops.simulated.SimulationRequest(
             trace=None
             if trace is None
             else ops.simulate.read_trace(os.fspath(trace), per_node=ops.simulated.processors_of(each)),

@@ -10,7 +10,7 @@ from vctl.operations.params import Opt
 
 if TYPE_CHECKING:
     from vctl.ops.simulate import Progress
-    from vctl.ops.simulated import Model, Wanted
+    from vctl.ops.simulated import Model, SimulationRequest
 
 ENVELOPE = ("api_version", "kind", "total")
 MOST_JOBS, MOST_NODES, MOST_RUNS = 20_000, 10_000, 50
@@ -22,7 +22,7 @@ Moment = Annotated[
 ]
 
 
-def run(backend: Backend, wanted: "Wanted", progress: "Progress | None" = None) -> dict[str, Any]:
+def run(backend: Backend, wanted: "SimulationRequest", progress: "Progress | None" = None) -> dict[str, Any]:
     """Simulate a workload under the queue settings of a backend, and under other policies."""
     if wanted.trace is None and wanted.model is None:
         found = simulate(
@@ -78,7 +78,7 @@ def simulate(
         )
     each = here.amounts(node_resources, param("node_resources"), totals=True)
     lines = None if trace is None else iter(trace.splitlines(keepends=True))
-    wanted = ops.simulated.Wanted(
+    wanted = ops.simulated.SimulationRequest(
         trace=None
         if lines is None
         else ops.simulate.trace_of(

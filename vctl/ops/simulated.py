@@ -58,7 +58,7 @@ class Model:
 
 
 @value(frozen=True, slots=True)
-class Wanted:
+class SimulationRequest:
     """A question: a trace, a model, or else the recorded history between two times; and the settings of the runs."""
 
     trace: Workload | None = None
@@ -100,7 +100,7 @@ def processors_of(each: Amounts | None) -> int | None:
     return None if each is None else max(1, each.get(CPU, 0) // SCALE)
 
 
-def made(wanted: Wanted) -> Workload:
+def made(wanted: SimulationRequest) -> Workload:
     """The simulated jobs of a trace or a model."""
     work = wanted.trace
     if work is None:
@@ -112,7 +112,7 @@ def made(wanted: Wanted) -> Workload:
 
 def at(
     home: Path,
-    wanted: Wanted,
+    wanted: SimulationRequest,
     progress: playing.Progress | None = None,
     check: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def at(
 
 
 def made_up(
-    wanted: Wanted,
+    wanted: SimulationRequest,
     settings: Mapping[str, object],
     progress: playing.Progress | None = None,
     check: Callable[[], None] | None = None,
@@ -147,7 +147,7 @@ def made_up(
     )
 
 
-def _variants(wanted: Wanted) -> list[playing.Variant]:
+def _variants(wanted: SimulationRequest) -> list[playing.Variant]:
     """The current settings, then every policy, on each number of nodes."""
     recorded_work = wanted.trace is None and wanted.model is None
     machines: list[int | None] = [*([None] if recorded_work or not wanted.nodes else []), *wanted.nodes]
@@ -164,7 +164,7 @@ def _variants(wanted: Wanted) -> list[playing.Variant]:
     ]
 
 
-def load(home: Path, wanted: Wanted) -> tuple[Workload, Ledger]:
+def load(home: Path, wanted: SimulationRequest) -> tuple[Workload, Ledger]:
     """The jobs of a state directory, and its cluster."""
     with Store.open(home, create=False) as store, store.snapshot():
         if wanted.cluster is not None and JOB_MARK in wanted.cluster:

@@ -102,7 +102,7 @@ def simulate(
     of_model = {
         name: value for name, value in (("jobs", jobs), ("seed", seed), ("load", load)) if value is not None
     }
-    wanted = ops.simulated.Wanted(
+    wanted = ops.simulated.SimulationRequest(
         trace=None
         if trace is None
         else ops.simulate.read_trace(trace, per_node=ops.simulated.processors_of(each)),
