@@ -181,7 +181,7 @@ def _take_over(home: Path, lock: SchedulerLock, signals: Signals) -> None:
             time.sleep(_PAUSE_S)
 
 
-def _send_away(home: Path, found: locks.Holder) -> None:
+def _send_away(home: Path, found: locks.LockHolder) -> None:
     """Have the background scheduler end: by SIGTERM, and after ``LEAVE_S`` by SIGKILL."""
     if (handle := background.pinned(found, home)) is None:
         return

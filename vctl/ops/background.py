@@ -166,7 +166,7 @@ def is_at_work(home: Path) -> bool:
     return locks.scheduler_is_running(home) or locks.scheduler_is_starting(home)
 
 
-def wait_for_start(background: Background, *, within_s: float = 30.0) -> locks.Holder:
+def wait_for_start(background: Background, *, within_s: float = 30.0) -> locks.LockHolder:
     """Start a scheduler and wait until it works."""
     give_up = time.monotonic() + within_s
     while not background.see_to_it():
@@ -180,7 +180,7 @@ def wait_for_start(background: Background, *, within_s: float = 30.0) -> locks.H
     return found if found is not None else wait_for_start(background, within_s=within_s)
 
 
-def pinned(holder: locks.Holder, home: Path) -> int | None:
+def pinned(holder: locks.LockHolder, home: Path) -> int | None:
     """A pidfd of the process of a scheduler; None when it has ended."""
     if not holder.pid:
         raise Unreachable(
@@ -206,7 +206,7 @@ def signal_process(handle: int, signo: int) -> None:
         signal.pidfd_send_signal(handle, signal.SIGCONT)
 
 
-def stop(home: Path) -> locks.Holder | None:
+def stop(home: Path) -> locks.LockHolder | None:
     """End the scheduler of a state directory and wait until it is gone; its record, or None if none ran."""
     import select
     import signal
@@ -230,7 +230,7 @@ def stop(home: Path) -> locks.Holder | None:
     )
 
 
-def _once_started(home: Path) -> locks.Holder | None:
+def _once_started(home: Path) -> locks.LockHolder | None:
     """The running scheduler; waits for one that is starting. Raises NotPermitted for a directory of another user."""
     ownership.check(home)
     give_up = time.monotonic() + STOP_S
@@ -241,14 +241,14 @@ def _once_started(home: Path) -> locks.Holder | None:
     return found
 
 
-def settled(home: Path) -> locks.Holder | None:
+def settled(home: Path) -> locks.LockHolder | None:
     """The running scheduler, once it has written its record, which it does directly after taking the lock."""
     for _ in range(10):
         found = locks.holder(home)
         if found is None or found.pid:
             return found
         time.sleep(_PAUSE_S)
-    return locks.Holder(OLDER, 0, 0)
+    return locks.LockHolder(OLDER, 0, 0)
 
 
 def status(home: Path) -> dict[str, Any]:

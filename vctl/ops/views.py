@@ -216,7 +216,7 @@ def scheduler(store: Store) -> Scheduler:
     }
 
 
-def _has_yet_to_beat(holder: locks.Holder | None, heartbeat: Mapping[str, Any] | None) -> bool:
+def _has_yet_to_beat(holder: locks.LockHolder | None, heartbeat: Mapping[str, Any] | None) -> bool:
     """Whether a scheduler took its lock a moment ago and has not written its first heartbeat yet."""
     if holder is None or holder.kind not in (locks.FOREGROUND, locks.BACKGROUND):
         return False

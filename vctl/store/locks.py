@@ -27,7 +27,7 @@ _PROBED_S = 0.05
 
 
 @value(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """The holder of the scheduler lock. ``kind`` is empty, and ``pid`` 0, until the holder has written them."""
 
     kind: str
@@ -115,7 +115,7 @@ class StartLock:
         os.close(self.fd)
 
 
-def holder(home: Path) -> Holder | None:
+def holder(home: Path) -> LockHolder | None:
     """The holder of the scheduler lock of a state directory, or None."""
     try:
         fd = os.open(home / SCHEDULER_LOCK, os.O_RDONLY | os.O_CLOEXEC)
@@ -125,9 +125,9 @@ def holder(home: Path) -> Holder | None:
         if not _is_held(fd):
             return None
         said = json.loads(os.pread(fd, 4096, 0))
-        return Holder(str(said["kind"]), int(said["pid"]), int(said["since_ns"]))
+        return LockHolder(str(said["kind"]), int(said["pid"]), int(said["since_ns"]))
     except (ValueError, KeyError, TypeError):
-        return Holder("", 0, 0)
+        return LockHolder("", 0, 0)
     finally:
         os.close(fd)
 
