@@ -24,7 +24,7 @@ from vctl.operations.params import Limit, Param
 from vctl.ops.background import Background
 from vctl.ops.forms import exit_code
 from vctl.spec.documents import JobForm, TaskForm
-from vctl.store.kept import Kept
+from vctl.store.kept import OpenStores
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -193,7 +193,7 @@ class Local(declare.Local):
     def __init__(self, config: Config) -> None:
         self.home: Path = config.home()
         self._background = background = Background(config)
-        kept = Kept(self.home, config.get("lock_timeout"))
+        kept = OpenStores(self.home, config.get("lock_timeout"))
         super().__init__(config, lambda: _attended(kept, background))
 
     def __repr__(self) -> str:
@@ -223,7 +223,7 @@ class Local(declare.Local):
 
 
 @contextmanager
-def _attended(kept: Kept, background: Background) -> Iterator[Store]:
+def _attended(kept: OpenStores, background: Background) -> Iterator[Store]:
     """The kept store for one call, with the present job and settings of this process."""
     with kept.opened() as store:
         store.caller = Caller.of(os.environ)

@@ -34,7 +34,7 @@ def _is_current(store: Store) -> bool:
         return False
 
 
-class Kept:
+class OpenStores:
     """The open stores of one state directory. Unused stores are closed with this object, or at exit."""
 
     def __init__(self, home: Path, lock_timeout_s: float) -> None:
@@ -135,7 +135,7 @@ class _Users:
         self.changed = Condition()
 
 
-_every: weakref.WeakSet[Kept] = weakref.WeakSet()
+_every: weakref.WeakSet[OpenStores] = weakref.WeakSet()
 _users = _Users()
 os.register_at_fork(
     before=_users.before_fork, after_in_parent=_users.after_fork, after_in_child=_users.in_child
