@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vctl.store.filters import MOMENT, NUMBER, TEXT, Column
+from vctl.store.filters import MOMENT, NUMBER, TEXT, FilterColumn
 from vctl.store.store import Row, Store
 
 
@@ -28,10 +28,10 @@ def journal(store: Store, seq: int) -> list[Row]:
 
 
 FILTERED = {
-    "seq": Column(NUMBER, "seq"),
-    "at": Column(MOMENT, "at"),
-    **{key: Column(TEXT, key) for key in ("kind", "object", "object_id", "cluster_id")},
-    "job_id": Column(NUMBER, "job_id"),
+    "seq": FilterColumn(NUMBER, "seq"),
+    "at": FilterColumn(MOMENT, "at"),
+    **{key: FilterColumn(TEXT, key) for key in ("kind", "object", "object_id", "cluster_id")},
+    "job_id": FilterColumn(NUMBER, "job_id"),
 }
 """What the filters of a list of events compare in SQL."""
 

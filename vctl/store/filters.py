@@ -28,7 +28,7 @@ _NEVER = 1 << 63
 
 
 @value(frozen=True, slots=True)
-class Column:
+class FilterColumn:
     """What a key compares: SQL of a text, of an integer, or of a time in nanoseconds that forms show as a text."""
 
     kind: str
@@ -68,7 +68,7 @@ def moment(text: str) -> int | None:
     return None if at.tzinfo is None else round(at.timestamp() * 1e6) * 1000
 
 
-def conditions(store: Store, columns: Mapping[str, Column], filters: Sequence[Filter]) -> Condition:
+def conditions(store: Store, columns: Mapping[str, FilterColumn], filters: Sequence[Filter]) -> Condition:
     """The condition that all filters pass."""
     where: list[str] = ["1"]
     values: list[object] = []

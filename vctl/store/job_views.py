@@ -8,7 +8,7 @@ from vctl.core import jobs as jb
 from vctl.core.listed import Alike, Values, joined
 from vctl.core.resources import Amounts
 from vctl.store import database, filters, queues, rows
-from vctl.store.filters import MOMENT, NUMBER, TEXT, Column, Condition, Filter
+from vctl.store.filters import MOMENT, NUMBER, TEXT, Condition, Filter, FilterColumn
 from vctl.store.store import Row, Store
 
 VIEW = (
@@ -72,20 +72,20 @@ def listed(store: Store, columns: Sequence[str], where: str, values: Iterable[ob
 
 
 FILTERED = {
-    "submission_id": Column(TEXT, "j.submission_id"),
-    "job_id": Column(NUMBER, "j.job_id"),
-    "name": Column(TEXT, "j.name"),
-    "status": Column(TEXT, "j.status"),
-    "state_reason": Column(TEXT, "j.state_reason"),
-    "cluster_id": Column(
+    "submission_id": FilterColumn(TEXT, "j.submission_id"),
+    "job_id": FilterColumn(NUMBER, "j.job_id"),
+    "name": FilterColumn(TEXT, "j.name"),
+    "status": FilterColumn(TEXT, "j.status"),
+    "state_reason": FilterColumn(TEXT, "j.state_reason"),
+    "cluster_id": FilterColumn(
         TEXT, "iif(j.shares_parent, j.parent_cluster_id, j.parent_cluster_id || '##' || j.submission_id)"
     ),
-    "parent_cluster_id": Column(TEXT, "j.parent_cluster_id"),
-    "user": Column(TEXT, "j.user"),
-    "priority": Column(NUMBER, "j.priority"),
-    "exit_code": Column(NUMBER, "j.exit_code"),
-    "array_id": Column(TEXT, "j.array_id"),
-    "submitted_at": Column(MOMENT, "j.submitted_at"),
+    "parent_cluster_id": FilterColumn(TEXT, "j.parent_cluster_id"),
+    "user": FilterColumn(TEXT, "j.user"),
+    "priority": FilterColumn(NUMBER, "j.priority"),
+    "exit_code": FilterColumn(NUMBER, "j.exit_code"),
+    "array_id": FilterColumn(TEXT, "j.array_id"),
+    "submitted_at": FilterColumn(MOMENT, "j.submitted_at"),
 }
 """What the filters of a list of jobs compare. The reason of a waiting job is not in the tables, see ``Reasons``."""
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vctl.core import tasks as tk
-from vctl.store.filters import MOMENT, NUMBER, TEXT, Column
+from vctl.store.filters import MOMENT, NUMBER, TEXT, FilterColumn
 from vctl.store.store import Row, Store
 
 FILTERED = {
-    **{key: Column(TEXT, key) for key in ("task_id", "name", "state", "state_reason")},
-    "job_id": Column(NUMBER, "job_id"),
-    **{key: Column(TEXT, key) for key in ("cluster_id", "node_id", "vnode_id", "owner_id")},
-    "created_at": Column(MOMENT, "created_at"),
+    **{key: FilterColumn(TEXT, key) for key in ("task_id", "name", "state", "state_reason")},
+    "job_id": FilterColumn(NUMBER, "job_id"),
+    **{key: FilterColumn(TEXT, key) for key in ("cluster_id", "node_id", "vnode_id", "owner_id")},
+    "created_at": FilterColumn(MOMENT, "created_at"),
 }
 """What the filters of a list of tasks compare. The reason of a waiting task is not in the tables."""
 
