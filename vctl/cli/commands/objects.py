@@ -20,7 +20,7 @@ from vctl.operations.params import Arg, Opt
 Items = tuple[Sequence[Data], int]
 
 
-class Kind(NamedTuple):
+class ObjectKind(NamedTuple):
     """One kind of object.
 
     ``title``: the kind of its list. ``key``: the field with the id. ``counted``: the field that a summary
@@ -109,26 +109,26 @@ def _cut(call: Call, items: Sequence[Data]) -> Items:
 
 
 KINDS = {
-    "clusters": Kind(
+    "clusters": ObjectKind(
         "ClusterList", "cluster_id", "kind", _clusters,
         lambda call, ref: operations.clusters.get_cluster(call.backend, ref), "ListedCluster",
     ),
-    "vnodes": Kind("VNodeList", "vnode_id", "kind", _vnodes, _vnode),
-    "nodes": Kind(
+    "vnodes": ObjectKind("VNodeList", "vnode_id", "kind", _vnodes, _vnode),
+    "nodes": ObjectKind(
         "NodeList", "node_id", "state", _nodes, lambda call, ref: operations.nodes.get_node(call.backend, ref)
     ),
-    "jobs": Kind(
+    "jobs": ObjectKind(
         "JobList", "submission_id", "status", _jobs, lambda call, ref: operations.jobs.get_job(call.backend, ref)
     ),
-    "tasks": Kind(
+    "tasks": ObjectKind(
         "TaskList", "task_id", "state", _tasks, lambda call, ref: operations.tasks.get_task(call.backend, ref)
     ),
-    "objects": Kind(
+    "objects": ObjectKind(
         "ObjectList", "object_id", "node_id", _objects,
         lambda call, ref: operations.tasks.get_object(call.backend, ref, job=call.job_here),
     ),
-    "leases": Kind("LeaseList", "lease_id", "borrower_id", _leases, _lease),
-    "events": Kind("EventList", "seq", "kind", _events, _event),
+    "leases": ObjectKind("LeaseList", "lease_id", "borrower_id", _leases, _lease),
+    "events": ObjectKind("EventList", "seq", "kind", _events, _event),
 }  # fmt: skip
 
 
