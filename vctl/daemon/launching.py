@@ -34,7 +34,7 @@ NO_OPTIONS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class LaunchCommand:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty."""
 
     argv: tuple[str, ...]
@@ -50,9 +50,9 @@ class Commands:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._array: tuple[int, int, Command] | None = None
+        self._array: tuple[int, int, LaunchCommand] | None = None
 
-    def of(self, run: Run, array_id: str | None) -> Command | None:
+    def of(self, run: Run, array_id: str | None) -> LaunchCommand | None:
         """The command of a run."""
         if run.task_id is not None:
             task = tasks.launch(self.store, run.task_id)
@@ -70,9 +70,9 @@ class Commands:
         return command
 
 
-def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> Command:
+def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> LaunchCommand:
     argv = (*relayed(options.get("relay")), *loads(row["argv"]))
-    return Command(
+    return LaunchCommand(
         argv, SharedVariables(loads(row["env"])), os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")),
         ray=options.get("private_ray", ""), **more,
     )  # fmt: skip
