@@ -78,7 +78,7 @@ class Found(Obstacles):
     cut: str | None
 
 
-class Wait(Found):
+class WaitForm(Found):
     """The state and the reason of a waiting job or task, and the causes of the wait."""
 
     job_id: int
@@ -88,13 +88,13 @@ class Wait(Found):
     queue_position: int | None
 
 
-class WhyJob(Wait):
+class WhyJob(WaitForm):
     """Why a job waits."""
 
     submission_id: str
 
 
-class WhyTask(Wait):
+class WhyTask(WaitForm):
     """Why a task waits."""
 
     task_id: str
