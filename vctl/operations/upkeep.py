@@ -8,7 +8,7 @@ from vctl.operations.params import Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import Pruned
-    from vctl.spec.reports import Diagnosis, Replayed
+    from vctl.spec.reports import Diagnosis, ReplayForm
 
 
 @operation("prune", "POST /prune", service="the history of all jobs")
@@ -35,7 +35,7 @@ def prune(
 @operation("replay", "POST /replay")
 def replay(
     here: Here, *, dry_run: Annotated[bool, Opt("--dry-run", help="Only show the repairs.")] = False
-) -> "Replayed":
+) -> "ReplayForm":
     """Repair the state from its tables, as the scheduler does at every start."""
     return ops.replay.replay(here.store, dry_run=dry_run)
 

@@ -44,7 +44,7 @@ UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, 
 """The exceptions that reading an invalid row raises."""
 
 
-def replay(store: Store, *, dry_run: bool = False) -> reports.Replayed:
+def replay(store: Store, *, dry_run: bool = False) -> reports.ReplayForm:
     """``vctl replay``: run the six steps and report their changes; ``dry_run`` only reports them."""
     if dry_run:
         with store.snapshot():
@@ -117,7 +117,7 @@ def _check_key_and_text(row: Row) -> None:
             raise ValueError(f"{name} is not UTF-8 text")
 
 
-def _form(done: Replayed) -> reports.Replayed:
+def _form(done: Replayed) -> reports.ReplayForm:
     steps: list[reports.ReplayStep] = [
         {"step": number, "title": title, "actions": actions}
         for number, (title, actions) in enumerate(zip(TITLES, done.steps, strict=True), 1)

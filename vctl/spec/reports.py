@@ -257,7 +257,7 @@ class ReplayStep(TypedDict):
     actions: list[str]
 
 
-class Replayed(TypedDict):
+class ReplayForm(TypedDict):
     """The repairs of a replay, or in a dry run the repairs that it would make."""
 
     steps: list[ReplayStep]
