@@ -27,7 +27,7 @@ from vctl.store import clusters, jobs, observed, preemptions, queues, reservatio
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
-    from vctl.spec.reports import Loan, Piece, Preempted
+    from vctl.spec.reports import Loan, PieceForm, Preempted
 
 
 def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None) -> Situation:
@@ -153,7 +153,7 @@ def node_ids(start: Start) -> list[str]:
     return sorted({vnode.node_id for vnode in start.vnodes}) or [start.node_id]
 
 
-def pieces(start: Start) -> list[Piece]:
+def pieces(start: Start) -> list[PieceForm]:
     """The virtual nodes of a start, or its place in a shared cluster."""
     return [
         {

@@ -103,7 +103,7 @@ class WhyTask(WaitForm):
 Why = WhyJob | WhyTask
 
 
-class Piece(TypedDict):
+class PieceForm(TypedDict):
     """A virtual node that a job would get, or its place in a cluster that jobs share."""
 
     rank: int
@@ -133,7 +133,7 @@ class DryRun(Obstacles):
     queue_position: int | None
     ahead: list[Ahead]
     node_ids: list[str]
-    pieces: list[Piece]
+    pieces: list[PieceForm]
     borrowed: list[Loan]
     preempts: list[Preempted]
 
