@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         EventForm,
         LeaseForm,
         NodeOfCluster,
-        Scheduler,
+        SchedulerForm,
         VNodeForm,
     )
     from vctl.spec.reports import Status
@@ -40,7 +40,7 @@ def status(here: Here, cluster: Cluster = None) -> "Status":
 
 
 @operation("scheduler", "GET /scheduler")
-def scheduler(here: Here) -> "Scheduler":
+def scheduler(here: Here) -> "SchedulerForm":
     """Whether a scheduler is running, and its last heartbeat."""
     return ops.views.scheduler(here.store)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         CurrentNode,
         EventForm,
         NodeOfCluster,
-        Scheduler,
+        SchedulerForm,
         VNodeForm,
     )
 
@@ -193,7 +193,7 @@ def summary(store: Store, kind: str) -> dict[str, int]:
     return job_views.counts_by_status(store) if kind == "jobs" else feed.counts(store)
 
 
-def scheduler(store: Store) -> Scheduler:
+def scheduler(store: Store) -> SchedulerForm:
     """Whether a scheduler is running, its last heartbeat, and the duration of its last round."""
     starter = locks.scheduler_is_starting(store.home)
     holder = locks.holder(store.home)  # read both before the heartbeat, which a scheduler writes after them

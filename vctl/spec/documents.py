@@ -298,7 +298,7 @@ class Summary(TypedDict):
     total: int
 
 
-class Scheduler(TypedDict):
+class SchedulerForm(TypedDict):
     """Whether a scheduler is running, its last heartbeat, and the cost of its last round."""
 
     running: bool

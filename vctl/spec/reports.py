@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NotRequired, Required, TypedDict
 
-from vctl.spec.documents import Amounts, ClusterUse, Scheduler
+from vctl.spec.documents import Amounts, ClusterUse, SchedulerForm
 
 # ---- why a job or a task waits ----
 
@@ -222,7 +222,7 @@ class Status(TypedDict):
     running_jobs: list[RunningLine]
     queue: QueueLines
     recent_failures: list[FailedLine]
-    scheduler: Scheduler
+    scheduler: SchedulerForm
 
 
 # ---- trees in files, care of the state ----
