@@ -16,7 +16,7 @@ from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.trial import Holder, Situation, stop
+from vctl.scheduler.trial import RunningHolder, Situation, stop
 from vctl.scheduler.whatif import Change
 
 TEMPLATES = ("4c", "8c 2g", "2c 4g")
@@ -53,12 +53,14 @@ def build(seed: int) -> Case | None:
     world.put_cluster(_team(rng))
     jobs = [_job(rng, number) for number in range(1, rng.randint(4, 12))]
     first, late = jobs[: rng.randint(1, len(jobs))], []
-    running: list[Holder] = []
+    running: list[RunningHolder] = []
     plan = decide(world, queues_of(first), now_ns=0)
     for start in plan.starts:
         pl.apply(world, start, run := f"run-{start.job.job_id}")
         own = None if start.cluster is None else start.cluster.cluster_id
-        running.append(Holder(start.job.job_id, start.job.submission_id, start.job.priority, own, (run,)))
+        running.append(
+            RunningHolder(start.job.job_id, start.job.submission_id, start.job.priority, own, (run,))
+        )
     late = [job for job in jobs if job.job_id not in {one.job_id for one in running}]
     if rng.random() < 0.3:
         node = rng.choice(list(world.nodes.values()))

@@ -21,7 +21,7 @@ from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place_on
-from vctl.scheduler.trial import Holder, Situation
+from vctl.scheduler.trial import RunningHolder, Situation
 from vctl.scheduler.whatif import Change, Trials
 from vctl.scheduler.whatif_search import helpful, nearest
 
@@ -34,16 +34,16 @@ def job(number: int = 9, spec: str = "PACK: 4c", parent: str = PRIMARY, **fields
     return PendingJob(number, f"j{number}", parent, f"s{number}", g.spec(spec), {}, **fields)  # type: ignore[arg-type]
 
 
-def running(world: Ledger, number: int, spec: str, parent: str = PRIMARY, priority: int = 0) -> Holder:
+def running(world: Ledger, number: int, spec: str, parent: str = PRIMARY, priority: int = 0) -> RunningHolder:
     (start,) = decide(world, queues_of([job(number, spec, parent)]), now_ns=0).starts
     pl.apply(world, start, f"r{number}")
     assert start.cluster is not None
-    return Holder(number, f"j{number}", priority, start.cluster.cluster_id, (f"r{number}",))
+    return RunningHolder(number, f"j{number}", priority, start.cluster.cluster_id, (f"r{number}",))
 
 
 def offers(world: Ledger, one: PendingJob, *others: object, templates: str = "") -> dict[str, object]:
     queued = [other for other in others if isinstance(other, PendingJob)]
-    runs = [other for other in others if isinstance(other, Holder)]
+    runs = [other for other in others if isinstance(other, RunningHolder)]
     kinds = {t: Node("new", t, whole_node(g.amounts(t))) for t in templates.split(",") if t}
     found, cut = helpful(Trials(Situation(world, queued, runs), one), kinds)
     assert not cut

@@ -15,11 +15,10 @@ from vctl.core.tasks import PendingTask
 from vctl.core.wording import cluster_text
 from vctl.ops import forms
 from vctl.scheduler.feasibility import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
-from vctl.scheduler.trial import Holder as Running
-from vctl.scheduler.trial import Situation
+from vctl.scheduler.trial import RunningHolder, Situation
 
 if TYPE_CHECKING:
-    from vctl.spec.reports import Holder, NodeObstacle, Obstacles
+    from vctl.spec.reports import HolderForm, NodeObstacle, Obstacles
 
 RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
 NO_TASKS: Mapping[str, str] = {}
@@ -48,7 +47,7 @@ def obstacles(situation: Situation, job: PendingJob) -> Obstacles:
     return {"nodes": listed, "nodes_left_out": left_out}
 
 
-def obstacles_of_task(situation: Situation, task: PendingTask, others: Sequence[Running]) -> Obstacles:
+def obstacles_of_task(situation: Situation, task: PendingTask, others: Sequence[RunningHolder]) -> Obstacles:
     """The verdicts on the virtual nodes of the task's cluster, by rank; ``others``: the tasks that run there."""
     holders = _Holders(situation, {run: one.submission_id for one in others for run in one.run_ids})
     verdicts = dict(explain_task(situation.ledger, task))
@@ -68,7 +67,7 @@ def _chosen(verdicts: Mapping[str, NodeVerdict]) -> tuple[set[str], dict[str, in
     return set(order[:MOST_NODES]), dict(left_out)
 
 
-def _obstacle(verdict: NodeVerdict, holders: list[Holder], note: str | None = None) -> NodeObstacle:
+def _obstacle(verdict: NodeVerdict, holders: list[HolderForm], note: str | None = None) -> NodeObstacle:
     return {
         "node_id": verdict.node_id,
         "verdict": verdict.verdict,
@@ -113,11 +112,11 @@ class _Holders:
         for run_id, (vnode_id, _) in self.ledger.charges.items():
             self._runs.setdefault(vnode_id, []).append(run_id)
 
-    def on(self, cluster_id: str, node_id: str) -> list[Holder]:
+    def on(self, cluster_id: str, node_id: str) -> list[HolderForm]:
         """The holders on one node with their resources, the largest first."""
         return self.of(self._slots_on(cluster_id).get(node_id, ()))
 
-    def of(self, vnode_ids: Iterable[str]) -> list[Holder]:
+    def of(self, vnode_ids: Iterable[str]) -> list[HolderForm]:
         """The holders in some virtual nodes with their resources, the largest first."""
         held: dict[tuple[str, str], dict[str, int]] = {}
         for vnode_id in vnode_ids:
@@ -151,7 +150,7 @@ class _Holders:
         return self._slots[cluster_id]
 
 
-def _holder(kind: str, name: str, amounts: Amounts) -> Holder:
+def _holder(kind: str, name: str, amounts: Amounts) -> HolderForm:
     held = forms.amounts(amounts)
     if kind == "task_id":
         return {"task_id": name, "resources": held}

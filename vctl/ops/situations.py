@@ -21,7 +21,7 @@ from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.plan import Start
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import Turns, kind_of, note_turn
-from vctl.scheduler.trial import Holder, Situation
+from vctl.scheduler.trial import RunningHolder, Situation
 from vctl.scheduler.victims import Victim
 from vctl.store import clusters, jobs, observed, preemptions, queues, reservations, rows, runs, tasks, usage
 from vctl.store.store import Store
@@ -45,7 +45,7 @@ def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None
     running_rows = jobs.running_rows(store)
     waiting = [row for row in tasks.waiting_rows(store) if beside is None or row["cluster_id"] in beside]
     running = [
-        Holder(
+        RunningHolder(
             row["job_id"],
             row["submission_id"],
             row["priority"],

@@ -27,7 +27,7 @@ from vctl.ops.task_reasons import TaskReasons
 from vctl.scheduler.running import allocations_of
 from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.task_queue import in_turn
-from vctl.scheduler.trial import Holder, Situation
+from vctl.scheduler.trial import RunningHolder, Situation
 from vctl.scheduler.victims import Victim, loss_of
 from vctl.scheduler.whatif import NOTHING, Outcome, Spent, Trials, task_trials
 from vctl.scheduler.whatif_search import helpful, nearest
@@ -390,10 +390,10 @@ def _words(state: str, message: str | None, started_at: str | None, ended_at: st
     return message
 
 
-def _running(store: Store, task: PendingTask) -> list[Holder]:
+def _running(store: Store, task: PendingTask) -> list[RunningHolder]:
     """The running tasks in the cluster of a task, the newest first."""
     found = [row for row in runs.live_rows(store) if row["task_id"] and row["cluster_id"] == task.cluster_id]
     return [
-        Holder(0, str(row["task_id"]), 0, None, (str(row["run_id"]),))
+        RunningHolder(0, str(row["task_id"]), 0, None, (str(row["run_id"]),))
         for row in sorted(found, key=lambda row: -row["assigned_at"])
     ]

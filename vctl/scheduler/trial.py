@@ -29,7 +29,7 @@ MOST_SEARCHED = 20_000
 
 
 @value(frozen=True, slots=True)
-class Holder:
+class RunningHolder:
     """A running job (or task) and its runs. ``cluster_id`` None: it shares its parent's cluster."""
 
     job_id: int
@@ -47,7 +47,7 @@ class Situation:
 
     ledger: Ledger
     pending: Sequence[PendingJob]
-    running: Sequence[Holder] = ()
+    running: Sequence[RunningHolder] = ()
     tasks: Sequence[PendingTask] = ()
     turns: Mapping[str, Turns] = field(default_factory=dict)
     """Cluster -> the turns of the classes of its tasks, as far as these run."""
@@ -189,7 +189,7 @@ class Trial:
         else:
             self.queues[one.parent_id].put(one)
 
-    def stop(self, job: Holder) -> None:
+    def stop(self, job: RunningHolder) -> None:
         """End a running job, with the tasks that wait or have begun in it. The ledger must be a copy."""
         for queue in self.tasks.values():
             for waiting in [one for one in queue.tasks.values() if one.job_id == job.job_id]:
@@ -215,7 +215,7 @@ class Trial:
             if one.job_id not in self.stopped
         ]
         running += [
-            Holder(
+            RunningHolder(
                 start.job.job_id, start.job.submission_id, start.job.priority,
                 None if start.cluster is None else start.cluster_id, tuple(run_ids[start.job.job_id]),
                 self.running.jobs[start.job.job_id],
@@ -262,7 +262,7 @@ def settle(ledger: Ledger) -> None:
     take_back(ledger)
 
 
-def stop(ledger: Ledger, job: Holder) -> None:
+def stop(ledger: Ledger, job: RunningHolder) -> None:
     """Remove a running job with all its clusters and processes from a ledger."""
     for run_id in job.run_ids:
         ledger.discharge(run_id)

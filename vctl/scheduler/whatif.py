@@ -25,7 +25,7 @@ from vctl.scheduler.plan import Plan, Start, Wait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.shared_reservations import keep
 from vctl.scheduler.task_rounds import verdict_on
-from vctl.scheduler.trial import Holder, Known, Situation, Trial, capacities_of, settle, stop
+from vctl.scheduler.trial import Known, RunningHolder, Situation, Trial, capacities_of, settle, stop
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
@@ -49,7 +49,7 @@ class Change:
     job: PendingJob | None = None
     cluster: Cluster | None = None
     node: Node | None = None
-    gone: Holder | None = None
+    gone: RunningHolder | None = None
     joins: tuple[VNode, ...] = ()
     task: PendingTask | None = None
     where: str = ""
@@ -99,7 +99,7 @@ class Trials:
     left: int = field(default_factory=lambda: MOST_WORK)
     known: Known | None = None
     task: PendingTask | None = None
-    others: Sequence[Holder] = ()
+    others: Sequence[RunningHolder] = ()
     origin: tuple[Trials, Change] | None = None
     """The trials before a first change, and that change."""
 
@@ -315,7 +315,7 @@ class Trials:
         return Known(verdicts, capacities_of(ledger, self._queues), {})
 
 
-def task_trials(situation: Situation, task: PendingTask, others: Sequence[Holder] = ()) -> Trials:
+def task_trials(situation: Situation, task: PendingTask, others: Sequence[RunningHolder] = ()) -> Trials:
     """Trials of the question whether a task starts; ``others``: running tasks of its cluster."""
     nobody = PendingJob(0, "", task.cluster_id, "", ClusterSpec(), {})
     return Trials(situation, nobody, task=task, others=others)

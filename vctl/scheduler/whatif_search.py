@@ -16,7 +16,7 @@ from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
 from vctl.scheduler.membership import of_whole_nodes, undivided
-from vctl.scheduler.trial import Holder
+from vctl.scheduler.trial import RunningHolder
 from vctl.scheduler.whatif import MOST_WORK, Change, Spent, Trials
 
 RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
@@ -149,7 +149,7 @@ def _stops(trials: Trials) -> Iterator[Change]:
         yield Change(STOP, holder.submission_id, gone=holder)
 
 
-def _held_by(ledger: Ledger, job: Holder) -> dict[str, int]:
+def _held_by(ledger: Ledger, job: RunningHolder) -> dict[str, int]:
     if job.cluster_id is not None:
         return rs.total(ledger.vnodes[v].allocation.amounts for v in ledger.members.get(job.cluster_id, ()))
     return rs.total(ledger.charges[run][1].amounts for run in job.run_ids if run in ledger.charges)

@@ -9,7 +9,7 @@ from vctl.spec.documents import Amounts, ClusterUse, SchedulerForm
 # ---- why a job or a task waits ----
 
 
-class Holder(TypedDict, total=False):
+class HolderForm(TypedDict, total=False):
     """A holder of resources on a node: a job or a cluster; where a task waits, a task or the job's own process."""
 
     submission_id: str
@@ -26,7 +26,7 @@ class NodeObstacle(TypedDict):
     verdict: str
     need: Amounts
     have: Amounts
-    holders: list[Holder]
+    holders: list[HolderForm]
     note: str | None
 
 
