@@ -29,7 +29,7 @@ from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.task_queue import in_turn
 from vctl.scheduler.trial import RunningHolder, Situation
 from vctl.scheduler.victims import Victim, loss_of
-from vctl.scheduler.whatif import NOTHING, Outcome, Spent, Trials, task_trials
+from vctl.scheduler.whatif import NOTHING, Spent, TrialOutcome, Trials, task_trials
 from vctl.scheduler.whatif_search import helpful, nearest
 from vctl.store import arrays as members
 from vctl.store import job_views, preemptions, provider, rows, runs, tasks
@@ -113,12 +113,12 @@ def why(store: Store, ref: str | int) -> Why:
     return answer
 
 
-def _next_round(trials: Trials, job: PendingJob, *, preempts: bool) -> Outcome:
+def _next_round(trials: Trials, job: PendingJob, *, preempts: bool) -> TrialOutcome:
     """The decision of the next round about the job, released if it is held; an empty one where it is not tried."""
     try:
         return trials.outcome(replace(NOTHING, job=replace(job, held=False)), preempts=preempts)
     except Spent:
-        return Outcome(tried=False)
+        return TrialOutcome(tried=False)
 
 
 def waits_for_itself(store: Store, ref: str | int) -> str | None:
@@ -162,7 +162,7 @@ def _answer(form: JobForm) -> WhyJob:
     }
 
 
-def _reason(before: Sequence[int], outcome: Outcome, shown: Shown, short: Shortage) -> Shown:
+def _reason(before: Sequence[int], outcome: TrialOutcome, shown: Shown, short: Shortage) -> Shown:
     """The reason that other commands show, with the jobs that would start first or be preempted."""
     reason, message = shown
     if outcome.start is not None:
@@ -175,7 +175,7 @@ def _reason(before: Sequence[int], outcome: Outcome, shown: Shown, short: Shorta
     return reason, f"{message}{_after(before, outcome)}{_ends(outcome)}"
 
 
-def _now(before: Sequence[int], outcome: Outcome, short: Shortage) -> tuple[str, str]:
+def _now(before: Sequence[int], outcome: TrialOutcome, short: Shortage) -> tuple[str, str]:
     """The verdict of a scheduler in its next round."""
     wait = outcome.wait
     if wait is None:
@@ -185,7 +185,7 @@ def _now(before: Sequence[int], outcome: Outcome, short: Shortage) -> tuple[str,
     return wait.reason, f"{said}{_after(before, outcome)}{_ends(outcome)}"
 
 
-def _ends(outcome: Outcome) -> str:
+def _ends(outcome: TrialOutcome) -> str:
     """The end of a message that names the jobs to be preempted."""
     names = [one.job.submission_id for one in outcome.preempts]
     return f"; would preempt: {listed(names, NAMED)}" if names else ""
@@ -207,7 +207,7 @@ def _coming(store: Store) -> str:
     return "".join(texts)
 
 
-def _after(before: Sequence[int], outcome: Outcome) -> str:
+def _after(before: Sequence[int], outcome: TrialOutcome) -> str:
     """The end of a message that counts the jobs that would start first and take free resources."""
     others = len(set(before).intersection(outcome.others))
     rest = len(outcome.others) - others

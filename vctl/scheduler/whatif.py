@@ -68,7 +68,7 @@ class Spent(Exception):
 
 
 @value(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """The decision of the scheduler about the job: start it, or let it wait for a reason."""
 
     start: Start | None = None
@@ -182,7 +182,7 @@ class Trials:
 
     def outcome(
         self, change: Change = NOTHING, *, first: Change = NOTHING, preempts: bool = False
-    ) -> Outcome:
+    ) -> TrialOutcome:
         """The decision about the job or task; with ``preempts`` also the jobs to end for it. Raises Spent.
 
         ``first``: another change that is made at once with it.
@@ -277,7 +277,7 @@ class Trials:
     def _rounds(
         self, situation: Situation, ledger: Ledger, job: PendingJob, task: PendingTask | None,
         changes: Sequence[Change], *, preempts: bool,
-    ) -> Outcome:  # fmt: skip
+    ) -> TrialOutcome:  # fmt: skip
         wait, victims = None, tuple[Victim, ...]()
         has_other = any(change.cluster is not None for change in changes)
         is_calm = task is None and not has_other and not any(map(_copies, changes))
@@ -286,17 +286,17 @@ class Trials:
             for plan in self._plans(trial, task or job, changes, preempts=preempts):
                 is_calm = is_calm and not (plan.preempts or plan.starts or plan.task_starts)
                 if task is not None and any(one.task.task_id == task.task_id for one in plan.task_starts):
-                    return Outcome(starts=True)
+                    return TrialOutcome(starts=True)
                 for start in plan.starts:
                     if start.job.job_id == job.job_id:
-                        return Outcome(start, starts=True)
+                        return TrialOutcome(start, starts=True)
                 wait = next((one for one in plan.waits if _is_of(one, job)), wait)
                 ended = [one.victims for one in plan.preempts if one.job.job_id == job.job_id]
                 victims = ended[0] if ended else victims
             if is_calm:
                 self.known = self._learn(ledger)
             others = tuple(one.job.job_id for one in trial.done if isinstance(one, Start))
-            return Outcome(None, wait, others, victims)
+            return TrialOutcome(None, wait, others, victims)
         finally:
             trial.take_back()
 
