@@ -107,7 +107,7 @@ def capacities_of(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, obje
     return {name: one.feasibility.capacity(ledger) for name, one in queues.items() if name in ledger.clusters}
 
 
-class Trial:
+class TrialRounds:
     """Rounds of the scheduler on a ledger and queues that are reverted at the end."""
 
     def __init__(

@@ -25,7 +25,7 @@ from vctl.scheduler.plan import Plan, Start, Wait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.shared_reservations import keep
 from vctl.scheduler.task_rounds import verdict_on
-from vctl.scheduler.trial import Known, RunningHolder, Situation, Trial, capacities_of, settle, stop
+from vctl.scheduler.trial import Known, RunningHolder, Situation, TrialRounds, capacities_of, settle, stop
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
@@ -173,7 +173,7 @@ class Trials:
         ledger.grown = {} if known is None else _copied(known.grown)
         _make(ledger, change)
         with self._waiting(job, self.task) as situation:
-            trial = Trial(situation, ledger, self._queues, known, self._passed)
+            trial = TrialRounds(situation, ledger, self._queues, known, self._passed)
             for _ in self._plans(trial, job, [change]):
                 pass
             rested, known = trial.rested(situation), self._learn(ledger)
@@ -242,7 +242,7 @@ class Trials:
 
     def _plans(
         self,
-        trial: Trial,
+        trial: TrialRounds,
         one: PendingJob | PendingTask,
         changes: Sequence[Change],
         *,
@@ -281,7 +281,7 @@ class Trials:
         wait, victims = None, tuple[Victim, ...]()
         has_other = any(change.cluster is not None for change in changes)
         is_calm = task is None and not has_other and not any(map(_copies, changes))
-        trial = Trial(situation, ledger, self._queues, None if has_other else self.known, self._passed)
+        trial = TrialRounds(situation, ledger, self._queues, None if has_other else self.known, self._passed)
         try:
             for plan in self._plans(trial, task or job, changes, preempts=preempts):
                 is_calm = is_calm and not (plan.preempts or plan.starts or plan.task_starts)
