@@ -12,7 +12,7 @@ from vctl.core.values import Exit, field, value
 from vctl.engine.changes import StartedProcess
 
 if TYPE_CHECKING:
-    from vctl.scheduler.provisioning import Wanted
+    from vctl.scheduler.provisioning import MachinesNeeded
 
 Left = Mapping[str, int] | str
 """The bytes of each output of a task, or a message why one of them is not usable."""
@@ -105,7 +105,7 @@ class AwaitedOver:
 class MachinesWanted:
     """More waiting work could start on more machines of some templates, and on idle leases."""
 
-    wanted: Wanted
+    wanted: MachinesNeeded
 
 
 @value(frozen=True, slots=True)

@@ -36,7 +36,7 @@ MOST_PLACED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MachinesNeeded:
     """The nodes to request by template."""
 
     nodes: Mapping[str, int]
@@ -55,7 +55,7 @@ def wanted_nodes(
     coming: Mapping[str, int] | None = None,
     running: Running | None = None,
     now_ns: int = 0,
-) -> Wanted:
+) -> MachinesNeeded:
     """The nodes of each template to add now. ``present``: existing, ``coming``: requested nodes by template.
 
     A trial gets the nodes that let the waiting jobs and tasks start, in order: those that waste least, and of
@@ -74,7 +74,7 @@ def wanted_nodes(
     finally:
         trial.undo()
         ledger.grown, ledger.joined = grown, joined
-    return Wanted(trial.added, trial.spare)
+    return MachinesNeeded(trial.added, trial.spare)
 
 
 class _Trial:

@@ -32,7 +32,7 @@ from vctl.engine.rules.leases import nominated_slots
 from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import MachinesReady, MachinesRefused, MachinesWanted, Now, Stimulus
-from vctl.scheduler.provisioning import Wanted, wanted_nodes
+from vctl.scheduler.provisioning import MachinesNeeded, wanted_nodes
 
 NewId = Callable[[], str]
 """Returns an id that no request had before."""
@@ -65,7 +65,7 @@ def changes(
 # ---- more machines ----
 
 
-def wanted(state: SchedulerState, now: int) -> Wanted:
+def wanted(state: SchedulerState, now: int) -> MachinesNeeded:
     """The numbers of machines by template that let more waiting work start; none of a template that fails."""
     templates, units = state.machine_terms.templates, state.machine_terms.units
     requests = [request for request in state.node_requests.values() if request.action == UP]
@@ -73,7 +73,7 @@ def wanted(state: SchedulerState, now: int) -> Wanted:
     for request in requests:
         coming[request.template] += len(request.nodes)
     if not (state.tasks.queues or any(queue.jobs for queue in state.queues.values())):
-        return Wanted({}, spare=coming)
+        return MachinesNeeded({}, spare=coming)
     present = Counter(node.template_id for node in state.ledger.nodes.values() if is_ours(node))
     failing = {request.template for request in requests if request.attempts}
     possible = [one for one in templates if one.name not in failing]
