@@ -27,7 +27,7 @@ from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.scheduler import whatif_search as kinds
-from vctl.scheduler.whatif import Change
+from vctl.scheduler.whatif import ProposedChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
@@ -186,7 +186,7 @@ class Scene:
             " SELECT task_id FROM tasks WHERE state = 'PENDING_NODE_ASSIGNMENT'"
         )]  # fmt: skip
 
-    def carry_out(self, name: str, change: Change) -> str:
+    def carry_out(self, name: str, change: ProposedChange) -> str:
         """Make a change as its command makes it; returns the job or task that is to start by it."""
         match change.kind:
             case kinds.CANCEL:
@@ -250,12 +250,12 @@ class Scene:
 
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> int:
     """The number of changes of a state that were offered and carried out."""
-    offered: list[tuple[str, list[Change], list[str]]] = []
+    offered: list[tuple[str, list[ProposedChange], list[str]]] = []
     scene = Scene(tmp_path / "asked", seed, monkeypatch)
-    told: list[tuple[Change, str]] = []
+    told: list[tuple[ProposedChange, str]] = []
 
     def noted(make: Callable[..., Remedy]) -> Callable[..., Remedy]:
-        def noting(change: Change, *rest: Any) -> Remedy:
+        def noting(change: ProposedChange, *rest: Any) -> Remedy:
             found = make(change, *rest)
             told.append((change, found["change"]))
             return found

@@ -17,7 +17,7 @@ from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.trial import RunningHolder, Situation, stop
-from vctl.scheduler.whatif import Change
+from vctl.scheduler.whatif import ProposedChange
 
 TEMPLATES = ("4c", "8c 2g", "2c 4g")
 SPECS = (
@@ -101,7 +101,7 @@ def cases(seeds: range) -> Iterator[tuple[int, Case]]:
             yield seed, case
 
 
-def starts_when(seed: int, change: Change) -> bool:
+def starts_when(seed: int, change: ProposedChange) -> bool:
     """Build the state anew, make the change by hand, let the scheduler decide once."""
     case = build(seed)
     assert case is not None
@@ -123,23 +123,23 @@ def starts_when(seed: int, change: Change) -> bool:
     return any(start.job.job_id == job.job_id for start in plan.starts)
 
 
-def single_numbers(case: Case) -> Iterator[tuple[str, Change]]:
+def single_numbers(case: Case) -> Iterator[tuple[str, ProposedChange]]:
     """Every way to change one number, by brute force: (kind, change)."""
     job, world = case.job, case.situation.ledger
     top = max((one.priority for one in case.situation.pending), default=0) + 1
-    yield "priority", Change("", job=replace(job, priority=max(top, job.priority)))
+    yield "priority", ProposedChange("", job=replace(job, priority=max(top, job.priority)))
     for cluster in (world.clusters["team"],) if job.parent_id == "team" else ():
         for name in cluster.spec.flexible_max or {}:
             most = {**(cluster.spec.flexible_max or {}), name: 1000 * SCALE}
             spec = replace(cluster.spec, flexible_max=most)
-            yield "maximum", Change("", cluster=replace(cluster, spec=spec))
+            yield "maximum", ProposedChange("", cluster=replace(cluster, spec=spec))
         for name in cluster.borrow_limit or {}:
             limit = {**(cluster.borrow_limit or {}), name: 1000 * SCALE}
-            yield "borrow_limit", Change("", cluster=replace(cluster, borrow_limit=limit))
+            yield "borrow_limit", ProposedChange("", cluster=replace(cluster, borrow_limit=limit))
     for node in case.templates.values():
-        yield "node", Change("", node=node)
+        yield "node", ProposedChange("", node=node)
     for asked in _smaller(replace(job, job_id=1000)):
-        yield "request", Change("", job=replace(asked, shape="smaller"))
+        yield "request", ProposedChange("", job=replace(asked, shape="smaller"))
 
 
 def _smaller(job: PendingJob) -> Iterator[PendingJob]:

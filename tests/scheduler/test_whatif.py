@@ -22,7 +22,7 @@ from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place_on
 from vctl.scheduler.trial import RunningHolder, Situation
-from vctl.scheduler.whatif import Change, Trials
+from vctl.scheduler.whatif import ProposedChange, Trials
 from vctl.scheduler.whatif_search import helpful, nearest
 
 pytestmark = spec("11.why")
@@ -98,7 +98,7 @@ def test_a_job_is_stopped_in_which_a_task_would_start(waiting):
     found, cut = helpful(Trials(situation, job(spec="PACK: 4c")), {})
     assert [change.subject for change in found if change.kind == "stop"] == ["j1"]
     assert not cut
-    stopped = Change("stop", gone=other)
+    stopped = ProposedChange("stop", gone=other)
     rested = Trials(situation, job(spec="PACK: 4c")).after(stopped).situation
     assert [one.submission_id for one in rested.running] == ["j9"]
     assert (rested.tasks, list(rested.ledger.charges)) == ([], ["trial:9"])

@@ -11,7 +11,7 @@ from vctl.core.nodes import SIMULATED, Node
 from vctl.core.wording import amount_text, cluster_text, counted
 from vctl.ops.resubmit import command, document, resubmit, run_again
 from vctl.scheduler import whatif_search as kinds
-from vctl.scheduler.whatif import Change
+from vctl.scheduler.whatif import ProposedChange
 from vctl.store.rows import dumps
 from vctl.store.store import Row
 
@@ -22,7 +22,7 @@ OTHERWISE = (jb.CAP_REACHED, jb.USER_LIMIT, jb.HEAD_OF_LINE)
 """Reasons for which a job waits although the resources that it needs may be free."""
 
 
-def remedy(change: Change, row: Row, launch: Row, reason: str | None) -> Remedy:
+def remedy(change: ProposedChange, row: Row, launch: Row, reason: str | None) -> Remedy:
     """The JSON form of a tested change that starts the job of ``row``, which waits for ``reason``."""
     words, line = _words_and_command(change, row, launch)
     if change.kind == kinds.STOP and reason in OTHERWISE:
@@ -30,7 +30,7 @@ def remedy(change: Change, row: Row, launch: Row, reason: str | None) -> Remedy:
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
 
 
-def remedy_for_task(change: Change, row: Row, launch: Row) -> Remedy:
+def remedy_for_task(change: ProposedChange, row: Row, launch: Row) -> Remedy:
     """The JSON form of a tested change that starts the task of ``row``."""
     match change.kind:
         case kinds.CANCEL:
@@ -48,7 +48,7 @@ def remedy_for_task(change: Change, row: Row, launch: Row) -> Remedy:
     return {"kind": change.kind, "change": words, "command": line, "proven": True}
 
 
-def _words_and_command(change: Change, row: Row, launch: Row) -> tuple[str, str | None]:
+def _words_and_command(change: ProposedChange, row: Row, launch: Row) -> tuple[str, str | None]:
     match change.kind:
         case kinds.RELEASE:
             return "release it", command(["job", "release", str(row["submission_id"])])
@@ -87,7 +87,7 @@ def _words_and_command(change: Change, row: Row, launch: Row) -> tuple[str, str 
     return _request(change), resubmit(row, launch, change.job)
 
 
-def _limit(change: Change, cluster: Cluster) -> tuple[str, str]:
+def _limit(change: ProposedChange, cluster: Cluster) -> tuple[str, str]:
     from vctl.spec.cluster_spec import spec_to_document
 
     name = cluster_text(cluster.cluster_id)
@@ -109,7 +109,7 @@ def _node(node: Node) -> tuple[str, str | None]:
     return words, command([*given, "--simulated"])
 
 
-def _request(change: Change) -> str:
+def _request(change: ProposedChange) -> str:
     where, subject = change.where, change.subject
     if where.startswith("nodes of group"):
         return f"ask for {counted(change.new or 0, 'node')} instead of {change.old}"

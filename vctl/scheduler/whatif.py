@@ -35,7 +35,7 @@ MOST_WORK = 600
 
 
 @value(frozen=True, slots=True)
-class Change:
+class ProposedChange:
     """One change of the state: ``subject`` (cluster, node, job or resource) goes from ``old`` to ``new``.
 
     ``job`` and ``task``: the changed request. ``cluster`` and ``node``: new rows. ``gone``: a running job to
@@ -56,10 +56,10 @@ class Change:
     """``entry``, ``minimum``, ``group 0``, ``nodes of group 0``, ``whole``, ``task``, or the resource."""
 
 
-NOTHING = Change("nothing")
+NOTHING = ProposedChange("nothing")
 
 
-def _copies(change: Change) -> bool:
+def _copies(change: ProposedChange) -> bool:
     return bool(change.node or change.gone or change.joins)  # a new row of a cluster is reverted instead
 
 
@@ -100,7 +100,7 @@ class Trials:
     known: Known | None = None
     task: PendingTask | None = None
     others: Sequence[RunningHolder] = ()
-    origin: tuple[Trials, Change] | None = None
+    origin: tuple[Trials, ProposedChange] | None = None
     """The trials before a first change, and that change."""
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class Trials:
         self._price = 1 + sum(len(queue.shapes) for queue in self._queues.values()) // 50
         self._copy_price = 1 + len(situation.ledger.vnodes) // 1000
 
-    def starts(self, change: Change = NOTHING) -> bool:
+    def starts(self, change: ProposedChange = NOTHING) -> bool:
         """Whether the job or task would start now. Raises Spent if the budget is used up.
 
         After a first change it has to start however fast the second one follows: once the scheduler is at rest again,
@@ -141,7 +141,7 @@ class Trials:
         finally:
             self.left = trials.left
 
-    def _has_place(self, change: Change) -> bool:
+    def _has_place(self, change: ProposedChange) -> bool:
         """Whether the job would have a place if nothing else waited: without one, no round can start it.
 
         This costs much less than rounds, in which all that waits is tried.
@@ -165,7 +165,7 @@ class Trials:
             ledger.grown, ledger.withheld = before, withheld
         return not isinstance(found, Unplaced) or found.exhausted
 
-    def after(self, change: Change) -> Trials:
+    def after(self, change: ProposedChange) -> Trials:
         """Trials in the state in which a scheduler rests after a change, with the rest of the budget. Raises Spent."""
         self._pay(change)
         ledger, job = self.situation.ledger.copy(), change.job or self.job
@@ -181,7 +181,7 @@ class Trials:
         return Trials(rested, job, left=self.left, known=known, origin=(self, change))
 
     def outcome(
-        self, change: Change = NOTHING, *, first: Change = NOTHING, preempts: bool = False
+        self, change: ProposedChange = NOTHING, *, first: ProposedChange = NOTHING, preempts: bool = False
     ) -> TrialOutcome:
         """The decision about the job or task; with ``preempts`` also the jobs to end for it. Raises Spent.
 
@@ -194,7 +194,7 @@ class Trials:
         with self._waiting(job, task) as situation, _changed(situation.ledger, first, change) as ledger:
             return self._rounds(situation, ledger, job, task, [first, change], preempts=preempts)
 
-    def _pay(self, *changes: Change) -> None:
+    def _pay(self, *changes: ProposedChange) -> None:
         self.left -= self._price + self._copy_price * any(map(_copies, changes))
         if self.left < 0:
             raise Spent
@@ -244,7 +244,7 @@ class Trials:
         self,
         trial: TrialRounds,
         one: PendingJob | PendingTask,
-        changes: Sequence[Change],
+        changes: Sequence[ProposedChange],
         *,
         preempts: bool = False,
     ) -> Iterator[Plan]:
@@ -276,7 +276,7 @@ class Trials:
 
     def _rounds(
         self, situation: Situation, ledger: Ledger, job: PendingJob, task: PendingTask | None,
-        changes: Sequence[Change], *, preempts: bool,
+        changes: Sequence[ProposedChange], *, preempts: bool,
     ) -> TrialOutcome:  # fmt: skip
         wait, victims = None, tuple[Victim, ...]()
         has_other = any(change.cluster is not None for change in changes)
@@ -327,7 +327,7 @@ def _is_of(wait: Wait, job: PendingJob) -> bool:
 
 
 @contextmanager
-def _changed(ledger: Ledger, *changes: Change) -> Iterator[Ledger]:
+def _changed(ledger: Ledger, *changes: ProposedChange) -> Iterator[Ledger]:
     """The ledger with changes, for the block: a new row of a cluster is reverted, else a copy is changed."""
     ledger = ledger.copy() if any(map(_copies, changes)) else ledger
     before = [ledger.clusters[one.cluster.cluster_id] for one in changes if one.cluster is not None]
@@ -340,7 +340,7 @@ def _changed(ledger: Ledger, *changes: Change) -> Iterator[Ledger]:
             ledger.put_cluster(cluster)
 
 
-def _make(ledger: Ledger, change: Change) -> None:
+def _make(ledger: Ledger, change: ProposedChange) -> None:
     if change.node is not None:
         ledger.put_node(change.node)
     if change.cluster is not None:

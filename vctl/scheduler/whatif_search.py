@@ -17,7 +17,7 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
 from vctl.scheduler.membership import of_whole_nodes, undivided
 from vctl.scheduler.trial import RunningHolder
-from vctl.scheduler.whatif import MOST_WORK, Change, Spent, Trials
+from vctl.scheduler.whatif import MOST_WORK, ProposedChange, Spent, Trials
 
 RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
@@ -33,15 +33,15 @@ Fits = Callable[[int], bool]
 
 def helpful(
     trials: Trials, templates: Mapping[str, Node], *, first_only: bool = False
-) -> tuple[list[Change], bool]:
+) -> tuple[list[ProposedChange], bool]:
     """Changes that each start the job, and whether the budget ended the search. ``templates``: nodes to add.
 
     For a job on hold only the release is tried, for a job in a stopped cluster only the resumption.
     """
-    found: list[Change] = []
+    found: list[ProposedChange] = []
     job, parent = trials.job, trials.situation.ledger.clusters.get(trials.job.parent_id)
 
-    def that_help(changes: Iterable[Change], most: int = MOST_NODES) -> Iterator[Change]:
+    def that_help(changes: Iterable[ProposedChange], most: int = MOST_NODES) -> Iterator[ProposedChange]:
         return islice((change for change in changes if trials.starts(change)), most)
 
     undrained, stopped = that_help(_undrains(trials), 1), that_help(_stops(trials), 1)
@@ -71,7 +71,7 @@ def helpful(
     return found, False
 
 
-def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[Change, Change] | None:
+def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[ProposedChange, ProposedChange] | None:
     """Two changes that together start the job: makes each possible first one, then searches a second one."""
     more = {key: replace(node, node_id=f"{node.node_id}~") for key, node in templates.items()}
     trials.left = MOST_WORK // 6
@@ -87,7 +87,7 @@ def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[Change, Chan
     return None
 
 
-def _beginnings(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Change]:
+def _beginnings(trials: Trials, templates: Mapping[str, Node]) -> Iterator[ProposedChange]:
     """Changes that each remove one obstacle, whether or not that is enough."""
     job = trials.job
     if job.held:
@@ -102,42 +102,44 @@ def _beginnings(trials: Trials, templates: Mapping[str, Node]) -> Iterator[Chang
 # ---- changes without a number ----
 
 
-def _release(job: PendingJob) -> Change:
-    return Change(RELEASE, job.submission_id, job=replace(job, held=False))
+def _release(job: PendingJob) -> ProposedChange:
+    return ProposedChange(RELEASE, job.submission_id, job=replace(job, held=False))
 
 
-def _resumes(trials: Trials) -> Iterator[Change]:
+def _resumes(trials: Trials) -> Iterator[ProposedChange]:
     for cluster in trials.situation.ledger.upward(trials.job.parent_id):
         if cluster.state == "STOPPED":
-            yield Change(RESUME, cluster.cluster_id, cluster=replace(cluster, state="ACTIVE"))
+            yield ProposedChange(RESUME, cluster.cluster_id, cluster=replace(cluster, state="ACTIVE"))
 
 
-def _undrains(trials: Trials) -> Iterator[Change]:
+def _undrains(trials: Trials) -> Iterator[ProposedChange]:
     nodes = sorted(trials.situation.ledger.nodes.items())
     drained = [node for _, node in nodes if node.state in (DRAINING, DRAINED)]
     for node in drained[:MOST_NODES]:
-        yield Change(UNDRAIN, node.node_id, node=replace(node, state="ALIVE"))
+        yield ProposedChange(UNDRAIN, node.node_id, node=replace(node, state="ALIVE"))
 
 
-def _nodes(templates: Mapping[str, Node]) -> Iterator[Change]:
+def _nodes(templates: Mapping[str, Node]) -> Iterator[ProposedChange]:
     """One more node of each known template."""
     for key in sorted(templates)[:MOST_NODES]:
-        yield Change(NODE, templates[key].template_id, node=templates[key])
+        yield ProposedChange(NODE, templates[key].template_id, node=templates[key])
 
 
-def _anywhere(trials: Trials) -> Iterator[Change]:
+def _anywhere(trials: Trials) -> Iterator[ProposedChange]:
     """For a task whose strategy names its node: the same strategy as a preference (``:spill``)."""
     task = _run_again(trials)
     node_id, otherwise = tk.named_by(task.strategy)
     if node_id is not None and otherwise != tk.SPILL:
-        yield Change(ANYWHERE, node_id, task=replace(task, strategy=f"{tk.NODE}:{node_id}:{tk.SPILL}"))
+        yield ProposedChange(
+            ANYWHERE, node_id, task=replace(task, strategy=f"{tk.NODE}:{node_id}:{tk.SPILL}")
+        )
 
 
-def _stops(trials: Trials) -> Iterator[Change]:
+def _stops(trials: Trials) -> Iterator[ProposedChange]:
     """Stops of running tasks of the cluster, or of jobs without a higher priority, smallest useful first."""
     if trials.task is not None:
         for other in trials.others[:MOST_STOPS]:
-            yield Change(CANCEL, other.submission_id, gone=other)
+            yield ProposedChange(CANCEL, other.submission_id, gone=other)
         return
     job, ledger, order = trials.job, trials.situation.ledger, []
     wanted = job.spec.names(job.entry) or {rs.CPU}
@@ -146,7 +148,7 @@ def _stops(trials: Trials) -> Iterator[Change]:
         if holder.priority <= job.priority and any(held.get(name, 0) for name in wanted):
             order.append((holder.priority, sum(held.get(name, 0) for name in wanted), -holder.job_id, holder))
     for *_, holder in sorted(order, key=lambda item: item[:3])[:MOST_STOPS]:
-        yield Change(STOP, holder.submission_id, gone=holder)
+        yield ProposedChange(STOP, holder.submission_id, gone=holder)
 
 
 def _held_by(ledger: Ledger, job: RunningHolder) -> dict[str, int]:
@@ -164,11 +166,13 @@ def _highest(trials: Trials) -> int:
     return max(others, default=-MOST_PRIORITY - 1)
 
 
-def _with_priority(job: PendingJob, priority: int) -> Change:
-    return Change(PRIORITY, job.submission_id, job.priority, priority, job=replace(job, priority=priority))
+def _with_priority(job: PendingJob, priority: int) -> ProposedChange:
+    return ProposedChange(
+        PRIORITY, job.submission_id, job.priority, priority, job=replace(job, priority=priority)
+    )
 
 
-def _priority(trials: Trials) -> Iterator[Change]:
+def _priority(trials: Trials) -> Iterator[ProposedChange]:
     job, highest = trials.job, _highest(trials)
     for high in (highest + 1, MOST_PRIORITY) if highest >= -MOST_PRIORITY else ():
         if high > job.priority and trials.starts(_with_priority(job, high)):
@@ -177,7 +181,7 @@ def _priority(trials: Trials) -> Iterator[Change]:
             return
 
 
-def _running_limits(trials: Trials) -> Iterator[Change]:
+def _running_limits(trials: Trials) -> Iterator[ProposedChange]:
     """A higher limit of running jobs for the job's parent cluster, as low as possible."""
     situation = trials.situation
     cluster = situation.ledger.clusters[trials.job.parent_id]
@@ -190,14 +194,14 @@ def _running_limits(trials: Trials) -> Iterator[Change]:
             yield from _fewest(trials, more, len(situation.running) + len(situation.pending) + 1)
 
 
-def _with_more_running(cluster: Cluster, kind: str, limit: int, number: int) -> Change:
+def _with_more_running(cluster: Cluster, kind: str, limit: int, number: int) -> ProposedChange:
     policy, most = cluster.queue, limit + number
     jobs = kind == RUNNING_JOBS
     policy = replace(policy, max_running_jobs=most) if jobs else replace(policy, max_running_per_user=most)
-    return Change(kind, cluster.cluster_id, limit, most, cluster=replace(cluster, queue=policy))
+    return ProposedChange(kind, cluster.cluster_id, limit, most, cluster=replace(cluster, queue=policy))
 
 
-def _limits(trials: Trials, kind: str) -> Iterator[Change]:
+def _limits(trials: Trials, kind: str) -> Iterator[ProposedChange]:
     """A higher maximum or borrow limit for a cluster on the way up, each number as low as possible."""
     for cluster in trials.situation.ledger.upward(trials.job.parent_id):
         limit = cluster.spec.flexible_max if kind == MAXIMUM else cluster.borrow_limit
@@ -205,11 +209,15 @@ def _limits(trials: Trials, kind: str) -> Iterator[Change]:
             yield from _raised(trials, kind, cluster, limit)
 
 
-def _raised(trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int]) -> Iterator[Change]:
-    def with_limit(most: Mapping[str, int]) -> Change:
+def _raised(
+    trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int]
+) -> Iterator[ProposedChange]:
+    def with_limit(most: Mapping[str, int]) -> ProposedChange:
         if kind == MAXIMUM:
-            return Change(kind, cluster=replace(cluster, spec=replace(cluster.spec, flexible_max=most)))
-        return Change(kind, cluster=replace(cluster, borrow_limit=most))
+            return ProposedChange(
+                kind, cluster=replace(cluster, spec=replace(cluster.spec, flexible_max=most))
+            )
+        return ProposedChange(kind, cluster=replace(cluster, borrow_limit=most))
 
     above = trials.situation.ledger.total(PRIMARY)
     high = {name: amount + above.get(name, 0) + step_of(name) for name, amount in limit.items()}
@@ -238,7 +246,7 @@ def _raised(trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int
         )
 
 
-def _request(trials: Trials) -> Iterator[Change]:
+def _request(trials: Trials) -> Iterator[ProposedChange]:
     """For each number of the request the largest smaller one that starts, tried as a new job at the end."""
     last = max([trials.job.job_id, *(one.job_id for one in trials.situation.pending)])
     job_id = max(trials.situation.next_job, last + 1)
@@ -273,7 +281,7 @@ def step_of(name: str) -> int:
     return SCALE * MIB if name in (MEMORY, OBJECT_STORE_MEMORY) else SCALE
 
 
-def _replicas(trials: Trials) -> Iterator[Change]:
+def _replicas(trials: Trials) -> Iterator[ProposedChange]:
     """More whole nodes of one template for a cluster of whole nodes on the way up, as few as possible."""
     ledger = trials.situation.ledger
     for cluster in ledger.upward(trials.job.parent_id):
@@ -285,16 +293,16 @@ def _replicas(trials: Trials) -> Iterator[Change]:
             yield from _fewest(trials, more, len(free))
 
 
-def _fewest(trials: Trials, more: Callable[[int], Change], most: int) -> Iterator[Change]:
+def _fewest(trials: Trials, more: Callable[[int], ProposedChange], most: int) -> Iterator[ProposedChange]:
     if most and trials.starts(more(most)):
         yield more(smallest(0, most, lambda number: trials.starts(more(number))))
 
 
-def _with_more(cluster: Cluster, template: str, free: Sequence[VNode], number: int) -> Change:
+def _with_more(cluster: Cluster, template: str, free: Sequence[VNode], number: int) -> ProposedChange:
     old = cluster.spec.replica_sets.get(template, 0)
     counts = {**cluster.spec.replica_sets, template: old + number}
     changed = replace(cluster, spec=replace(cluster.spec, replica_sets=counts))
-    return Change(REPLICAS, template, old, old + number, cluster=changed, joins=tuple(free[:number]))
+    return ProposedChange(REPLICAS, template, old, old + number, cluster=changed, joins=tuple(free[:number]))
 
 
 def smallest(low: int, high: int, fits: Fits) -> int:
@@ -331,15 +339,15 @@ class Number:
     old: int
     values: tuple[range, ...]
 
-    def change(self, value: int) -> Change:
+    def change(self, value: int) -> ProposedChange:
         """The change of this number to another value."""
         asked, where = self.asked, self.where
         if isinstance(asked, PendingTask):
             task = replace(asked, request={**asked.request, self.subject: value})
-            return Change(REQUEST, self.subject, self.old, value, task=task, where=where)
+            return ProposedChange(REQUEST, self.subject, self.old, value, task=task, where=where)
         shape = f"{asked.shape};{where};{self.subject}:{value}"  # judged by itself
         made = replace(self._made(asked, value), shape=shape)
-        return Change(REQUEST, self.subject, self.old, value, job=made, where=where)
+        return ProposedChange(REQUEST, self.subject, self.old, value, job=made, where=where)
 
     def _made(self, job: PendingJob, value: int) -> PendingJob:
         spec, name = job.spec, self.subject
