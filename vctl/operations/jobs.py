@@ -10,7 +10,7 @@ from vctl.operations.declare import Here, asks, operation
 from vctl.operations.params import NOT_GIVEN, Arg, Filters, Limit, Opt, Written, document_of, values_of
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import JobForm, Submitted
+    from vctl.spec.documents import JobForm, SubmittedForm
     from vctl.spec.job_request import JobRequest
     from vctl.spec.reports import DryRun, Why
 
@@ -279,7 +279,7 @@ def submit_many(
     *,
     environment: Environment = None,
     cwd: Directory = None,
-) -> "Submitted":
+) -> "SubmittedForm":
     """Queue many jobs, durably: all of them or none.
 
     ``after`` may name the ids of earlier lines. ``environment`` and ``cwd`` are for the jobs that have none of their

@@ -55,7 +55,7 @@ class ArrayForm(JobForm):
     array: ArrayCounts
 
 
-class Submitted(TypedDict):
+class SubmittedForm(TypedDict):
     """The jobs of a batch."""
 
     submission_ids: list[str]
