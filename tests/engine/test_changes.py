@@ -106,11 +106,11 @@ SAMPLES: list[ch.Change] = [
     ch.JobsStopped(9, "a", 1, 9, ((1, 4), (6, 6)), ("a_3",), "StoppedByUser", "words"),
     ch.JobSubmitted(
         PendingJob(2, "k", "p", "s", SPEC, {"CPU": 1}, waits_for=1),
-        ch.Details("n", '{"a":"\\udc80"}', 1.5, "{}", 1), (("ok", "j"),), ch.Launch("env SECRET=1"),
+        ch.SubmitDetails("n", '{"a":"\\udc80"}', 1.5, "{}", 1), (("ok", "j"),), ch.Launch("env SECRET=1"),
     ),
     ch.ArraySubmitted(
         PendingJob(3, "a", "p", "s", SPEC, {"CPU": 1}, 7, begin_at_ns=5, user="me"),
-        ch.Details(None, "{}", None, "{}", None), (0, 10, 3), "0-9:3%2", 2,
+        ch.SubmitDetails(None, "{}", None, "{}", None), (0, 10, 3), "0-9:3%2", 2,
     ),
     ch.JobForgotten(2, "k"),
     ch.ArrayForgotten("a", 3, 6, ((3, 4), (6, 6))),

@@ -17,7 +17,6 @@ from vctl.core.values import replace
 from vctl.engine.apply import apply
 from vctl.engine.changes import (
     Change,
-    Details,
     JobSubmitted,
     LeaseCalled,
     LeaseGranted,
@@ -25,6 +24,7 @@ from vctl.engine.changes import (
     LeaseSpared,
     QueueChanged,
     RunStopping,
+    SubmitDetails,
     VNodesChanged,
 )
 from vctl.engine.rules.leases import Due, called_in, expired, give_back, granted, returned, waits
@@ -40,7 +40,7 @@ from vctl.scheduler.recall import recall
 from vctl.scheduler.scheduling_class import Verdict
 
 S = 10**9
-DETAILS = Details(None, "{}", None, "{}", None)
+DETAILS = SubmitDetails(None, "{}", None, "{}", None)
 pytestmark = spec("9.return", "9.lending")
 
 

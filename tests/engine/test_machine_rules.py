@@ -22,7 +22,7 @@ pytestmark = spec("9.provider")
 
 NOW = 9
 FOUR = Template("4c", {"CPU": 40000}, 3, {"zone": "a"})
-DETAILS = ch.Details(None, "{}", None, "{}", None)
+DETAILS = ch.SubmitDetails(None, "{}", None, "{}", None)
 ASKED = NodeRequest("id", "simulated", UP, "4c", FOUR.resources, FOUR.labels, ("4c-p1",), NOW)
 
 

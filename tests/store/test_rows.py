@@ -15,7 +15,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.labels import Condition
 from vctl.core.queue_policy import LONGEST, QueuePolicy
 from vctl.core.resources import Allocation
-from vctl.engine.changes import Details, JobForgotten, JobNominated, JobSubmitted, Launch
+from vctl.engine.changes import JobForgotten, JobNominated, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec
 from vctl.ops import clusters
 from vctl.ops.arrays import stop_asked
@@ -85,7 +85,7 @@ def queue(
     with store.transaction():
         job_id = jobs.next_number(store)
         job = PendingJob(job_id, submission_id, parent, "s", ClusterSpec(), {}, priority, user="me")
-        store.emit(JobSubmitted(job, Details(None, "{}", None, "{}", None), launch=Launch("true")))
+        store.emit(JobSubmitted(job, SubmitDetails(None, "{}", None, "{}", None), launch=Launch("true")))
         store.db.execute("UPDATE jobs SET status = ? WHERE job_id = ?", (status, job_id))
     return job_id
 

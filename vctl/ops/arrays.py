@@ -20,7 +20,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from vctl.engine.changes import ArraySubmitted, Details, JobEnded, Launch, StopAsked
+    from vctl.engine.changes import ArraySubmitted, JobEnded, Launch, StopAsked, SubmitDetails
     from vctl.spec.documents import ArrayForm
     from vctl.spec.options import ArrayRange
 
@@ -31,7 +31,12 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def submitted(
-    store: Store, wanted: ArrayRange, template: PendingJob, details: Details, after: Pairs, launch: Launch
+    store: Store,
+    wanted: ArrayRange,
+    template: PendingJob,
+    details: SubmitDetails,
+    after: Pairs,
+    launch: Launch,
 ) -> ArraySubmitted:
     """The change that queues all members. ``template`` is the first member, under the id of the array."""
     indices, array_id = wanted.indices, template.submission_id

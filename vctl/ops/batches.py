@@ -14,7 +14,7 @@ from vctl import ops
 from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.values import replace
-from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
+from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, VctlError, param
 from vctl.ops import arrays, logs, nodes, submitting
 from vctl.spec.fields import refuse
@@ -43,7 +43,7 @@ def queue(store: Store, requests: Sequence[Request]) -> list[str]:
         )
     nodes.join(store)
     prepared: list[Prepared] = []
-    jobs: list[tuple[PendingJob, Details, Launch]] = []
+    jobs: list[tuple[PendingJob, SubmitDetails, Launch]] = []
     with store.snapshot():
         preparation = submitting.Preparation(store)
         for line, (request, around) in enumerate(requests, 1):
@@ -100,7 +100,9 @@ class _Batch:
         self._lost: list[str] = []
         self._old_logs: list[str] = []
 
-    def add(self, line: int, request: JobRequest, job: PendingJob, details: Details, launch: Launch) -> None:
+    def add(
+        self, line: int, request: JobRequest, job: PendingJob, details: SubmitDetails, launch: Launch
+    ) -> None:
         """Add the job of a request, or its array."""
         while not request.submission_id and self._has(job.submission_id):
             job = replace(job, submission_id=submitting.new_id())  # of 2**40, and a batch has many

@@ -14,7 +14,7 @@ from vctl.core.nodes import RAY
 from vctl.core.resources import CPU, GPU, SCALE
 from vctl.core.values import replace, value
 from vctl.core.wording import cluster_text
-from vctl.engine.changes import ArraySubmitted, Details, JobSubmitted, Launch
+from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, jobs, logs, nodes, rights
 from vctl.ops.feasible import asked, check_feasible
@@ -106,14 +106,14 @@ class Preparation:
 
     def columns(
         self, request: JobRequest, wanted: Prepared, around: Mapping[str, str]
-    ) -> tuple[PendingJob, Details, Launch]:
+    ) -> tuple[PendingJob, SubmitDetails, Launch]:
         """A job that has neither number nor submit time yet, and its columns."""
         from vctl.spec.ids import check_submission_id
         from vctl.spec.text import stored_path
 
         spec = wanted.spec
         submission_id = request.submission_id or new_id()
-        details = Details(
+        details = SubmitDetails(
             request.name or None, rows.dumps({**request.labels, **request.metadata}), request.time_limit_s,
             rows.dumps(asked(spec, wanted.entry)), self._caller,
         )  # fmt: skip

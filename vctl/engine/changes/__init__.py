@@ -63,11 +63,11 @@ from vctl.engine.changes.submits import (
     ArrayForgotten,
     ArraysEmptied,
     ArraySubmitted,
-    Details,
     JobForgotten,
     JobsPruned,
     JobSubmitted,
     Launch,
+    SubmitDetails,
 )
 from vctl.engine.changes.tasks import (
     Copy,

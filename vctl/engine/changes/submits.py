@@ -28,7 +28,7 @@ class Launch:
 
 
 @change
-class Details:
+class SubmitDetails:
     """The columns of a job that no decision needs in this form."""
 
     name: str | None
@@ -43,7 +43,7 @@ class JobSubmitted(Change):
     """A job was submitted, and waits. ``after``: (condition, id) of each job or array that it waits for."""
 
     job: PendingJob
-    details: Details
+    details: SubmitDetails
     after: tuple[tuple[str, str], ...] = ()
     launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})
 
@@ -60,7 +60,7 @@ class ArraySubmitted(Change):
     """An array was submitted. ``template``: its first member with the array's id; all others are like it."""
 
     template: PendingJob
-    details: Details
+    details: SubmitDetails
     indices: tuple[int, int, int]
     """Start, stop and step."""
     shown: str

@@ -24,7 +24,7 @@ _LAUNCH = "job_launches (job_id, argv, env, cwd, options)"
 _WAIT = "dependencies (job_id, condition, awaited)"
 
 
-def _common(job: PendingJob, details: ch.Details, launch: ch.Launch) -> tuple[object, ...]:
+def _common(job: PendingJob, details: ch.SubmitDetails, launch: ch.Launch) -> tuple[object, ...]:
     """The columns that are the same for all members of an array."""
     return (
         job.parent_id, job.shares_parent, jb.PENDING, job.priority, job.shape, rows.spec_text(job.spec),
