@@ -24,7 +24,7 @@ from vctl.ops.cluster_views import blockers_of, check_revision, cluster_row, in_
 from vctl.ops.leases import check_lending
 from vctl.scheduler.elasticity import Grow, flexible_parts, growing, level_above
 from vctl.scheduler.feasibility import ever
-from vctl.scheduler.membership import Exchange, Shortage, exchange, join, of_whole_nodes
+from vctl.scheduler.membership import Exchange, NodeShortage, exchange, join, of_whole_nodes
 from vctl.scheduler.nominations import Nomination, Nominations
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.recall import Move, is_loose, put_back, recall
@@ -263,7 +263,7 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     refusal = _change(ledger, cluster, old, growth, rs.subtract(lent, rs.total(home)))
     if refusal is not None:
         kept_for = _kept_for(store, cluster, old, nominations) if nominations else []
-        if isinstance(refusal, Shortage):
+        if isinstance(refusal, NodeShortage):
             raise _short(refusal, kept_for)
         raise _reserved(cluster, refusal, kept_for) if kept_for else _refused(store, ledger, cluster, refusal)
     kept.close()
@@ -284,7 +284,7 @@ def _loosened(ledger: Ledger, cluster: Cluster, old: ClusterSpec, lent: Amounts)
     """Let idle loans go home in the ledger, if a change has too little without them; returns the moves."""
     if not is_loose(ledger):
         return []
-    if not isinstance(_change(ledger.copy(), cluster, old, [], lent), Shortage | Unplaced):
+    if not isinstance(_change(ledger.copy(), cluster, old, [], lent), NodeShortage | Unplaced):
         return []
     parent_id = cluster.parent_id or PRIMARY
     keep = {cluster.cluster_id, *growing(ledger, parent_id)}
@@ -320,7 +320,7 @@ def _difference(
 
 def _change(
     ledger: Ledger, cluster: Cluster, old: ClusterSpec, growth: list[Grow], lent: Amounts
-) -> Shortage | Unplaced | InUse | None:
+) -> NodeShortage | Unplaced | InUse | None:
     """Change the virtual nodes of the cluster in the ledger; after a refusal the ledger must be dropped.
 
     ``lent``: what others have borrowed from it.
@@ -329,7 +329,7 @@ def _change(
         return reshape(ledger, cluster.cluster_id, old, cluster.spec, growth, lent)
     assert cluster.parent_id is not None
     answer = exchange(ledger, cluster.parent_id, cluster.cluster_id, cluster.spec.replica_sets)
-    if isinstance(answer, Shortage):
+    if isinstance(answer, NodeShortage):
         return answer
     _swap(ledger, cluster.cluster_id, answer)
     return None
@@ -364,7 +364,7 @@ def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
     join(ledger, cluster_id, answer.join)
 
 
-def _short(answer: Shortage, kept_for: Sequence[str]) -> Conflict:
+def _short(answer: NodeShortage, kept_for: Sequence[str]) -> Conflict:
     verb, what = ("add to", "add") if answer.adding else ("remove from", "remove")
     beside = (
         f"; not counting the nodes that are reserved for {listed(kept_for, MOST_NAMED)}" if kept_for else ""

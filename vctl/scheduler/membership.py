@@ -21,7 +21,7 @@ class Exchange:
 
 
 @value(frozen=True, slots=True)
-class Shortage:
+class NodeShortage:
     """Too few nodes to remove (``adding`` False) or to add.
 
     ``recommend``: per affected template the number of nodes that could be removed or added, zeros included.
@@ -33,8 +33,8 @@ class Shortage:
 
 def exchange(
     ledger: Ledger, parent_id: str, cluster_id: str | None, wanted: Mapping[str, int]
-) -> Exchange | Shortage:
-    """The exchange that gives a cluster the wanted counts: for all templates, or a ``Shortage``.
+) -> Exchange | NodeShortage:
+    """The exchange that gives a cluster the wanted counts: for all templates, or a ``NodeShortage``.
 
     A missing template counts as 0. Of the idle members, dead ones leave first, then by node id. Alive,
     undivided nodes of the parent join, those that others need last. A shortage of removable nodes is reported
@@ -54,7 +54,7 @@ def exchange(
         too_few = too_few or len(free) < surplus
         leave += free[:surplus]
     if too_few:
-        return Shortage(adding=False, recommend=removable)
+        return NodeShortage(adding=False, recommend=removable)
     join: list[VNode] = []
     addable: dict[str, int] = {}
     for template in sorted(wanted):
@@ -66,7 +66,7 @@ def exchange(
         too_few = too_few or len(candidates) < missing
         join += candidates[:missing]
     if too_few:
-        return Shortage(adding=True, recommend=addable)
+        return NodeShortage(adding=True, recommend=addable)
     return Exchange(tuple(join), tuple(leave))
 
 
