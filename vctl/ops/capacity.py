@@ -94,7 +94,7 @@ Sums = dict[str, int]
 
 
 @value(slots=True)
-class Slot:
+class ClusterSlot:
     """One virtual node of a cluster, or one node of the primary, for commands that read.
 
     ``free``: the total minus the resources that clusters and runs hold there. A resource that the node does
@@ -138,18 +138,18 @@ class Slot:
         return {name: amount - self.free.get(name, 0) for name, amount in self.total.items()}
 
 
-def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str, Slot]:
+def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str, ClusterSlot]:
     """The virtual nodes of a cluster by id; whole nodes that a logical child owns only if ``owned``."""
-    slots: dict[str, Slot] = {}
+    slots: dict[str, ClusterSlot] = {}
     if cluster_id == PRIMARY:
         for row in nodes.all_rows(store):
             total = loads(row["amounts"])
-            slots[row["node_id"]] = Slot(row, row["state"], total, dict(total))
+            slots[row["node_id"]] = ClusterSlot(row, row["state"], total, dict(total))
     else:
         states = clusters.node_states(store, cluster_id)
         for row in clusters.vnode_rows(store, cluster_id):
             total = loads(row["amounts"])
-            slots[row["vnode_id"]] = Slot(row, states[row["node_id"]], total, dict(total))
+            slots[row["vnode_id"]] = ClusterSlot(row, states[row["node_id"]], total, dict(total))
     for held in clusters.child_allocations(store, cluster_id):
         if held["whole"] and held["kind"] == LOGICAL and not owned:
             slots.pop(held["parent_vnode_id"], None)
@@ -161,7 +161,7 @@ def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str,
     return slots
 
 
-def _take(slot: Slot, amounts: str) -> None:
+def _take(slot: ClusterSlot, amounts: str) -> None:
     if amounts != "{}":
         for name, amount in loads(amounts).items():
             slot.free[name] = slot.free.get(name, 0) - amount

@@ -13,7 +13,7 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import LOST
 from vctl.errors import NotFound, param
 from vctl.ops import forms, scope
-from vctl.ops.capacity import Slot, slots_of, totals_of
+from vctl.ops.capacity import ClusterSlot, slots_of, totals_of
 from vctl.ops.cluster_views import existing, get_cluster, resolve
 from vctl.ops.forms import fields_of, parse_filters
 from vctl.store import clusters, feed, job_views, locks
@@ -55,7 +55,7 @@ def nodes(store: Store, cluster_id: str | None = None) -> list[NodeOfCluster]:
         return [_node(slot, wanted) for _, slot in sorted(slots_of(store, wanted).items())]
 
 
-def _node(slot: Slot, cluster_id: str) -> NodeOfCluster:
+def _node(slot: ClusterSlot, cluster_id: str) -> NodeOfCluster:
     row, physical = slot.row, cluster_id == PRIMARY
     labels = {**loads(row["labels"]), lb.NODE_ID: row["node_id"]}
     if physical:
