@@ -39,7 +39,7 @@ CREATE, UPDATE, DELETE = "create", "update", "delete"
 
 
 @dataclass(slots=True)
-class Change:
+class ChangedCluster:
     """A cluster that differs from the file. ``after`` is None for a deletion, ``before`` for a creation."""
 
     before: TreeCluster | None
@@ -68,7 +68,7 @@ class Diff:
     """The changes, parents first, and the ids of the unchanged clusters."""
 
     revision: str
-    changes: list[Change]
+    changes: list[ChangedCluster]
     unchanged: list[str]
 
 
@@ -157,14 +157,14 @@ def _diff_of(store: Store, wanted: Sequence[TreeCluster], *, prune: bool) -> Dif
         _check_place(store, cluster, present, named)
         old = present.get(cluster.cluster_id)
         if old is None:
-            found.changes.append(Change(None, cluster))
+            found.changes.append(ChangedCluster(None, cluster))
         elif _same(before := _described(old, cluster.path), cluster):
             found.unchanged.append(cluster.cluster_id)
         else:
-            found.changes.append(Change(before, cluster))
+            found.changes.append(ChangedCluster(before, cluster))
     if prune:
         for name in _surplus(present, wanted):
-            found.changes.append(Change(_described(present[name]), None))
+            found.changes.append(ChangedCluster(_described(present[name]), None))
     return found
 
 
@@ -257,7 +257,7 @@ def _form_of(diff: Diff) -> TreeDiff:
     }
 
 
-def _change_form(change: Change) -> TreeChange:
+def _change_form(change: ChangedCluster) -> TreeChange:
     return {
         "action": change.action,
         "cluster_id": change.cluster.cluster_id,
@@ -306,7 +306,7 @@ class _Work:
         return {c.cluster.cluster_id for c in self.changes if c.action == CREATE and c.blockers}
 
     @contextmanager
-    def step(self, change: Change) -> Iterator[None]:
+    def step(self, change: ChangedCluster) -> Iterator[None]:
         """One step of a change, which is undone after an error; the error names the path in the file."""
         if not self.go_on:
             with _at(change.cluster):
@@ -319,7 +319,7 @@ class _Work:
             change.blockers += error.details.get("blockers") or [f"{error.problem} ({error.fix})"]
             self.ledger = feasible.whole_tree(self.store)
 
-    def shrink(self, change: Change) -> None:
+    def shrink(self, change: ChangedCluster) -> None:
         """Give back resources that the wanted state does not have, and take none yet."""
         old = changes.changeable(self.store, change.cluster.cluster_id)
         assert change.after is not None
@@ -329,7 +329,7 @@ class _Work:
         self.ledger.put_cluster(shrunk)
         changes.fulfil(self.store, self.ledger, shrunk, old.spec)
 
-    def grow(self, change: Change, after: TreeCluster) -> None:
+    def grow(self, change: ChangedCluster, after: TreeCluster) -> None:
         """Bring a cluster to its wanted state, or create it."""
         if change.action == CREATE:
             changes.create(
