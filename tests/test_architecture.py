@@ -24,6 +24,17 @@ MADE_BY_TOOLS = {"build", "dist", "vctl.egg-info", "__pycache__"}
 CIRCLES_LEFT = ("vctl.cli.", "vctl.client.", "vctl.operations.", "vctl.scheduler.")
 """Each of these packages has a circle of its modules yet; none leaves its package."""
 
+TWICE = {
+    "Local": "the place of a Python client is the local backend, with its waiting",
+    "Remote": "the place of a Python client is the remote backend, with its waiting",
+    "Task": "the value, and the handle of the Python API that stands for it",
+    "Tasks": "all of them in the state, and in the Python API: the same tasks",
+    "VirtualCluster": "the same cluster in the Python API and in the documents of ant-ray",
+    "Output": "the log of a job on either backend",
+    "Waiter": "waits for the same end on either backend",
+}
+"""Names of two public classes, and why they mean the same thing to their reader."""
+
 SQL = re.compile(
     r"\s*(SELECT|INSERT (OR \w+ )?INTO|UPDATE \w+ SET|DELETE FROM|CREATE (TABLE|INDEX|VIEW)|PRAGMA)\b"
 )
@@ -207,3 +218,13 @@ def test_a_circle_is_found():
         {"b", "c"},
         {"d", "d2"},
     ]
+
+
+def test_a_class_name_means_one_thing():
+    """Whoever reads a name should not have to look which one it is. Private classes are read in their module alone."""
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(text_of(path)).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(in_package(path))
+    assert {name: found for name, found in places.items() if len(found) > 1 and name not in TWICE} == {}
