@@ -13,10 +13,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import ray_guard
+from tests import fast, ray_guard
 from vctl.ops import background
 from vctl.runtime import processes
-from vctl.store.locks import SCHEDULER_LOCK
+from vctl.store.locks import SCHEDULER_LOCK, holder
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -31,8 +31,10 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 LEAVE_S = 20.0
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by mark
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A soak test runs only where ``-m`` names it: another ``-m`` replaces the one of pyproject.toml."""
+    """Mark the fast tests. A soak test runs only where ``-m`` names it: another ``-m`` replaces the usual one."""
+    fast.mark(items)
     if "soak" in config.option.markexpr:
         return
     soaks = [item for item in items if item.get_closest_marker("soak")]
@@ -56,6 +58,16 @@ def nobodys_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(autouse=True)
+def forbidden_calls(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """A fast test that starts a process or sleeps fails (tests/fast.py)."""
+    if request.node.get_closest_marker("fast") is None:
+        yield []
+        return
+    with fast.enforced() as seen:
+        yield seen
+
+
+@pytest.fixture(autouse=True)
 def no_scheduler_stays(request: pytest.FixtureRequest) -> Iterator[None]:
     """A scheduler that a command has started in the background ends with the test."""
     folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
@@ -65,10 +77,12 @@ def no_scheduler_stays(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def end_schedulers(folder: Path) -> None:
-    """End those of all state directories in a folder."""
+    """End those of all state directories in a folder, but not ourselves: a test that failed may hold such a lock."""
     for depth in range(1, 4):
         for lock in folder.glob("*/" * depth + SCHEDULER_LOCK):
-            background.stop(lock.parent)
+            held = holder(lock.parent)
+            if held is None or held.pid != os.getpid():
+                background.stop(lock.parent)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -300,6 +300,7 @@ def only_first(state: SchedulerState, found: list[tuple[int, int]]) -> tuple[int
     return found[0] if found else None
 
 
+@pytest.mark.not_fast("takes seconds")
 def test_who_follows_is_who_a_search_would_have_started() -> None:
     """In random trees: the same state with a follower and without one is the same again after each end."""
     followed = beside_others = moved = 0

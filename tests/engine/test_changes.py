@@ -252,6 +252,7 @@ def test_of_many_that_move_together_the_one_that_cannot_is_named(life: Life) -> 
     assert [number for number in range(1, 13) if life.job(f"j{number}")["status"] != "STOPPED"] == [9]
 
 
+@pytest.mark.not_fast("starts a scheduler with its fork server")
 def test_an_object_that_cannot_move_is_set_aside_and_the_others_go_on(life: Life) -> None:
     life.nodes(1, "4c", cpus=4)
     life.submit("odd", argv=("true",), entry={"CPU": 10000})
@@ -316,6 +317,7 @@ def write_racks(db: sqlite3.Connection, racked: Sequence[NodeRacked]) -> None:
     db.executemany("UPDATE nodes SET labels = json_set(labels, '$.rack', ?) WHERE node_id = ?", rows)
 
 
+@pytest.mark.not_fast("starts a scheduler with its fork server")
 def test_a_new_change_is_a_dataclass_and_a_function_that_writes_it(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,6 +189,7 @@ def test_half_life_remembers_who_used_the_cluster() -> None:
     assert firsts == {None: "h", 600: "l"}
 
 
+@pytest.mark.not_fast("takes seconds")
 def test_siblings_keep_to_their_weights() -> None:
     """Four clusters of weights 1:2:3:4, always backlogged: each within 5 % of its share over every hour."""
     trace = Trace(5, 8, QueuePolicy(FAIR))

@@ -65,6 +65,7 @@ def is_near_the_optimum(longest: list[float]) -> bool:
     return mean(longest) <= 1.15 and percentile(longest, 0.95) <= 1.55
 
 
+@pytest.mark.not_fast("takes seconds")
 def test_the_longest_first_is_near_the_optimum_and_better_than_by_arrival() -> None:
     longest, arrival = ratios(LONGEST, SOME), ratios(PRIORITY, SOME)
     assert min(longest[0], arrival[0]) >= 1  # the solver's schedule is really the shortest

@@ -42,6 +42,7 @@ def slowdown(one: dict[str, Any]) -> float:
     return float(one["figures"]["bounded_slowdown"]["mean"])
 
 
+@pytest.mark.not_fast("takes seconds")
 def test_backfill_is_worth_it_on_a_small_machine() -> None:
     runs = run(600, 64, "fifo/strict", "fifo/backfill", "fifo/backfill,backfill_depth=3")
     strict, *others = runs.values()
@@ -52,6 +53,7 @@ def test_backfill_is_worth_it_on_a_small_machine() -> None:
         assert backfill["figures"]["started"] == 600
 
 
+@pytest.mark.not_fast("takes seconds")
 def test_in_fair_order_nobody_waits_for_ever() -> None:
     """Spec 8: what somebody got too much is made up for within bounds, also by who has large jobs and many of them."""
     runs = run(600, 64, "fifo/backfill", "fair/backfill")
@@ -86,6 +88,7 @@ def test_backfill_cuts_the_mean_bounded_slowdown_to_a_third() -> None:
     assert slowdown(runs["fifo/strict"]) / slowdown(runs["fifo/backfill"]) >= 3
 
 
+@pytest.mark.not_fast("takes seconds")
 @pytest.mark.parametrize("half_life_s", [None, 600])
 def test_siblings_keep_to_their_weights(half_life_s: int | None) -> None:
     """Weights 1:2:3:4, always backlogged, jobs of one node and at most five minutes: within 5 % in every hour."""
@@ -124,6 +127,7 @@ EVEN = {"w1": (1, 2, 3, 4, 8), "w2": (1, 1, 2), "w3": (1, 2, 4, 6), "w4": (1, 2)
 UNEVEN = {"w1": (1,), "w2": (1, 2), "w3": (6, 8), "w4": (4, 10)}
 
 
+@pytest.mark.not_fast("takes seconds")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("sizes", "clusters", "hours"),

@@ -24,6 +24,7 @@ pytestmark = spec("9.conserving", "9.lending")
 IN_CI, ALL = range(6), range(6, 200)
 
 
+@pytest.mark.not_fast("takes seconds")
 @pytest.mark.parametrize(
     "seeds", [pytest.param(IN_CI, id="some"), pytest.param(ALL, marks=pytest.mark.slow, id="all others")]
 )
@@ -39,6 +40,7 @@ def test_a_tree_that_lends_does_what_one_queue_does(seeds: range) -> None:
     assert min(parts) >= 0.9, parts
 
 
+@pytest.mark.not_fast("takes seconds")
 @pytest.mark.parametrize(
     "seed", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 100))]
 )

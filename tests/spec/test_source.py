@@ -140,6 +140,7 @@ def test_plain():
     assert source.plain({"a": [Decimal(1), Decimal("0.5"), "x", None]}) == {"a": [1, 0.5, "x", None]}
 
 
+@pytest.mark.not_fast("starts a process")
 def test_hot_commands_import_nothing_heavy():
     code = (
         "import sys, vctl.spec.job_request, vctl.spec.cluster_spec, vctl.spec.shape, vctl.config\n"

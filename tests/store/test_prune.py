@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.benchmarks.crowd import fill
 from tests.benchmarks.million import vary
 from tests.specification import spec
@@ -21,7 +23,7 @@ from vctl.spec.job_request import JobRequest
 from vctl.store import observed
 from vctl.store.store import Store
 
-pytestmark = spec("17.retention")
+pytestmark = [spec("17.retention"), pytest.mark.not_fast("a prune sleeps between its slices")]
 
 FINISHED = 3_000
 

@@ -150,6 +150,7 @@ def test_the_beat_is_read_whole_or_not_at_all(store: Store) -> None:
     assert store.read_heartbeat() is None
 
 
+@pytest.mark.not_fast("sleeps until the lock is free or the time is over")
 def test_who_holds_the_write_lock_is_named(store: Store) -> None:
     with Store.open(store.home) as holder, Store.open(store.home, lock_timeout_s=0.05) as waiter:
         with holder.transaction():
@@ -160,6 +161,7 @@ def test_who_holds_the_write_lock_is_named(store: Store) -> None:
             waiter.event("b", "job", "1")
 
 
+@pytest.mark.not_fast("sleeps until the lock is free")
 def test_writers_of_several_threads_wait_for_each_other(store: Store) -> None:
     def write() -> None:
         with Store.open(store.home) as own:
@@ -175,6 +177,7 @@ def test_writers_of_several_threads_wait_for_each_other(store: Store) -> None:
     assert count(store) == 80
 
 
+@pytest.mark.not_fast("sleeps, beside a thread that writes")
 def test_a_writer_comes_in_between_those_of_one_that_hardly_pauses(store: Store) -> None:
     """Spec 17: whoever prunes lets a submit through. SQLite's own waiting misses about every second pause."""
     written, over, missed = 0, threading.Event(), 0
@@ -202,6 +205,7 @@ def test_a_writer_comes_in_between_those_of_one_that_hardly_pauses(store: Store)
     assert missed <= 5
 
 
+@pytest.mark.not_fast("sleeps until the lock is free or the time is over")
 def test_the_scheduler_lock_is_for_one(store: Store) -> None:
     first, second = locks.SchedulerLock(store.home), locks.SchedulerLock(store.home)
     assert not locks.scheduler_is_running(store.home)
@@ -234,6 +238,7 @@ def test_a_directory_that_all_users_share_is_no_state_directory(tmp_path: Path) 
         database.prepare_home(Path("/"))
 
 
+@pytest.mark.not_fast("starts a process")
 def test_a_read_only_filesystem_is_named(tmp_path: Path) -> None:
     """It cannot be read either, and who only reads was told that the tables cannot be written."""
     home = tmp_path / "state"

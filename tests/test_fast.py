@@ -1,0 +1,59 @@
+"""The quick subset is quick: none of its tests starts a process or sleeps, and it is not empty by mistake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests import fast
+from tests.specification import spec
+
+pytestmark = spec("13.help")
+
+CALLS: dict[str, Callable[[], object]] = {
+    "os.fork": os.fork,
+    "subprocess.Popen": lambda: subprocess.Popen([sys.executable, "-c", ""]),
+    "os.posix_spawn": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+    "os.system": lambda: os.system("true"),
+    "time.sleep": lambda: time.sleep(0),
+}
+
+
+@pytest.mark.parametrize("event", CALLS)
+def test_a_fast_test_that_forks_or_sleeps_fails(event: str) -> None:
+    """Also where the code under test has taken the error for one of its own."""
+    with pytest.raises(fast.NotFast, match=f"called {event}: mark it"), fast.enforced():
+        _swallowed(CALLS[event])
+
+
+def _swallowed(call: Callable[[], object]) -> None:
+    with pytest.raises(fast.NotFast):
+        call()
+
+
+def test_other_tests_may() -> None:
+    assert subprocess.run([sys.executable, "-c", ""], check=True).returncode == 0
+    time.sleep(0)
+
+
+@pytest.mark.fast
+def test_the_mark_alone_forbids_it(forbidden_calls: list[str]) -> None:
+    """The fixture of tests/conftest.py looks at the mark."""
+    with pytest.raises(fast.NotFast):
+        time.sleep(0)
+    assert forbidden_calls == ["time.sleep"]
+    forbidden_calls.clear()
+
+
+@pytest.mark.parametrize("part", fast.PARTS)
+def test_each_part_is_marked(part: str, request: pytest.FixtureRequest) -> None:
+    path = fast.TESTS / part
+    assert path.suffix == ".py" or list(path.glob("test_*.py"))
+    collected = [item for item in request.session.items if item.path.is_relative_to(path)]
+    marked = [item for item in collected if item.get_closest_marker("fast")]
+    assert marked or not collected
