@@ -1,28 +1,73 @@
-"""What others do not use: loans go home, and clusters lend, in the moment in which waiting work starts with it.
+"""Growth, loans and what others do not use: how a start gets resources that its own cluster does not have.
 
-The problem. A cluster that has borrowed keeps what it does not use for a while, so that its next job finds it
-there; and a minimum is kept for its cluster also while that has nothing to run. Neither may cost anybody anything:
-as soon as other work would start with it, the idle part has to be there for that work, at whatever level it waits.
+The problem. A cluster has a minimum that is its own, may grow above it up to its maximum, and siblings may lend
+what they do not need of theirs. A cluster that has borrowed keeps what it does not use for a while, so that its
+next job finds it there; and a minimum is kept for its cluster also while that has nothing to run. Neither may
+cost anybody anything: as soon as other work would start with it, the idle part has to be there for that work,
+at whatever level of the tree it waits. But nothing may go to and fro, no cluster may lose what its minimum
+guarantees, and no limit may be passed.
 
-The idea. What is idle elsewhere is a supply of last resort. A search first tries what a cluster has and what is
-free above it, and only then this. ``recall`` lets everything that is borrowed and idle go home in the ledger,
-innermost cluster first, so that a cluster passes on what it had borrowed for its child; ``lend`` lets clusters lend
-what they do not use of their minimum. The same search runs again after each. If it succeeds, ``put_back`` reverts
-all moves that the place does not need; the rest become the first steps of the start's growth, and are written with
-it in one transaction. If it fails, ``undo`` reverts all, and the verdict of the search holds for a machine without
-any idle loan.
+The idea. Nothing moves by time or by a wish; a move belongs to a start. The search for a place stops at the
+first success of
 
-Invariants. A return is a matter of amounts (``leasing.idle_parts``): no cluster gives anything that its minimum
-needs, or that it uses; no lender passes its lending limit. What is nominated or reserved for others is charged in
-the ledger while a round runs, so it is not idle. A move that is not needed does not happen, so a loan moves only
-with a start.
+1. what the cluster has (``placement``);
+2. what is free above it: its ancestors' free capacity, within each one's maximum and borrow limit
+   (``gang_growth``, ``find_growth`` without loans);
+3. idle loans, nearest clusters first: ``recall`` lets everything that is borrowed and idle go home in the
+   ledger, innermost cluster first, so that a cluster passes on what it had borrowed for its child;
+4. minimums that are not used: of siblings, by the search itself, which keeps their lending limits; then of
+   clusters further away or deeper in other branches: ``lend`` lets these lend out of all clusters around them.
 
-Example. Two nodes of 8 CPUs, clusters ``a`` and ``b`` without a minimum. A job of ``a`` on both nodes has ended:
-``a`` has 16 CPUs, borrowed and idle. A job of ``b`` needs 8: nothing is free above, so both loans go home, ``b``
-grows by 8 on the first node, and the loan on the second one is put back: ``a`` still has 8.
+The ordinary search runs again after each. If it succeeds, ``put_back`` reverts all moves that the place does
+not need; the rest become the first steps of the start's growth, and are written with it in one transaction. If
+it fails, ``undo`` reverts all, and the verdict of the search holds for a machine without any idle loan. So
+there is one predicate (``elasticity.growth_fits``), which the commit asks again, and no rule of loans beside
+the search.
 
-The costs are proportional to the number of leases and lenders with an idle part, and are paid only for a shape that
-fits nowhere else. Not done: a move is not split, so a cluster may return more of one loan than the start takes.
+What is written. Each step resizes a flexible virtual node (``Grow``). Above the minimum of the cluster that
+grew, the gain is a *lease*: an account of amounts between a borrower and a lender, which is the parent, or the
+cluster that lends (``leasing``; docs/decisions/0026). It names no nodes, so a start through k levels changes at
+most 2k rows where each level borrows from one lender. What comes back and how: an idle part of an account goes
+home with the start that needs it (here), by time when nobody wanted it (``engine/rules/leases``), or because
+its lender *calls* it. A lender calls when its own waiting work lacks it; then the borrower's newest users end,
+with their grace, until that amount can be returned.
+
+What a lender keeps. A lender withholds amounts, not everything: what its own waiting work needs, if that work
+starts once a loan that others use has come back (``lending.keepers``). Else a loan that was called back would
+be lent again at once. It lends the rest.
+
+Ahead of an end. Where a few runs are live, the place of a run may go over to a job of a sibling. The search for
+that start is tried in the ledger as it will be after the end (``handover``, docs/decisions/0028); no loan moves
+before the end is recorded, and then the end, the moves and the start are one transaction.
+
+Invariants.
+
+- The leases of a logical cluster are ``max(held - minimum, 0)`` for each resource, at every moment (``doctor
+  --prove``).
+- No cluster gives anything that its minimum needs (a lender: beyond its lending limit) or that it uses. What is
+  idle is a matter of amounts (``leasing.idle_parts``): if the borrowed part is in use and the minimum lies idle
+  elsewhere, it gives the latter.
+- What is nominated or reserved for others is charged in the ledger while a round runs, so it is not idle.
+- A move that is not needed does not happen, so a loan moves only with a start.
+- After each round no waiting work would start if everything borrowed and idle were home, except for what a
+  limit, an order, a reservation or a lender's own work forbids (``tests/flat.py`` checks this against a machine
+  without clusters).
+
+Examples (``tests/scheduler/test_theory.py``). *Recall*: two nodes of 8 CPUs, clusters ``a`` and ``b`` without a
+minimum. A job of ``a`` on both nodes has ended: ``a`` has 16 CPUs, borrowed and idle. A job of ``b`` needs 8:
+nothing is free above, so everything goes home, ``b`` grows by 8 on the first node, and the part on the second
+one is put back: ``a`` still has 8. *Lending*: one node of 8 CPUs; all are the minimum of ``a``, which may lend
+6. A job of ``b`` that needs 4 starts: ``a`` lends 4 and holds 4. One that needs 7 waits. While a job of ``a``
+waits that needs 5, ``a`` withholds 5: it lends 3, but not 4.
+
+What it costs. ``recall`` and ``lend`` cost the number of leases and lenders with an idle part. They are paid
+only for a shape that fits nowhere else, at most twice for each level above it, and only if the idle amounts
+suffice in total. Where nothing is borrowed and nobody lends, a round pays nothing.
+
+Not done. A move is not split, so a cluster may return more of one loan than the start takes. A cluster that has
+something idle in several places, and may give only a part of it, chooses without regard to the work: a gang on
+several nodes may wait for another choice. Searches for victims do not count idle loans of others as free.
+Commands move no idle loans.
 """
 
 from __future__ import annotations
