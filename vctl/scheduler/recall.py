@@ -7,8 +7,8 @@ cost anybody anything: as soon as other work would start with it, the idle part 
 at whatever level of the tree it waits. But nothing may go to and fro, no cluster may lose what its minimum
 guarantees, and no limit may be passed.
 
-The idea. Nothing moves by time or by a wish; a move belongs to a start. The search for a place stops at the
-first success of
+The idea. Work that waits never waits for a timer: what it lacks moves with its start, and only what it lacks.
+The search for a place stops at the first success of
 
 1. what the cluster has (``placement``);
 2. what is free above it: its ancestors' free capacity, within each one's maximum and borrow limit
@@ -42,13 +42,13 @@ before the end is recorded, and then the end, the moves and the start are one tr
 
 Invariants.
 
-- The leases of a logical cluster are ``max(held - minimum, 0)`` for each resource, at every moment (``doctor
-  --prove``).
+- The leases of a logical cluster are ``max(held - minimum, 0)`` for each resource, at every moment; ``vctl
+  doctor --prove`` checks it.
 - No cluster gives anything that its minimum needs (a lender: beyond its lending limit) or that it uses. What is
   idle is a matter of amounts (``leasing.idle_parts``): if the borrowed part is in use and the minimum lies idle
   elsewhere, it gives the latter.
 - What is nominated or reserved for others is charged in the ledger while a round runs, so it is not idle.
-- A move that is not needed does not happen, so a loan moves only with a start.
+- A move that the start does not need is put back, so nothing goes to and fro while work waits.
 - After each round no waiting work would start if everything borrowed and idle were home, except for what a
   limit, an order, a reservation or a lender's own work forbids (``tests/flat.py`` checks this against a machine
   without clusters).
@@ -57,8 +57,8 @@ Examples (``tests/scheduler/test_theory.py``). *Recall*: two nodes of 8 CPUs, cl
 minimum. A job of ``a`` on both nodes has ended: ``a`` has 16 CPUs, borrowed and idle. A job of ``b`` needs 8:
 nothing is free above, so everything goes home, ``b`` grows by 8 on the first node, and the part on the second
 one is put back: ``a`` still has 8. *Lending*: one node of 8 CPUs; all are the minimum of ``a``, which may lend
-6. A job of ``b`` that needs 4 starts: ``a`` lends 4 and holds 4. One that needs 7 waits. While a job of ``a``
-waits that needs 5, ``a`` withholds 5: it lends 3, but not 4.
+6. A job of ``b`` that needs 4 starts: ``a`` lends 4 and holds 4. One that needs 7 waits. If ``a`` withholds 5
+for a job of its own, it lends 3, but not 4.
 
 What it costs. ``recall`` and ``lend`` cost the number of leases and lenders with an idle part. They are paid
 only for a shape that fits nowhere else, at most twice for each level above it, and only if the idle amounts
