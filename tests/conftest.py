@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 
 from tests import fast, ray_guard
+from tests.warm import Nursery
 from vctl.ops import background
 from vctl.runtime import processes
 from vctl.store.locks import SCHEDULER_LOCK, holder
@@ -95,6 +96,14 @@ def nothing_stays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     while (left := at_work_in(folder)) and time.monotonic() < give_up:
         time.sleep(0.1)
     assert not left
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Starts servers without their imports."""
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import vctl
+from tests.warm import Nursery
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -85,14 +86,13 @@ def daemon(site: Site) -> Iterator[Site]:
 
 
 @pytest.fixture
-def served(site: Site) -> Iterator[vctl.Client]:
+def served(site: Site, nursery: Nursery) -> Iterator[vctl.Client]:
     """A client of a server of that state directory."""
     env = {**os.environ, "VCTL_HOME": str(site.home), "VCTL_TOKEN": TOKEN}
-    words = [sys.executable, "-m", "vctl", "serve", "--port", "0"]
-    process = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
+    process = nursery.start(["serve", "--port", "0"], env, Path.cwd())
     line = process.stderr.readline()
     address = line.partition(" answers at ")[2].partition(",")[0].strip()
     yield vctl.connect(address, token=TOKEN)
     process.terminate()
-    process.communicate(timeout=30)
+    process.wait(30)
+    process.stderr.close()

@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.warm import Nursery, Started
+
 ROOT = Path(__file__).parents[2]
 TOKEN = "token-for-tests-0123456789"
 START_S = 20.0
@@ -25,7 +27,7 @@ START_S = 20.0
 class Running:
     """A server process and a client that has its token."""
 
-    process: subprocess.Popen[str]
+    process: Started
     home: Path
     address: str
     http: httpx.Client
@@ -70,9 +72,9 @@ Start = Callable[..., Running]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, nursery: Nursery) -> Iterator[Start]:
     """Start a server with some options; ``expect`` is its exit code when it is to refuse."""
-    running: list[subprocess.Popen[str]] = []
+    running: list[Started] = []
     clients: list[httpx.Client] = []
 
     def begin(*options: str, home: Path | None = None, **more: str) -> Running:
@@ -87,12 +89,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
             **more,
         }
         env = {name: value for name, value in env.items() if value}
-        words = [sys.executable, "-m", "vctl", "serve", *options]
+        words = ["serve", *options]
         if "--uds" not in options:
             words += ["--port", "0"]
-        process = subprocess.Popen(words, env=env, text=True, stderr=subprocess.PIPE, cwd=tmp_path)
+        process = nursery.start(words, env, tmp_path)
         running.append(process)
-        assert process.stderr is not None
         line = process.stderr.readline()
         address = line.partition(" answers at ")[2].partition(",")[0].strip()
         assert address, line + process.stderr.read()
@@ -123,7 +124,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        assert process.stderr is not None
         left = process.stderr.read()
         process.stderr.close()
         assert "Traceback" not in left, left
