@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.world import Killed, MortalStore, World, amounts
@@ -450,3 +451,24 @@ class Users:
         assert all(capacity.is_untouched() for capacity in ledger.capacities.values())
         assert self.count("SELECT count(*) FROM nodes WHERE state = 'DRAINING'") == 0
         assert [node for node in ledger.nodes.values() if MADE_BY in node.labels] == []
+
+
+def play(
+    home: Path, seed: int, steps: int, make: Callable[[World, int], Users] = Users, *, end: bool = True
+) -> None:
+    """Let users act at random; every third sequence has a node provider. ``end``: then all work ends, and nothing
+    may be left."""
+    with World(home, provider=PROVIDER if seed % 3 == 0 else None) as world:
+        users = make(world, seed)
+        for _ in range(3):
+            users.join()
+        world.turn()
+        try:
+            for _ in range(steps):
+                users.step()
+            if end:
+                users.end_everything()
+                users.nothing_is_left()
+        except BaseException as error:
+            error.add_note(f"seed {seed}, step {len(users.done)}, the last ones: {users.done[-8:]}")
+            raise

@@ -16,8 +16,8 @@ from vctl.daemon.clock import Clock
 from vctl.daemon.scheduler import Scheduler
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
+from vctl.ops import leases, submitting
 from vctl.ops import nodes as node_ops
-from vctl.ops import submitting
 from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
@@ -204,6 +204,21 @@ class Life(Clock):
 def cpu(count: float) -> dict[str, int]:
     """An amount of CPUs."""
     return dict(parse_resources({"CPU": count}, "resources"))
+
+
+def loans(life: Life, *, of_jobs: bool = True) -> list[tuple[str, str, float]]:
+    """(borrower, lender, CPUs) of each lease, in order; ``of_jobs``: also those of the clusters of jobs."""
+    found: list[dict[str, Any]] = leases.list_leases(life.store)
+    return sorted(
+        (lease["borrower_id"], lease["lender_id"], lease["resources"]["CPU"])
+        for lease in found
+        if of_jobs or "##" not in lease["borrower_id"]
+    )
+
+
+def total(life: Life, cluster_id: str) -> float:
+    """The CPUs that a cluster holds."""
+    return float(cluster_ops.get_cluster(life.store, cluster_id)["total_resources"].get("CPU", 0))
 
 
 def picture(ledger: Ledger) -> object:

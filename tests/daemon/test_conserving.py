@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.daemon.conftest import Life
+from tests.daemon.conftest import Life, loans, total
 from tests.specification import spec
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import Conflict
-from vctl.ops import clusters, jobs, leases, tree_files
+from vctl.ops import clusters, jobs, tree_files
 from vctl.ops.minimums import all_below_minimum
 from vctl.ops.prove import prove
 from vctl.spec.cluster_spec import parse_cluster_spec
@@ -50,12 +50,6 @@ def state(life: Life, name: str) -> str:
 
 def end(life: Life, name: str) -> None:
     jobs.stop(life.store, name, grace_s=0)
-
-
-def loans(life: Life) -> list[tuple[str, str, float]]:
-    return sorted(
-        (x["borrower_id"], x["lender_id"], x["resources"]["CPU"]) for x in leases.list_leases(life.store)
-    )
 
 
 def test_a_sibling_starts_when_the_other_one_has_ended(idle: Life) -> None:
@@ -217,19 +211,15 @@ def test_a_minimum_goes_out_of_a_team_that_has_borrowed_what_the_lender_then_giv
         cluster(idle, name, parent=parent)
     for number in range(3):
         run(idle, f"of-t-{number}", where, 4)
-    assert held_by(idle, "t") == 16
+    assert total(idle, "t") == 16
     run(idle, "of-u", "u", 4)
-    assert (held_by(idle, "t"), held_by(idle, "t-1")) == (12, 0)
+    assert (total(idle, "t"), total(idle, "t-1")) == (12, 0)
     assert [(lender, cpus) for _, lender, cpus in loans(idle) if lender == "t-1"] == [("t-1", 4.0)]
     assert all_below_minimum(idle.store) == {}
     run(idle, "own", "t-1", 4)
     assert [one for one in loans(idle) if one[1] == "t-1"] == []
     assert sorted(state(idle, f"of-t-{number}") for number in range(3)) == ["RUNNING", "RUNNING", "STOPPED"]
     assert state(idle, "of-u") == "RUNNING"
-
-
-def held_by(life: Life, name: str) -> float:
-    return float(clusters.get_cluster(life.store, name)["total_resources"].get("CPU", 0))
 
 
 @pytest.mark.parametrize(

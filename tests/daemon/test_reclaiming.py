@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import SLEEP, Life
+from tests.daemon.conftest import SLEEP, Life, loans, total
 from tests.specification import spec
 from vctl.cli import columns
 from vctl.core.leases import CALLED
@@ -56,27 +56,13 @@ def task_state(life: Life, task_id: str) -> tuple[str, str | None]:
     return task["state"], task["state_reason"]
 
 
-def total(life: Life, cluster_id: str) -> float:
-    return float(clusters.get_cluster(life.store, cluster_id)["total_resources"].get("CPU", 0))
-
-
-def loans(life: Life) -> list[tuple[str, str, float]]:
-    """(borrower, lender, CPUs) between logical clusters."""
-    found: list[dict[str, Any]] = leases.list_leases(life.store)
-    return [
-        (x["borrower_id"], x["lender_id"], x["resources"]["CPU"])
-        for x in found
-        if "##" not in x["borrower_id"]
-    ]
-
-
 def test_an_unused_minimum_is_lent_up_to_the_limit_and_no_further(shared: Life) -> None:
     shared.run("train", cluster="b", spec=GANG)
     *running, waiting = [start_task(shared, "train", 2) for _ in range(4)]
     shared.until(lambda: task_state(shared, waiting)[1] == "InsufficientResources")
     assert [task_state(shared, task)[0] for task in running] == ["RUNNING"] * 3
     assert task_state(shared, waiting)[0] == "PENDING_NODE_ASSIGNMENT"
-    assert loans(shared) == [("b", "a", 4.0)]
+    assert loans(shared, of_jobs=False) == [("b", "a", 4.0)]
     assert (total(shared, "a"), total(shared, "b")) == (2.0, 6.0)
 
 
@@ -85,7 +71,7 @@ def test_nothing_below_the_minimum_is_lent_by_default(shared: Life) -> None:
     shared.run("train", cluster="b", spec=GANG)
     task = start_task(shared, "train", 3)
     shared.until(lambda: task_state(shared, task)[1] == "InsufficientResources")
-    assert loans(shared) == []
+    assert loans(shared, of_jobs=False) == []
     assert total(shared, "a") == 6.0
 
 
@@ -94,12 +80,12 @@ def test_the_newest_loan_is_called_back_and_the_borrower_keeps_its_minimum(share
     tasks_ = [start_task(shared, "train", 2), start_task(shared, "train", 1), start_task(shared, "train", 1)]
     for task in tasks_:
         shared.until(lambda task=task: task_state(shared, task)[0] == "RUNNING")
-    assert loans(shared) == [("b", "a", 2.0)]
+    assert loans(shared, of_jobs=False) == [("b", "a", 2.0)]
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 5}})
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
     assert task_state(shared, tasks_[2]) == ("FAILED", "Preempted")
     assert [task_state(shared, task)[0] for task in tasks_[:2]] == ["RUNNING", "RUNNING"]
-    assert loans(shared) == [("b", "a", 1.0)]
+    assert loans(shared, of_jobs=False) == [("b", "a", 1.0)]
     assert shared.job("train")["status"] == "RUNNING"
     assert total(shared, "b") >= 2.0
 
@@ -109,11 +95,11 @@ def test_a_job_that_holds_only_its_gang_ends_alone(shared: Life) -> None:
     two = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 2}}]}]}
     for name in ("one", "two", "three"):
         shared.run(name, cluster="b", spec=two)
-    assert loans(shared) == [("b", "a", 4.0)]
+    assert loans(shared, of_jobs=False) == [("b", "a", 4.0)]
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 4}})
     shared.until(lambda: shared.job("own")["status"] == "RUNNING")
     assert [shared.job(name)["state_reason"] for name in ("one", "two", "three")] == [None, None, "Preempted"]
-    assert loans(shared) == [("b", "a", 2.0)]
+    assert loans(shared, of_jobs=False) == [("b", "a", 2.0)]
 
 
 def leased(life: Life) -> list[tuple[float, str]]:
@@ -295,10 +281,10 @@ def test_the_next_scheduler_knows_that_a_lease_is_called_in_and_tells_the_job_ag
 def test_an_idle_loan_goes_back_to_the_lender_itself(shared: Life) -> None:
     shared.run("train", cluster="b", spec=GANG)
     task = start_task(shared, "train", 3)
-    shared.until(lambda: loans(shared))
+    shared.until(lambda: loans(shared, of_jobs=False))
     assert total(shared, "a") == 5.0
     tasks.cancel(shared.store, task)
-    shared.until(lambda: not loans(shared))
+    shared.until(lambda: not loans(shared, of_jobs=False))
     assert (total(shared, "a"), total(shared, "b")) == (6.0, 2.0)
 
 
@@ -307,21 +293,21 @@ def lent(shared: Life, **queue: object) -> None:
     if queue:
         clusters.update(shared.store, "b", queue=queue)
     shared.run("big", cluster="b", spec={"flexible_resource_min": {"CPU": 4}})
-    assert loans(shared) == [("b", "a", 2.0)]
+    assert loans(shared, of_jobs=False) == [("b", "a", 2.0)]
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
 
 
 def test_a_cluster_can_be_changed_while_it_lends(shared: Life) -> None:
     """What it lent is its own: a change of its maximum does not ask for that again."""
     shared.run("big", cluster="b", spec={"flexible_resource_min": {"CPU": 4}})
-    assert (loans(shared), total(shared, "a")) == ([("b", "a", 2.0)], 4.0)
+    assert (loans(shared, of_jobs=False), total(shared, "a")) == ([("b", "a", 2.0)], 4.0)
 
     def changed(least: int) -> None:
         spec = {"flexible_resource_min": {"CPU": least}, "flexible_resource_max": {"CPU": 7}}
         clusters.update(shared.store, "a", spec=parse_cluster_spec(spec, logical=True))
 
     changed(6)
-    assert (loans(shared), total(shared, "a")) == ([("b", "a", 2.0)], 4.0)
+    assert (loans(shared, of_jobs=False), total(shared, "a")) == ([("b", "a", 2.0)], 4.0)
     with pytest.raises(Conflict, match="needs 1 CPU in total, 0 CPU free"):
         changed(7)
     shared.end("big")
@@ -366,7 +352,7 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
     shared.run("train", cluster="b", spec=GANG)
     task = start_task(shared, "train", 3)
     shared.until(lambda: task_state(shared, task)[0] == "RUNNING")
-    assert loans(shared) == [("b", "a", 1.0)]
+    assert loans(shared, of_jobs=False) == [("b", "a", 1.0)]
     scheduler = shared.scheduler
     assert scheduler is not None
     scheduler.lease_terms = replace(TERMS, reclaim_grace_s=60.0)

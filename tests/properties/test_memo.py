@@ -15,14 +15,14 @@ import pytest
 
 from tests.properties import test_idle_machine
 from tests.specification import spec
-from tests.users import PROVIDER, Users
+from tests.users import Users, play
 from tests.world import World
 from vctl.daemon import turn
 from vctl.engine.state import SchedulerState
 from vctl.ops import clusters as cluster_ops
 from vctl.scheduler import cycle
 from vctl.scheduler.plan import Plan
-from vctl.simulate import play
+from vctl.simulate import play as simulation
 
 pytestmark = spec("8.disciplines", "9.conserving")
 
@@ -89,7 +89,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     """All rounds of the scheduler and of the simulator are compared."""
     found = Rounds()
     monkeypatch.setattr(turn, "decide", found.decide)
-    monkeypatch.setattr(play, "decide", found.decide)
+    monkeypatch.setattr(simulation, "decide", found.decide)
 
     def search(of: turn.Turn, state: SchedulerState, *, again: bool = False) -> Plan:
         return found.search(of, state, again=again)
@@ -123,23 +123,9 @@ class Managers(Users):
         cluster_ops.update(self.store, target if draw.random() < 0.8 and target else "primary", queue=chosen)
 
 
-def run(home: Path, seed: int) -> None:
-    with World(home, provider=PROVIDER if seed % 3 == 0 else None) as world:
-        users = Managers(world, seed)
-        for _ in range(3):
-            users.join()
-        world.turn()
-        try:
-            for _ in range(STEPS):
-                users.step()
-        except BaseException as error:
-            error.add_note(f"seed {seed}, step {len(users.done)}, the last ones: {users.done[-8:]}")
-            raise
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_round_that_remembers_decides_the_same(tmp_path: Path, rounds: Rounds, seed: int) -> None:
-    run(tmp_path / "state", seed)
+    play(tmp_path / "state", seed, STEPS, Managers, end=False)
     assert rounds.compared > STEPS / 2
     assert rounds.skipped > STEPS / 10
 
@@ -147,7 +133,7 @@ def test_a_round_that_remembers_decides_the_same(tmp_path: Path, rounds: Rounds,
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4, 100))
 def test_many_rounds_that_remember_decide_the_same(tmp_path: Path, rounds: Rounds, seed: int) -> None:
-    run(tmp_path / "state", seed)
+    play(tmp_path / "state", seed, STEPS, Managers, end=False)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -42,6 +42,22 @@ USERS = ("ann", "bob", "cy")
 GANGS = (None, None, ("PACK", 2), ("STRICT_SPREAD", 2), ("PACK", 3))
 
 
+def cluster(world: World, name: str, least: int = 0, lends: int = 0, **more: Any) -> None:
+    """An elastic cluster; ``more``: other fields of its spec, its parent, its limits."""
+    minimum = {"CPU": least} if least else {}
+    document = {"flexible_resource_min": minimum, **more.pop("document", {})}
+    more.setdefault("lending_limit", amounts(lends) if lends else None)
+    wanted = parse_cluster_spec(document, logical=True)
+    cluster_ops.create(world.store, name, divisible=True, spec=wanted, **more)
+
+
+def submit(world: World, name: str, cpus: int | None, cluster: str | None = None, **more: Any) -> None:
+    """A job of these CPUs, or of what ``more`` says."""
+    more |= {} if cpus is None else {"entry": amounts(cpus)}
+    request = JobRequest(argv=("x",), submission_id=name, cluster=cluster, cwd="/", grace_s=0, **more)
+    submitting.submit(world.store, request, environment={})
+
+
 class Scene:
     """A tree under random policies, with jobs that run and wait. The same seed makes the same state.
 
@@ -68,24 +84,19 @@ class Scene:
         """A cluster inside another one; without a minimum if there is too little left for it."""
         draw, parent = self.dice, self.dice.choice(self.parents)
         least = draw.choice((0, 0, 2, 4))
-        document: dict[str, Any] = {"flexible_resource_min": {"CPU": least} if least else {}}
-        if draw.random() < 0.25:
-            document["flexible_resource_max"] = {"CPU": least + draw.choice((1, 4, 6))}
+        above = None if parent == "primary" else parent
         limits: dict[str, Any] = {}
+        if draw.random() < 0.25:
+            limits["document"] = {"flexible_resource_max": {"CPU": least + draw.choice((1, 4, 6))}}
         if least and draw.random() < 0.6:
             limits["lending_limit"] = amounts(draw.choice((1, least)))
         if draw.random() < 0.2:
             limits["borrow_limit"] = amounts(draw.choice((2, 4, 8)))
 
-        def create(given: dict[str, Any], **more: Any) -> None:
-            wanted = parse_cluster_spec(given, logical=True)
-            above = None if parent == "primary" else parent
-            cluster_ops.create(self.store, name, divisible=True, spec=wanted, parent_id=above, **more)
-
         try:
-            create(document, **limits)
+            cluster(self.world, name, least, parent_id=above, **limits)
         except VctlError:
-            create({"flexible_resource_min": {}})
+            cluster(self.world, name, parent_id=above)
         self.parents.append(name)
 
     def _policy(self) -> dict[str, Any]:
@@ -176,8 +187,7 @@ class Scene:
 
     def send(self, name: str, cluster: str, **fields: Any) -> str:
         where = None if cluster in ("primary", "kPrimaryClusterID") else cluster
-        request = JobRequest(argv=("x",), submission_id=name, cluster=where, cwd="/", grace_s=0, **fields)
-        submitting.submit(self.store, request, environment={})
+        submit(self.world, name, None, where, **fields)
         return name
 
     def waiting(self) -> list[str]:
@@ -316,20 +326,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(node_ops, "author", lambda: "ann")
     with World(tmp_path / "state") as here:
         yield here
-
-
-def cluster(world: World, name: str, least: int = 0, lends: int = 0) -> None:
-    given = parse_cluster_spec({"flexible_resource_min": {"CPU": least} if least else {}}, logical=True)
-    cluster_ops.create(
-        world.store, name, divisible=True, spec=given, lending_limit=amounts(lends) if lends else None
-    )
-
-
-def submit(world: World, name: str, cpus: int, cluster: str | None = None, **more: Any) -> None:
-    request = JobRequest(
-        argv=("x",), submission_id=name, cluster=cluster, cwd="/", grace_s=0, entry=amounts(cpus), **more
-    )
-    submitting.submit(world.store, request, environment={})
 
 
 def status(world: World, name: str) -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.specification import spec
-from tests.users import PROVIDER, Users
-from tests.world import World
+from tests.users import play
 
 pytestmark = spec("5.conservation", "9.conserving", "12.daemon-death", "12.doctor")
 
@@ -26,35 +25,12 @@ IN_CI = (
 ALL = range(10, 200)
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-def run(home: Path, seed: int) -> None:
-    """Every third sequence has a node provider."""
-    provider = PROVIDER if seed % 3 == 0 else None
-    with World(home, provider=provider) as world:
-        users = Users(world, seed)
-        for _ in range(3):
-            users.join()
-        world.turn()
-        try:
-            for _ in range(STEPS):
-                users.step()
-            users.end_everything()
-            users.nothing_is_left()
-        except BaseException as error:
-            error.add_note(f"seed {seed}, step {len(users.done)}, the last ones: {users.done[-8:]}")
-            raise
-
-
 @pytest.mark.parametrize("seed", IN_CI)
-def test_a_random_sequence_keeps_all_rules(home: Path, seed: int) -> None:
-    run(home, seed)
+def test_a_random_sequence_keeps_all_rules(tmp_path: Path, seed: int) -> None:
+    play(tmp_path / "state", seed, STEPS)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", ALL)
-def test_many_random_sequences_keep_all_rules(home: Path, seed: int) -> None:
-    run(home, seed)
+def test_many_random_sequences_keep_all_rules(tmp_path: Path, seed: int) -> None:
+    play(tmp_path / "state", seed, STEPS)
