@@ -61,10 +61,10 @@ def resized(ledger: Ledger, count: int, template_id: str | None = None) -> int:
 
 def with_policy(ledger: Ledger, changes: dict[str, object], cluster_id: str | None = None) -> None:
     """Change these settings of the queue of every cluster, or of one cluster; its other settings stay."""
-    for one in list(ledger.clusters.values()):
-        if cluster_id is None or one.cluster_id == cluster_id:
-            queue = replace(one.queue, **changes)  # type: ignore[arg-type]  # names and types come from parse_queue
-            if one.cluster_id == PRIMARY:
+    for cluster in list(ledger.clusters.values()):
+        if cluster_id is None or cluster.cluster_id == cluster_id:
+            queue = replace(cluster.queue, **changes)  # type: ignore[arg-type]  # names and types come from parse_queue
+            if cluster.cluster_id == PRIMARY:
                 ledger.set_primary_queue(queue)
             else:
-                ledger.put_cluster(replace(one, queue=queue))
+                ledger.put_cluster(replace(cluster, queue=queue))

@@ -73,39 +73,39 @@ class Figures:
 
 def figures(played: Sequence[Played], total: Amounts, weights: Mapping[str, int]) -> Figures:
     """The figures of a run on nodes with these total amounts; ``weights``: cluster id -> weight."""
-    done = [one for one in played if one.start_ns is not None]
-    arrivals = [one.arrival.job.submitted_at_ns for one in played]
+    done = [job for job in played if job.start_ns is not None]
+    arrivals = [job.arrival.job.submitted_at_ns for job in played]
     first, last = min(arrivals, default=0), max(arrivals, default=0)
-    end = max((one.end_ns or 0 for one in done), default=first)
+    end = max((job.end_ns or 0 for job in done), default=first)
     name, used = _dominant(done, total, first, max(end, last))
     until = _part(done, name, total, first, last) if last > first else used
     return Figures(
         jobs=len(played),
         started=len(done),
         never_started=len(played) - len(done),
-        ended_by_limit=sum(one.cut for one in done),
-        preemptions=sum(one.preempted for one in played),
-        wait=spread([wait_ns(one) / SECOND for one in done]),
-        bounded_slowdown=spread([bounded_slowdown(one) for one in done]),
+        ended_by_limit=sum(job.cut for job in done),
+        preemptions=sum(job.preempted for job in played),
+        wait=spread([wait_ns(job) / SECOND for job in done]),
+        bounded_slowdown=spread([bounded_slowdown(job) for job in done]),
         utilisation=used,
         utilisation_until_last_arrival=until,
         dominant_resource=name,
         makespan=(end - first) / SECOND,
-        users=fairness(done, [one.arrival.job.user for one in done], {}, name),
-        clusters=fairness(done, [one.arrival.job.parent_id for one in done], weights, name),
+        users=fairness(done, [job.arrival.job.user for job in done], {}, name),
+        clusters=fairness(done, [job.arrival.job.parent_id for job in done], weights, name),
     )
 
 
-def wait_ns(one: Played) -> int:
+def wait_ns(played: Played) -> int:
     """The time from the submit of a job, or from its later begin time, to its last start."""
-    job = one.arrival.job
-    return (one.start_ns or 0) - max(job.submitted_at_ns, job.begin_at_ns or 0)
+    job = played.arrival.job
+    return (played.start_ns or 0) - max(job.submitted_at_ns, job.begin_at_ns or 0)
 
 
-def bounded_slowdown(one: Played) -> float:
+def bounded_slowdown(job: Played) -> float:
     """(wait + run) / max(run, ten seconds), at least 1."""
-    ran = (one.end_ns or 0) - (one.start_ns or 0)
-    return max(1.0, (wait_ns(one) + ran) / max(ran, TAU_NS))
+    ran = (job.end_ns or 0) - (job.start_ns or 0)
+    return max(1.0, (wait_ns(job) + ran) / max(ran, TAU_NS))
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -119,7 +119,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def _dominant(done: Sequence[Played], total: Amounts, since: int, until: int) -> tuple[str, float]:
-    names = sorted({name for one in done for name, amount in one.held.items() if amount and total.get(name)})
+    names = sorted({name for job in done for name, amount in job.held.items() if amount and total.get(name)})
     parts = [(_part(done, name, total, since, until), name) for name in names]
     used, name = max(parts, key=lambda part: part[0], default=(0.0, ""))
     return name, used
@@ -129,12 +129,12 @@ def _part(done: Iterable[Played], name: str, total: Amounts, since: int, until: 
     """The part of a resource that jobs held in a span, from 0 to 1."""
     if until <= since or not total.get(name):
         return 0.0
-    held = sum(_overlap(one, since, until) * one.held.get(name, 0) for one in done)
+    held = sum(_overlap(job, since, until) * job.held.get(name, 0) for job in done)
     return held / ((until - since) * total[name])
 
 
-def _overlap(one: Played, since: int, until: int) -> int:
-    return max(0, min(one.end_ns or 0, until) - max(one.start_ns or 0, since))
+def _overlap(job: Played, since: int, until: int) -> int:
+    return max(0, min(job.end_ns or 0, until) - max(job.start_ns or 0, since))
 
 
 def fairness(
@@ -142,8 +142,8 @@ def fairness(
 ) -> Fairness:
     """How equally members were served. ``whose``: the member of each job. ``weights``: 1 if missing."""
     of: dict[str, list[Played]] = {}
-    for one, member in zip(done, whose, strict=True):
-        of.setdefault(member, []).append(one)
+    for job, member in zip(done, whose, strict=True):
+        of.setdefault(member, []).append(job)
     means = [sum(map(bounded_slowdown, theirs)) / len(theirs) for theirs in of.values()]
     squares = sum(mean * mean for mean in means)
     jain = sum(means) ** 2 / (len(means) * squares) if squares else 1.0
@@ -174,7 +174,7 @@ def _deviations(
 
 def _whole_hours(theirs: Iterable[Played]) -> set[int]:
     """The clock hours in which at every moment at least one of a member's jobs waited."""
-    spans = sorted((one.arrival.job.submitted_at_ns, one.start_ns or 0) for one in theirs)
+    spans = sorted((job.arrival.job.submitted_at_ns, job.start_ns or 0) for job in theirs)
     hours: set[int] = set()
     begin = end = -1
     for since, until in [*spans, (1 << 62, 1 << 62)]:
@@ -188,10 +188,10 @@ def _whole_hours(theirs: Iterable[Played]) -> set[int]:
 
 def _hourly(theirs: Iterable[Played], resource: str) -> dict[int, int]:
     """Clock hour -> what a member's jobs held in it, amount times nanoseconds."""
-    found: dict[int, int] = {}
-    for one in theirs:
-        amount = one.held.get(resource, 0)
-        start, end = one.start_ns or 0, one.end_ns or 0
+    spent: dict[int, int] = {}
+    for job in theirs:
+        amount = job.held.get(resource, 0)
+        start, end = job.start_ns or 0, job.end_ns or 0
         for hour in range(start // HOUR_NS, -(-end // HOUR_NS)) if amount else ():
-            found[hour] = found.get(hour, 0) + amount * _overlap(one, hour * HOUR_NS, (hour + 1) * HOUR_NS)
-    return found
+            spent[hour] = spent.get(hour, 0) + amount * _overlap(job, hour * HOUR_NS, (hour + 1) * HOUR_NS)
+    return spent

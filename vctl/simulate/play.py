@@ -127,10 +127,10 @@ class Player:
         """Carry out the preemptions of a plan; True if the scheduler would go on at once."""
         for parent_id, job_id in plan.lapsed:
             self._unmark(self.queues[parent_id], job_id)
-        for one in plan.preempts:
-            queue = self.queues[one.job.parent_id]
-            queue.set_nomination(one.job.job_id, replace(one.nomination, awaited=frozenset()))
-            for victim in one.victims:
+        for preempt in plan.preempts:
+            queue = self.queues[preempt.job.parent_id]
+            queue.set_nomination(preempt.job.job_id, replace(preempt.nomination, awaited=frozenset()))
+            for victim in preempt.victims:
                 self._evict(victim.job.job_id, requeue=queue.policy.preemption == REQUEUE)
         return bool(plan.preempts or plan.lapsed or plan.unsearched)
 
@@ -156,10 +156,10 @@ class Player:
         for parent_id, shape in plan.cleared:
             self.waits.pop((parent_id, shape), None)
             self.queues[parent_id].emptied.discard(shape)
-        for kept in (one for queue in self.queues.values() for one in queue.kept.values()):
-            played = self.jobs[kept.job_id]
+        for reservation in (kept for queue in self.queues.values() for kept in queue.kept.values()):
+            played = self.jobs[reservation.job_id]
             if played.reserved_ns is None:
-                played.reserved_ns = kept.start_ns
+                played.reserved_ns = reservation.start_ns
 
     def _start(self, start: Start, trial: Trial | None) -> None:
         job, played = start.job, self.jobs[start.job.job_id]
