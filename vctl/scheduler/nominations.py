@@ -29,10 +29,10 @@ Part = tuple[str, Allocation]
 
 def by_vnode(parts: Iterable[Part]) -> dict[str, list[Allocation]]:
     """The allocations by virtual node."""
-    found: dict[str, list[Allocation]] = {}
+    parts_of: dict[str, list[Allocation]] = {}
     for vnode_id, allocation in parts:
-        found.setdefault(vnode_id, []).append(allocation)
-    return found
+        parts_of.setdefault(vnode_id, []).append(allocation)
+    return parts_of
 
 
 @value(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class Nomination:
 
     def stands(self, ledger: Ledger) -> bool:
         """Whether the virtual nodes of the place still exist and suffice, and its growth is still allowed."""
-        for vnode_id, wanted in by_vnode(self.pieces).items():
+        for vnode_id, allocations in by_vnode(self.pieces).items():
             vnode = ledger.vnodes.get(vnode_id)
             if vnode is None or not ledger.nodes[vnode.node_id].schedulable:
                 return False
-            if not within(total(one.amounts for one in wanted), vnode.allocation.amounts):
+            if not within(total(allocation.amounts for allocation in allocations), vnode.allocation.amounts):
                 return False
         growth = self.growth(ledger)
         return growth is not None and all(
@@ -67,7 +67,7 @@ class Nomination:
 
     def growth(self, ledger: Ledger) -> Growth | None:
         """The growth of clusters at the start of the job; None: the parent cannot grow over some piece."""
-        found = Growth({}, {})
+        promised = Growth({}, {})
         chain: list[str] | None = None
         for vnode_id, allocation in self.pieces:
             cluster_id = ledger.vnodes[vnode_id].cluster_id
@@ -78,11 +78,11 @@ class Nomination:
             depth = _depth_of(ledger, chain, cluster_id)
             if not depth:
                 return None
-            for one in chain[:depth]:
-                found.gained[one] = add(found.gained.get(one, {}), allocation.amounts)
+            for grown_id in chain[:depth]:
+                promised.gained[grown_id] = add(promised.gained.get(grown_id, {}), allocation.amounts)
             if cluster_id != ledger.clusters[chain[depth - 1]].parent_id:
-                found.lent[cluster_id] = add(found.lent.get(cluster_id, {}), allocation.amounts)
-        return found
+                promised.lent[cluster_id] = add(promised.lent.get(cluster_id, {}), allocation.amounts)
+        return promised
 
 
 @value(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Growth:
 
 def _depth_of(ledger: Ledger, chain: list[str], cluster_id: str) -> int:
     """The number of clusters of a chain, lowest first, that grow over a piece in a cluster; 0: none can."""
-    above = [ledger.clusters[one].parent_id for one in chain]
+    above = [ledger.clusters[grown_id].parent_id for grown_id in chain]
     if cluster_id in above:
         return above.index(cluster_id) + 1
     parent_id = ledger.clusters[cluster_id].parent_id
@@ -165,8 +165,8 @@ class Nominations:
         capacities = {
             vnode_id: _only(self.ledger.capacities[vnode_id], some) for vnode_id, some in parts.items()
         }
-        found = place_on(candidates_of(self.ledger, capacities), job.spec, job.entry)
-        return ([], found) if isinstance(found, Placed) else None
+        placed = place_on(candidates_of(self.ledger, capacities), job.spec, job.entry)
+        return ([], placed) if isinstance(placed, Placed) else None
 
     def _grown_seat(
         self, job: PendingJob, parts: dict[str, list[Allocation]]
@@ -178,12 +178,12 @@ class Nominations:
             if vnodes[vnode_id].node_id in nodes:
                 trial.set_capacity(vnode_id, _only(capacity, parts.get(vnode_id, ())))
         others = frozenset(self.ledger.nodes) - nodes
-        found = place_with_growth(trial, job.parent_id, job.spec, job.entry, avoid=others)
-        if not isinstance(found, tuple):
+        grown = place_with_growth(trial, job.parent_id, job.spec, job.entry, avoid=others)
+        if not isinstance(grown, tuple):
             return None
-        for step in found[0]:
+        for step in grown[0]:
             apply_growth(self.ledger, step)
-        return found
+        return grown
 
     @contextmanager
     def lifted(self, reach: Collection[int]) -> Iterator[None]:
@@ -215,9 +215,9 @@ class Nominations:
 
     def _ordered(self, job_ids: Iterable[int]) -> list[Nomination]:
         """Nominations by priority, then by age; the free capacity is charged for the first ones first."""
-        wanted = set(job_ids)
-        found = [nomination for job_id, nomination in self.nominations.items() if job_id in wanted]
-        return sorted(found, key=lambda nomination: -nomination.priority)
+        chosen_ids = set(job_ids)
+        chosen = [nomination for job_id, nomination in self.nominations.items() if job_id in chosen_ids]
+        return sorted(chosen, key=lambda nomination: -nomination.priority)
 
     def _charge(self, job_ids: Iterable[int]) -> None:
         for nomination in self._ordered(job_ids):
@@ -240,8 +240,8 @@ class Nominations:
 def _only(capacity: FreeCapacity, parts: Iterable[Allocation]) -> FreeCapacity:
     """A free capacity with only these parts free, as far as they are free now."""
     only = capacity.copy()
-    taken = [only.take_most(allocation) for allocation in parts]
+    allowed = [only.take_most(allocation) for allocation in parts]
     only.take_most(only.total)
-    for allocation in taken:
+    for allocation in allowed:
         only.give_back(allocation)
     return only

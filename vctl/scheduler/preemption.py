@@ -115,7 +115,7 @@ class Preemptor:
     active: bool = True
     steps: int | None = None
     begun: set[int] = field(default_factory=set)
-    found: list[Preempt] = field(default_factory=list)
+    preempts: list[Preempt] = field(default_factory=list)
     lapsed: list[tuple[str, int]] = field(default_factory=list)
     """(parent id, job id) of nominations whose victims are over although the job still does not fit."""
     unsearched: bool = False
@@ -145,7 +145,7 @@ class Preemptor:
             return False
         own = self.holds.nominations.get(job.job_id)
         if own is not None:
-            if own.awaited or any(one.job.job_id == job.job_id for one in self.found):
+            if own.awaited or any(preempt.job.job_id == job.job_id for preempt in self.preempts):
                 return False
             self.lapse(job)
         if not queue.policy.preempts or not self.running.any_below(job.parent_id, job.priority):
@@ -156,24 +156,28 @@ class Preemptor:
             self.unsearched = True
             return False
         with self.holds.lifted(list(self.holds.nominations)):
-            found = self._search(queue, job, lambda: self._reserved_from(job, reserved()))
-        if found is None:
+            outcome = self._search(queue, job, lambda: self._reserved_from(job, reserved()))
+        if outcome is None:
             self.unsearched = True
             return False
-        if not isinstance(found, Preempt):
+        if not isinstance(outcome, Preempt):
             retry_ns = self.now_ns + RETRY_NS
             young_ns = self._young_ns(queue, job)
-            sub_queue.no_victims = (found, self._stamp(found, queue, job), retry_ns, young_ns)
+            sub_queue.no_victims = (outcome, self._stamp(outcome, queue, job), retry_ns, young_ns)
             queue.note_again(young_ns)
             queue.note_until(retry_ns)
             return False
-        self.found.append(found)
-        self.holds.put(found.nomination)
+        self.preempts.append(outcome)
+        self.holds.put(outcome.nomination)
         return True
 
     def _reserved_from(self, job: PendingJob, reserved: Sequence[Reservation]) -> Reserved:
-        binding = [kept for kept in reserved if kept.job_id not in self.holds.nominations]
-        return self.holds.out_of_reach(job), [part for kept in binding for part in kept.placed.parts]
+        binding = [
+            reservation for reservation in reserved if reservation.job_id not in self.holds.nominations
+        ]
+        return self.holds.out_of_reach(job), [
+            part for reservation in binding for part in reservation.placed.parts
+        ]
 
     def lapse(self, job: PendingJob) -> None:
         """End the nomination of a job that still does not fit although no victim is awaited any more."""
@@ -184,22 +188,22 @@ class Preemptor:
 
     def _is_known(self, verdict: NoVictims, queue: Queue, job: PendingJob) -> bool:
         """Whether a verdict still holds: the state on which it depends is the same and its time not over."""
-        found, stamp, retry_ns, young_ns = verdict
+        reason, stamp, retry_ns, young_ns = verdict
         if self.now_ns >= min(at for at in (retry_ns, young_ns or retry_ns)):
             return False
         queue.note_again(young_ns)
         queue.note_until(retry_ns)
-        return stamp == self._stamp(found, queue, job)
+        return stamp == self._stamp(reason, queue, job)
 
-    def _stamp(self, found: str, queue: Queue, job: PendingJob) -> object:
+    def _stamp(self, reason: str, queue: Queue, job: PendingJob) -> object:
         """The state on which a verdict depends."""
         parent_id, running = queue.parent_id, self.running
         state: object = (running.version(parent_id), queue.growths)
-        if found == NOT_EVEN_ALL:  # the verdict assumes that all jobs of lower priority end
+        if reason == NOT_EVEN_ALL:  # the verdict assumes that all jobs of lower priority end
             state = running.ends_from(parent_id, job.priority)
-        elif found == LEAVING_DO:
+        elif reason == LEAVING_DO:
             state = running.leavings
-        limits = tuple(self.ledger.clusters[one] for one in growing(self.ledger, parent_id))
+        limits = tuple(self.ledger.clusters[cluster_id] for cluster_id in growing(self.ledger, parent_id))
         return self.ledger.versions.get(parent_id, 0), queue.times_nominated, limits, state
 
     def _search(
@@ -219,26 +223,26 @@ class Preemptor:
                 return None
             queue.search = None
             is_same = search.look.state == self._state(queue)
-            if search.found is not None and search.found.victims:
+            if search.choice is not None and search.choice.victims:
                 is_whole = queue.growths == search.look.growths or search.restarts >= MOST_RESTARTS
-                if is_whole and (found := self._preempt(job, search.found, reserved())) is not None:
-                    return found
+                if is_whole and (preempt := self._preempt(job, search.choice, reserved())) is not None:
+                    return preempt
                 if is_same and search.look.maker is self:
                     return NOT_EVEN_ALL
             elif is_same:
                 if not search.has_candidates:
                     return NOBODY
-                return NOT_EVEN_ALL if search.found is None else LEAVING_DO
+                return NOT_EVEN_ALL if search.choice is None else LEAVING_DO
             # the state has changed since the search began
             restarts, search, queue.look = search.restarts + 1, None, None
 
     def _begin(self, queue: Queue, job: PendingJob, reserved: Reserved, restarts: int) -> Search:
-        taken = {victim.job.job_id for one in self.found for victim in one.victims}
+        ending = {victim.job.job_id for preempt in self.preempts for victim in preempt.victims}
         latest_ns = self.now_ns - queue.policy.min_runtime_ns
         running, begun = self.running, self.begun
 
         def leaves(job_id: int) -> bool:
-            return job_id in taken or job_id in running.leaving or job_id not in running.jobs
+            return job_id in ending or job_id in running.leaving or job_id not in running.jobs
 
         def may_end(victim: Victim) -> bool:
             return (
@@ -251,7 +255,9 @@ class Preemptor:
         look = queue.look
         if look is None or look.growths != queue.growths or self.now_ns - look.made_ns > LOOK_NS:
             jobs = [
-                one for one in running.of_parent.get(queue.parent_id, {}).values() if one.job_id not in begun
+                other
+                for other in running.of_parent.get(queue.parent_id, {}).values()
+                if other.job_id not in begun
             ]
             emptied = Emptied(self.ledger, running, queue.parent_id, jobs)
             look = queue.look = Look(self.now_ns, queue.growths, self._state(queue), self, emptied)
@@ -268,13 +274,13 @@ class Preemptor:
     def _preempt(self, job: PendingJob, choice: Choice, reserved: Reserved) -> Preempt | None:
         """The preemption that a search has found, if it is still valid; else None."""
         running = self.running
-        taken = {victim.job.job_id for one in self.found for victim in one.victims}
+        ending = {victim.job.job_id for preempt in self.preempts for victim in preempt.victims}
         for victim in choice.victims:
             job_id = victim.job.job_id
             if (
                 running.jobs.get(job_id) != victim.job
                 or job_id in running.leaving
-                or job_id in taken | self.begun
+                or job_id in ending | self.begun
             ):
                 return None
         returned = {
@@ -358,7 +364,7 @@ class Search:
     leaves: Callable[[int], bool]
     reserved: Reserved
     restarts: int = 0
-    found: Choice | None = None
+    choice: Choice | None = None
     """None: ending all candidates would not be enough."""
     has_candidates: bool = False
 
@@ -367,13 +373,13 @@ class Search:
         self._most = SEARCH_STEPS >> 3 * self.restarts
         self._work = self._run()
 
-    def go_on(self, most: int, *, alone: bool) -> tuple[bool, int]:
+    def go_on(self, limit: int, *, alone: bool) -> tuple[bool, int]:
         """Work for at most ``most`` steps; returns (whether the search is done, the steps taken).
 
         A part that costs more and cannot pause is done only if the round searches nothing else (``alone``).
         """
         used = 0
-        while used + self._next <= most or (alone and not used):
+        while used + self._next <= limit or (alone and not used):
             used += self._next
             self.steps += self._next
             try:
@@ -408,7 +414,7 @@ class Search:
             if smaller_seat is not None:
                 chosen, gone, seat = needed, fewer, smaller_seat
         if seat is not None:
-            self.found = Choice(tuple(sorted(chosen, key=lambda victim: victim.job.job_id)), gone, seat)
+            self.choice = Choice(tuple(sorted(chosen, key=lambda victim: victim.job.job_id)), gone, seat)
 
 
 def is_there(
@@ -422,7 +428,7 @@ def is_there(
     ``returned``: job -> what it gives back.
     """
     given = by_vnode(part for job_id in choice.gone for part in returned.get(job_id, ()))
-    hidden = by_vnode([*(part for one in reserved[0] for part in one.pieces), *reserved[1]])
+    hidden = by_vnode([*(part for nomination in reserved[0] for part in nomination.pieces), *reserved[1]])
     for vnode_id, allocations in by_vnode(choice.seat.parts).items():
         if vnode_id not in ledger.capacities:
             return False

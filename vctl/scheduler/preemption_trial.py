@@ -99,15 +99,17 @@ class Emptied:
     def reserve(self, nominations: Iterable[Nomination], others: Iterable[Part]) -> Work[None]:
         """From now on, hide these nominations and parts, and no others."""
         before = self._reserved
-        for one in self._promised:
-            self._promise(one, -1)
+        for nomination in self._promised:
+            self._promise(nomination, -1)
         self._promised = []
         parts = list(others)
-        for one in nominations:
-            parts += one.pieces
-            if any(self._is_above(vnode_id) for vnode_id, _ in one.pieces) and one.stands(self.ledger):
-                self._promise(one, 1)
-                self._promised.append(one)
+        for nomination in nominations:
+            parts += nomination.pieces
+            if any(self._is_above(vnode_id) for vnode_id, _ in nomination.pieces) and nomination.stands(
+                self.ledger
+            ):
+                self._promise(nomination, 1)
+                self._promised.append(nomination)
         self._reserved = by_vnode(part for part in parts if part[0] in self._bare)
         for vnode_id in {**before, **self._reserved}:
             self._filed[vnode_id] = None
@@ -124,28 +126,28 @@ class Emptied:
             tally = self._tally = _Tally(job, self)
         if tally.is_exact or not tally.is_met():
             return tally.is_met()
-        found = yield from self._find(job)
-        return isinstance(found, Placed | tuple)
+        answer = yield from self._find(job)
+        return isinstance(answer, Placed | tuple)
 
     def seat(self, job: PendingJob, gone: frozenset[int]) -> Work[Seat | None]:
         """The place of a job when these jobs have gone."""
         yield from self._let_go(gone)
-        found = yield from self._find(job)
-        if isinstance(found, Placed):
-            return Seat(found, found.parts)
-        if not isinstance(found, tuple):
+        answer = yield from self._find(job)
+        if isinstance(answer, Placed):
+            return Seat(answer, answer.parts)
+        if not isinstance(answer, tuple):
             return None
         yield _price(job)
-        steps, placed = growth_for(*found, job.entry)
+        steps, placed = growth_for(*answer, job.entry)
         return Seat(placed, self._taken(steps, placed))
 
     def _find(self, job: PendingJob) -> Work[Placed | tuple[GrowthCandidates, Placed] | Unplaced]:
         """A place in the cluster without the jobs that have gone, else with growth."""
         yield from self._sync()
         yield QUESTION + _price(job)
-        found = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
-        if isinstance(found, Placed) or not self.grows:
-            return found
+        answer = place(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET)
+        if isinstance(answer, Placed) or not self.grows:
+            return answer
         return (yield from find_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET))
 
     def _taken(self, steps: Sequence[Grow], placed: Placed) -> tuple[Part, ...]:
@@ -163,9 +165,9 @@ class Emptied:
             capacities[piece.parent_vnode_id].give_back(piece.allocation)
         for step in reversed(steps):
             revert_growth(self.ledger, step)
-        found = ((vnode_id, capacities[vnode_id].more_than(capacity)) for vnode_id, capacity in after.items())
+        taken = ((vnode_id, capacities[vnode_id].more_than(capacity)) for vnode_id, capacity in after.items())
         return tuple(
-            (vnode_id, allocation) for vnode_id, allocation in found if any(allocation.amounts.values())
+            (vnode_id, allocation) for vnode_id, allocation in taken if any(allocation.amounts.values())
         )
 
     def needed(self, seat: Seat, chosen: Sequence[Victim]) -> Work[list[Victim]]:
@@ -173,32 +175,36 @@ class Emptied:
 
         Jobs are spared in the order of priority, the highest first, then of loss, the largest first.
         """
-        taken = by_vnode(seat.parts)
-        wanted = {vnode_id: [one.amounts for one in parts] for vnode_id, parts in taken.items()}
+        parts_of = by_vnode(seat.parts)
+        requests = {
+            vnode_id: [allocation.amounts for allocation in parts] for vnode_id, parts in parts_of.items()
+        }
         whole = {piece.parent_vnode_id for piece in seat.placed.pieces if piece.whole}
-        capacities = {vnode_id: self.ledger.capacities[vnode_id] for vnode_id in wanted}
-        left = {vnode_id: _left_by(capacities[vnode_id], some) for vnode_id, some in wanted.items()}
-        found: list[Victim] = []
-        for one in sorted(chosen, key=lambda one: (-one.job.priority, -one.loss, one.job.job_id)):
+        capacities = {vnode_id: self.ledger.capacities[vnode_id] for vnode_id in requests}
+        spare = {vnode_id: _left_by(capacities[vnode_id], some) for vnode_id, some in requests.items()}
+        needed: list[Victim] = []
+        for victim in sorted(
+            chosen, key=lambda victim: (-victim.job.priority, -victim.loss, victim.job.job_id)
+        ):
             yield 1
             held: dict[str, Allocation] = {}
-            for vnode_id, allocation in self.parts[one.job.job_id]:
-                if vnode_id in wanted:
+            for vnode_id, allocation in self.parts[victim.job.job_id]:
+                if vnode_id in requests:
                     held[vnode_id] = merged(held.get(vnode_id, EMPTY), allocation)
             beside = {
                 vnode_id: capacity
                 for vnode_id, allocation in held.items()
                 if vnode_id not in whole
-                and within(allocation.amounts, left[vnode_id])
-                and (capacity := _with(capacities[vnode_id], allocation, wanted[vnode_id])) is not None
+                and within(allocation.amounts, spare[vnode_id])
+                and (capacity := _with(capacities[vnode_id], allocation, requests[vnode_id])) is not None
             }
             if len(beside) < len(held):
-                found.append(one)
+                needed.append(victim)
                 continue
             for vnode_id, capacity in beside.items():
                 capacities[vnode_id] = capacity
-                left[vnode_id] = _left_by(capacity, wanted[vnode_id])
-        return found
+                spare[vnode_id] = _left_by(capacity, requests[vnode_id])
+        return needed
 
     def _promise(self, nomination: Nomination, sign: int) -> None:
         if (growth := nomination.growth(self.ledger)) is not None:
@@ -213,7 +219,9 @@ class Emptied:
         if not (reserved := self._reserved.get(vnode_id)) or capacity.is_overdrawn():
             return free
         hidden = {
-            n: a for n, a in total(one.amounts for one in reserved).items() if n not in capacity.instances
+            n: a
+            for n, a in total(allocation.amounts for allocation in reserved).items()
+            if n not in capacity.instances
         }
         return subtract(free, hidden)
 
@@ -334,20 +342,20 @@ def _price(job: PendingJob) -> int:
     return PER_PIECE * sum(len(group.nodes) for group in job.spec.groups)
 
 
-def _left_by(capacity: FreeCapacity, wanted: Iterable[Amounts]) -> dict[str, int]:
+def _left_by(capacity: FreeCapacity, requests: Iterable[Amounts]) -> dict[str, int]:
     """The free amounts less these."""
-    return subtract(capacity.free, total(wanted))
+    return subtract(capacity.free, total(requests))
 
 
-def _with(capacity: FreeCapacity, allocation: Allocation, wanted: Sequence[Amounts]) -> FreeCapacity | None:
+def _with(capacity: FreeCapacity, allocation: Allocation, requests: Sequence[Amounts]) -> FreeCapacity | None:
     """The free capacity less this allocation, if the wanted requests still fit then; else None."""
     if not capacity.fits_exactly(allocation):
         return None
-    taken = capacity.copy()
-    taken.take_exactly(allocation)
-    trial = taken.copy()
-    for amounts in wanted:
+    rest = capacity.copy()
+    rest.take_exactly(allocation)
+    trial = rest.copy()
+    for amounts in requests:
         if not trial.fits(amounts):
             return None
         trial.take(amounts)
-    return taken
+    return rest

@@ -40,7 +40,7 @@ Fits = Callable[[frozenset[int]], Work[bool]]
 """The question whether the waiting job fits when the jobs with these numbers have gone."""
 
 
-class _Asked:
+class _Question:
     """The question, with a memory of its answers and a limit on their number."""
 
     def __init__(self, fits: Fits, has_cost_enough: Callable[[], bool]) -> None:
@@ -76,7 +76,7 @@ def choose(
 
     A search that has cost enough only bisects the levels, and takes whole levels.
     """
-    asked = _Asked(fits, has_cost_enough)
+    question = _Question(fits, has_cost_enough)
     yield len(candidates) // SORTED
     levels: dict[int, list[Victim]] = {}
     for victim in candidates:
@@ -85,9 +85,9 @@ def choose(
     below = [frozenset[int]()]  # the jobs of the lowest n levels
     for level in order:
         below.append(below[-1] | _numbers(level))
-    if (yield from asked(frozenset())):
+    if (yield from question(frozenset())):
         return []
-    top = yield from _enough(order, asked)
+    top = yield from _enough(order, question)
     if top is None:
         return None
     chosen: list[Victim] = []
@@ -96,19 +96,19 @@ def choose(
         low, high = -1, top  # the lowest ``high`` levels are enough, the lowest ``low`` are not
         while high - low > 1:
             middle = (low + high) // 2
-            does = yield from asked(fixed | below[middle])
+            does = yield from question(fixed | below[middle])
             low, high = (low, middle) if does else (middle, high)
         if high == 0:
             return chosen
-        if asked.is_spent():
+        if question.is_spent():
             return chosen + [victim for level in order[:high] for victim in level]
-        chosen += yield from _least(order[high - 1], fixed | below[high - 1], asked)
-        if asked.is_spent():
+        chosen += yield from _least(order[high - 1], fixed | below[high - 1], question)
+        if question.is_spent():
             return chosen + [victim for level in order[: high - 1] for victim in level]
         top = high - 1
 
 
-def _enough(order: list[list[Victim]], asked: _Asked) -> Work[int | None]:
+def _enough(order: list[list[Victim]], question: _Question) -> Work[int | None]:
     """A number of lowest levels that are enough, starting with few victims; None: not even all are."""
     queue = [
         (number, victim)
@@ -116,27 +116,29 @@ def _enough(order: list[list[Victim]], asked: _Asked) -> Work[int | None]:
         for victim in sorted(level, key=lambda v: v.loss)
     ]
     size = 0
-    while not (yield from asked(_numbers([victim for _, victim in queue[:size]]))):
+    while not (yield from question(_numbers([victim for _, victim in queue[:size]]))):
         if size == len(queue):
             return None
-        size = min(2 * size or 1, len(queue)) if size < MOST_AT_FIRST and not asked.is_spent() else len(queue)
+        size = (
+            min(2 * size or 1, len(queue)) if size < MOST_AT_FIRST and not question.is_spent() else len(queue)
+        )
     return queue[size - 1][0] if size else 0
 
 
-def _least(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
+def _least(level: list[Victim], gone: frozenset[int], question: _Question) -> Work[list[Victim]]:
     """The victims of a level with the least loss, beside the jobs ``gone``; the whole level is enough."""
     by_loss = sorted(level, key=lambda victim: -victim.loss)
-    first = yield from _without_needless(by_loss, gone, asked)
-    second = yield from _without_needless(_by_place(level), gone, asked)
+    first = yield from _without_needless(by_loss, gone, question)
+    second = yield from _without_needless(_by_place(level), gone, question)
     best = min((first, second), key=lambda some: _price(level, some))
     bound = sum(victim.loss for victim in best)
     worth = [victim for victim in level if victim.loss <= bound]
     if len(worth) > MOST_EXACT:
         return best
-    return (yield from _exactly(worth, gone, asked)) or best
+    return (yield from _exactly(worth, gone, question)) or best
 
 
-def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim]]:
+def _without_needless(order: list[Victim], gone: frozenset[int], question: _Question) -> Work[list[Victim]]:
     """The jobs that are left after sparing jobs in this order as long as the waiting job still fits.
 
     As many as possible are spared at once.
@@ -145,11 +147,11 @@ def _without_needless(order: list[Victim], gone: frozenset[int], asked: _Asked) 
     rest = order
     while rest:
         fixed, size = gone | _numbers(needed), len(rest)
-        if asked.is_spent():
+        if question.is_spent():
             return needed + rest
         last, low, high = 0, -1, size  # the last ``high`` of the rest are enough, the last ``low`` are not
         while high - low > 1:
-            does = yield from asked(fixed | _numbers(rest[size - last :]))
+            does = yield from question(fixed | _numbers(rest[size - last :]))
             low, high = (low, last) if does else (last, high)
             last = min(2 * last or 1, (low + high) // 2)  # small changes first: they are cheap to try
         if high == 0:
@@ -167,7 +169,7 @@ def _by_place(level: list[Victim]) -> list[Victim]:
     return sorted(level, key=lambda victim: (-total[victim.place], victim.place, -victim.loss))
 
 
-def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[list[Victim] | None]:
+def _exactly(level: list[Victim], gone: frozenset[int], question: _Question) -> Work[list[Victim] | None]:
     """The cheapest combination that is enough; None if the questions are used up.
 
     A combination that is not enough is enlarged until it is maximal: all its subsets are not enough either
@@ -182,12 +184,12 @@ def _exactly(level: list[Victim], gone: frozenset[int], asked: _Asked) -> Work[l
     for mask in sorted(range(1, whole + 1), key=lambda m: (losses[m], m.bit_count(), _ranks(m))):
         if any(mask & ~known == 0 for known in failing):
             continue
-        if asked.is_spent():
+        if question.is_spent():
             return None
-        if (yield from asked(gone | _numbers(_members(level, mask)))):
+        if (yield from question(gone | _numbers(_members(level, mask)))):
             return _members(level, mask)
         for bit in (1 << n for n in range(len(level)) if not mask >> n & 1):
-            if not (yield from asked(gone | _numbers(_members(level, mask | bit)))):
+            if not (yield from question(gone | _numbers(_members(level, mask | bit)))):
                 mask |= bit  # noqa: PLW2901  # enlarged to a maximal combination that fails
         failing.append(mask)
     return None
