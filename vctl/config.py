@@ -194,7 +194,7 @@ def load(
     """All settings for a directory and an environment (default: those of this process)."""
     env = os.environ if env is None else env
     try:
-        here = os.path.abspath(cwd or ".")
+        folder = os.path.abspath(cwd or ".")
     except FileNotFoundError:
         raise BadSpec(
             "the current directory has been removed", fix="change to a directory that exists, with cd"
@@ -205,14 +205,14 @@ def load(
         values["color"], origins["color"] = "never", "environment NO_COLOR"
     elif env.get("TERM") in DUMB:
         values["color"], origins["color"] = "never", "environment TERM"
-    for file in _files(here, env):
+    for file in _files(folder, env):
         for name, given in _read(file, env).items():
             values[name], origins[name] = given, f"file {file}"
     for setting in SETTINGS:
         if text := env.get(setting.env):
-            values[setting.name] = _parse(setting, text, setting.env, here, env)
+            values[setting.name] = _parse(setting, text, setting.env, folder, env)
             origins[setting.name] = f"environment {setting.env}"
-    config = Config(values, origins, here, env)
+    config = Config(values, origins, folder, env)
     return config.with_flags(flags) if flags else config
 
 

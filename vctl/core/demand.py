@@ -53,12 +53,12 @@ class _Traits:
 
     def hold(self, request: Request, first: int = 0) -> int:
         """The traits from ``first`` on whose empty nodes hold a request, a bit for each."""
-        amounts, found = dict(request.amounts), 0
+        amounts, matching = dict(request.amounts), 0
         for number in range(first, len(self.examples)):
             kind = self.examples[number]
             if request.template in ("", kind.template_id) and within(amounts, kind.amounts):
-                found |= lb.matches(request.selector, kind.labels) << number
-        return found
+                matching |= lb.matches(request.selector, kind.labels) << number
+        return matching
 
 
 class Demand:
@@ -83,15 +83,15 @@ class Demand:
 
     def copy(self) -> Demand:
         """An independent copy."""
-        twin = Demand()
-        twin._sources, twin._requests, twin._keys = (
+        copy = Demand()
+        copy._sources, copy._requests, copy._keys = (
             dict(self._sources),
             dict(self._requests),
             self._keys.copy(),
         )
-        twin.edition, twin._traits, twin._seen = self.edition, self._traits, self._seen
-        twin._masks, twin._patterns, twin._known = dict(self._masks), self._patterns.copy(), dict(self._known)
-        return twin
+        copy.edition, copy._traits, copy._seen = self.edition, self._traits, self._seen
+        copy._masks, copy._patterns, copy._known = dict(self._masks), self._patterns.copy(), dict(self._known)
+        return copy
 
     def __bool__(self) -> bool:
         return bool(self._requests)
@@ -231,13 +231,13 @@ def _requests(spec: ClusterSpec) -> dict[Request, None]:
 
     A flexible minimum may be split, so it asks for no more than one unit of a resource on a node.
     """
-    found: dict[Request, None] = {}
+    requests: dict[Request, None] = {}
     for group in spec.groups:
         last = None
         for node in group.nodes:
             if last is None or node.resources is not last.resources or node.selector != last.selector:
                 last = node  # equal bundles mostly share their resources
-                found[Request(node.selector, shape_of(node.resources))] = None
+                requests[Request(node.selector, shape_of(node.resources))] = None
     if key := shape_of({name: min(amount, SCALE) for name, amount in spec.flexible_min.items()}):
-        found[Request((), key)] = None
-    return found
+        requests[Request((), key)] = None
+    return requests

@@ -50,13 +50,13 @@ def _once(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _value_checker(kind: type) -> Callable[[Any], bool]:
     hints = hints_of(kind)
-    simple = [one.name for one in fields(kind) if _by_type(hints[one.name])]
+    simple = [member.name for member in fields(kind) if _by_type(hints[member.name])]
     checks = [_checker(hints[name]) for name in simple]
     simple_of = attrgetter(*simple, "__class__", "__class__")  # so that a single name also gives a tuple
     others = [
-        (one.name, _checker(hint) if hint is float else _once(_checker(hint)))
-        for one in fields(kind)
-        if one.name not in simple and (hint := hints[one.name])
+        (member.name, _checker(hint) if hint is float else _once(_checker(hint)))
+        for member in fields(kind)
+        if member.name not in simple and (hint := hints[member.name])
     ]
     good: set[tuple[type, ...]] = set()
 
@@ -65,7 +65,7 @@ def _value_checker(kind: type) -> Callable[[Any], bool]:
             return False
         values = simple_of(value)
         if (types := tuple(map(type, values))) not in good:
-            if not all(check(one) for check, one in zip(checks, values, strict=False)):
+            if not all(check(member) for check, member in zip(checks, values, strict=False)):
                 return False
             good.add(types)
         return all(check(getattr(value, name)) for name, check in others)
@@ -87,7 +87,7 @@ def _checker(kind: Any) -> Callable[[Any], bool]:
         return lambda value: (
             isinstance(value, tuple)
             and len(value) == len(each)
-            and all(check(one) for check, one in zip(each, value, strict=True))
+            and all(check(element) for check, element in zip(each, value, strict=True))
         )
     if isinstance(origin, type) and issubclass(origin, Mapping):
         key, item = each

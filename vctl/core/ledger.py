@@ -68,43 +68,43 @@ class Ledger:
 
     def copy(self) -> Ledger:
         """An independent copy, for trials that are not reverted."""
-        twin = Ledger()
-        twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
-        twin.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
-        twin.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
-        twin.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
-        twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
-        twin.charges, twin.homes, twin.removing = dict(self.charges), dict(self.homes), set(self.removing)
-        twin.lenders = set(self.lenders)
-        twin.grown, twin.joined = (
-            {one: set(ids) for one, ids in was.items()} for was in (self.grown, self.joined)
+        copy = Ledger()
+        copy.nodes, copy.clusters, copy.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
+        copy.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
+        copy.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
+        copy.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
+        copy.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
+        copy.charges, copy.homes, copy.removing = dict(self.charges), dict(self.homes), set(self.removing)
+        copy.lenders = set(self.lenders)
+        copy.grown, copy.joined = (
+            {key: set(ids) for key, ids in was.items()} for was in (self.grown, self.joined)
         )
-        twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        twin._leases = dict(self._leases)
-        twin._borrowed = {one: dict(leases) for one, leases in self._borrowed.items()}
-        twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), self.withheld
-        twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
-        twin.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
-        twin.demand, twin._indexes_made = self.demand.copy(), self._indexes_made
-        return twin
+        copy.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
+        copy._leases = dict(self._leases)
+        copy._borrowed = {cluster_id: dict(leases) for cluster_id, leases in self._borrowed.items()}
+        copy.templates, copy.versions, copy.withheld = self.templates, dict(self.versions), self.withheld
+        copy._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
+        copy.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
+        copy.demand, copy._indexes_made = self.demand.copy(), self._indexes_made
+        return copy
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
         """A copy with the capacities of these clusters alone, without charges, for trials of placement."""
-        twin = Ledger()
-        twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
-        twin.subclusters, twin.templates, twin.withheld = self.subclusters, self.templates, self.withheld
-        twin.lenders = set(self.lenders)
-        twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        twin.members, twin.demand = {}, self.demand.copy()
+        copy = Ledger()
+        copy.nodes, copy.clusters, copy.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
+        copy.subclusters, copy.templates, copy.withheld = self.subclusters, self.templates, self.withheld
+        copy.lenders = set(self.lenders)
+        copy.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
+        copy.members, copy.demand = {}, self.demand.copy()
         indexes = {cluster_id: self.index(cluster_id) for cluster_id in cluster_ids}
-        twin.kinds = self.kinds.copy(indexes)  # not before the indexes, which number new kinds
+        copy.kinds = self.kinds.copy(indexes)  # not before the indexes, which number new kinds
         for cluster_id, index in indexes.items():
-            twin.members[cluster_id] = dict(self.members.get(cluster_id, {}))
-            for vnode_id in twin.members[cluster_id]:
-                twin.capacities[vnode_id] = self.capacities[vnode_id].copy()
-                twin.children[vnode_id] = dict(self.children[vnode_id])
-            twin._indexes[cluster_id] = index.copy()
-        return twin
+            copy.members[cluster_id] = dict(self.members.get(cluster_id, {}))
+            for vnode_id in copy.members[cluster_id]:
+                copy.capacities[vnode_id] = self.capacities[vnode_id].copy()
+                copy.children[vnode_id] = dict(self.children[vnode_id])
+            copy._indexes[cluster_id] = index.copy()
+        return copy
 
     def set_capacity(self, vnode_id: str, capacity: FreeCapacity) -> None:
         """Replace the free capacity of a virtual node, for a trial."""
@@ -166,11 +166,11 @@ class Ledger:
         self.nodes[node.node_id] = node
         self.vnodes[node.node_id] = vnode
         self._note_change(PRIMARY)
-        here = [node.node_id]
-        for vnode_id in here:
-            here += self.children[vnode_id]
-        self._refile(here)
-        self.note_growth(here)
+        vnode_ids = [node.node_id]
+        for vnode_id in vnode_ids:
+            vnode_ids += self.children[vnode_id]
+        self._refile(vnode_ids)
+        self.note_growth(vnode_ids)
 
     def remove_node(self, node_id: str) -> None:
         """Remove a node on which no cluster has a virtual node."""
@@ -340,7 +340,7 @@ class Ledger:
             self._indexes_made += 1
             index.unfiled.update(self.members.get(cluster_id, {}))
         if index.unfiled:
-            self.file(index, {one: self.capacities[one] for one in index.unfiled})
+            self.file(index, {vnode_id: self.capacities[vnode_id] for vnode_id in index.unfiled})
             index.unfiled.clear()
         return index
 
@@ -355,9 +355,9 @@ class Ledger:
 
     def below(self, cluster_id: str) -> list[str]:
         """All clusters below one, parents first."""
-        for one in (found := sorted(self.subclusters.get(cluster_id, ()))):  # grows on the way
-            found += sorted(self.subclusters.get(one, ()))
-        return found
+        for below_id in (below := sorted(self.subclusters.get(cluster_id, ()))):  # grows on the way
+            below += sorted(self.subclusters.get(below_id, ()))
+        return below
 
     def outlives_job(self, cluster_id: str) -> bool:
         """Whether a sub-cluster outlives its job: it is detached, and neither it nor one above is to be removed."""

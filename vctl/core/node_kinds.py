@@ -37,11 +37,11 @@ class NodeKinds:
 
     def copy(self, cluster_ids: Iterable[str] | None = None) -> NodeKinds:
         """An independent copy, for these clusters (None: all)."""
-        twin = NodeKinds()
-        twin._of = dict(self._of)
-        for one in self._kinds if cluster_ids is None else cluster_ids:
-            twin._kinds[one] = dict(self._kinds.get(one, {}))
-        return twin
+        copy = NodeKinds()
+        copy._of = dict(self._of)
+        for cluster_id in self._kinds if cluster_ids is None else cluster_ids:
+            copy._kinds[cluster_id] = dict(self._kinds.get(cluster_id, {}))
+        return copy
 
     def of(self, vnode: VNode, node: Node) -> NodeKind:
         """The kind of a virtual node on this node."""
@@ -49,11 +49,11 @@ class NodeKinds:
         if known is not None and known[0] is vnode and known[1] is node:
             return known[2]
         # a slice stays as it is; everything else is as large as its node, or may become so
-        most = vnode.allocation if vnode.kind == cl.FIXED and not vnode.whole else node.total
+        largest = vnode.allocation if vnode.kind == cl.FIXED and not vnode.whole else node.total
         kinds = self._kinds.setdefault(vnode.cluster_id, {})
-        key = (lb.common(vnode.labels), template_of(vnode, node), shape_of(most.amounts))
+        key = (lb.common(vnode.labels), template_of(vnode, node), shape_of(largest.amounts))
         if (kind := kinds.get(key)) is None:
-            kind = kinds[key] = NodeKind(len(kinds), dict(key[0]), key[1], most.amounts)
+            kind = kinds[key] = NodeKind(len(kinds), dict(key[0]), key[1], largest.amounts)
         self._of[vnode.vnode_id] = (vnode, node, kind)
         return kind
 

@@ -63,11 +63,11 @@ class Template:
 
 def possible(templates: Iterable[Template], made: Mapping[str, int]) -> Iterator[Node]:
     """The nodes that a provider can still make. ``made``: template -> how many of these count as capacity."""
-    for one in templates:
-        total = whole_node(one.resources, one.units)
-        for number in range(min(one.most - made.get(one.name, 0), MOST_POSSIBLE)):
-            node_id = f"~{one.name}-{number}"
-            yield Node(node_id, one.name, total, node_id, one.labels)
+    for template in templates:
+        total = whole_node(template.resources, template.units)
+        for number in range(min(template.most - made.get(template.name, 0), MOST_POSSIBLE)):
+            node_id = f"~{template.name}-{number}"
+            yield Node(node_id, template.name, total, node_id, template.labels)
 
 
 @value(frozen=True, slots=True)

@@ -67,11 +67,11 @@ def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
 
 def maximum(left: Amounts, right: Amounts) -> dict[str, int]:
     """The larger amount per resource."""
-    most = dict(left)
+    largest = dict(left)
     for name, amount in right.items():
-        if amount > most.get(name, 0):
-            most[name] = amount
-    return most
+        if amount > largest.get(name, 0):
+            largest[name] = amount
+    return largest
 
 
 def total(many: Iterable[Amounts]) -> dict[str, int]:
@@ -130,11 +130,11 @@ class FreeCapacity:
 
     def copy(self) -> FreeCapacity:
         """An independent copy, for trials."""
-        twin = FreeCapacity.__new__(FreeCapacity)
-        twin.total, twin.all_cores = self.total, self.all_cores
-        twin.free, twin.instances = self.free, self.instances
-        twin.cores, twin.gone = self.cores, self.gone
-        return twin
+        copy = FreeCapacity.__new__(FreeCapacity)
+        copy.total, copy.all_cores = self.total, self.all_cores
+        copy.free, copy.instances = self.free, self.instances
+        copy.cores, copy.gone = self.cores, self.gone
+        return copy
 
     def fits(self, request: Amounts) -> bool:
         """Whether the request can be taken now, its instances included."""
@@ -216,9 +216,11 @@ class FreeCapacity:
             else:
                 amounts[name] = max(0, min(amount, self.free.get(name, 0)))
         cores = tuple(sorted(self.cores)[: amounts.get(CPU, 0) // SCALE])
-        taken = Allocation({name: amount for name, amount in amounts.items() if amount}, instances, cores)
-        self.take_exactly(taken)
-        return taken
+        allocation = Allocation(
+            {name: amount for name, amount in amounts.items() if amount}, instances, cores
+        )
+        self.take_exactly(allocation)
+        return allocation
 
     def fits_exactly(self, allocation: Allocation) -> bool:
         """Whether this allocation, with its instances and cores, is free."""

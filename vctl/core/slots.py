@@ -52,15 +52,15 @@ class SlotIndex:
 
     def copy(self) -> SlotIndex:
         """An independent copy, for a trial with another state."""
-        twin = SlotIndex()
-        twin.classes = {
+        copy = SlotIndex()
+        copy.classes = {
             key: SlotClass(group.labels, group.template_id, group.capacity, group.untouched, list(group.ids))
             for key, group in self.classes.items()
         }
-        twin._on_node, twin.crowded = dict(self._on_node), dict(self.crowded)
-        twin.stamp = self.stamp
-        twin._key_of, twin._order = dict(self._key_of), dict(self._order)
-        return twin
+        copy._on_node, copy.crowded = dict(self._on_node), dict(self.crowded)
+        copy.stamp = self.stamp
+        copy._key_of, copy._order = dict(self._key_of), dict(self._order)
+        return copy
 
     def class_of(self, vnode_id: str) -> SlotClass | None:
         """The class of a virtual node; None if it takes no work."""
@@ -83,10 +83,16 @@ class SlotIndex:
             if one is None:
                 continue
             node_id, labels, static, template_id, capacity = one
-            look = (static, id(capacity.free), id(capacity.instances), id(capacity.cores), id(capacity.total))
-            key = alike.get(look)
+            identity = (
+                static,
+                id(capacity.free),
+                id(capacity.instances),
+                id(capacity.cores),
+                id(capacity.total),
+            )
+            key = alike.get(identity)
             if key is None or capacity.gone:
-                key = alike[look] = _key(static, capacity)
+                key = alike[identity] = _key(static, capacity)
                 if key not in self.classes:
                     self.classes[key] = SlotClass(labels, template_id, capacity.copy(), bool(key[3]))
             old = self._key_of.get(vnode_id)
@@ -100,9 +106,9 @@ class SlotIndex:
             joining.setdefault(key, []).append(vnode_id)
             self._key_of[vnode_id] = key
         order = self._order
-        for key, gone in leaving.items():
-            self._mark(key, gone)
-            _take_out(self.classes[key].ids, sorted(gone, key=order.__getitem__), order)
+        for key, removed in leaving.items():
+            self._mark(key, removed)
+            _take_out(self.classes[key].ids, sorted(removed, key=order.__getitem__), order)
         for key, new in joining.items():
             self._mark(key, new)
             _put_in(self.classes[key].ids, sorted(new, key=order.__getitem__), order)
@@ -141,15 +147,15 @@ class SlotIndex:
 Order = dict[str, tuple[str, str]]
 
 
-def _take_out(ids: list[str], gone: list[str], order: Order) -> None:
+def _take_out(ids: list[str], removed: list[str], order: Order) -> None:
     """Remove ids from a sorted list, neighbours together: a gang mostly gets neighbours."""
-    at = bisect_left(ids, order[gone[0]], key=order.__getitem__)
-    if ids[at : at + len(gone)] == gone:
-        del ids[at : at + len(gone)]
+    at = bisect_left(ids, order[removed[0]], key=order.__getitem__)
+    if ids[at : at + len(removed)] == removed:
+        del ids[at : at + len(removed)]
         return
-    half = len(gone) // 2
-    _take_out(ids, gone[:half], order)
-    _take_out(ids, gone[half:], order)
+    half = len(removed) // 2
+    _take_out(ids, removed[:half], order)
+    _take_out(ids, removed[half:], order)
 
 
 def _put_in(ids: list[str], new: list[str], order: Order) -> None:

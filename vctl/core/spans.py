@@ -9,13 +9,13 @@ Spans = tuple[tuple[int, int], ...]
 
 def spans_of(numbers: Iterable[int]) -> Spans:
     """The spans of ascending numbers."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = found[-1][0], number
+        if spans and spans[-1][1] == number - 1:
+            spans[-1] = spans[-1][0], number
         else:
-            found.append((number, number))
-    return tuple(found)
+            spans.append((number, number))
+    return tuple(spans)
 
 
 def numbers_of(spans: Spans) -> Iterator[int]:

@@ -27,8 +27,8 @@ def named_by(strategy: str) -> tuple[str | None, str]:
 
     No id of a node has a colon.
     """
-    kind, _, wanted = strategy.partition(":")
-    node_id, _, otherwise = wanted.partition(":")
+    kind, _, name = strategy.partition(":")
+    node_id, _, otherwise = name.partition(":")
     return (node_id, otherwise) if kind == NODE else (None, "")
 
 

@@ -17,8 +17,8 @@ def compiled(name: str, source: str, scope: dict[str, Any]) -> Callable[..., Any
     The source must contain no text but the code of the caller and the names of fields.
     """
     exec(source, scope)  # noqa: S102 - made of names of fields only
-    found: Callable[..., Any] = scope[name]
-    return found
+    made: Callable[..., Any] = scope[name]
+    return made
 
 
 if TYPE_CHECKING:
@@ -55,10 +55,12 @@ else:
             content = dict(kind.__dict__)
             for name in kind.__annotations__:
                 given = content.pop(name, MISSING)
-                known[name] = one = given if isinstance(given, Field) else Field(default=given)
-                one.name, one.kw_only = name, one.kw_only or kw_only
-                if one is given and not slots:
-                    setattr(kind, name, one.default) if one.default is not MISSING else delattr(kind, name)
+                known[name] = member = given if isinstance(given, Field) else Field(default=given)
+                member.name, member.kw_only = name, member.kw_only or kw_only
+                if member is given and not slots:
+                    setattr(kind, name, member.default) if member.default is not MISSING else delattr(
+                        kind, name
+                    )
             if slots:
                 inherited = [name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())]
                 content["__slots__"] = [name for name in kind.__annotations__ if name not in inherited]
@@ -66,7 +68,7 @@ else:
                 content.pop("__weakref__", None)
                 kind = type(kind)(kind.__name__, kind.__bases__, content)
             kind.__fields__ = known
-            kind.__match_args__ = tuple([name for name, one in known.items() if not one.kw_only])
+            kind.__match_args__ = tuple([name for name, member in known.items() if not member.kw_only])
             for name in METHODS:
                 if content.get(name) is None:
                     setattr(kind, name, _late(kind, name))
@@ -81,10 +83,10 @@ else:
 
         def method(*args: Any, **named: Any) -> Any:
             scope = {"MISSING": MISSING}
-            found = compiled(name, _source(kind, name, scope), scope)
-            found.__qualname__ = f"{kind.__qualname__}.{name}"
-            setattr(kind, name, found)
-            return found(*args, **named)
+            compiled_method = compiled(name, _source(kind, name, scope), scope)
+            compiled_method.__qualname__ = f"{kind.__qualname__}.{name}"
+            setattr(kind, name, compiled_method)
+            return compiled_method(*args, **named)
 
         return method
 
@@ -93,9 +95,9 @@ else:
         if name == "__init__":
             return _init(kind, scope)
         if name == "__repr__":
-            shown = ", ".join([f"{one.name}={{self.{one.name}!r}}" for one in known if one.repr])
+            shown = ", ".join([f"{member.name}={{self.{member.name}!r}}" for member in known if member.repr])
             return f"def __repr__(self): return f'{{self.__class__.__qualname__}}({shown})'"
-        mine = "".join([f"self.{one.name}, " for one in known if one.compare])
+        mine = "".join([f"self.{member.name}, " for member in known if member.compare])
         if name == "__hash__":
             return f"def __hash__(self): return hash(({mine}))"
         return (
@@ -106,18 +108,18 @@ else:
 
     def _init(kind: type, scope: dict[str, Any]) -> str:
         words, lines = ["self"], []
-        for one in sorted(kind.__fields__.values(), key=lambda one: one.kw_only):
-            word = name = one.name
-            if one.kw_only and "*" not in words:
+        for member in sorted(kind.__fields__.values(), key=lambda member: member.kw_only):
+            word = name = member.name
+            if member.kw_only and "*" not in words:
                 words.append("*")
-            if one.default_factory is not MISSING:
-                scope[f"make_{name}"] = one.default_factory
+            if member.default_factory is not MISSING:
+                scope[f"make_{name}"] = member.default_factory
                 lines.append(f" self.{name} = make_{name}() if {name} is MISSING else {name}\n")
                 word += "=MISSING"
             else:
                 lines.append(f" self.{name} = {name}\n")
-                if one.default is not MISSING:
-                    scope[f"default_{name}"] = one.default
+                if member.default is not MISSING:
+                    scope[f"default_{name}"] = member.default
                     word += f"=default_{name}"
             words.append(word)
         after = " self.__post_init__()\n" if hasattr(kind, "__post_init__") else ""

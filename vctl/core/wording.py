@@ -32,8 +32,8 @@ def in_units(amounts: Amounts) -> dict[str, float]:
 
 def amounts_text(amounts: Amounts) -> str:
     """Several amounts in one phrase."""
-    wanted = [amount_text(name, amount) for name, amount in sorted(amounts.items()) if amount]
-    return " and ".join(wanted) or "nothing"
+    texts = [amount_text(name, amount) for name, amount in sorted(amounts.items()) if amount]
+    return " and ".join(texts) or "nothing"
 
 
 def _number(amount: int) -> str:
@@ -47,10 +47,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def listed(names: Sequence[str], limit: int) -> str:
     """The first ``most`` names and the number of the others: ``a, b and 3 more``."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 def timestamp(ns: int) -> str:
