@@ -92,8 +92,8 @@ def growth_fits(ledger: Ledger, grow: Grow) -> bool:
         lease = grow.lease_after(ledger.leases)
         if lease is not None and any(amount < 0 for amount in lease.amounts.values()):
             return False
-        most = above_its_minimum(ledger, cluster) if grow.returns is not None else lendable(ledger, cluster)
-        return within(lent.amounts, most) and ledger.capacities[grow.after.vnode_id].fits_exactly(lent)
+        limit = above_its_minimum(ledger, cluster) if grow.returns is not None else lendable(ledger, cluster)
+        return within(lent.amounts, limit) and ledger.capacities[grow.after.vnode_id].fits_exactly(lent)
     # a lender gets its minimum back also while it admits no jobs
     is_back = within(add(held(ledger, cluster.cluster_id), grow.gained), cluster.spec.flexible_min)
     if not (is_back or can_grow(cluster)) or not within_limits(ledger, cluster, grow.gained):
@@ -129,17 +129,17 @@ def allowance(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
     if not limits:
         return {}
     has = held(ledger, cluster.cluster_id)
-    left: dict[str, int] = {}
+    allowed: dict[str, int] = {}
     for limit in limits:
-        for name, most in limit.items():
-            left[name] = max(min(left.get(name, most), most - has.get(name, 0)), 0)
-    return left
+        for name, maximum in limit.items():
+            allowed[name] = max(min(allowed.get(name, maximum), maximum - has.get(name, 0)), 0)
+    return allowed
 
 
 def within_limits(ledger: Ledger, cluster: Cluster, more: Mapping[str, int]) -> bool:
     """Whether a cluster may have these amounts more."""
-    left = allowance(ledger, cluster)
-    return all(amount <= left[name] for name, amount in more.items() if name in left)
+    allowed = allowance(ledger, cluster)
+    return all(amount <= allowed[name] for name, amount in more.items() if name in allowed)
 
 
 def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
@@ -147,31 +147,34 @@ def lendable(ledger: Ledger, lender: Cluster) -> dict[str, int]:
     and nothing that it withholds for its own work."""
     if lender.kind != LOGICAL or not any(lender.lending_limit.values()):
         return {}
-    has, left = held(ledger, lender.cluster_id), {}
+    has, lends = held(ledger, lender.cluster_id), {}
     for name, limit in lender.lending_limit.items():
         lent = lender.spec.flexible_min.get(name, 0) - has.get(name, 0)
         if 0 <= lent < limit:
-            left[name] = limit - lent
+            lends[name] = limit - lent
     if withheld := ledger.withheld.get(lender.cluster_id):
         free = ledger.available(lender.cluster_id)
-        left = {n: min(amount, free.get(n, 0) - withheld.get(n, 0)) for n, amount in left.items()}
-    return {name: amount for name, amount in left.items() if amount > 0}
+        lends = {n: min(amount, free.get(n, 0) - withheld.get(n, 0)) for n, amount in lends.items()}
+    return {name: amount for name, amount in lends.items() if amount > 0}
 
 
 def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str, int]]]:
     """Siblings that may lend to a cluster, by id, and how much."""
     for sibling in sorted(ledger.lenders.intersection(ledger.subclusters.get(cluster.parent_id or "", ()))):
-        if sibling != cluster.cluster_id and (left := lendable(ledger, ledger.clusters[sibling])):
-            yield sibling, left
+        if sibling != cluster.cluster_id and (lends := lendable(ledger, ledger.clusters[sibling])):
+            yield sibling, lends
 
 
 def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
     """A cluster and the clusters whose free capacity it may get: those above it, and all below these that lend."""
-    found = {cluster_id, *(ledger.clusters[one].parent_id or PRIMARY for one in growing(ledger, cluster_id))}
+    cluster_ids = {
+        cluster_id,
+        *(ledger.clusters[above_id].parent_id or PRIMARY for above_id in growing(ledger, cluster_id)),
+    }
     if ledger.lenders:
         top_id = level_above(ledger, cluster_id)
-        found |= {one for one in ledger.lenders if is_below(ledger, one, top_id)}
-    return found
+        cluster_ids |= {lender_id for lender_id in ledger.lenders if is_below(ledger, lender_id, top_id)}
+    return cluster_ids
 
 
 def level_above(ledger: Ledger, cluster_id: str) -> str:
@@ -192,9 +195,11 @@ def sharing(ledger: Ledger, cluster_id: str) -> set[str]:
         and cluster.parent_id
     ):
         cluster_id = cluster.parent_id
-    for one in (found := [cluster_id]):  # grows on the way
-        found += [below for below in ledger.subclusters.get(one, ()) if ledger.clusters[below].spec.flexible]
-    return set(found)
+    for inside_id in (cluster_ids := [cluster_id]):  # grows on the way
+        cluster_ids += [
+            below for below in ledger.subclusters.get(inside_id, ()) if ledger.clusters[below].spec.flexible
+        ]
+    return set(cluster_ids)
 
 
 def is_below(ledger: Ledger, cluster_id: str, top_id: str) -> bool:

@@ -53,10 +53,10 @@ def settle(ledger: Ledger, cluster_id: str, own: Amounts) -> Settled:
     cut: list[tuple[Lease, Mapping[str, int]]] = []
     for lease in kept_first(ledger, ledger.borrowed(cluster_id)):
         is_gang = is_of_gang(ledger, lease)
-        left = least_of(lease.amounts, gang if is_gang else over)
-        over, gang = over if is_gang else beyond(over, left), beyond(gang, left)
-        if left != dict(lease.amounts):
-            cut.append((lease, left))
+        rest = least_of(lease.amounts, gang if is_gang else over)
+        over, gang = over if is_gang else beyond(over, rest), beyond(gang, rest)
+        if rest != dict(lease.amounts):
+            cut.append((lease, rest))
     return Settled(tuple(cut), over)
 
 
@@ -80,9 +80,15 @@ def extended(ledger: Ledger, more: Lease) -> Lease | None:
 
     A lease with a share of a unit stays alone: it returns as that share.
     """
-    for one in ledger.borrowed(more.borrower_id) if not _has_share(ledger, more) else ():
-        if one.lease_id != more.lease_id and one.is_same_account(more) and not _has_share(ledger, one):
-            return replace(one, amounts=rs.add(one.amounts, more.amounts), since=max(one.since, more.since))
+    for account in ledger.borrowed(more.borrower_id) if not _has_share(ledger, more) else ():
+        if (
+            account.lease_id != more.lease_id
+            and account.is_same_account(more)
+            and not _has_share(ledger, account)
+        ):
+            return replace(
+                account, amounts=rs.add(account.amounts, more.amounts), since=max(account.since, more.since)
+            )
     return None
 
 
@@ -228,9 +234,9 @@ def restored(ledger: Ledger, lease: Lease, slot_id: str, gone: Allocation) -> It
     if borrower is None or lease.lender_id == borrower.parent_id:
         return
     around = []
-    for one in ledger.upward(lease.lender_id):
-        around.append(one)
-        if one.parent_id == borrower.parent_id:
+    for cluster in ledger.upward(lease.lender_id):
+        around.append(cluster)
+        if cluster.parent_id == borrower.parent_id:
             break
     else:
         return
@@ -296,7 +302,7 @@ def borrowed_in(
     Then what gangs of its jobs use: they have borrowed it from nobody, but a lender may take the place of the cluster
     there too. These leases have no id yet.
     """
-    for lease in newest_first(one for one in ledger.leases.values() if one.lender_id == cluster_id):
+    for lease in newest_first(loan for loan in ledger.leases.values() if loan.lender_id == cluster_id):
         borrower = ledger.clusters.get(lease.borrower_id)
         if borrower is not None and borrower.parent_id == cluster_id and lease.borrower_id != besides:
             yield lease

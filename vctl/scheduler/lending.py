@@ -70,9 +70,13 @@ def work_in_lenders(
 
 def withhold(ledger: Ledger, amounts: Mapping[str, Amounts]) -> bool:
     """Let lenders keep these amounts, and no others. True: more is lent again, so work that waits may start."""
-    again = [one for one, kept in ledger.withheld.items() if not rs.within(kept, amounts.get(one, {}))]
-    for one in again:
-        ledger.note_growth(ledger.members.get(one, ()))
+    again = [
+        lender_id
+        for lender_id, kept in ledger.withheld.items()
+        if not rs.within(kept, amounts.get(lender_id, {}))
+    ]
+    for lender_id in again:
+        ledger.note_growth(ledger.members.get(lender_id, ()))
     ledger.withheld = amounts
     return bool(again)
 
@@ -147,7 +151,7 @@ def wishes(
     Each with what that work needs: it lends the rest. Without those whose loan is a part of a nomination: it was
     promised before. If there is enough, but not in one place, the lender lacks all that its work needs.
     """
-    found: dict[str, Wish] = {}
+    wished: dict[str, Wish] = {}
     for one in work:
         lenders = [up.cluster_id for up in ledger.upward(one.cluster_id) if any(up.lending_limit.values())]
         if not lenders:
@@ -161,22 +165,22 @@ def wishes(
         have = rs.total([own, *(_free(ledger, up, one.need) for up in reach[1:])])
         for lender_id in lenders:
             lacks = beyond(ledger.clusters[lender_id].spec.flexible_min, held(ledger, lender_id))
-            before = found.get(lender_id, Wish({}, {}))
+            before = wished.get(lender_id, Wish({}, {}))
             need = rs.add(before.need, one.need)
             if lacks and lender_id in reach and rs.within(need, rs.add(have, lacks)):
                 lack = least_of(beyond(need, free), lacks) or least_of(one.need, lacks)
-                found[lender_id] = Wish(need, rs.maximum(before.lack, lack))
-    for growth in (one.growth(ledger) for one in nominations) if found else ():
+                wished[lender_id] = Wish(need, rs.maximum(before.lack, lack))
+    for growth in (one.growth(ledger) for one in nominations) if wished else ():
         for lender_id in growth.lent if growth is not None else ():
-            found.pop(lender_id, None)
-    return found
+            wished.pop(lender_id, None)
+    return wished
 
 
 def keepers(
     ledger: Ledger, work: Iterable[Waiting], nominations: Iterable[Nomination] = ()
 ) -> dict[str, Amounts]:
     """What lenders keep for their own waiting work, which starts with it once a loan has come back."""
-    return {one: wish.need for one, wish in wishes(ledger, work, nominations).items()}
+    return {lender_id: wish.need for lender_id, wish in wishes(ledger, work, nominations).items()}
 
 
 def _free(ledger: Ledger, cluster_id: str, names: Iterable[str]) -> dict[str, int]:

@@ -53,12 +53,12 @@ def pieces_on(
     new: Mapping[str, Template], starts: Iterable[Start | TaskStart], templates: Sequence[Template]
 ) -> tuple[list[MachinePiece], int]:
     """What starts put on new nodes, and how much of it must be on different nodes. ``new``: node -> template."""
-    found: list[MachinePiece] = []
+    pieces: list[MachinePiece] = []
     apart = 0
 
     def add(amounts: Amounts, selector: Selector, *, divisible: bool = False) -> None:
         names = frozenset(one.name for one in templates if lb.matches(selector, one.labels))
-        found.append(MachinePiece(tuple(sorted(i for i in amounts.items() if i[1])), names, divisible))
+        pieces.append(MachinePiece(tuple(sorted(i for i in amounts.items() if i[1])), names, divisible))
 
     for start in starts:
         if isinstance(start, TaskStart) or start.cluster is None:
@@ -75,7 +75,7 @@ def pieces_on(
             amounts = vnode.allocation.amounts
             if vnode.whole:
                 names = frozenset({new[vnode.node_id].name})
-                found.append(MachinePiece(tuple(sorted(amounts.items())), names))
+                pieces.append(MachinePiece(tuple(sorted(amounts.items())), names))
             elif vnode.kind == FLEXIBLE:
                 add(amounts, (), divisible=True)
             elif groups[(number := fixed[vnode.rank][0])].policy == "STRICT_PACK":
@@ -86,7 +86,7 @@ def pieces_on(
         for many in on_one.values():
             add(rs.total(many), ())
         apart = max(apart, *spread.values(), 0)
-    return found, apart
+    return pieces, apart
 
 
 class _Row(NamedTuple):
@@ -210,7 +210,7 @@ def _rows(
     Pieces that may be on some templates only must be held by these; of pieces of at least some size, so many
     fit on one machine.
     """
-    found: dict[_Row, str] = {}
+    rows: dict[_Row, str] = {}
     count_of = Counter(pieces)
     every = frozenset(one.name for one in kinds)
     everywhere = {every: None} | {piece.templates & every: None for piece in count_of}
@@ -220,15 +220,15 @@ def _rows(
             sizes = [(dict(piece.amounts).get(name, 0), n, piece.divisible) for piece, n in inside]
             whole = tuple(one.resources.get(name, 0) if one.name in among else 0 for one in kinds)
             total = sum(size * n for size, n, _ in sizes)
-            found.setdefault(_Row(whole, total), name if among == every else "")
+            rows.setdefault(_Row(whole, total), name if among == every else "")
             for least in {size for size, _, divisible in sizes if size and not divisible}:
                 fits = tuple(_copies(have, least, is_unit=name in units) for have in whole)
                 many = sum(n for size, n, divisible in sizes if size >= least and not divisible)
-                found.setdefault(_Row(fits, many), "")
+                rows.setdefault(_Row(fits, many), "")
     for piece, n in count_of.items():
         if piece.amounts and not piece.divisible:
-            found.setdefault(_Row(tuple(_held(kinds, piece, units)), n), "")
-    ordered = sorted(found.items(), key=lambda row: not row[1])  # stable: whole amounts first
+            rows.setdefault(_Row(tuple(_held(kinds, piece, units)), n), "")
+    ordered = sorted(rows.items(), key=lambda row: not row[1])  # stable: whole amounts first
     return dict(ordered[:MOST_ROWS])
 
 

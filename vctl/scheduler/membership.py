@@ -112,8 +112,8 @@ def of_whole_nodes(spec: ClusterSpec) -> bool:
 
 def whole_by_template(ledger: Ledger, cluster_id: str) -> dict[str, list[VNode]]:
     """The whole nodes of a cluster."""
-    found: dict[str, list[VNode]] = {}
+    vnodes_of: dict[str, list[VNode]] = {}
     for vnode in ledger.slots(cluster_id):
         if vnode.whole:
-            found.setdefault(ledger.nodes[vnode.node_id].template_id, []).append(vnode)
-    return found
+            vnodes_of.setdefault(ledger.nodes[vnode.node_id].template_id, []).append(vnode)
+    return vnodes_of

@@ -284,10 +284,10 @@ class _Trial:
 
     def _place_task(self, task: PendingTask) -> bool:
         spec = one_piece(task.request, task.selector)
-        found = place_with_growth(self.ledger, task.cluster_id, spec, {})
-        if not isinstance(found, tuple):
+        grown = place_with_growth(self.ledger, task.cluster_id, spec, {})
+        if not isinstance(grown, tuple):
             return False
-        steps, placed = found
+        steps, placed = grown
         vnode = self.ledger.vnodes[placed.pieces[0].parent_vnode_id]
         allocation = self.ledger.capacities[vnode.vnode_id].choice(task.request)
         start = TaskStart(task, tuple(steps), vnode.vnode_id, vnode.node_id, allocation)
@@ -310,10 +310,10 @@ class _Trial:
 
     def _start(self, job: PendingJob) -> Start | None:
         """Apply the start of a job to the ledger; None: it has no place."""
-        found = place_or_grow(self.ledger, job.parent_id, job.spec, job.entry)
-        if not isinstance(found, tuple):
+        answer = place_or_grow(self.ledger, job.parent_id, job.spec, job.entry)
+        if not isinstance(answer, tuple):
             return None
-        start = start_of(self.ledger, job, found[1], found[0])
+        start = start_of(self.ledger, job, answer[1], answer[0])
         take(self.ledger, start, start.run_id)
         return start
 

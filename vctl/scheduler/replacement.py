@@ -67,19 +67,19 @@ def units(ledger: Ledger, node_ids: Iterable[str], lent: Lent | None = None) -> 
     more than it had on these nodes.
     """
     here = {node_id: len(below(ledger, node_id)) for node_id in node_ids}
-    found: list[Unit] = []
+    moving: list[Unit] = []
     for one in sorted(here, key=lambda one: (-here[one], one)):
-        found += (_units_in if ledger.nodes[one].state in LEFT else _units_beyond)(ledger, one)
-    found = _joined(ledger, found)
+        moving += (_units_in if ledger.nodes[one].state in LEFT else _units_beyond)(ledger, one)
+    moving = _joined(ledger, moving)
     if lent is not None:
-        parts = [part for unit in found for part in unit.parts if ledger.nodes[part.node_id].state == DEAD]
+        parts = [part for unit in moving for part in unit.parts if ledger.nodes[part.node_id].state == DEAD]
         moved = _flexible_amounts(parts)
         named = {part.cluster_id for one in here for part in below(ledger, one) if part.kind == FLEXIBLE}
         named.update(one.cluster_id for one in ledger.clusters.values() if any(one.lending_limit.values()))
         for cluster_id in sorted(named):
             if ledger.clusters[cluster_id].kind == LOGICAL:
-                found += _of_amounts(ledger, cluster_id, lent, moved.get(cluster_id, {}))
-    return found
+                moving += _of_amounts(ledger, cluster_id, lent, moved.get(cluster_id, {}))
+    return moving
 
 
 def _units_in(ledger: Ledger, vnode_id: str) -> Iterator[Unit]:
@@ -158,11 +158,11 @@ def _of_amounts(ledger: Ledger, cluster_id: str, lent: Lent, moved: Amounts) -> 
 
 
 def _flexible_amounts(parts: Iterable[VNode]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    amounts_of: dict[str, dict[str, int]] = {}
     for part in parts:
         if part.kind == FLEXIBLE:
-            found[part.cluster_id] = rs.add(found.get(part.cluster_id, {}), part.allocation.amounts)
-    return found
+            amounts_of[part.cluster_id] = rs.add(amounts_of.get(part.cluster_id, {}), part.allocation.amounts)
+    return amounts_of
 
 
 def stamp_of(ledger: Ledger, found: Iterable[Unit]) -> object:
@@ -277,10 +277,10 @@ def replace_dead(ledger: Ledger) -> None:
 
 def below(ledger: Ledger, vnode_id: str) -> list[VNode]:
     """All virtual nodes that lie in one, at any depth, outermost first."""
-    found: list[VNode] = []
+    inside: list[VNode] = []
     for child in ledger.children[vnode_id]:
-        found += [ledger.vnodes[child], *below(ledger, child)]
-    return found
+        inside += [ledger.vnodes[child], *below(ledger, child)]
+    return inside
 
 
 def inherit(ledger: Ledger, vnode: VNode, new_parent: VNode) -> dict[str, str]:
@@ -306,13 +306,13 @@ def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
     The number is -1 if the spec has no such fixed node.
     """
     cluster = ledger.clusters[vnode.cluster_id]
-    asked = [(number, node) for number, group in enumerate(cluster.spec.groups) for node in group.nodes]
+    nodes = [(number, node) for number, group in enumerate(cluster.spec.groups) for node in group.nodes]
     members = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id])
     fixed = (member for member in members if member.kind == FIXED and not member.whole)
     in_order = sorted(fixed, key=lambda member: member.rank)
-    position = in_order.index(vnode) if vnode in in_order else len(asked)
-    if position < len(asked):
-        number, node = asked[position]
+    position = in_order.index(vnode) if vnode in in_order else len(nodes)
+    if position < len(nodes):
+        number, node = nodes[position]
         if rs.shape_of(node.resources) == rs.shape_of(vnode.allocation.amounts):
             return number, node
     return -1, FixedNode(vnode.allocation.amounts)

@@ -167,11 +167,11 @@ def _free_of(capacity: FreeCapacity, needed: dict[Part, int]) -> Allocation:
     instances: dict[str, dict[int, int]] = {}
     for part, amount in needed.items():
         name, index = part if isinstance(part, tuple) else (part, None)
-        most = min(amount, _part_of(capacity, part))
-        if most > 0:
-            amounts[name] = amounts.get(name, 0) + most
+        free = min(amount, _part_of(capacity, part))
+        if free > 0:
+            amounts[name] = amounts.get(name, 0) + free
             if index is not None:
-                instances.setdefault(name, {})[index] = most
+                instances.setdefault(name, {})[index] = free
     cpu = amounts.get(CPU, 0) // SCALE
     return Allocation(amounts, instances, tuple(sorted(capacity.cores)[:cpu]))
 
@@ -271,8 +271,8 @@ class View:
         """The place of a job in the free capacity of the view."""
         if self._index is None:
             self._index = self.ledger.index_with(self.parent_id, self.capacities)
-        found = place_on(candidates_in(self.ledger, self._index, self.capacities), job.spec, job.entry)
-        return found if isinstance(found, Placed) else None
+        placed = place_on(candidates_in(self.ledger, self._index, self.capacities), job.spec, job.entry)
+        return placed if isinstance(placed, Placed) else None
 
     @contextmanager
     def taken(self, name: str = "reserved") -> Iterator[None]:

@@ -40,13 +40,13 @@ def reshape(
     change in place. Idle amounts above the new minimum are given back. A parent without free capacity grows
     if it can; its steps are added to ``growth``. What the cluster has ``lent`` to siblings counts as its own.
     """
-    gone, wanted = _match(ledger, cluster_id, old, new)
+    removed, wanted = _match(ledger, cluster_id, old, new)
     surplus, lacking = _whole_nodes(ledger, cluster_id, new.replica_sets)
-    gone += surplus
-    for vnode in gone:
+    removed += surplus
+    for vnode in removed:
         if not is_undivided(ledger, vnode):
             return InUse(vnode)
-    for vnode in gone:
+    for vnode in removed:
         ledger.release(vnode.vnode_id)
     flexible = [v for v in _members(ledger, cluster_id) if v.kind == FLEXIBLE]
     has = rs.total(vnode.allocation.amounts for vnode in flexible)
@@ -66,10 +66,10 @@ def reshape(
     assert parent_id is not None
     placed = place_more(ledger, cluster_id, extra)
     if not isinstance(placed, Placed):
-        found = finished(find_growth(ledger, parent_id, extra, {}))
-        if isinstance(found, Unplaced):
+        grown = finished(find_growth(ledger, parent_id, extra, {}))
+        if isinstance(grown, Unplaced):
             return placed
-        steps, placed = growth_for(*found, {})
+        steps, placed = growth_for(*grown, {})
         growth += steps
     for piece in placed.pieces:
         ledger.rearrange((), (joined(ledger, cluster_id, piece),))
@@ -86,14 +86,14 @@ def _match(
     """The virtual nodes of groups that the new spec no longer has, and its new groups."""
     fixed = [vnode for vnode in _members(ledger, cluster_id) if vnode.kind == FIXED and not vnode.whole]
     wanted = list(new.groups)
-    gone: list[VNode] = []
+    removed: list[VNode] = []
     for group in old.groups:
         members, fixed = fixed[: len(group.nodes)], fixed[len(group.nodes) :]
         if group in wanted:
             wanted.remove(group)
         else:
-            gone += members
-    return gone, tuple(wanted)
+            removed += members
+    return removed, tuple(wanted)
 
 
 def _whole_nodes(

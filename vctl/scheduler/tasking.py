@@ -55,8 +55,8 @@ def choose(ledger: Ledger, task: PendingTask, now: Circumstances = CALM) -> VNod
             return _spread(available, now.last_spread)
         case tk.RANDOM:
             return draw(task, available)
-    wanted, otherwise = tk.named_by(task.strategy)
-    named = [vnode for vnode in available if is_named(wanted, vnode)]
+    name, otherwise = tk.named_by(task.strategy)
+    named = [vnode for vnode in available if is_named(name, vnode)]
     if named or otherwise != tk.SPILL:
         return named[0] if named else None
     return hybrid(ledger, _anywhere(task), available)
@@ -165,8 +165,8 @@ def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
     cluster, task = ledger.clusters[task.cluster_id], settled(ledger, task)
     asked = growing_for(task, ledger.vnodes.get(pinned_to(task) or ""))
     while asked is not None and cluster.spec.flexible and cluster.parent_id is not None:
-        most = cluster.spec.flexible_max or {}
-        if any(amount > most.get(name, amount) for name, amount in task.request.items()):
+        maximum = cluster.spec.flexible_max or {}
+        if any(amount > maximum.get(name, amount) for name, amount in task.request.items()):
             return False
         above = (ledger.vnodes[v] for v in ledger.members.get(cluster.parent_id, ()))
         if any(suits(ledger, asked, v) and rs.within(task.request, v.allocation.amounts) for v in above):
@@ -175,9 +175,9 @@ def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
     return False
 
 
-def is_named(wanted: str | None, vnode: VNode) -> bool:
+def is_named(name: str | None, vnode: VNode) -> bool:
     """Whether a strategy means this virtual node: by its own id, or by that of its physical node."""
-    return wanted in (vnode.vnode_id, vnode.node_id)
+    return name in (vnode.vnode_id, vnode.node_id)
 
 
 def _spread(available: list[VNode], last: tuple[int, str] | None) -> VNode:
@@ -237,9 +237,9 @@ def utilisation(ledger: Ledger, vnode: VNode) -> float:
 
 def ancestors(ledger: Ledger, cluster_id: str) -> list[str]:
     """The ids of a cluster and of all above it, nearest first."""
-    found: list[str] = []
+    above: list[str] = []
     current: str | None = cluster_id
     while current is not None and current in ledger.clusters:
-        found.append(current)
+        above.append(current)
         current = ledger.clusters[current].parent_id
-    return found
+    return above
