@@ -1,7 +1,7 @@
-"""Servers for tests, started by fork out of a process that has imported what ``vctl serve`` needs.
+"""Servers and remote commands for tests, started by fork out of a process that has imported what they need.
 
-Each is a process of its own with its own environment, folder and standard error, and runs ``vctl serve`` from the
-command line on. Only the imports are shared: they took most of the time of nearly two hundred starts.
+Each is a process of its own with its own environment, folder and standard files, and runs ``vctl`` from the command
+line on. Only the imports are shared: they took most of the time of two hundred servers and a thousand commands.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 ROOT = Path(__file__).parents[1]
 LONGEST = 1 << 20
 """The bytes of one message."""
+LONGEST_S = 60.0
+"""The silence after which a command has failed."""
 
 
 class Started:
@@ -68,12 +70,41 @@ class Nursery:
     def start(self, words: list[str], env: Mapping[str, str], cwd: Path) -> Started:
         """Start ``vctl`` with these words."""
         ours, theirs = os.pipe()
-        message = json.dumps({"words": words, "env": dict(env), "cwd": str(cwd)}).encode()
-        socket.send_fds(self._socket, [message], [theirs])
-        os.close(theirs)
+        pid = self._fork(words, env, cwd, {2: theirs})
+        return Started(self, pid, open(ours, encoding="utf-8"))
+
+    def run(self, words: list[str], env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; it has no standard input."""
+        pipes = {target: os.pipe() for target in (1, 2)}
+        theirs = {target: write for target, (_, write) in pipes.items()}
+        pid = self._fork(words, env, cwd, {0: os.open(os.devnull, os.O_RDONLY), **theirs})
+        said: dict[int, bytes] = {1: b"", 2: b""}
+        files = {read: target for target, (read, _) in pipes.items()}
+        while files:
+            for fd in select.select(list(files), [], [], LONGEST_S)[0] or self._late(pid, words):
+                if part := os.read(fd, LONGEST):
+                    said[files[fd]] += part
+                else:
+                    os.close(fd)
+                    del files[fd]
+        if (code := self.ended(pid, LONGEST_S)) is None:
+            self._late(pid, words)
+        assert code is not None
+        return subprocess.CompletedProcess(words, code, said[1].decode(), said[2].decode())
+
+    def _late(self, pid: int, words: list[str]) -> list[int]:
+        os.kill(pid, signal.SIGKILL)
+        raise subprocess.TimeoutExpired(words, LONGEST_S)
+
+    def _fork(self, words: list[str], env: Mapping[str, str], cwd: Path, files: dict[int, int]) -> int:
+        """The pid of a new process with these files, which this one closes."""
+        message = {"words": words, "env": dict(env), "cwd": str(cwd), "files": list(files)}
+        socket.send_fds(self._socket, [json.dumps(message).encode()], list(files.values()))
+        for fd in files.values():
+            os.close(fd)
         while "started" not in (answer := self._receive(None)):
             continue
-        return Started(self, answer["started"], open(ours, encoding="utf-8"))
+        return answer["started"]
 
     def ended(self, pid: int, timeout: float | None) -> int | None:
         """The exit code of a server; None if it has not ended within that time."""
@@ -115,7 +146,7 @@ def serve_requests(channel: socket.socket) -> None:
             os.read(read, 4096)
             _report_ends(channel)
         if channel in ready:
-            message, fds, *_ = socket.recv_fds(channel, LONGEST, 1)
+            message, fds, *_ = socket.recv_fds(channel, LONGEST, 3)
             if not message:
                 return
             pid = os.fork()
@@ -124,8 +155,9 @@ def serve_requests(channel: socket.socket) -> None:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for fd in (channel.detach(), read, write):
                     os.close(fd)
-                _become(json.loads(message), fds[0])
-            os.close(fds[0])
+                _become(json.loads(message), fds)
+            for fd in fds:
+                os.close(fd)
             channel.send(json.dumps({"started": pid}).encode())
 
 
@@ -140,18 +172,20 @@ def _report_ends(channel: socket.socket) -> None:
         channel.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def _become(request: dict[str, list[str]], stderr: int) -> None:
+def _become(request: dict[str, Any], files: list[int]) -> None:
     """Run the command line in this process, as ``python -m vctl`` does."""
     from vctl import __main__ as command_line
 
-    os.dup2(stderr, 2)
-    os.close(stderr)
+    for fd, target in zip(files, request["files"], strict=True):
+        os.dup2(fd, target)
+        os.close(fd)
     # those of the nursery know what kind of files they were opened on
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(request["env"])
-    os.chdir(str(request["cwd"]))
+    os.chdir(request["cwd"])
     sys.argv = ["vctl", *request["words"]]
     code = 1
     try:

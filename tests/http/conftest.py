@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -31,20 +30,14 @@ class Running:
     home: Path
     address: str
     http: httpx.Client
+    nursery: Nursery
     env: dict[str, str] = field(default_factory=dict)
 
     def vctl(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         """A remote command."""
         env = {**self.env, "VCTL_ADDRESS": self.address, "VCTL_TOKEN": TOKEN, **more}
         env.pop("VCTL_HOME", None)
-        return subprocess.run(
-            [sys.executable, "-m", "vctl", *words],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return self.nursery.run(list(words), env, Path.cwd())
 
     def nodes(self, count: int, template: str = "t", resources: dict[str, object] | None = None) -> None:
         body = {"count": count, "template": template, "resources": resources or {"CPU": 4}}
@@ -111,7 +104,7 @@ def start(tmp_path: Path, nursery: Nursery) -> Iterator[Start]:
             except httpx.TransportError:
                 assert time.monotonic() < give_up
                 time.sleep(0.05)
-        return Running(process, place, address, client, env)
+        return Running(process, place, address, client, nursery, env)
 
     yield begin
     for client in clients:

@@ -22,14 +22,7 @@ RESOURCES = '{"CPU": 4, "memory": "8GiB"}'
 
 def local(server: Running, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**server.env, "VCTL_TOKEN": ""}
-    return subprocess.run(
-        [sys.executable, "-m", "vctl", *words],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return server.nursery.run(list(words), env, Path.cwd())
 
 
 @pytest.fixture
