@@ -14,13 +14,14 @@ from tests.specification import spec
 
 pytestmark = spec("5.conservation", "6.gang", "12.daemon-death", "17.durable", "17.one-daemon")
 
-IN_CI = [range(first, first + 10) for first in range(0, 200, 10)]
+TENS = [range(first, first + 10) for first in range(0, 200, 10)]
+SEEDS = [*TENS[:12], *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in TENS[12:])]
 STEPS, MIDDLE, LONG = 150, 250, 500
 PROGRAM = "from tests.simulation.seeds import play; print(play({seed}, {steps}).fingerprint)"
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seeds", IN_CI, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
+@pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 def test_seeds_keep_all_rules(seeds: range) -> None:
     for seed in seeds:
         played = play(seed, STEPS)
