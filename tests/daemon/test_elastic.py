@@ -138,6 +138,7 @@ def test_the_elastic_walk_through(life: Life) -> None:
     assert [row["node_id"] for row in life.store.rows("SELECT node_id FROM vnodes")] == ["n0"]  # the same one
     assert elastic.node("n0") == (2, 0)
     assert elastic.leases() == [(job, "kPrimaryClusterID", 1)]
+    assert len({tasks.get_task(life.store, task)["vnode_id"] for task in (first, second)}) == 1
 
     third = elastic.task("walk")
     added = next(node_id for node_id in elastic.node_ids() if node_id != "n0")
@@ -264,6 +265,25 @@ def test_the_maximum_of_a_level_above_holds(levels: Elastic) -> None:
     assert levels.leases() == []
     clusters.update(levels.store, "org", spec=parse_cluster_spec(GANG, logical=True))
     levels.life.until(lambda: levels.state(task) == "RUNNING")
+
+
+def test_nothing_is_borrowed_when_the_top_cannot_give_it(levels: Elastic) -> None:
+    inside = {"VCTL_CLUSTER_ID": "team##job##sub"}
+    task = levels.task("job", 9, inside=inside, running=False)
+    levels.life.until(lambda: levels.reason(task) == "Infeasible")
+    assert levels.leases() == []
+    assert [levels.cluster(level)[0] for level in LEVELS] == [1, 1, 1, 1]
+
+
+def test_a_job_goes_with_everything_below_it_and_what_was_borrowed_for_it_returns(levels: Elastic) -> None:
+    in_sub(levels, 8)
+    levels.life.end("job")
+    levels.life.until(lambda: levels.leases() == [])
+    assert [levels.cluster(level)[0] for level in LEVELS[:2]] == [1, 1]
+    assert [one["cluster_id"] for one in clusters.list_clusters(levels.store, all_kinds=False)] == [
+        "org",
+        "team",
+    ]
 
 
 def test_a_scheduler_that_is_killed_loses_no_lease_and_no_task(levels: Elastic) -> None:
