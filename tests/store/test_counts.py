@@ -169,8 +169,7 @@ def test_counts_of_an_older_state_directory_are_made(tmp_path: Path) -> None:
         places = queues.positions(store, "a")
         assert len(places) == 2000
         assert all(
-            queues.position(store, "a", number % 2, number) == place
-            for number, place in list(places.items())[::7]
+            queues.position(store, "a", number % 2, number) == place for number, place in places.items()
         )
 
 

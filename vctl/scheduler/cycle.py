@@ -120,7 +120,7 @@ def decide(
             revert(ledger, task)
         ledger.grown.clear()  # the reverts gave back only what the round took
         ledger.joined.clear()
-    if not (is_nominated or preemptor.preempts):
+    if not (is_nominated or preemptor.found):
         started = {start.job.parent_id for start in starts}
         scanned = (turn.queue for turn in turns if turn.is_over and turn.queue.parent_id not in started)
         _settle(ledger, scanned, running, scopes, now_ns)
@@ -129,7 +129,7 @@ def decide(
     cleared = tuple((queue.parent_id, shape) for queue in queues.values() for shape in sorted(queue.emptied))
     return Plan(
         starts, tuple(waits), cleared, tuple(round_.starts), tuple(round_.waits),
-        preempts=tuple(preemptor.preempts), lapsed=tuple(preemptor.lapsed),
+        preempts=tuple(preemptor.found), lapsed=tuple(preemptor.lapsed),
         unsearched=preemptor.unsearched or shared.frees,
         tasks_deferred=round_.deferred, trial=trial if trial.starts else None,
     )  # fmt: skip

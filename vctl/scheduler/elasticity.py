@@ -129,11 +129,11 @@ def allowance(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
     if not limits:
         return {}
     has = held(ledger, cluster.cluster_id)
-    allowed: dict[str, int] = {}
+    left: dict[str, int] = {}
     for limit in limits:
-        for name, maximum in limit.items():
-            allowed[name] = max(min(allowed.get(name, maximum), maximum - has.get(name, 0)), 0)
-    return allowed
+        for name, most in limit.items():
+            left[name] = max(min(left.get(name, most), most - has.get(name, 0)), 0)
+    return left
 
 
 def within_limits(ledger: Ledger, cluster: Cluster, more: Mapping[str, int]) -> bool:

@@ -59,18 +59,18 @@ def place_with_growth(
         work = find_growth(ledger, parent_id, spec, entry, avoid=avoid, budget=budget, lends=lends)
         return finished(work)
 
-    answer = search(lends=False)
+    found = search(lends=False)
     chain, moves = growing(ledger, parent_id), list[Move]()
-    if isinstance(answer, Unplaced) and loose and chain:
+    if isinstance(found, Unplaced) and loose and chain:
         for more in _loosened(ledger, parent_id, spec, chain):
             moves += more
-            answer = search(lends=not more)
-            if not isinstance(answer, Unplaced):
+            found = search(lends=not more)
+            if not isinstance(found, Unplaced):
                 break
-    if isinstance(answer, Unplaced):
+    if isinstance(found, Unplaced):
         undo(ledger, moves)
-        return answer
-    steps, placed = growth_for(*answer, entry)
+        return found
+    steps, placed = growth_for(*found, entry)
     return [*_needed(ledger, moves, placed, steps), *steps], placed
 
 
@@ -87,8 +87,8 @@ def _loosened(
     idle = idle_amounts(ledger, top_id)
     if not idle or is_lacking(ledger, parent_id, spec, idle):
         return
-    levels = [ledger.clusters[grown_id].parent_id or "" for grown_id in chain]
-    is_limited = any(allowance(ledger, ledger.clusters[grown_id]) for grown_id in chain)
+    levels = [ledger.clusters[one].parent_id or "" for one in chain]
+    is_limited = any(allowance(ledger, ledger.clusters[one]) for one in chain)
     for level, keep in [*((level, chain) for level in levels), *[(top_id, ())] * is_limited]:
         if more := recall(ledger, level, keep):
             yield more
@@ -110,15 +110,15 @@ def place_loosely(
     if not idle or is_lacking(ledger, parent_id, spec, idle):
         return None
     moves: list[Move] = []
-    answer: Placed | Unplaced | None = None
+    found: Placed | Unplaced | None = None
     for loosen in (recall, lend):
-        if not isinstance(answer, Placed) and (more := loosen(ledger, parent_id, ())):
+        if not isinstance(found, Placed) and (more := loosen(ledger, parent_id, ())):
             moves += more
-            answer = place(ledger, parent_id, spec, entry)
-    if not isinstance(answer, Placed):
+            found = place(ledger, parent_id, spec, entry)
+    if not isinstance(found, Placed):
         undo(ledger, moves)
-        return answer
-    return _needed(ledger, moves, answer), answer
+        return found
+    return _needed(ledger, moves, found), found
 
 
 def _needed(ledger: Ledger, moves: Sequence[Move], placed: Placed, steps: Sequence[Grow] = ()) -> list[Grow]:
@@ -134,22 +134,22 @@ def _needed(ledger: Ledger, moves: Sequence[Move], placed: Placed, steps: Sequen
 
 
 def _has_lenders(ledger: Ledger, chain: Iterable[str]) -> bool:
-    return any(any(lenders_to(ledger, ledger.clusters[cluster_id])) for cluster_id in chain)
+    return any(any(lenders_to(ledger, ledger.clusters[one])) for one in chain)
 
 
 def place_or_grow(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts
 ) -> tuple[list[Grow], Placed] | Unplaced:
     """A place in the cluster as it is; else let the cluster grow in the ledger until there is one."""
-    answer = place(ledger, parent_id, spec, entry)
-    if isinstance(answer, Placed):
-        return [], answer
+    found = place(ledger, parent_id, spec, entry)
+    if isinstance(found, Placed):
+        return [], found
     if growing(ledger, parent_id):
         more = place_with_growth(ledger, parent_id, spec, entry)
     else:
-        more = place_loosely(ledger, parent_id, spec, entry) or answer
+        more = place_loosely(ledger, parent_id, spec, entry) or found
     if isinstance(more, Unplaced):
-        return replace(more, exhausted=answer.exhausted or more.exhausted)
+        return replace(more, exhausted=found.exhausted or more.exhausted)
     return more
 
 
@@ -168,13 +168,13 @@ def find_growth(
     ``lends``: siblings may lend, if free capacity is not enough.
     ``avoid``: physical nodes that must not be used.
     """
-    refusal = Unplaced("", 0, 0, f"{cluster_text(parent_id)} cannot grow")
+    found = Unplaced("", 0, 0, f"{cluster_text(parent_id)} cannot grow")
     for lending in (False, True)[: 1 + lends]:
         chain = growing(ledger, parent_id)
         if lending and not _has_lenders(ledger, chain):
             break
         if (short := shortage(ledger, parent_id, spec, lending=lending)) is not None:
-            refusal = short
+            found = short
             continue
         candidates = yield from growth_candidates(
             ledger, parent_id, _asked(spec, entry), lending=lending, avoid=avoid
@@ -185,8 +185,8 @@ def find_growth(
         answer = place_on(candidates, spec, entry, budget=budget)
         if isinstance(answer, Placed):
             return candidates, answer
-        refusal = replace(answer, exhausted=True) if refusal.exhausted else answer
-    return refusal
+        found = replace(answer, exhausted=True) if found.exhausted else answer
+    return found
 
 
 def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: UpperBound) -> bool:
@@ -218,8 +218,8 @@ def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amou
 
 def one_piece(request: Amounts, selector: Selector = ()) -> ClusterSpec:
     """The spec of one fixed node with a request."""
-    amounts = {name: amount for name, amount in request.items() if amount}
-    return ClusterSpec(groups=(Group((FixedNode(amounts, selector=selector),)),), flexible=False)
+    asked = {name: amount for name, amount in request.items() if amount}
+    return ClusterSpec(groups=(Group((FixedNode(asked, selector=selector),)),), flexible=False)
 
 
 def grow(
@@ -236,8 +236,8 @@ def grow(
     Returns the steps, top level first. None, with the ledger as it was: limits or too little free capacity
     above forbid it.
     """
-    answer = place_with_growth(ledger, cluster_id, one_piece(request, selector), {}, avoid=avoid, loose=loose)
-    return answer[0] if isinstance(answer, tuple) else None
+    found = place_with_growth(ledger, cluster_id, one_piece(request, selector), {}, avoid=avoid, loose=loose)
+    return found[0] if isinstance(found, tuple) else None
 
 
 def shortage(
@@ -251,9 +251,9 @@ def shortage(
     chain = growing(ledger, cluster_id)
     if not chain:
         return None
-    above = [ledger.clusters[grown_id].parent_id or "" for grown_id in chain]
-    for grown_id in chain if lending else ():
-        above += [lender for lender, _ in lenders_to(ledger, ledger.clusters[grown_id])]
+    above = [ledger.clusters[one].parent_id or "" for one in chain]
+    for one in chain if lending else ():
+        above += [lender for lender, _ in lenders_to(ledger, ledger.clusters[one])]
     fixed = [node.resources for node in spec.fixed]
     wanted = rs.total([*fixed, spec.flexible_min])
     limit = allowance(ledger, ledger.clusters[cluster_id])
@@ -261,7 +261,7 @@ def shortage(
         if not amount:
             continue
         own, own_most = _free(ledger, cluster_id, name)
-        others = [_free(ledger, above_id, name) for above_id in above]
+        others = [_free(ledger, one, name) for one in above]
         more = idle.get(name, 0)
         gain = min(sum(free for free, _ in others) + more, limit.get(name, UNLIMITED) + more)
         largest = max((resources.get(name, 0) for resources in fixed), default=0)
@@ -270,18 +270,18 @@ def shortage(
             (largest, own_most + gain, "on one node"),
         ):
             if have < need:
-                reach = f"{number_text(name, have)} can be had with growth"
-                return Unplaced(name, need, have, f"needs {amount_text(name, need)} {where}, {reach}")
+                most = f"{number_text(name, have)} can be had with growth"
+                return Unplaced(name, need, have, f"needs {amount_text(name, need)} {where}, {most}")
     return None
 
 
 def _free(ledger: Ledger, cluster_id: str, name: str) -> tuple[int, int]:
     """The free amount of a resource in a cluster, in total and on the virtual node that has most."""
-    total = largest = 0
+    total = most = 0
     for group in ledger.index(cluster_id).classes.values():
         if (free := group.capacity.free.get(name, 0)) > 0:
-            total, largest = total + free * len(group.ids), max(largest, free)
-    return total, largest
+            total, most = total + free * len(group.ids), max(most, free)
+    return total, most
 
 
 def _asked(spec: ClusterSpec, entry: Amounts) -> frozenset[str] | None:
@@ -308,11 +308,11 @@ def growth_for(candidates: GrowthCandidates, placed: Placed, entry: Amounts) -> 
     Returns the steps, top level first, and the placement on the virtual nodes that exist then.
     """
     steps: list[Grow] = []
-    needs = _wanted(candidates, placed.pieces)
-    gains = _shared_out(candidates, needs)
+    wanted = _wanted(candidates, placed.pieces)
+    gains = _shared_out(candidates, wanted)
     made: dict[str, str] = {}
     for level in range(len(candidates.chain) - 1, -1, -1):
-        for slot_id in sorted(needs, key=lambda slot: (candidates.node_of(slot), slot)):
+        for slot_id in sorted(wanted, key=lambda slot: (candidates.node_of(slot), slot)):
             above_id = _grows_in(candidates, slot_id, level, made)
             if above_id is None:
                 continue
@@ -326,21 +326,21 @@ def growth_for(candidates: GrowthCandidates, placed: Placed, entry: Amounts) -> 
 
 def _wanted(candidates: GrowthCandidates, pieces: Iterable[Piece]) -> dict[str, Allocation]:
     """Slot -> what the pieces take of it, for the slots that can grow."""
-    needs: dict[str, Allocation] = {}
+    wanted: dict[str, Allocation] = {}
     for piece in pieces:
         slot_id = piece.parent_vnode_id
         vnode = candidates.ledger.vnodes[slot_id]
         if vnode.cluster_id != candidates.chain[0] or vnode.kind == FLEXIBLE:
-            needs[slot_id] = merged(needs.get(slot_id, EMPTY), piece.allocation)
-    return needs
+            wanted[slot_id] = merged(wanted.get(slot_id, EMPTY), piece.allocation)
+    return wanted
 
 
 def _shared_out(
-    candidates: GrowthCandidates, needs: Mapping[str, Allocation]
+    candidates: GrowthCandidates, wanted: Mapping[str, Allocation]
 ) -> dict[tuple[str, int], Gains]:
     """(slot, level) -> how much each source gives, decided for all slots together."""
     places: dict[str, list[tuple[str, Part, Ladder, int]]] = {}
-    for slot_id, allocation in needs.items():
+    for slot_id, allocation in wanted.items():
         way = candidates.way(slot_id)
         for name, amount in allocation.amounts.items():
             if amount and is_unit(way, name):

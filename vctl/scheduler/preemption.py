@@ -115,7 +115,7 @@ class Preemptor:
     active: bool = True
     steps: int | None = None
     begun: set[int] = field(default_factory=set)
-    preempts: list[Preempt] = field(default_factory=list)
+    found: list[Preempt] = field(default_factory=list)
     lapsed: list[tuple[str, int]] = field(default_factory=list)
     """(parent id, job id) of nominations whose victims are over although the job still does not fit."""
     unsearched: bool = False
@@ -145,7 +145,7 @@ class Preemptor:
             return False
         own = self.holds.nominations.get(job.job_id)
         if own is not None:
-            if own.awaited or any(preempt.job.job_id == job.job_id for preempt in self.preempts):
+            if own.awaited or any(preempt.job.job_id == job.job_id for preempt in self.found):
                 return False
             self.lapse(job)
         if not queue.policy.preempts or not self.running.any_below(job.parent_id, job.priority):
@@ -167,7 +167,7 @@ class Preemptor:
             queue.note_again(young_ns)
             queue.note_until(retry_ns)
             return False
-        self.preempts.append(outcome)
+        self.found.append(outcome)
         self.holds.put(outcome.nomination)
         return True
 
@@ -237,7 +237,7 @@ class Preemptor:
             restarts, search, queue.look = search.restarts + 1, None, None
 
     def _begin(self, queue: Queue, job: PendingJob, reserved: Reserved, restarts: int) -> Search:
-        ending = {victim.job.job_id for preempt in self.preempts for victim in preempt.victims}
+        ending = {victim.job.job_id for preempt in self.found for victim in preempt.victims}
         latest_ns = self.now_ns - queue.policy.min_runtime_ns
         running, begun = self.running, self.begun
 
@@ -274,7 +274,7 @@ class Preemptor:
     def _preempt(self, job: PendingJob, choice: Choice, reserved: Reserved) -> Preempt | None:
         """The preemption that a search has found, if it is still valid; else None."""
         running = self.running
-        ending = {victim.job.job_id for preempt in self.preempts for victim in preempt.victims}
+        ending = {victim.job.job_id for preempt in self.found for victim in preempt.victims}
         for victim in choice.victims:
             job_id = victim.job.job_id
             if (
