@@ -8,6 +8,7 @@ folders that has to, or that takes seconds, has the mark ``not_fast`` with the r
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ FORBIDDEN = {
 """Audit events of the interpreter: they come however the function was imported. Sleeping has one since 3.13 only."""
 
 _seen: list[str] | None = None
+_others: set[int | None] = set()
+"""Threads that ran before the test began: what they do is not its business."""
 
 
 class NotFast(AssertionError):
@@ -43,10 +46,18 @@ def mark(items: list[pytest.Item]) -> None:
 def enforced() -> Iterator[list[str]]:
     """Within, a forbidden call raises `NotFast`; one whose error was swallowed is reported at the end."""
     global _seen
+    _others.update(thread.ident for thread in threading.enumerate())
+    _others.discard(threading.get_ident())
     _seen = []
+    sleep = time.sleep
+
+    def sleeps(seconds: float) -> None:
+        _refuse_call("time.sleep")
+        sleep(seconds)
+
     try:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(time, "sleep", lambda seconds: _refuse_call("time.sleep"))
+            patched.setattr(time, "sleep", sleeps)
             yield _seen
         if _seen:
             raise NotFast(
@@ -54,10 +65,11 @@ def enforced() -> Iterator[list[str]]:
             )
     finally:
         _seen = None
+        _others.clear()
 
 
 def _refuse_call(event: str) -> None:
-    if _seen is not None:
+    if _seen is not None and threading.get_ident() not in _others:
         _seen.append(event)
         raise NotFast(f"a fast test called {event}")
 

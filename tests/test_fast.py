@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -34,6 +35,36 @@ def test_a_fast_test_that_forks_or_sleeps_fails(event: str) -> None:
 def _swallowed(call: Callable[[], object]) -> None:
     with pytest.raises(fast.NotFast):
         call()
+
+
+def test_a_thread_of_an_earlier_test_may_sleep() -> None:
+    begin, slept = threading.Event(), threading.Event()
+
+    def other() -> None:
+        begin.wait(10)
+        time.sleep(0)
+        slept.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with fast.enforced():
+        begin.set()
+        thread.join()
+    assert slept.is_set()
+
+
+def test_a_thread_that_the_test_has_started_may_not() -> None:
+    def other() -> None:
+        with pytest.raises(fast.NotFast):
+            time.sleep(0)
+
+    with pytest.raises(fast.NotFast, match=r"called time\.sleep: mark it"), fast.enforced():
+        _joined(threading.Thread(target=other))
+
+
+def _joined(thread: threading.Thread) -> None:
+    thread.start()
+    thread.join()
 
 
 def test_other_tests_may() -> None:
