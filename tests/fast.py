@@ -42,6 +42,14 @@ def mark(items: list[pytest.Item]) -> None:
             item.add_marker("fast")
 
 
+def is_outside(path: Path) -> bool:
+    """Whether a file or folder of tests has no fast tests: ``-m fast`` need not import it."""
+    if not path.is_relative_to(TESTS) or path == TESTS:
+        return False
+    inside = path.relative_to(TESTS)
+    return not any(inside.is_relative_to(part) or Path(part).is_relative_to(inside) for part in PARTS)
+
+
 @contextmanager
 def enforced() -> Iterator[list[str]]:
     """Within, a forbidden call raises `NotFast`; one whose error was swallowed is reported at the end."""

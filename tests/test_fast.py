@@ -81,6 +81,17 @@ def test_the_mark_alone_forbids_it(forbidden_calls: list[str]) -> None:
     forbidden_calls.clear()
 
 
+@pytest.mark.parametrize(
+    ("path", "outside"),
+    [
+        ("core/test_ledger.py", False), ("operations", False), ("operations/test_declared.py", False),
+        ("operations/test_fields.py", True), ("http", True), ("test_readme.py", True), ("", False),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_of_the_collection(path: str, outside: bool) -> None:
+    assert fast.is_outside(fast.TESTS / path) == outside
+
+
 @pytest.mark.parametrize("part", fast.PARTS)
 def test_each_part_is_marked(part: str, request: pytest.FixtureRequest) -> None:
     path = fast.TESTS / part
