@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 
+from tests import users
 from tests.properties import test_idle_machine
 from tests.specification import spec
-from tests.users import Users, play
+from tests.users import Users
 from tests.world import World
 from vctl.daemon import turn
 from vctl.engine.state import SchedulerState
 from vctl.ops import clusters as cluster_ops
 from vctl.scheduler import cycle
 from vctl.scheduler.plan import Plan
-from vctl.simulate import play as simulation
+from vctl.simulate import play
 
 pytestmark = spec("8.disciplines", "9.conserving")
 
@@ -89,7 +90,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     """All rounds of the scheduler and of the simulator are compared."""
     found = Rounds()
     monkeypatch.setattr(turn, "decide", found.decide)
-    monkeypatch.setattr(simulation, "decide", found.decide)
+    monkeypatch.setattr(play, "decide", found.decide)
 
     def search(of: turn.Turn, state: SchedulerState, *, again: bool = False) -> Plan:
         return found.search(of, state, again=again)
@@ -125,7 +126,7 @@ class Managers(Users):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_round_that_remembers_decides_the_same(tmp_path: Path, rounds: Rounds, seed: int) -> None:
-    play(tmp_path / "state", seed, STEPS, Managers, end=False)
+    users.play(tmp_path / "state", seed, STEPS, Managers, end=False)
     assert rounds.compared > STEPS / 2
     assert rounds.skipped > STEPS / 10
 
@@ -133,7 +134,7 @@ def test_a_round_that_remembers_decides_the_same(tmp_path: Path, rounds: Rounds,
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4, 100))
 def test_many_rounds_that_remember_decide_the_same(tmp_path: Path, rounds: Rounds, seed: int) -> None:
-    play(tmp_path / "state", seed, STEPS, Managers, end=False)
+    users.play(tmp_path / "state", seed, STEPS, Managers, end=False)
 
 
 @pytest.mark.parametrize("seed", range(6))
