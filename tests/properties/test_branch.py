@@ -182,13 +182,10 @@ def test_a_part_of_the_tree_answers_as_the_whole_one(
 
 
 @spec("11.why")
-@pytest.mark.parametrize(
-    "seeds", [range(8), pytest.param(range(8, 40), marks=pytest.mark.slow)], ids=["some", "others"]
-)
-def test_what_waits_elsewhere_changes_no_answer_about_a_job(tmp_path: Path, seeds: range) -> None:
+def test_what_waits_elsewhere_changes_no_answer_about_a_job(tmp_path: Path) -> None:
     """Neither whether and where it starts in the next round, nor which changes start it."""
     done: Counter[str] = Counter()
-    for seed in seeds:
+    for seed in range(25):
         with World(tmp_path / str(seed)) as world:
             trees, store = Trees(world, Random(seed)), world.store
             for _ in range(4):
@@ -208,4 +205,4 @@ def test_what_waits_elsewhere_changes_no_answer_about_a_job(tmp_path: Path, seed
                     found.append((one.start, told, one.preempts, changes))
                 assert found[0] == found[1], (seed, job.submission_id)
                 done["with a change"] += bool(found[0][-1])
-    assert min(done["smaller"], done["with a change"]) >= len(seeds), done
+    assert done["smaller"] > 20 and done["with a change"] > 20, done

@@ -68,25 +68,25 @@ class Ledger:
 
     def copy(self) -> Ledger:
         """An independent copy, for trials that are not reverted."""
-        copy = Ledger()
-        copy.nodes, copy.clusters, copy.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
-        copy.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
-        copy.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
-        copy.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
-        copy.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
-        copy.charges, copy.homes, copy.removing = dict(self.charges), dict(self.homes), set(self.removing)
-        copy.lenders = set(self.lenders)
-        copy.grown, copy.joined = (
-            {key: set(ids) for key, ids in was.items()} for was in (self.grown, self.joined)
+        twin = Ledger()
+        twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
+        twin.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
+        twin.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
+        twin.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
+        twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
+        twin.charges, twin.homes, twin.removing = dict(self.charges), dict(self.homes), set(self.removing)
+        twin.lenders = set(self.lenders)
+        twin.grown, twin.joined = (
+            {one: set(ids) for one, ids in was.items()} for was in (self.grown, self.joined)
         )
-        copy.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        copy._leases = dict(self._leases)
-        copy._borrowed = {cluster_id: dict(leases) for cluster_id, leases in self._borrowed.items()}
-        copy.templates, copy.versions, copy.withheld = self.templates, dict(self.versions), self.withheld
-        copy._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
-        copy.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
-        copy.demand, copy._indexes_made = self.demand.copy(), self._indexes_made
-        return copy
+        twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
+        twin._leases = dict(self._leases)
+        twin._borrowed = {one: dict(leases) for one, leases in self._borrowed.items()}
+        twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), self.withheld
+        twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
+        twin.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
+        twin.demand, twin._indexes_made = self.demand.copy(), self._indexes_made
+        return twin
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
         """A copy with the capacities of these clusters alone, without charges, for trials of placement."""
