@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vctl.cli import catalog, common
 from vctl.cli.declare import Command
-from vctl.operations.params import Param
+from vctl.spec.params import Param
 
 INTRO = """# Command line
 

@@ -8,7 +8,7 @@ import pytest
 from tests.specification import spec
 from vctl.cli import catalog, completion, declare
 from vctl.cli.declare import Command
-from vctl.operations.params import Param
+from vctl.spec.params import Param
 
 pytestmark = spec("13.submit", "13.output")
 

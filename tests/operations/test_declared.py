@@ -21,10 +21,11 @@ from vctl.errors import BadSpec
 from vctl.http import app as http
 from vctl.http.context import Server
 from vctl.http.derived import add_route
-from vctl.operations import clusters, jobs, nodes, tasks
+from vctl.operations import clusters, jobs, nodes
 from vctl.operations.declare import Here, Local, Operation, Remote, Verb, operation
-from vctl.operations.params import Arg, Opt
 from vctl.spec import documents, reports
+from vctl.spec.params import Arg, Fields, Opt
+from vctl.spec.task_request import TaskRequest
 from vctl.store.store import Store
 
 COMMANDS = catalog.load_all()
@@ -333,7 +334,8 @@ def test_a_task_takes_one_cpu_unless_cpus_are_named(
     local: Local, given: dict[str, Any], amounts: dict[str, int]
 ) -> None:
     """spec 10, however it is asked for: command line, HTTP and Python share the parameters."""
-    asked, _ = tasks.request(Here(None, local.config), ["x"], **given)  # type: ignore[arg-type]  # it asks for no store
+    here = Here(None, local.config)  # type: ignore[arg-type]  # it asks for no store
+    asked = Fields(lambda: TaskRequest).read(here, {"entrypoint": ["x"], **given})
     assert {name: amount for name, amount in asked.request.items() if amount} == amounts
 
 

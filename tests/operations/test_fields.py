@@ -26,6 +26,9 @@ from vctl.ops import nodes, submitting
 from vctl.ops.resubmit import resubmit
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
+from vctl.spec.params import LONGEST_S, declared
+from vctl.spec.quantities import parse_duration
+from vctl.spec.task_request import TaskRequest
 from vctl.store import jobs as table
 from vctl.store import rows
 from vctl.store.store import Store
@@ -180,17 +183,36 @@ def test_a_field_of_a_submit_goes_all_the_way(
             found = given["working_dir"] if field == "cwd" else dict([given["metadata"][0].split("=")])
             assert found == getattr(request, field)
         else:
-            typed_request, _ = jobs.request(Here(None, config), options.pop("entrypoint"), **options)  # type: ignore[arg-type]
+            here = Here(None, config)  # type: ignore[arg-type]  # it asks for no store
+            typed_request = jobs.JOB_FIELDS.read(here, options)
             assert getattr(typed_request, field) == getattr(request, field), typed
 
 
-@pytest.mark.parametrize("name", ["priority", "max_retries"])
-def test_the_limits_of_a_field_are_those_of_its_declaration(name: str) -> None:
-    """They stand in the declaration, which all surfaces read, and in the request that other programs make."""
-    info = next(param.info for param in jobs.submit.params if param.name == name)
-    assert info.least is not None and info.most is not None
-    for value in (info.least, info.most):
-        JobRequest(argv=("true",), **{name: value})
-    for value in (info.least - 1, info.most + 1):
-        with pytest.raises(BadSpec):
-            JobRequest(argv=("true",), **{name: value})
+@pytest.mark.parametrize("kind", [JobRequest, TaskRequest])
+def test_the_limits_of_a_field_are_those_of_its_declaration(kind: type[Any]) -> None:
+    """They stand in the declaration only, which all surfaces read, and hold for requests that other programs make."""
+    limits = declared(kind).limits
+    assert limits.keys() >= {"max_retries", "grace_s"}
+    for name, info in limits.items():
+        assert info.least is not None and info.most is not None
+        for value in (info.least or 1, info.most):
+            kind(argv=("true",), **{name: value})
+        for value in (info.least - 1, info.most + 1):
+            with pytest.raises(BadSpec, match=f"^{name.removesuffix('_s')}: .* out of range"):
+                kind(argv=("true",), **{name: value})
+
+
+def test_the_longest_duration_is_the_same_everywhere(routes: Routes) -> None:
+    """OpenAPI allowed 1e10 seconds, and a submit refused more than a hundred years."""
+    schemas = routes.get("/openapi.json").json()["components"]["schemas"]
+    fields = {
+        (model, name): field.get("maximum") or field["anyOf"][0]["maximum"]
+        for model in ("JobSubmit", "JobEdit", "JobStop", "TaskRun", "TaskCancel", "Prune")
+        for name, field in schemas[model]["properties"].items()
+        if name in ("time_limit_s", "grace_s", "backoff_s", "older_than_s")
+    }
+    assert len(fields) == 8
+    assert set(fields.values()) == {LONGEST_S}
+    assert parse_duration(str(LONGEST_S), "t") == LONGEST_S
+    with pytest.raises(BadSpec):
+        parse_duration(str(LONGEST_S + 1), "t")

@@ -17,7 +17,7 @@ from vctl.cli.common import HOISTED
 from vctl.cli.declare import Command
 from vctl.core.text import harmless
 from vctl.errors import BadSpec, VctlError, known
-from vctl.operations.params import Param
+from vctl.spec.params import Param
 
 
 def run(words: Sequence[str], served: os.stat_result | None = None) -> int:

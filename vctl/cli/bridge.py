@@ -10,8 +10,8 @@ import typer
 from vctl.cli.catalog import GROUPS, answers_to, members
 from vctl.cli.declare import Command
 from vctl.errors import BadSpec
-from vctl.operations.params import Param
 from vctl.spec.fields import nearest
+from vctl.spec.params import Param
 
 UsageError = cast(type[Exception], typer.BadParameter.__base__)
 """The usage error of click, or of the click inside newer versions of typer."""

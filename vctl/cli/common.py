@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from vctl import operations, ops
 from vctl.config import COLORS, OUTPUTS
 from vctl.core.clusters import PRIMARY
-from vctl.operations.params import Opt, Param
+from vctl.spec.params import Opt, Param
 
 if TYPE_CHECKING:
     from vctl.cli.call import Call

@@ -16,7 +16,7 @@ from vctl.cli.common import CHOSEN_BY, HOISTED
 from vctl.cli.declare import Command
 from vctl.core import tasks as tk
 from vctl.core.text import visible
-from vctl.operations.params import Param
+from vctl.spec.params import Param
 
 if TYPE_CHECKING:
     from vctl.operations.declare import Backend

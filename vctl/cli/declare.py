@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl import spec
 from vctl.operations.declare import Operation, P, R
-from vctl.operations.params import Param, Together, params_of
+from vctl.spec.params import Param, Together, params_of
 
 if TYPE_CHECKING:
     from vctl.cli.output import Answer

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from vctl.operations.params import Given, Opt, Together
+from vctl.spec.params import Given, Opt, Together
 
 ORDERS = ("fifo", "priority", "fair", "longest", "shortest")
 DISCIPLINES = ("strict", "best-effort", "backfill")

@@ -20,11 +20,11 @@ from vctl.core.tasks import FINAL as TASK_OVER
 from vctl.errors import TimedOut, known
 from vctl.operations import declare, jobs, tasks
 from vctl.operations.declare import Backend, Operation, P, R
-from vctl.operations.params import Limit, Param
 from vctl.ops.background import Background
 from vctl.ops.forms import exit_code
 from vctl.spec.documents import JobForm, TaskForm
-from vctl.store.kept import OpenStores
+from vctl.spec.params import Limit, Param
+from vctl.store.kept import Kept
 
 if TYPE_CHECKING:
     from vctl.config import Config

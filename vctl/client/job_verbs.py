@@ -1,7 +1,5 @@
 """The verbs by kind of object: ``client.jobs``, ``tasks``, ``clusters`` and ``physical_nodes``."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import time
@@ -22,7 +20,7 @@ from vctl.spec import documents
 from vctl.spec.ids import resolve_cluster_id
 
 if TYPE_CHECKING:
-    from vctl.spec.job_request import JobRequest
+    pass
 
 Command = str | Sequence[str]
 """The words of a command, or a line that is split as a shell does; no shell is run."""
@@ -73,6 +71,26 @@ class JobFields(TypedDict, total=False):
     labels: Mapping[str, str] | None
 
 
+class TaskFields(TypedDict, total=False):
+    """What a task can be given besides its command; the options of ``vctl task run`` explain them."""
+
+    num_cpus: Amount | None
+    num_gpus: Amount | None
+    memory: Amount | None
+    resources: Amounts | None
+    label_selector: LabelSelector | None
+    strategy: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    max_retries: int
+    name: str
+    job: str | None
+    detach: bool
+    env: Mapping[str, str] | None
+    working_dir: str | os.PathLike[str] | None
+    grace: Duration | None
+
+
 class BatchedJob(JobFields):
     """A job of ``Jobs.submit_many``."""
 
@@ -86,10 +104,10 @@ class Queued(TypedDict):
 
 
 @operation("job submit", "POST /jobs")
-@asks(jobs.request)
-def _queued(here: Here, asked: tuple[JobRequest, Mapping[str, str]]) -> Queued:
+@asks
+def _queued(here: Here, job: jobs.Request, *, environment: jobs.Environment = None) -> Queued:
     """Queue a job, durably, and return only its id. A server returns the whole form of the job."""
-    return {"submission_id": ops.submitting.queue(here.store, *asked)}
+    return {"submission_id": ops.submitting.queue(here.store, job, here.surroundings(environment))}
 
 
 class Started(Verbs, ABC):
@@ -121,11 +139,9 @@ class Jobs(Started):
         names jobs that must end first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
         several jobs; the returned ``Job`` stands for all of them.
         """
-        if unknown := fields.keys() - JobFields.__optional_keys__:
-            raise TypeError(f"Jobs.submit() got an unexpected keyword argument {min(unknown)!r}")
+        _check_names("Jobs.submit", fields, JobFields)
         values = self._values(entrypoint, fields)
-        words = values.pop("entrypoint")
-        form = _queued(self.backend, words, environment=inside.environment(), **values)
+        form = _queued(self.backend, environment=inside.environment(), **values)
         return Job(self.backend, form["submission_id"])
 
     def submit_many(self, batch: Iterable[BatchedJob]) -> JobHandles:
@@ -152,15 +168,8 @@ class Jobs(Started):
             "entrypoint": words_of(entrypoint),
             "grace_s": config.get("kill_grace"),
             "job_scope": config.get("job_scope"),
+            **_values(fields),
         }
-        for name, value in fields.items():
-            if name in _DURATIONS:
-                if value is not None or name == "backoff":
-                    values[f"{name}_s"] = seconds_of(value, name)
-            elif name == "working_dir":
-                values["cwd"] = _directory(value)
-            elif value is not None or name not in _MAPS:
-                values[name] = value
         if not values.get("cluster"):
             values["cluster"] = None if inside.submission_id() else config.get("cluster")
         return values
@@ -205,51 +214,17 @@ class Jobs(Started):
 class Tasks(Started):
     """The verbs of ``vctl task``."""
 
-    def run(
-        self,
-        command: Command,
-        *,
-        num_cpus: Amount | None = None,
-        num_gpus: Amount | None = None,
-        memory: Amount | None = None,
-        resources: Amounts | None = None,
-        label_selector: LabelSelector | None = None,
-        strategy: str = "HYBRID",
-        name: str = "",
-        max_retries: int = 0,
-        detach: bool = False,
-        job: str | None = None,
-        env: Mapping[str, str] | None = None,
-        working_dir: str | os.PathLike[str] | None = None,
-        grace: Duration | None = None,
-        inputs: Sequence[str] = (),
-        outputs: Sequence[str] = (),
-    ) -> Task:
+    def run(self, command: Command, **fields: Unpack[TaskFields]) -> Task:
         """Start a command in the cluster of the caller, or in the named job, with resources of its own.
 
         It takes one CPU by default. It waits until its resources are free, and never leaves its cluster. It starts when
         all ``inputs`` exist as ``$VCTL_OBJECT_DIR/NAME``, and writes its ``outputs`` to that directory.
         """
-        form = tasks.run(
-            self.backend,
-            words_of(command),
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            memory=memory,
-            resources=resources,
-            label_selector=None if label_selector is None else selector_document(label_selector),
-            strategy=strategy,
-            inputs=inputs,
-            outputs=outputs,
-            max_retries=max_retries,
-            name=name,
-            job=job,
-            detach=detach,
-            env=jobs.NONE if env is None else env,
-            environment=inside.environment(),
-            cwd=_directory(working_dir),
-            grace_s=None if grace is None else seconds_of(grace, "grace"),
-        )
+        _check_names("Tasks.run", fields, TaskFields)
+        values = _values(fields)
+        if (selector := values.get("label_selector")) is not None:
+            values["label_selector"] = selector_document(selector)
+        form = tasks.run(self.backend, words_of(command), environment=inside.environment(), **values)
         return Task(self.backend, form["task_id"])
 
     def put(self, name: str) -> documents.ObjectForm:
@@ -271,6 +246,26 @@ class Tasks(Started):
     ) -> documents.TaskForm:
         """Cancel a task."""
         return self.get(ref).cancel(grace_s=grace_s, wait=wait)
+
+
+def _check_names(of: str, fields: Mapping[str, Any], known: Any) -> None:
+    """Refuse names that no argument has, as Python does."""
+    if unknown := fields.keys() - known.__optional_keys__:
+        raise TypeError(f"{of}() got an unexpected keyword argument {min(unknown)!r}")
+
+
+def _values(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a request from the arguments of Python, where durations and maps have other forms."""
+    values: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in _DURATIONS:
+            if value is not None or name == "backoff":
+                values[f"{name}_s"] = seconds_of(value, name)
+        elif name == "working_dir":
+            values["cwd"] = _directory(value)
+        elif value is not None or name not in _MAPS:
+            values[name] = value
+    return values
 
 
 def words_of(command: object) -> tuple[str, ...]:

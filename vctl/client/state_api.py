@@ -12,7 +12,6 @@ from vctl.client.handles import Place
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks, views
-from vctl.operations.params import Limit, Param
 from vctl.spec.documents import (
     Amounts,
     ClusterForm,
@@ -29,6 +28,7 @@ from vctl.spec.documents import (
 )
 from vctl.spec.fields import refuse, show
 from vctl.spec.ids import JOB_MARK, resolve_cluster_id
+from vctl.spec.params import Limit, Param
 
 Filter = str | tuple[str, str, object]
 """``state=RUNNING``, ``state!=RUNNING``, or as in Ray ``("state", "=", "RUNNING")``."""

@@ -27,9 +27,9 @@ from vctl.http import documents
 from vctl.http.answers import JSONResponse
 from vctl.http.context import here
 from vctl.operations.declare import Operation
-from vctl.operations.params import NOT_GIVEN, Opt, Param, Written
 from vctl.spec import documents as forms
 from vctl.spec import reports
+from vctl.spec.params import NOT_GIVEN, Opt, Param, Written
 
 API = "/api/v1"
 LONGEST_ID = 1024

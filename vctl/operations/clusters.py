@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vctl import ops, spec
 from vctl.errors import param
 from vctl.operations.declare import Backend, Here, operation
-from vctl.operations.params import Arg, Filters, Opt, Written, document_of
 from vctl.spec.ids import JOB_MARK
+from vctl.spec.params import Arg, Filters, Opt, Written, document_of
 
 if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec

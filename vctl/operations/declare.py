@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from vctl import operations, ops, spec
 from vctl.errors import VctlError, known
-from vctl.operations.params import PARAMETERS, Param, params_of, positions_of
+from vctl.spec.params import PARAMETERS, Fields, Param, params_of, positions_of
 
 if TYPE_CHECKING:
     from vctl.config import Config
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vctl.store.store import Store
 
 P = ParamSpec("P")
-Q = TypeVar("Q")
 R = TypeVar("R")
 
 
@@ -182,20 +181,25 @@ def operation(
     return declare
 
 
-def asks(
-    request: Callable[Concatenate[Here, P], Q],
-) -> Callable[[Callable[[Here, Q], R]], Callable[Concatenate[Here, P], R]]:
-    """Give a verb the parameters of a function; the body of the verb gets the result of that function."""
+def asks(run: Callable[..., R]) -> Callable[Concatenate[Here, ...], R]:
+    """Give a verb the fields of a class as parameters: those of its parameter that is ``Annotated`` with ``Fields``."""
+    found = (
+        (name, kind.__metadata__[0])
+        for name, kind in run.__annotations__.items()
+        if name not in ("here", "return")
+    )
+    name, fields = next((name, info) for name, info in found if isinstance(info, Fields))
 
-    def wrap(run: Callable[[Here, Q], R]) -> Callable[Concatenate[Here, P], R]:
-        def asked(here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            return run(here, request(here, *args, **kwargs))
+    def asked(here: Here, /, *args: Any, **kwargs: Any) -> R:
+        given = {**dict(zip(positions_of(asked), args, strict=False)), **kwargs}
+        own = fields.declared.params
+        values = {name: value for name, value in given.items() if name in own}
+        rest = {name: value for name, value in given.items() if name not in own}
+        return run(here, **{name: fields.read(here, values, given)}, **rest)
 
-        setattr(asked, PARAMETERS, request)
-        asked.__doc__, asked.__annotations__ = run.__doc__, {"return": run.__annotations__["return"]}
-        return asked
-
-    return wrap
+    setattr(asked, PARAMETERS, run)
+    asked.__doc__, asked.__annotations__ = run.__doc__, {"return": run.__annotations__["return"]}
+    return asked
 
 
 class Holder(Protocol):

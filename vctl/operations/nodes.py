@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vctl import ops, spec
 from vctl.errors import param
 from vctl.operations.declare import Here, operation
-from vctl.operations.params import Arg, Filters, Opt
+from vctl.spec.params import Arg, Filters, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import NodeForm

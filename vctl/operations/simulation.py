@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vctl import operations, ops, spec
 from vctl.errors import param
 from vctl.operations.declare import Backend, Here, operation
-from vctl.operations.params import Opt
+from vctl.spec.params import Opt
 
 if TYPE_CHECKING:
     from vctl.ops.simulate import Progress

@@ -1,14 +1,13 @@
 """The verbs of ``vctl task`` and ``vctl list objects``, for tasks and the objects that they exchange."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops, spec
-from vctl.errors import param
 from vctl.operations.declare import Here, asks, operation
-from vctl.operations.jobs import NONE, Directory, Document, Environment, Title, Variables, Words
-from vctl.operations.params import Arg, Filters, Limit, Opt
+from vctl.operations.jobs import Environment
+from vctl.spec.params import LONGEST_S, Arg, Fields, Filters, Limit, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import ObjectForm, TaskForm
@@ -19,7 +18,7 @@ Task = Annotated[str | int, Arg("TASK", help="Task id, its number, or last.", co
 Grace = Annotated[
     float | None,
     Opt(
-        "--grace", metavar="TIME", reads="duration", least=0, most=1e10,
+        "--grace", metavar="TIME", reads="duration", least=0, most=LONGEST_S,
         help="Time between SIGTERM and SIGKILL (default: the grace period of its job).",
     ),
 ]  # fmt: skip
@@ -35,88 +34,16 @@ OfJob = Annotated[str | None, Opt(help="Job whose tasks or objects are meant.")]
 _INSIDE = ("VCTL_SUBMISSION_ID", "VCTL_NODE_ID", "VCTL_CLUSTER_ID")
 
 
-def request(
-    here: Here,
-    entrypoint: Words,
-    *,
-    num_cpus: Annotated[
-        float | str | None, Opt("-n", "--num-cpus", metavar="N", reads="text", help="CPUs it takes (1).")
-    ] = None,
-    num_gpus: Annotated[
-        float | str | None, Opt("-g", "--num-gpus", metavar="N", reads="text", help="GPUs it takes (0).")
-    ] = None,
-    memory: Annotated[
-        float | str | None, Opt("--memory", metavar="SIZE", reads="text", help="Memory it takes, such as 8GiB.")
-    ] = None,
-    resources: Annotated[
-        Document, Opt("--resources", metavar="JSON", reads="resources", help="Other resources it takes.")
-    ] = None,
-    label_selector: Annotated[
-        Document,
-        Opt(
-            "--label-selector", metavar="JSON", reads="label selector",
-            help="Only on virtual nodes whose labels match.",
-        ),
-    ] = None,
-    strategy: Annotated[
-        str,
-        Opt(
-            "--strategy", metavar="WORD", complete="strategies",
-            help="HYBRID (default: pack, then the least used), SPREAD, RANDOM or NODE:<id>; NODE:<id>:soft goes"
-            " elsewhere if that node is gone or too small, NODE:<id>:spill also if it is full.",
-        ),
-    ] = "HYBRID",
-    inputs: Annotated[
-        Sequence[str],
-        Opt("--input", metavar="NAME", longest=1000, help="Start once this object exists; repeatable."),
-    ] = (),
-    outputs: Annotated[
-        Sequence[str],
-        Opt(
-            "--output", metavar="NAME", longest=1000,
-            help="The task writes $VCTL_OBJECT_DIR/NAME for other tasks; repeatable.",
-        ),
-    ] = (),
-    max_retries: Annotated[
-        int, Opt("--max-retries", least=0, most=1000, help="Number of retries after a failure (0).")
-    ] = 0,
-    name: Title = "",
-    job: OneJob = None,
-    detach: Annotated[bool, Opt("--detach", help="Let the task outlive its job.")] = False,
-    env: Variables = NONE,
-    environment: Environment = None,
-    cwd: Directory = None,
-    grace_s: Annotated[
-        float | None, Opt(least=0, most=1e10, help="Time between SIGTERM and SIGKILL (default: that of its job).")
-    ] = None,
-) -> "tuple[TaskRequest, Mapping[str, str]]":  # fmt: skip
-    """The request of a task, and the environment of the process that starts it."""
-    from vctl.spec.task_request import TaskRequest, task_amounts
-
-    return TaskRequest(
-        argv=tuple(entrypoint),
-        job=job,
-        request=task_amounts(num_cpus, num_gpus, memory, resources, units=here.units),
-        selector=()
-        if label_selector is None
-        else spec.selectors.parse_selector(label_selector, param("label_selector")),
-        strategy=strategy,
-        name=name,
-        max_retries=max_retries,
-        detach=detach,
-        env=env,
-        cwd=cwd,
-        grace_s=grace_s,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-    ), here.surroundings(environment)
-
-
 @operation("task run", "POST /tasks")
-@asks(request)
-def run(here: Here, asked: "tuple[TaskRequest, Mapping[str, str]]") -> "TaskForm":
+@asks
+def run(
+    here: Here,
+    task: Annotated["TaskRequest", Fields(lambda: spec.task_request.TaskRequest)],
+    *,
+    environment: Environment = None,
+) -> "TaskForm":
     """Start a task in a running job."""
-    return ops.tasks.run(here.store, asked[0], environment=asked[1])
+    return ops.tasks.run(here.store, task, environment=here.surroundings(environment))
 
 
 @operation("task list", "GET /tasks", items="TaskList")

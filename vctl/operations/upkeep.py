@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops
 from vctl.operations.declare import Here, operation
-from vctl.operations.params import Opt
+from vctl.spec.params import LONGEST_S, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import Pruned
@@ -21,7 +21,7 @@ def prune(
             metavar="TIME",
             reads="duration",
             least=0,
-            most=1e10,
+            most=LONGEST_S,
             help="Delete jobs that ended longer ago than this.",
         ),
     ],

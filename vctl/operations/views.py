@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from vctl import ops
 from vctl.errors import NotFound
 from vctl.operations.declare import Here, operation
-from vctl.operations.params import Arg, Filters, Limit, Opt
+from vctl.spec.params import Arg, Filters, Limit, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import (

@@ -91,24 +91,24 @@ def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
 
 def check(changes: Mapping[str, object]) -> None:
     """Refuse an empty edit and values that no job can have."""
-    from vctl.spec.launch import check_name, check_range, check_seconds
+    from vctl.spec.launch import check_name
+    from vctl.spec.params import declared
 
     if not changes:
         raise BadSpec("nothing is to be changed", fix=_EDITS)
+    limits = declared(spec.job_request.JobRequest).limits
     for name, value in changes.items():
         if name == "priority" and isinstance(value, int):
-            check_range(
-                value, param("priority"), spec.job_request.LEAST_PRIORITY, spec.job_request.MOST_PRIORITY
-            )
+            limits[name].check_range(value, _spelled(name))
         elif name == "name" and isinstance(value, str):
             check_name(value)
-        elif name == "time_limit_s" and (value is None or isinstance(value, (int, float))):
-            check_seconds(value, param("time_limit"))
+        elif name == "time_limit_s" and isinstance(value, (int, float)):
+            limits[name].check_range(value, _spelled(name))
             if value == 0:
                 raise spec.fields.refuse(
                     param("time_limit"), "the job would end at once", "write at least 1s, or none"
                 )
-        else:
+        elif name != "time_limit_s" or value is not None:
             raise BadSpec(f"{_spelled(name)}: cannot be changed to {value!r}", fix=_EDITS)
 
 

@@ -1,12 +1,12 @@
 """The request of one ``job submit`` from the command line, HTTP or Python.
 
-A ``JobRequest`` checks its form when it is made; other modules check whether the job can run.
+The fields of ``JobRequest`` are the declaration of a submit: options, help, limits, and how each is read. A request
+checks its form when it is made; other modules check whether the job can run.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from typing import Any
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 from vctl import spec
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
@@ -15,19 +15,37 @@ from vctl.core.values import field, value
 from vctl.errors import param
 from vctl.spec.fields import child, did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id, resolve_cluster_id
-from vctl.spec.launch import (
-    MAX_RETRIES,
-    check_command,
-    check_environment,
-    check_name,
-    check_range,
-    check_seconds,
+from vctl.spec.launch import MAX_RETRIES, check_command, check_environment, check_name
+from vctl.spec.options import (
+    ArrayRange,
+    Dependency,
+    WarningSignal,
+    parse_array,
+    parse_dependency,
+    parse_warning_signal,
 )
-from vctl.spec.options import ArrayRange, Dependency, WarningSignal
-from vctl.spec.quantities import check_unit_amount, parse_amount, parse_memory, parse_resources
+from vctl.spec.params import (
+    LEAST_PRIORITY,
+    LONGEST_S,
+    MOST_PRIORITY,
+    Arg,
+    Made,
+    Opt,
+    Reading,
+    Written,
+    check_limits,
+    document_of,
+)
+from vctl.spec.quantities import (
+    check_unit_amount,
+    exact_text,
+    parse_amount,
+    parse_memory,
+    parse_resources,
+    resources_document,
+)
 from vctl.spec.text import check_document
 
-LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31
 CAUSES = ("NodeFailed", "LaunchFailed", "OutOfMemory", "ExitCode")
 """The failures that can be retried."""
 
@@ -53,13 +71,131 @@ class JobRay:
         return {"ray": {"runtime_env": self.runtime_env, **files}, **own}
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> JobRay:
+    def of(cls, options: Mapping[str, Any]) -> "JobRay":
         """Read a JobRay from the stored options of a job."""
         return cls(options.get("private_ray", ""), **options.get("ray", {}))
 
 
 DEFAULT_ENTRY: Amounts = {CPU: SCALE}
 MAX_NODES = 10_000
+NODES = Opt("--nodes", least=1, most=MAX_NODES, help="Number of reserved nodes, each on its own machine (1).")
+Amount = float | str | None
+
+# ---- fields that jobs and tasks share ----
+
+Words = Annotated[
+    Sequence[str],
+    Arg("CMD", longest=10_000, help="The command and its arguments, after --.", complete="command"),
+]
+Argv = Annotated[tuple[str, ...], Made(lambda _, words: tuple(words), entrypoint=Words)]
+Name = Annotated[str, Opt("--name", longest=100_000, help="Display name.")]
+Variables = Annotated[Mapping[str, str], Opt(kernel=True, help="Variables, set on top of the environment.")]
+Directory = Annotated[
+    str | None,
+    Opt(
+        kernel=True,
+        sent=lambda cwd: cwd or os.getcwd(),
+        longest=100_000,
+        help="Directory in which the command starts.",
+    ),
+]
+Document = Mapping[str, Any] | None
+
+
+def resources_of(
+    who: str, prefix: str = "", *, short: bool = False, defaults: tuple[str, str] = ("", "")
+) -> dict[str, Any]:
+    """The parameters of an amount of CPUs, of GPUs and of memory."""
+    options = f"--{prefix.replace('_', '-')}"
+    cpus, gpus = (("-n",), ("-g",)) if short else ((), ())
+    return {
+        f"{prefix}num_cpus": Annotated[
+            Amount,
+            Opt(*cpus, f"{options}num-cpus", metavar="N", reads="text", help=f"CPUs {who}{defaults[0]}."),
+        ],
+        f"{prefix}num_gpus": Annotated[
+            Amount,
+            Opt(*gpus, f"{options}num-gpus", metavar="N", reads="text", help=f"GPUs {who}{defaults[1]}."),
+        ],
+        f"{prefix}memory": Annotated[
+            Amount,
+            Opt(
+                f"{options}memory",
+                metavar="SIZE",
+                reads="text",
+                help=f"Memory {who}{'' if prefix else ', such as 8GiB'}.",
+            ),
+        ],
+    }
+
+
+# ---- what fields are made of ----
+
+
+def _spec(reading: Reading, document: object, *short: Any) -> ClusterSpec | None:
+    from vctl.spec.cluster_spec import parse_cluster_spec
+
+    document = document_of(document)
+    found = shortcut_spec(*short, units=reading.units, beside_spec=document is not None)
+    if document is None:
+        return found
+    return parse_cluster_spec(document, units=reading.units, camel_case=True)
+
+
+def _spec_back(wanted: ClusterSpec) -> Mapping[str, object]:
+    """The shortcuts for one group of equal nodes with only CPUs, GPUs and memory; else the document of the spec."""
+    from vctl.spec.cluster_spec import spec_to_document
+
+    if not wanted.flexible and not wanted.replica_sets and len(wanted.groups) == 1:
+        group = wanted.groups[0]
+        node, count = group.nodes[0], len(group.nodes)
+        policy = "STRICT_SPREAD" if count > 1 else group.policy
+        is_plain = all(other == node for other in group.nodes) and not node.labels and not node.selector
+        if is_plain and group.policy == policy and set(node.resources) <= {CPU, GPU, MEMORY}:
+            return {**sizes_back("", node.resources), **({"nodes": count} if count > 1 else {})}
+    return {"virtual_cluster": spec_to_document(wanted)}
+
+
+def _entry(reading: Reading, *given: Any) -> Amounts | None:
+    return entry_request(*given, units=reading.units)
+
+
+def _entry_back(entry: Amounts) -> Mapping[str, object]:
+    amounts = {name: amount for name, amount in entry.items() if amount}
+    return amounts_back("entrypoint_", amounts) if amounts else {"entrypoint_num_cpus": "0"}
+
+
+def sizes_back(prefix: str, amounts: Amounts) -> dict[str, object]:
+    """The parameters of ``resources_of`` that give these amounts of CPUs, GPUs and memory."""
+    names = {CPU: "num_cpus", GPU: "num_gpus", MEMORY: "memory"}
+    return {
+        prefix + names[name]: exact_text(name, amount)
+        for name, amount in amounts.items()
+        if amount and name in names
+    }
+
+
+def amounts_back(prefix: str, amounts: Amounts) -> dict[str, object]:
+    """The parameters that give these amounts: as ``sizes_back``, and ``resources`` for all others."""
+    others = {name: amount for name, amount in amounts.items() if amount and name not in (CPU, GPU, MEMORY)}
+    more = {f"{prefix}resources": resources_document(others)} if others else {}
+    return {**sizes_back(prefix, amounts), **more}
+
+
+def _array(_: Reading, text: str | None) -> ArrayRange | None:
+    return None if text is None else parse_array(text, param("array"))
+
+
+def _signal(_: Reading, text: str | None) -> WarningSignal | None:
+    return None if text is None else parse_warning_signal(text, param("signal"))
+
+
+def _after(_: Reading, texts: Sequence[str]) -> tuple[Dependency, ...]:
+    return tuple([parse_dependency(text, param("after")) for text in texts])
+
+
+def _ray(_: Reading, ray: bool, dashboard: bool) -> JobRay:  # values of parameters
+    return JobRay("dashboard" if dashboard else "plain" if ray else "")
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -73,33 +209,209 @@ class JobRequest:
     is a pair: ``stdin``, ``terminal`` or ``hold``, and the path of the submitting program's socket.
     """
 
-    argv: tuple[str, ...]
-    cluster: str | None = None
-    spec: ClusterSpec | None = None
-    entry: Amounts | None = None
-    priority: int = 0
-    time_limit_s: float | None = None
-    name: str = ""
-    submission_id: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    clean_env: bool = False
-    cwd: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    grace_s: float | None = None
-    per_node: bool = False
-    max_retries: int = 0
-    retry_on: tuple[str, ...] = ("NodeFailed",)
-    backoff_s: float = 1
-    hold: bool = False
-    begin_at: float | None = None
-    signal: WarningSignal | None = None
-    after: tuple[Dependency, ...] = ()
-    array: ArrayRange | None = None
-    job_scope: str = "own"
-    label: bool = False
-    attach: tuple[str, str] | None = None
-    ray: JobRay = JobRay()
+    argv: Argv
+    cluster: Annotated[
+        str | None,
+        Opt(
+            "-c",
+            "--cluster",
+            metavar="ID",
+            complete="clusters",
+            help="Cluster to submit to (default: VCTL_CLUSTER).",
+        ),
+    ] = None
+    spec: Annotated[
+        ClusterSpec | None,
+        Made(
+            _spec,
+            _spec_back,
+            virtual_cluster=Annotated[
+                Mapping[str, Any] | Written | None,
+                Opt(
+                    "--virtual-cluster",
+                    metavar="JSON|@FILE|-",
+                    reads="cluster spec",
+                    help="Resources to reserve for the job, all or none: a cluster spec.",
+                ),
+            ],
+            **resources_of("of each reserved node", short=True),
+            nodes=Annotated[int | None, NODES],
+        ),
+    ] = None
+    entry: Annotated[
+        Amounts | None,
+        Made(
+            _entry,
+            _entry_back,
+            **resources_of("of the command itself", "entrypoint_"),
+            entrypoint_resources=Annotated[
+                Document,
+                Opt(
+                    "--entrypoint-resources",
+                    metavar="JSON",
+                    reads="resources",
+                    help="Other resources of the command itself.",
+                ),
+            ],
+        ),
+    ] = None
+    priority: Annotated[
+        int,
+        Opt("--priority", least=LEAST_PRIORITY, most=MOST_PRIORITY, help="Higher priorities go first (0)."),
+    ] = 0
+    time_limit_s: Annotated[
+        float | None,
+        Opt(
+            "--time-limit",
+            metavar="TIME",
+            reads="positive duration",
+            least=0,
+            most=LONGEST_S,
+            help="End the job after 90s, 1h30m or 01:30:00.",
+        ),
+    ] = None
+    name: Name = ""
+    submission_id: Annotated[str | None, Opt("--submission-id", metavar="ID", help="Choose the id.")] = None
+    env: Variables = field(default_factory=dict)
+    clean_env: Annotated[bool, Opt("--clean-env", help="Do not pass this environment on to the job.")] = False
+    cwd: Directory = None
+    metadata: Annotated[Mapping[str, str], Opt(help="Metadata stored with the job.")] = field(
+        default_factory=dict
+    )
+    labels: Annotated[Mapping[str, str], Opt(help="Labels stored with the job.")] = field(
+        default_factory=dict
+    )
+    grace_s: Annotated[
+        float | None,
+        Opt(
+            "--grace",
+            metavar="TIME",
+            reads="duration",
+            least=0,
+            most=LONGEST_S,
+            help="Time between SIGTERM and SIGKILL, such as 10s (default 3s).",
+        ),
+    ] = None
+    hold: Annotated[bool, Opt("--hold", help="Do not start it before `vctl job release`.")] = False
+    begin_at: Annotated[
+        float | None,
+        Opt(
+            "--begin",
+            metavar="TIME",
+            reads="begin",
+            least=0,
+            most=9e9,
+            help="Earliest start: 1h from now, the next 16:00, or 2030-01-31T08:00.",
+        ),
+    ] = None
+    array: Annotated[
+        ArrayRange | None,
+        Made(
+            _array,
+            array=Annotated[
+                str | None,
+                Opt(
+                    "--array",
+                    metavar="INDEXES",
+                    help="One job for each index, such as 0-99 or 0-99:2, with VCTL_ARRAY_INDEX;"
+                    " 0-99%8 runs 8 at a time.",
+                ),
+            ],
+        ),
+    ] = None
+    after: Annotated[
+        tuple[Dependency, ...],
+        Made(
+            _after,
+            after=Annotated[
+                Sequence[str],
+                Opt(
+                    "--after",
+                    metavar="COND:ID",
+                    complete="after",
+                    help="Start only after that job succeeded (ok:ID), ended (any:ID) or failed (notok:ID);"
+                    " repeatable.",
+                ),
+            ],
+        ),
+    ] = ()
+    per_node: Annotated[
+        bool, Opt("--per-node", help="Run the command in every virtual node, with RANK and WORLD_SIZE.")
+    ] = False
+    label: Annotated[
+        bool, Opt("--label", help="With --per-node: put the rank before each line of output.")
+    ] = False
+    ray: Annotated[
+        JobRay,
+        Made(
+            _ray,
+            lambda ray: {"ray_dashboard" if ray.own == "dashboard" else "ray": bool(ray.own)},
+            ray=Annotated[
+                bool,
+                Opt("--ray", help="Start a Ray cluster for the job alone, of its virtual nodes; needs Ray."),
+            ],
+            ray_dashboard=Annotated[
+                bool, Opt("--ray-dashboard", help="--ray with the dashboard, which ray.util.state needs.")
+            ],
+        ),
+    ] = JobRay()
+    max_retries: Annotated[
+        int,
+        Opt(
+            "--max-retries",
+            least=0,
+            most=MAX_RETRIES,
+            help="Number of retries after failures that --retry-on names (0).",
+        ),
+    ] = 0
+    retry_on: Annotated[
+        tuple[str, ...],
+        Made(
+            lambda _, causes: tuple(causes),
+            lambda causes: {"retry_on": causes},
+            retry_on=Annotated[
+                Sequence[str],
+                Opt(
+                    "--retry-on",
+                    metavar="CAUSE,…",
+                    reads="words",
+                    complete="causes",
+                    help="Failures to retry: NodeFailed (default), ExitCode, LaunchFailed, OutOfMemory.",
+                ),
+            ],
+        ),
+    ] = ("NodeFailed",)
+    backoff_s: Annotated[
+        float,
+        Opt(
+            "--backoff",
+            metavar="TIME",
+            reads="duration",
+            least=0,
+            most=LONGEST_S,
+            help="Wait before the first retry, doubled each time (1s).",
+        ),
+    ] = 1
+    signal: Annotated[
+        WarningSignal | None,
+        Made(
+            _signal,
+            lambda signal: {"signal": f"{signal.name}@{signal.before_s:g}"},
+            signal=Annotated[
+                str | None,
+                Opt(
+                    "--signal",
+                    metavar="SIG@TIME",
+                    help="Signal sent this many seconds before the time limit, and with the notice of a preemption:"
+                    " USR1@60.",
+                ),
+            ],
+        ),
+    ] = None
+    job_scope: Annotated[
+        str, Opt(choices=("own", "all"), help="What the job may change: what is its own, or all.")
+    ] = "own"
+    attach: tuple[str, str] | None = None  # fmt: skip
 
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)
@@ -107,11 +419,7 @@ class JobRequest:
             resolve_cluster_id(self.cluster, param("cluster"))
         if self.submission_id is not None:
             check_submission_id(self.submission_id, param("submission_id"))
-        check_range(self.priority, param("priority"), LEAST_PRIORITY, MOST_PRIORITY)
-        check_range(self.max_retries, param("max_retries"), 0, MAX_RETRIES)
-        check_seconds(self.time_limit_s, param("time_limit"))
-        check_seconds(self.grace_s, param("grace"))
-        check_seconds(self.backoff_s, param("backoff"))
+        check_limits(self)
         if self.label and not self.per_node:
             raise refuse(
                 param("label"),
@@ -174,10 +482,8 @@ def shortcut_spec(
             f"cannot be combined with {param('virtual_cluster')}",
             "put the resources into the spec",
         )
-    if nodes is not None and not 1 <= nodes <= MAX_NODES:
-        raise refuse(
-            param("nodes"), f"{show(nodes)} is out of range", f"write a number from 1 to {MAX_NODES}"
-        )
+    if nodes is not None:
+        NODES.check_range(nodes, param("nodes"))
     resources = _sizes("", num_cpus, num_gpus, memory, frozenset(units))
     if not resources:
         resources = dict(DEFAULT_ENTRY)  # nodes alone, as in Slurm

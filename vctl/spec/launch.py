@@ -1,4 +1,4 @@
-"""Checks of the command, directory, name, environment and durations of jobs and tasks."""
+"""Checks of the command, directory, name and environment of jobs and tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from vctl.errors import param
 from vctl.spec.fields import child, refuse, show
-from vctl.spec.quantities import LONGEST_S
 from vctl.spec.text import check_kernel_text
 
 MAX_RETRIES = 1000
@@ -44,15 +43,3 @@ def check_environment(env: Mapping[str, str]) -> None:
         if not key or "=" in check_kernel_text(key, param("env")):
             raise refuse(param("env"), f"{show(key)} is not a variable name", "write NAME=value")
         check_kernel_text(value, child(param("env"), key))
-
-
-def check_range(value: int, path: str, least: int, most: int) -> None:
-    """Check that a whole number is within two bounds."""
-    if not least <= value <= most:
-        raise refuse(path, f"{show(value)} is out of range", f"write a number from {least} to {most}")
-
-
-def check_seconds(seconds: float | None, path: str) -> None:
-    """Check a duration; None is valid."""
-    if seconds is not None and not 0 <= seconds <= LONGEST_S:
-        raise refuse(path, f"{show(seconds)} is not a duration", "write seconds, 0 or more")

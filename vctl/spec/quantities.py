@@ -21,6 +21,7 @@ from vctl.core.resources import (
     is_unit_request,
 )
 from vctl.spec.fields import as_mapping, child, refuse, show
+from vctl.spec.params import LONGEST_S
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -35,8 +36,6 @@ SIZES = frozenset({MEMORY, OBJECT_STORE_MEMORY})
 MAX_NAMES = 256
 MOST_NUMBERED = 1 << 16
 """The most CPUs, or devices of a kind, of one node: each has a number, so a typo could exhaust the memory."""
-LONGEST_S = 100 * 366 * 86400
-"""A hundred years; a longer time is a mistake and would overflow dates."""
 
 # names of the known resources in other tools
 _ALIASES = {
@@ -269,6 +268,17 @@ def format_amount(amount: int) -> int | float:
 def resources_document(amounts: Amounts) -> dict[str, int | float]:
     """A resource map that ``parse_resources`` reads back unchanged."""
     return {name: format_amount(amounts[name]) for name in sorted(amounts)}
+
+
+def exact_text(name: str, amount: int) -> str:
+    """An amount as the command line reads it back unchanged."""
+    if name in SIZES:
+        size = amount // SCALE
+        for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+            if size % factor == 0:
+                return f"{size // factor}{unit}"
+        return str(size)
+    return f"{amount // SCALE}" if amount % SCALE == 0 else f"{amount / SCALE:.4f}".rstrip("0")
 
 
 def format_size(size: int) -> str:

@@ -1,28 +1,32 @@
 """The request of one ``task run`` from the command line, HTTP or Python.
 
-A ``TaskRequest`` checks its form when it is made; other modules check its job and free resources.
+The fields of ``TaskRequest`` are the declaration of its parameters. A request checks its form when it is made; other
+modules check its job and free resources.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
 from vctl.core.labels import Selector
 from vctl.core.resources import CPU, DEFAULT_UNITS, SCALE, Amounts
 from vctl.core.tasks import HYBRID, NODE, SOFT, SPILL, STRATEGIES, named_by
+from vctl.core.values import field, value
 from vctl.errors import BadSpec, param
 from vctl.spec.fields import did_you_mean, refuse, show
-from vctl.spec.job_request import entry_request
-from vctl.spec.launch import (
-    MAX_RETRIES,
-    check_command,
-    check_environment,
-    check_name,
-    check_range,
-    check_seconds,
+from vctl.spec.job_request import (
+    Argv,
+    Directory,
+    Document,
+    Name,
+    Variables,
+    amounts_back,
+    entry_request,
+    resources_of,
 )
+from vctl.spec.launch import MAX_RETRIES, check_command, check_environment, check_name
+from vctl.spec.params import LONGEST_S, Made, Opt, Reading, check_limits
+from vctl.spec.selectors import parse_selector
 from vctl.spec.source import read_document
 from vctl.spec.text import check_line
 
@@ -34,7 +38,27 @@ MOST_OBJECTS = 256
 """The most inputs, and the most outputs, of one task."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _amounts(reading: Reading, *given: object) -> Amounts:
+    return task_amounts(*given, units=reading.units)
+
+
+def _amounts_back(request: Amounts) -> Mapping[str, object]:
+    return {"num_cpus": "0", **amounts_back("", request)}
+
+
+def _selector(_: Reading, document: Document) -> Selector:
+    return () if document is None else parse_selector(document, param("label_selector"))
+
+
+def _selector_back(selector: Selector) -> Mapping[str, object]:
+    return {"label_selector": {one.key: str(one) for one in selector}}
+
+
+def _names(_: Reading, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(names)
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class TaskRequest:
     """All parameters of a ``task run``. ``job`` None: the job of the process that starts the task.
 
@@ -43,26 +67,95 @@ class TaskRequest:
     ``env`` is added to the environment of the process that starts the task; ``cwd`` None: its directory.
     """
 
-    argv: tuple[str, ...]
-    job: str | None = None
-    request: Amounts = field(default_factory=lambda: dict(DEFAULT_REQUEST))
-    selector: Selector = ()
-    strategy: str = HYBRID
-    name: str = ""
-    max_retries: int = 0
-    detach: bool = False
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str | None = None
-    grace_s: float | None = None
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
+    argv: Argv
+    request: Annotated[
+        Amounts,
+        Made(
+            _amounts,
+            _amounts_back,
+            **resources_of("it takes", short=True, defaults=(" (1)", " (0)")),
+            resources=Annotated[
+                Document,
+                Opt("--resources", metavar="JSON", reads="resources", help="Other resources it takes."),
+            ],
+        ),
+    ] = field(default_factory=lambda: dict(DEFAULT_REQUEST))
+    selector: Annotated[
+        Selector,
+        Made(
+            _selector,
+            _selector_back,
+            label_selector=Annotated[
+                Document,
+                Opt(
+                    "--label-selector",
+                    metavar="JSON",
+                    reads="label selector",
+                    help="Only on virtual nodes whose labels match.",
+                ),
+            ],
+        ),
+    ] = ()
+    strategy: Annotated[
+        str,
+        Opt(
+            "--strategy",
+            metavar="WORD",
+            complete="strategies",
+            help="HYBRID (default: pack, then the least used), SPREAD, RANDOM or NODE:<id>; NODE:<id>:soft goes"
+            " elsewhere if that node is gone or too small, NODE:<id>:spill also if it is full.",
+        ),
+    ] = HYBRID
+    inputs: Annotated[
+        tuple[str, ...],
+        Made(
+            _names,
+            lambda names: {"inputs": names},
+            inputs=Annotated[
+                Sequence[str],
+                Opt(
+                    "--input", metavar="NAME", longest=1000, help="Start once this object exists; repeatable."
+                ),
+            ],
+        ),
+    ] = ()
+    outputs: Annotated[
+        tuple[str, ...],
+        Made(
+            _names,
+            lambda names: {"outputs": names},
+            outputs=Annotated[
+                Sequence[str],
+                Opt(
+                    "--output",
+                    metavar="NAME",
+                    longest=1000,
+                    help="The task writes $VCTL_OBJECT_DIR/NAME for other tasks; repeatable.",
+                ),
+            ],
+        ),
+    ] = ()
+    max_retries: Annotated[
+        int, Opt("--max-retries", least=0, most=MAX_RETRIES, help="Number of retries after a failure (0).")
+    ] = 0
+    name: Name = ""
+    job: Annotated[
+        str | None,
+        Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in)."),
+    ] = None
+    detach: Annotated[bool, Opt("--detach", help="Let the task outlive its job.")] = False
+    env: Variables = field(default_factory=dict)
+    cwd: Directory = None
+    grace_s: Annotated[
+        float | None,
+        Opt(least=0, most=LONGEST_S, help="Time between SIGTERM and SIGKILL (default: that of its job)."),
+    ] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         check_command(self.argv, self.cwd)
         check_strategy(self.strategy)
         check_name(self.name)
-        check_range(self.max_retries, param("max_retries"), 0, MAX_RETRIES)
-        check_seconds(self.grace_s, param("grace"))
+        check_limits(self)
         check_environment(self.env)
         check_objects(self.inputs, self.outputs)
         if self.job is not None and not self.job:

@@ -8,8 +8,8 @@ from vctl.cli.common import CHANGES, NO_LOCAL_NODE
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, single
 from vctl.operations import clusters
-from vctl.operations.params import Arg, Opt
 from vctl.spec.ids import JOB_MARK
+from vctl.spec.params import Arg, Opt
 
 if TYPE_CHECKING:
     from vctl.spec.reports import TreeDiff

@@ -13,7 +13,7 @@ from vctl.cli.output import Answer, Data, done, single, single_by
 from vctl.core.jobs import RUNNING
 from vctl.errors import Conflict
 from vctl.operations import clusters, jobs
-from vctl.operations.params import Arg, Given, Opt, Together
+from vctl.spec.params import Arg, Given, Opt, Together
 
 if TYPE_CHECKING:
     from vctl.spec.documents import RemovedCluster

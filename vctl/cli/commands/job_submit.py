@@ -9,7 +9,7 @@ from vctl.cli.declare import command
 from vctl.cli.output import Answer, done, single
 from vctl.errors import BadSpec, VctlError
 from vctl.operations import jobs
-from vctl.operations.params import Given, Opt, Together
+from vctl.spec.params import Given, Opt, Together
 
 NoWait = Annotated[
     bool, Opt("-d", "--detach", "--no-wait", lasts=False, help="Print the submission id and return.")
@@ -234,7 +234,9 @@ def _attached(
         raise BadSpec("--stdin: the standard input is a terminal", fix="use --pty, or `vctl shell`")
     from vctl.runtime.door import Door
 
-    request, environment = jobs.request(operations.declare.Here(call.store, call.config), **wanted)
+    here = operations.declare.Here(call.store, call.config)
+    request = jobs.JOB_FIELDS.read(here, wanted)
+    environment = here.surroundings(None)
 
     with Door(call.home) as door:
         attach = ("terminal" if terminal else "stdin", os.fspath(door.path))

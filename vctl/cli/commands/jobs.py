@@ -10,7 +10,7 @@ from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Timeout, WithProgres
 from vctl.cli.declare import COMMANDS, command, shows
 from vctl.cli.output import Answer, Data, listing, single, single_by
 from vctl.operations import jobs
-from vctl.operations.params import Opt
+from vctl.spec.params import Opt
 
 
 @command(

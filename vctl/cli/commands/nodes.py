@@ -11,7 +11,7 @@ from vctl.cli.output import Answer, done, listing, single_by
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec
 from vctl.operations import nodes
-from vctl.operations.params import Given, Opt, Together
+from vctl.spec.params import Given, Opt, Together
 
 if TYPE_CHECKING:
     from vctl.spec.documents import NodeForm

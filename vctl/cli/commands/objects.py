@@ -15,7 +15,7 @@ from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec, NotFound
-from vctl.operations.params import Arg, Opt
+from vctl.spec.params import Arg, Opt
 
 Items = tuple[Sequence[Data], int]
 

@@ -11,7 +11,7 @@ from vctl.cli.common import CHANGES, NO_LOCAL_NODE, READS
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.cli.table import Column, matters
-from vctl.operations.params import Arg, Opt
+from vctl.spec.params import Arg, Opt
 
 
 @command(

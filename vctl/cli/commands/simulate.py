@@ -12,7 +12,7 @@ from vctl.cli.output import API_VERSION, Answer
 from vctl.core.clusters import PRIMARY
 from vctl.core.text import visible
 from vctl.errors import BadSpec
-from vctl.operations.params import Opt
+from vctl.spec.params import Opt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, 
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, each, listing, single_by
 from vctl.operations import tasks
-from vctl.operations.params import Arg, Given, Opt, Together
+from vctl.spec.params import Arg, Given, Opt, Together
 
 TaskRef = Annotated[str, Arg("TASK", help="Task id, its number, or last.", complete="tasks")]
 TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or last.", complete="tasks")]

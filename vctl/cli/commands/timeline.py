@@ -9,7 +9,7 @@ from vctl.cli.call import Call
 from vctl.cli.common import LIMIT, READS, InCluster, place
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing
-from vctl.operations.params import Opt
+from vctl.spec.params import Opt
 
 if TYPE_CHECKING:
     from vctl.spec.documents import TimelineForm

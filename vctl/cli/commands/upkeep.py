@@ -12,7 +12,7 @@ from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single
 from vctl.errors import BadSpec, NotPermitted, Unreachable
 from vctl.operations import upkeep
-from vctl.operations.params import Arg, Opt
+from vctl.spec.params import Arg, Opt
 
 if TYPE_CHECKING:
     from vctl.cli.screen import Screen

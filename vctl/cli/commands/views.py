@@ -11,7 +11,7 @@ from vctl.cli.output import Answer, amounts, listing, single, single_by
 from vctl.errors import BadSpec
 from vctl.operations import views
 from vctl.operations.declare import Operation, R
-from vctl.operations.params import Arg, Opt
+from vctl.spec.params import Arg, Opt
 from vctl.spec.text import MOST
 
 Cluster = Annotated[str | None, cluster_option("Cluster")]

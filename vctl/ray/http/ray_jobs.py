@@ -119,16 +119,16 @@ def _submit(on: Here, body: Submission, submission_id: str, setting: str | None,
     given = body.runtime_env or {}
     env, working_dir, modules = read(given)
     around = on.surroundings(None)
-    request, _ = jobs.request(
-        on,
-        (*SHELL, body.entrypoint),
-        cluster=metadata.get("virtual_cluster_id"),
-        name=metadata.get("job_name", ""),
-        submission_id=submission_id,
-        metadata=metadata,
-        cwd=working_dir if working_dir is not None and working_dir.startswith("/") else None,
+    values = {
+        "entrypoint": (*SHELL, body.entrypoint),
+        "cluster": metadata.get("virtual_cluster_id"),
+        "name": metadata.get("job_name", ""),
+        "submission_id": submission_id,
+        "metadata": metadata,
+        "cwd": working_dir if working_dir is not None and working_dir.startswith("/") else None,
         **_resources(body, metadata),
-    )
+    }
+    request = jobs.JOB_FIELDS.read(on, values)
     unpacked_at: str | None = None
     python_path: list[str] = []
     archive = None if working_dir is None or request.cwd is not None else working_dir

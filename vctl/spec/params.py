@@ -1,24 +1,22 @@
-"""Parameters of declared verbs: options, types and ranges of their values, and the check of a value."""
+"""Parameters: options, types and ranges of values, the check of a value, and classes whose fields are parameters.
+
+A class of requests declares each field once: its type, and beside it the option, the help and the limits, or the
+parameters of which the field is made. The parameters of its verbs, the reading of their values, the check of limits
+and the command line that makes the same request follow from that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from types import CodeType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Protocol,
-    get_args,
-    get_origin,
-    runtime_checkable,
-)
+from typing import Annotated, Any, Generic, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
 from vctl import spec
+from vctl.core.values import MISSING, fields
 from vctl.errors import BadSpec, param
 
-if TYPE_CHECKING:
-    from vctl.operations.declare import Operation
+T = TypeVar("T")
 
 PARAMETERS = "vctl_parameters"
 """The attribute of a verb's function that holds the function with its parameters, if it shares them."""
@@ -41,6 +39,23 @@ _DOCUMENTS = {
     "label selector": ("a label selector", '{"name": "value"}'),
 }
 """The name and an example of each kind of document, by its reader."""
+
+
+LONGEST_S = 100 * 366 * 86400
+"""A hundred years; a longer time is a mistake and would overflow dates."""
+LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31
+
+
+class Asking(Protocol):
+    """A verb, as far as its parameters are concerned."""
+
+    @property
+    def name(self) -> str:
+        """The words of its command."""
+
+    @property
+    def params(self) -> list[Param]:
+        """Its parameters."""
 
 
 class Opt:
@@ -78,7 +93,7 @@ class Opt:
         pattern: str | None = None,
         kernel: bool = False,
         sent: Callable[[Any], object] | None = None,
-        each: Operation[..., Any] | None = None,
+        each: Asking | None = None,
     ) -> None:
         self.names, self.help, self.metavar = names, help, metavar
         self.choices, self.complete = tuple(choices), complete
@@ -86,6 +101,20 @@ class Opt:
         self.lasts = lasts
         self.least, self.most, self.above, self.longest = least, most, above, longest
         self.pattern, self.kernel, self.sent, self.each = pattern, kernel, sent, each
+
+    def check_range(self, value: float, path: str) -> None:
+        """Refuse a number out of range."""
+        least, above, most = self.least, self.above, self.most
+        if (
+            (least is not None and not value >= least)
+            or (above is not None and not value > above)
+            or (most is not None and not value <= most)
+        ):
+            bounds = (("above", above), ("from", least), ("to" if above is None else "up to", most))
+            words = " ".join(f"{word} {bound:.0f}" for word, bound in bounds if bound is not None)
+            raise spec.fields.refuse(
+                path, f"{spec.fields.show(value)} is out of range", f"write a number {words}"
+            )
 
 
 class Arg(Opt):
@@ -105,7 +134,7 @@ class Together:
         self.params = [Param(name, annotation, default=None) for name, annotation in options.items()]
 
     @classmethod
-    def of(cls, operation: Operation[..., Any], *, optional: Collection[str] = ()) -> Together:
+    def of(cls, operation: Asking, *, optional: Collection[str] = ()) -> Together:
         """The arguments and options of a verb, for a command with further options, which replace ``optional`` ones."""
         found = cls()
         found.params = [
@@ -183,7 +212,7 @@ class Param:
         if kind is None:
             raise _refuse(value, self.kinds[0], param(self.name))
         if kind is int or kind is float:
-            self._check_range(value)
+            self.info.check_range(value, param(self.name))
         elif kind == Mapping[str, str]:
             self._check_texts(value)
         elif kind == Sequence[str] or kind == Sequence[int]:
@@ -192,7 +221,7 @@ class Param:
                 if not _is(inner, inside):
                     raise _refuse(inner, inside, f"{param(self.name)}[{number}]")
                 if inside is int:
-                    self._check_range(inner)
+                    self.info.check_range(inner, param(self.name))
 
     def _check_texts(self, value: Mapping[Any, Any]) -> None:
         if {*map(type, value), *map(type, value.values())} <= {str}:  # an environment has many
@@ -203,17 +232,26 @@ class Param:
             if not isinstance(inner, str):
                 raise _refuse(inner, str, spec.fields.child(param(self.name), key))
 
-    def _check_range(self, value: float) -> None:
-        least, above, most = self.info.least, self.info.above, self.info.most
-        if (
-            (least is not None and not value >= least)
-            or (above is not None and not value > above)
-            or (most is not None and not value <= most)
-        ):
-            bounds = (("above", above), ("from", least), ("to" if above is None else "up to", most))
-            words = " ".join(f"{word} {bound:.0f}" for word, bound in bounds if bound is not None)
-            problem = f"{spec.fields.show(value)} is out of range"
-            raise spec.fields.refuse(param(self.name), problem, f"write a number {words}")
+    def words(self, value: Any) -> list[str]:
+        """The words of a command line that give it this value."""
+        if not self.info.names:
+            return []
+        if self.is_flag:
+            name = self.spelled if value else self.info.off
+            return [] if name is None else [name]
+        return [word for one in (value if self.many else [value]) for word in (self.spelled, self._text(one))]
+
+    def _text(self, value: Any) -> str:
+        match self.info.reads:
+            case "duration" | "positive duration":
+                return f"{value:.3f}".rstrip("0").rstrip(".") + "s"
+            case "words":
+                return ",".join(value)
+        if isinstance(value, str | int):
+            return str(value)
+        from vctl.core.compact import dumps  # json costs a command time
+
+        return dumps(value)
 
 
 def _is(value: object, kind: object) -> bool:
@@ -276,9 +314,11 @@ def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
     found: dict[str, Param | Together] = {}
     for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
         annotation = run.__annotations__[name]
-        together = annotation.__metadata__[0]
-        if isinstance(together, Together):
-            found[name] = together
+        group = annotation.__metadata__[0]
+        if isinstance(group, Together):
+            found[name] = group
+        elif isinstance(group, Fields):
+            found |= group.declared.params
         else:
             found[name] = Param(name, annotation, default=values.get(name), required=name not in values)
     return found
@@ -286,8 +326,157 @@ def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
 
 def positions_of(run: Callable[..., Any]) -> tuple[str, ...]:
     """The parameters of a function after its first that need no name, in their order."""
-    code: CodeType = getattr(run, PARAMETERS, run).__code__
-    return code.co_varnames[1 : code.co_argcount]
+    run = getattr(run, PARAMETERS, run)
+    code: CodeType = run.__code__
+    found: list[str] = []
+    for name in code.co_varnames[1 : code.co_argcount]:
+        group = run.__annotations__[name].__metadata__[0]
+        if isinstance(group, Fields):
+            found += (one.name for one in group.declared.params.values() if one.required)
+        else:
+            found.append(name)
+    return tuple(found)
+
+
+# ---- classes whose fields are parameters ----
+
+
+class Reading:
+    """What the values of parameters are read with: the names of unit resources, and all given values of the call."""
+
+    def __init__(self, units: frozenset[str], given: Mapping[str, Any]) -> None:
+        self.units, self.given = units, given
+
+
+class Made:
+    """The parameters of which a field is made: ``array: Annotated[ArrayRange | None, Made(read, array=Array)] = None``.
+
+    ``make(reading, *values)`` gives the value of the field; it is asked only if a value of one of them is given.
+    ``back(value)`` gives the values of the parameters of which ``make`` would make that value again.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., object],
+        back: Callable[[Any], Mapping[str, object]] | None = None,
+        /,
+        **parameters: Any,
+    ) -> None:
+        self.make, self.back, self.parameters = make, back, parameters
+
+
+class Declared:
+    """What the fields of a class declare; ``declared(JobRequest)``."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.params: dict[str, Param] = {}
+        self._made: dict[str, Made] = {}
+        """The fields that are made of parameters."""
+        self._field_of: dict[str, str] = {}
+        """Parameter -> the field that is made of it."""
+        self.limits: dict[str, Opt] = {}
+        """The fields that are numbers within limits."""
+        for one in fields(kind):
+            annotation = kind.__annotations__[one.name]
+            if not hasattr(annotation, "__metadata__"):
+                continue  # it is no parameter
+            info = annotation.__metadata__[0]
+            default = _default(one)
+            if isinstance(info, Made):
+                self._made[one.name] = info
+                self._field_of |= dict.fromkeys(info.parameters, one.name)
+                for name, parameter in info.parameters.items():
+                    self._add(name, parameter, False if len(info.parameters) > 1 else default)
+            else:
+                self._add(one.name, annotation, default)
+                if info.least is not None or info.most is not None:
+                    self.limits[one.name] = info
+
+    def _add(self, name: str, annotation: Any, default: Any) -> None:
+        """Add a parameter. The default of one that may be None is None."""
+        added = Param(name, annotation, default=None, required=default is MISSING)
+        if not added.required and type(None) not in added.kinds:
+            added.default = default
+        self.params[name] = added
+
+    def read(self, reading: Reading, values: Mapping[str, Any]) -> Any:
+        """The value of the class for these values of parameters."""
+        found: dict[str, Any] = {}
+        made: dict[str, None] = {}
+        for name, value in values.items():
+            if (field := self._field_of.get(name)) is None:
+                found[name] = value
+            else:
+                made[field] = None
+        for field in made:
+            info = self._made[field]
+            found[field] = info.make(
+                reading, *[values.get(name, self.params[name].default) for name in info.parameters]
+            )
+        return self.kind(**found)
+
+    def words(self, request: object) -> list[str]:
+        """The options of a command line that makes this request: of each field with another value than its default."""
+        found: list[str] = []
+        for one in fields(self.kind):
+            given = getattr(request, one.name)
+            if given == _default(one):
+                continue
+            values: Mapping[str, object] = {one.name: given}
+            if (info := self._made.get(one.name)) is not None:
+                values = {} if info.back is None else info.back(given)
+            for name, value in values.items():
+                if (parameter := self.params.get(name)) is not None:
+                    found += parameter.words(value)
+        return found
+
+
+def _default(one: Any) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+_DECLARED: dict[type[Any], Declared] = {}
+
+
+def declared(kind: type[Any]) -> Declared:
+    """What the fields of a class declare."""
+    if (found := _DECLARED.get(kind)) is None:
+        found = _DECLARED[kind] = Declared(kind)
+    return found
+
+
+def check_limits(request: Any) -> None:
+    """Refuse numbers outside the limits that their fields declare."""
+    for name, info in declared(type(request)).limits.items():
+        if (number := getattr(request, name)) is not None:
+            info.check_range(number, param(name.removesuffix("_s")))
+
+
+class Fields(Generic[T]):
+    """The fields of a class as parameters of a verb: ``job: Annotated["JobRequest", Fields(lambda: JobRequest)]``.
+
+    ``kind`` imports the class when it is first used. ``settings`` gives the values that stand for fields without one.
+    """
+
+    def __init__(
+        self, kind: Callable[[], type[T]], settings: Callable[[Any], Mapping[str, Any]] | None = None
+    ) -> None:
+        self._kind, self._settings = kind, settings
+
+    @cached_property
+    def declared(self) -> Declared:
+        """What the fields of the class declare."""
+        kind: Any = self._kind()
+        return declared(kind)
+
+    def read(self, here: Any, values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> T:
+        """The value of the class for the values of its parameters; ``given`` has those of the whole call."""
+        if self._settings is not None:
+            missing = {n: v for n, v in self._settings(here).items() if values.get(n) is None}
+            values = {**values, **missing}
+        found: T = self.declared.read(Reading(here.units, values if given is None else given), values)
+        return found
 
 
 Filters = Annotated[
