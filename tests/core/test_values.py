@@ -71,6 +71,27 @@ def test_methods_that_are_compiled_at_first_use_are_those_of_a_dataclass(first: 
         Fresh()  # type: ignore[call-arg]
 
 
+@value(frozen=True, slots=True)
+class Odd:
+    """Its fields have the names of what copies it."""
+
+    one: int
+    new: int = 0
+    kind: int = 0
+    make: int = 0
+
+
+def test_a_copy_with_other_contents_checks_them_and_needs_known_fields() -> None:
+    for _ in range(2):  # the second time by the compiled function
+        assert replace(Odd(1, 2), new=3, kind=4) == Odd(1, 3, 4)
+        assert replace(Odd(1, 2, 3, 4)) == Odd(1, 2, 3, 4)
+        assert replace(More("a", parts=["x"]), count=2).parts == ["x"]
+        with pytest.raises(AssertionError):
+            replace(More("a"), name="")
+        with pytest.raises(TypeError, match="more"):
+            replace(Odd(1), more=2)
+
+
 def test_a_value_can_have_the_fields_of_another_one() -> None:
     assert More("a", parts=["x"]) == More("a") != More("b")
     assert (repr(More("a")), More("a").parts, More("a", 2).count) == ("more", [], 2)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,7 +168,7 @@ def test_a_field_of_a_submit_goes_all_the_way(
         number = array["first_job_id"] if array is not None else table.number_of(store, name_of_job)
         row, launch = table.get(store, number), table.launch(store, number)
         assert row is not None and launch is not None
-        again = submitting._request(row, launch, array)
+        again = submitting.request_of(row, launch, array)
         line = resubmit(row, launch, rows.pending(row))
     if field not in NOT_AGAIN | {"env", "clean_env", "labels"}:
         assert getattr(again, field) == getattr(request, field), "a rerun has it"
@@ -216,3 +218,16 @@ def test_the_longest_duration_is_the_same_everywhere(routes: Routes) -> None:
     assert parse_duration(str(LONGEST_S), "t") == LONGEST_S
     with pytest.raises(BadSpec):
         parse_duration(str(LONGEST_S + 1), "t")
+
+
+def test_a_job_in_a_directory_of_any_bytes_is_submitted_again(config: Config, tmp_path: Path) -> None:
+    """A directory that is not UTF-8 is stored as bytes; a rerun took them for a text and failed."""
+    directory = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(directory)
+    with Store.open(config.home()) as store:
+        request = JobRequest(argv=("true",), cwd=os.fsdecode(directory), submission_id="bytes", hold=True)
+        submitting.submit(store, request, environment={})
+        again = submitting.rerun(store, "bytes")
+        launch = table.launch(store, again["job_id"])
+        assert launch is not None
+        assert os.fsencode(launch["cwd"]) == directory

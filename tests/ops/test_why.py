@@ -191,8 +191,8 @@ def test_what_was_asked_for_beside_the_numbers_is_asked_for_again(world: World):
     )  # fmt: skip
     (change,) = (c for c in why.why(world.store, "it")["changes"] if c["kind"] == "request")
     assert change["command"].startswith(
-        "vctl job stop it && vctl job submit --num-cpus 1 --time-limit 1234567s --grace 10s --signal USR1@60s"
-        " --max-retries 2 --retry-on NodeFailed,ExitCode --backoff 1s --per-node --label --name n"
+        "vctl job stop it && vctl job submit --num-cpus 1 --time-limit 1234567s --name n --grace 10s"
+        " --per-node --label --max-retries 2 --retry-on NodeFailed,ExitCode --signal USR1@60s"
         " --metadata 'k=v w' --working-dir /"
     )
 

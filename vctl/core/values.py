@@ -131,10 +131,23 @@ else:
 
     def replace(one: Any, /, **changes: Any) -> Any:
         """A copy of a value with other contents of some fields."""
-        for name in one.__fields__:
-            if name not in changes:
-                changes[name] = getattr(one, name)
-        return one.__class__(**changes)
+        key = one.__class__, *changes
+        if (copy := _COPIES.get(key)) is None:
+            copy = _COPIES[key] = _copy(*key)
+        return copy(one, **changes)
+
+    _COPIES: dict[tuple[type, *tuple[str, ...]], Callable[..., Any]] = {}
+    """A class and names of its fields -> the function that copies a value with other contents of these fields."""
+
+    def _copy(kind: type, *names: str) -> Callable[..., Any]:
+        if unknown := set(names) - kind.__fields__.keys():
+            raise TypeError(f"{kind.__qualname__} has no field {min(unknown)!r}")
+        # _1 and _2 are the value and its copy: a field may have any other name
+        lines = [f" _2.{name} = {name if name in names else f'_1.{name}'}\n" for name in kind.__fields__]
+        after = " _2.__post_init__()\n" if hasattr(kind, "__post_init__") else ""
+        words = ", ".join(["_1", "/", *names])
+        source = f"def copy({words}):\n _2 = _make(_kind)\n{''.join(lines)}{after} return _2"
+        return compiled("copy", source, {"_kind": kind, "_make": object.__new__})
 
 
 def is_value(kind: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vctl import ops
 from vctl.core.clusters import LOGICAL, PRIMARY, ClusterSpec
@@ -22,7 +22,7 @@ from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import full_cluster_id
 from vctl.spec.job_request import JobRay, JobRequest
-from vctl.spec.options import parse_array, parse_warning_signal
+from vctl.spec.options import WarningSignal, parse_array
 from vctl.store import ahead, clusters, observed, rows, settings, shapes
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
@@ -125,12 +125,22 @@ class Preparation:
             check_submission_id(f"{submission_id}_{request.array.indices[-1]}", param("submission_id"))
         begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
         job = PendingJob(
-            0, submission_id, wanted.parent_id, wanted.shape, spec, wanted.entry, request.priority, request.hold,
-            begin_at or None, wanted.shares_parent, request.per_node, self._author, 0,
-            rows.in_ns(request.time_limit_s),
+            job_id=0,
+            submission_id=submission_id,
+            parent_id=wanted.parent_id,
+            shape=wanted.shape,
+            spec=spec,
+            entry=wanted.entry,
+            priority=request.priority,
+            held=request.hold,
+            begin_at_ns=begin_at or None,
+            shares_parent=wanted.shares_parent,
+            per_node=request.per_node,
+            user=self._author,
+            time_limit_ns=rows.in_ns(request.time_limit_s),
             rules=rows.dumps(_rules(self._store, request)),
             grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
-        )  # fmt: skip
+        )
         return job, details, launch
 
     def _environment(self, request: JobRequest, around: Mapping[str, str]) -> str:
@@ -419,17 +429,18 @@ def rerun(store: Store, ref: str | int) -> JobForm:
         assert row is not None
         assert launch is not None
         rights.check_job(store, row)
-        request = _request(row, launch, array)
+        if (relay := rows.loads(launch["options"]).get("relay")) is not None and relay[0] != "label":
+            raise BadSpec(
+                f"job {row['submission_id']} depended on the program that submitted it: {_TIES[relay[0]]}",
+                fix="run that program again",
+            )
+        request = request_of(row, launch, array)
     return submit(store, request, environment={"PATH": request.env.get("PATH", os.defpath)})
 
 
-def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
+def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
+    """The request of a job, or of an array, as far as another job can have the same."""
     options, rules, spec = rows.loads(launch["options"]), rows.loads(row["rules"]), rows.spec(row["spec"])
-    if (relay := options.get("relay")) is not None and relay[0] != "label":
-        raise BadSpec(
-            f"job {row['submission_id']} depended on the program that submitted it: {_TIES[relay[0]]}",
-            fix="run that program again",
-        )
     env = dict(rows.loads(launch["env"]))
     if array is None and row["array_id"] is not None:
         env |= {
@@ -438,9 +449,7 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
             "VCTL_ARRAY_COUNT": str(launch["count"]),
         }
     signal = rules.get("signal")
-    retries: dict[str, Any] = {
-        name: rules[name] for name in ("max_retries", "backoff_s") if rules.get("max_retries")
-    }
+    retries = {name: rules[name] for name in ("max_retries", "backoff_s") if rules.get("max_retries")}
     if retries:
         retries["retry_on"] = tuple(rules["retry_on"])
     return JobRequest(
@@ -453,12 +462,12 @@ def _request(row: Row, launch: Row, array: Row | None) -> JobRequest:
         name=row["name"] or "",
         env=env,
         clean_env=True,
-        cwd=launch["cwd"],
+        cwd=os.fsdecode(launch["cwd"]),
         metadata=rows.loads(row["metadata"]),
         grace_s=row["grace_s"],
         per_node=bool(row["per_node"]),
-        label=relay is not None,
-        signal=None if signal is None else parse_warning_signal(f"{signal['name']}@{signal['before_s']:g}"),
+        label=options.get("relay", [""])[0] == "label",
+        signal=None if signal is None else WarningSignal(**signal),
         array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),
         ray=JobRay.of(options),

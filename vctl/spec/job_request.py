@@ -35,6 +35,7 @@ from vctl.spec.params import (
     Written,
     check_limits,
     document_of,
+    seconds_text,
 )
 from vctl.spec.quantities import (
     check_unit_amount,
@@ -396,7 +397,7 @@ class JobRequest:
         WarningSignal | None,
         Made(
             _signal,
-            lambda signal: {"signal": f"{signal.name}@{signal.before_s:g}"},
+            lambda signal: {"signal": f"{signal.name}@{seconds_text(signal.before_s)}"},
             signal=Annotated[
                 str | None,
                 Opt(

@@ -244,7 +244,7 @@ class Param:
     def _text(self, value: Any) -> str:
         match self.info.reads:
             case "duration" | "positive duration":
-                return f"{value:.3f}".rstrip("0").rstrip(".") + "s"
+                return seconds_text(value)
             case "words":
                 return ",".join(value)
         if isinstance(value, str | int):
@@ -336,6 +336,11 @@ def positions_of(run: Callable[..., Any]) -> tuple[str, ...]:
         else:
             found.append(name)
     return tuple(found)
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as the command line reads it back unchanged."""
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 # ---- classes whose fields are parameters ----

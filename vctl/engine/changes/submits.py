@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans, numbers_of
-from vctl.core.values import field
+from vctl.core.values import field, replace
 from vctl.engine.changes.change import Change, PublicEvent, change, unread
 
 if TYPE_CHECKING:
@@ -83,13 +83,15 @@ class ArraySubmitted(Change):
 
     def members(self) -> Iterator[PendingJob]:
         """The jobs of all members."""
-        one, open_ = self.template, self.open
+        first, array_id, open_ = self.template.job_id, self.template.submission_id, self.open
         for n, index in enumerate(range(*self.indices)):
-            yield PendingJob(
-                one.job_id + n, f"{one.submission_id}_{index}", one.parent_id, one.shape, one.spec, one.entry,
-                one.priority, one.held, one.begin_at_ns, one.shares_parent, one.per_node, one.user, one.submitted_at_ns,
-                one.time_limit_ns, one.waits_for, n >= open_, one.submission_id, 0, 0, one.rules, one.grace_s,
-            )  # fmt: skip
+            yield replace(
+                self.template,
+                job_id=first + n,
+                submission_id=f"{array_id}_{index}",
+                closed=n >= open_,
+                array_id=array_id,
+            )
 
     def public_event(self) -> PublicEvent:
         one = self.template
