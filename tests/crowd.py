@@ -12,6 +12,7 @@ from unittest.mock import Mock, patch
 from tests.world import World
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.ops import clusters, job_edits, nodes, submitting
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
 
@@ -34,13 +35,16 @@ def build(home: Path, now_s: float) -> World:
         node_id="gpu-box-of-the-vision-laboratory",
     )
     for name, count in (("computer-vision-laboratory", 3), ("robotics", 2)):
-        clusters.create(world.store, name, divisible=True, replica_sets={"32c8g": count})
-    clusters.create(world.store, "teaching", divisible=True, spec=_spec({"CPU": 16, "GPU": 2}))
+        clusters.create(world.store, name, ClusterChange(divisible=True, replica_sets={"32c8g": count}))
+    clusters.create(world.store, "teaching", ClusterChange(divisible=True, spec=_spec({"CPU": 16, "GPU": 2})))
     for number in range(TEAMS):
-        clusters.create(world.store, f"team-{number:02d}", divisible=True, spec=_spec({}))
+        clusters.create(world.store, f"team-{number:02d}", ClusterChange(divisible=True, spec=_spec({})))
     for number in range(5):
         clusters.create(
-            world.store, f"seminar-{number}", divisible=True, spec=_spec({"CPU": 1}), parent_id="teaching"
+            world.store,
+            f"seminar-{number}",
+            ClusterChange(divisible=True, spec=_spec({"CPU": 1})),
+            parent_id="teaching",
         )
     for number in range(12):
         submit(world, f"training-run-of-the-vision-transformer-{number:02d}", 16, 4, user="ana", limit_s=7200)

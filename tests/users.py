@@ -20,6 +20,7 @@ from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
 from vctl.runtime import objects as files
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
@@ -177,10 +178,16 @@ class Users:
             return
         whole = self.dice.random() < 0.4
         cluster_ops.create(
-            self.store, f"v{self.number():03}", divisible=self.dice.random() < 0.7, parent_id=self.parent(),
-            replica_sets=self.counts() if whole else None, spec=None if whole else self.spec(logical=True),
-            **self.limits(),
-        )  # fmt: skip
+            self.store,
+            f"v{self.number():03}",
+            ClusterChange(
+                divisible=self.dice.random() < 0.7,
+                replica_sets=self.counts() if whole else None,
+                spec=None if whole else self.spec(logical=True),
+                **self.limits(),
+            ),
+            parent_id=self.parent(),
+        )
 
     def divide(self) -> None:
         """A running job makes a cluster inside its own."""
@@ -190,7 +197,10 @@ class Users:
         )
         if inside is not None:
             cluster_ops.create(
-                self.store, f"s{self.number():03}", spec=self.spec(logical=False), parent_id=inside
+                self.store,
+                f"s{self.number():03}",
+                ClusterChange(spec=self.spec(logical=False)),
+                parent_id=inside,
             )
 
     def update(self) -> None:
@@ -204,7 +214,7 @@ class Users:
                 wanted["replica_sets"] = self.counts()
             else:
                 wanted["spec"] = self.spec(logical=logical)
-        cluster_ops.update(self.store, cluster_id, **wanted)
+        cluster_ops.update(self.store, cluster_id, ClusterChange(**wanted))
 
     def delete(self) -> None:
         cluster_id = self.one("SELECT cluster_id FROM clusters WHERE kind <> 'job'")
@@ -303,7 +313,7 @@ class Users:
             "preemption_grace_s": self.dice.choice([0, 5, 30]),
             "discipline": self.dice.choice(["best-effort", "strict", "backfill"]),
         }
-        cluster_ops.update(self.store, target or "primary", queue=queue)
+        cluster_ops.update(self.store, target or "primary", ClusterChange(queue=queue))
 
     def _whole(self) -> ClusterSpec:
         return parse_cluster_spec({"replica_sets": {self.dice.choice(sorted(TEMPLATES)): 1}})

@@ -25,6 +25,7 @@ from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import SCALE
 from vctl.daemon.scheduler import Scheduler
 from vctl.ops import clusters, jobs, nodes, submitting, why
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.spec.shape import shape_key
 from vctl.store import observed, shapes
@@ -106,9 +107,9 @@ def build(place: Bed, size: tuple[int, int, int, int], *, is_elastic: bool) -> P
     each, names = many // queues, [f"q{number:03}" for number in range(queues)]
     for name in names:
         if is_elastic:
-            clusters.create(store, name, divisible=True, spec=ClusterSpec(flexible_min={}))
+            clusters.create(store, name, ClusterChange(divisible=True, spec=ClusterSpec(flexible_min={})))
         else:
-            clusters.create(store, name, divisible=True, replica_sets={"8c16g": each})
+            clusters.create(store, name, ClusterChange(divisible=True, replica_sets={"8c16g": each}))
     blocks = {name: [submit(store, name, one_piece(8 * SCALE), 2) for _ in range(ENDS)] for name in names}
     for name in names:
         gang = ClusterSpec(
@@ -188,7 +189,7 @@ def measure(
         pieces.pieces.clear()
         changes = []
         for policy, (queue, blocks) in zip(POLICIES, there.blocks.items(), strict=False):
-            clusters.update(there.store, queue, queue=POLICIES[policy])
+            clusters.update(there.store, queue, ClusterChange(queue=POLICIES[policy]))
             changes.append(pieces.until_quiet())
             report.add(
                 f"{name}: an end -> the next start, {policy}",
@@ -225,7 +226,7 @@ def one_cluster(report: Report, place: Bed) -> None:
     numbers = count(1)
     with Store.open(place.home) as store, ruling(place) as scheduler:
         nodes.add(store, resources=WHOLE, count=1_000, template="8c16g")
-        clusters.create(store, "big", divisible=True, replica_sets={"8c16g": 1_000})
+        clusters.create(store, "big", ClusterChange(divisible=True, replica_sets={"8c16g": 1_000}))
         pieces = Pieces(scheduler)
         scheduler.start()
         for _ in range(20):
@@ -246,7 +247,9 @@ def one_cluster(report: Report, place: Bed) -> None:
         slices = ClusterSpec(flexible_min={"CPU": SCALE})
 
         def create(_: int) -> None:
-            clusters.create(store, f"small-{next(numbers)}", divisible=True, spec=slices, parent_id="big")
+            clusters.create(
+                store, f"small-{next(numbers)}", ClusterChange(divisible=True, spec=slices), parent_id="big"
+            )
 
         report.add("1,000 nodes in one cluster: vc create in it", "ms", list(timed(SAMPLES, create)))
         end_all(store, scheduler)

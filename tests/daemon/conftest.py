@@ -21,6 +21,7 @@ from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
 from vctl.ops.replay import replay
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.quantities import parse_resources
@@ -112,9 +113,7 @@ class Life(Clock):
         cluster_ops.create(
             self.store,
             cluster_id,
-            divisible=divisible,
-            replica_sets=replica_sets,
-            spec=wanted,
+            ClusterChange(divisible=divisible, replica_sets=replica_sets, spec=wanted),
             parent_id=parent,
         )
 

@@ -14,6 +14,7 @@ from vctl.core.nodes import Template
 from vctl.ops import clusters, job_edits, nodes, submitting, why
 from vctl.ops import jobs as job_ops
 from vctl.scheduler.reservations import Reservation
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.provider_spec import ProviderSpec
@@ -53,8 +54,8 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 @pytest.mark.parametrize("where", ["primary", "X"])
 def test_a_head_that_became_impossible_blocks_nobody(shop: Shop, where: str) -> None:
     if where == "X":
-        clusters.create(shop.store, "X", replica_sets={**TWO, **EIGHT}, divisible=True)
-    clusters.update(shop.store, where, queue={"order": "fifo", "discipline": "strict"})
+        clusters.create(shop.store, "X", ClusterChange(replica_sets={**TWO, **EIGHT}, divisible=True))
+    clusters.update(shop.store, where, ClusterChange(queue={"order": "fifo", "discipline": "strict"}))
     shop.submit("holder", 8, cluster=where)
     shop.submit("head", 8, cluster=where)
     shop.submit("next", 2, cluster=where)
@@ -81,7 +82,7 @@ def test_what_no_provider_can_make_either_blocks_nobody(
     made = (Template("made", amounts(cpus), most=1),)
     with Shop(tmp_path / "state", provider=ProviderSpec("simulated", made, boot_s=60)) as shop:
         shop.prepare()
-        clusters.update(shop.store, "primary", queue={"order": "fifo", "discipline": "strict"})
+        clusters.update(shop.store, "primary", ClusterChange(queue={"order": "fifo", "discipline": "strict"}))
         for name in ("holder", "head", "next"):
             shop.submit(name, 2 if name == "next" else 8)
         assert shop.state("head")[1] == "InsufficientResources"
@@ -93,7 +94,7 @@ def test_what_no_provider_can_make_either_blocks_nobody(
 
 def test_hope_behind_a_head_outlives_the_room_that_gave_it(shop: Shop) -> None:
     """Something came free behind a blocked head, others took it, then a node joins: that is another hope."""
-    clusters.update(shop.store, "primary", queue={"discipline": "strict"})
+    clusters.update(shop.store, "primary", ClusterChange(queue={"discipline": "strict"}))
     for n in range(2):
         shop.submit(f"small{n}", 2)
     shop.submit("large", 8)
@@ -111,14 +112,14 @@ def test_hope_behind_a_head_outlives_the_room_that_gave_it(shop: Shop) -> None:
 
 def test_nodes_that_were_exchanged_are_others(shop: Shop) -> None:
     """The tree that is read anew has as many virtual nodes as before, and they have the same names."""
-    clusters.create(shop.store, "X", replica_sets=EIGHT, divisible=True)
+    clusters.create(shop.store, "X", ClusterChange(replica_sets=EIGHT, divisible=True))
     shop.submit("holder", 8, cluster="X")
     shop.submit("waits", 8, cluster="X")
     assert shop.state("waits") == ("PENDING", "InsufficientResources")
     job_edits.hold(shop.store, "waits")
     shop.processes.end(shop.processes.running()[0], 0)
     shop.turn()
-    clusters.update(shop.store, "X", replica_sets=TWO)
+    clusters.update(shop.store, "X", ClusterChange(replica_sets=TWO))
     job_edits.release(shop.store, "waits")
     shop.turn()
     assert shop.state("waits") == ("PENDING", "Infeasible")
@@ -126,12 +127,12 @@ def test_nodes_that_were_exchanged_are_others(shop: Shop) -> None:
 
 def test_what_is_reserved_on_a_node_ends_with_its_exchange(shop: Shop) -> None:
     nodes.add(shop.store, resources=amounts(1), node_id="small", template="1c")
-    clusters.create(shop.store, "X", replica_sets={"2c": 2}, divisible=True)
-    clusters.update(shop.store, "X", queue={"order": "fifo", "discipline": "backfill"})
+    clusters.create(shop.store, "X", ClusterChange(replica_sets={"2c": 2}, divisible=True))
+    clusters.update(shop.store, "X", ClusterChange(queue={"order": "fifo", "discipline": "backfill"}))
     shop.submit("holder", 2, cluster="X", time_limit_s=1000)
     shop.submit("head", 2, 2, cluster="X", time_limit_s=100)
     assert [one.submission_id for one in _kept(shop)] == ["head"]
-    clusters.update(shop.store, "X", replica_sets={**TWO, "1c": 1})
+    clusters.update(shop.store, "X", ClusterChange(replica_sets={**TWO, "1c": 1}))
     shop.submit("next", 1, cluster="X", time_limit_s=5000)
     assert shop.state("head") == ("PENDING", "Infeasible")
     assert _kept(shop) == []

@@ -11,6 +11,7 @@ from vctl.errors import Conflict
 from vctl.ops import clusters, jobs, tree_files
 from vctl.ops.minimums import all_below_minimum
 from vctl.ops.prove import prove
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
 from vctl.spec.tree_file import parse_tree
@@ -30,7 +31,9 @@ def idle(life: Life) -> Life:
 def cluster(life: Life, name: str, least: int = 0, lends: int = 0, parent: str | None = None) -> None:
     wanted = parse_cluster_spec({"flexible_resource_min": {"CPU": least} if least else {}}, logical=True)
     limit = parse_resources({"CPU": lends}, "limit")
-    clusters.create(life.store, name, divisible=True, spec=wanted, lending_limit=limit, parent_id=parent)
+    clusters.create(
+        life.store, name, ClusterChange(divisible=True, spec=wanted, lending_limit=limit), parent_id=parent
+    )
 
 
 def run(life: Life, name: str, where: str | None, cpus: int, nodes: int = 1) -> None:
@@ -174,10 +177,10 @@ def test_a_change_of_a_cluster_takes_what_others_borrowed_and_do_not_use(idle: L
     if change == "slices":
         cluster(idle, "c", least=4)
     elif change == "whole nodes":
-        clusters.create(idle.store, "c", divisible=True, replica_sets={"8c": 1})
+        clusters.create(idle.store, "c", ClusterChange(divisible=True, replica_sets={"8c": 1}))
     elif change == "a larger minimum":
         least = parse_cluster_spec({"flexible_resource_min": {"CPU": 4}}, logical=True)
-        clusters.update(idle.store, "b", spec=least)
+        clusters.update(idle.store, "b", ClusterChange(spec=least))
     else:
         wanted = {"id": "b", "divisible": True, "spec": {"flexible_resource_min": {"CPU": 4}}}
         tree_files.apply(idle.store, parse_tree({"clusters": [wanted]}))
@@ -232,7 +235,7 @@ def test_a_change_of_the_minimum_changes_the_one_account_with_the_parent(idle: L
     run(idle, "second", "a", 1)
     assert loans(idle) == [("a", "kPrimaryClusterID", 3.0)]
     wanted = parse_cluster_spec({"flexible_resource_min": {"CPU": least} if least else {}}, logical=True)
-    clusters.update(idle.store, "a", spec=wanted)
+    clusters.update(idle.store, "a", ClusterChange(spec=wanted))
     assert loans(idle) == ([("a", "kPrimaryClusterID", 5.0 - least)] if least < 5 else [])
     assert prove(idle.store) == []
 

@@ -11,6 +11,7 @@ from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import Conflict, NotFound
 from vctl.ops import clusters, job_edits, jobs, submitting
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 
 pytestmark = spec("7.delete")
@@ -47,7 +48,7 @@ KINDS = {
 def draining(life: Life, request: pytest.FixtureRequest) -> Life:
     """One job runs in ``c``, another waits, and ``c`` is to go."""
     life.nodes(1, "t")
-    clusters.create(life.store, "c", **KINDS[request.param])
+    clusters.create(life.store, "c", ClusterChange(**KINDS[request.param]))
     submit(life, "first", "sh", "-c", f"until [ -e {life.home}/go ]; do sleep 0.02; done")
     life.until(lambda: life.job("first")["status"] == "RUNNING")
     submit(life, "second", "true")
@@ -77,7 +78,7 @@ def test_a_new_scheduler_goes_on_with_it(draining: Life) -> None:
 
 def test_a_stopped_cluster_empties_its_queue_when_it_is_drained(life: Life) -> None:
     life.nodes(1, "t")
-    clusters.create(life.store, "c", replica_sets={"t": 1})
+    clusters.create(life.store, "c", ClusterChange(replica_sets={"t": 1}))
     clusters.stop(life.store, "c")
     submit(life, "waits", "true")
     life.turn()
@@ -89,8 +90,10 @@ def test_a_stopped_cluster_empties_its_queue_when_it_is_drained(life: Life) -> N
 
 def test_clusters_inside_are_drained_too(life: Life) -> None:
     life.nodes(1, "t")
-    clusters.create(life.store, "outer", replica_sets={"t": 1}, divisible=True)
-    clusters.create(life.store, "c", spec=ClusterSpec(flexible_min=ALL), divisible=True, parent_id="outer")
+    clusters.create(life.store, "outer", ClusterChange(replica_sets={"t": 1}, divisible=True))
+    clusters.create(
+        life.store, "c", ClusterChange(spec=ClusterSpec(flexible_min=ALL), divisible=True), parent_id="outer"
+    )
     submit(life, "first", "sleep", "0.3")
     submit(life, "second", "true")
     life.turn()
@@ -104,7 +107,7 @@ def test_clusters_inside_are_drained_too(life: Life) -> None:
 
 def test_a_held_job_keeps_it_until_it_is_released_or_stopped(life: Life) -> None:
     life.nodes(1, "t")
-    clusters.create(life.store, "c", replica_sets={"t": 1})
+    clusters.create(life.store, "c", ClusterChange(replica_sets={"t": 1}))
     submit(life, "held", "true", hold=True)
     submit(life, "also", "true", hold=True)
     assert clusters.delete(life.store, "c", drain=True)["blockers"] == ["job also", "job held"]

@@ -18,6 +18,7 @@ from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
 from vctl.http import metrics
 from vctl.ops import clusters, forms, jobs, leases, nodes, overview, tasks
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.spec.quantities import parse_resources
@@ -202,7 +203,7 @@ def levels(elastic: Elastic) -> Elastic:
     life.logical("team", divisible=True, spec=GANG, parent="org")
     life.submit("job", cluster="team", spec=GANG, entry={})
     life.until(lambda: life.job("job")["status"] == "RUNNING")
-    clusters.create(life.store, "sub", spec=parse_cluster_spec(GANG), parent_id="team##job")
+    clusters.create(life.store, "sub", ClusterChange(spec=parse_cluster_spec(GANG)), parent_id="team##job")
     assert [elastic.cluster(level)[0] for level in LEVELS] == [1, 1, 1, 1]
     return elastic
 
@@ -253,8 +254,10 @@ def test_the_maximum_of_a_level_above_holds(levels: Elastic) -> None:
     clusters.update(
         levels.store,
         "org",
-        spec=parse_cluster_spec(
-            {"flexible_resource_min": {"CPU": 1}, "flexible_resource_max": {"CPU": 2}}, logical=True
+        ClusterChange(
+            spec=parse_cluster_spec(
+                {"flexible_resource_min": {"CPU": 1}, "flexible_resource_max": {"CPU": 2}}, logical=True
+            )
         ),
     )
     request = TaskRequest(argv=SLEEP, job="job", request=cpu(3))
@@ -263,7 +266,7 @@ def test_the_maximum_of_a_level_above_holds(levels: Elastic) -> None:
     )
     levels.life.until(lambda: levels.reason(task) == "Infeasible")
     assert levels.leases() == []
-    clusters.update(levels.store, "org", spec=parse_cluster_spec(GANG, logical=True))
+    clusters.update(levels.store, "org", ClusterChange(spec=parse_cluster_spec(GANG, logical=True)))
     levels.life.until(lambda: levels.state(task) == "RUNNING")
 
 
@@ -448,15 +451,21 @@ def test_what_is_lent_and_what_is_demanded_is_in_the_metrics(work: Elastic) -> N
 
 def detached_cluster(work: Elastic, name: str = "kept", parent: str = "kPrimaryClusterID##j") -> str:
     """A sub-cluster of 1 CPU that outlives its job."""
-    made = clusters.create(work.store, name, spec=ClusterSpec({"CPU": SCALE}), parent_id=parent, detach=True)
+    made = clusters.create(
+        work.store, name, ClusterChange(spec=ClusterSpec({"CPU": SCALE})), parent_id=parent, detach=True
+    )
     return made["cluster_id"]
 
 
 @spec("10.life", "12.maintenance")
 def test_a_detached_sub_cluster_outlives_its_job_until_it_is_deleted(work: Elastic) -> None:
     """Spec 10: ``--detach`` also on ``vc create`` inside a job. Its job's cluster stays for it, and goes with it."""
-    other = clusters.create(work.store, "other", parent_id="kPrimaryClusterID##j")["cluster_id"]
-    inner = clusters.create(work.store, "inner", parent_id="kPrimaryClusterID##j")["cluster_id"]
+    other = clusters.create(work.store, "other", ClusterChange(), parent_id="kPrimaryClusterID##j")[
+        "cluster_id"
+    ]
+    inner = clusters.create(work.store, "inner", ClusterChange(), parent_id="kPrimaryClusterID##j")[
+        "cluster_id"
+    ]
     kept = detached_cluster(work, parent=inner)
     work.life.end("j")
     assert not work.exists(other)
@@ -521,7 +530,7 @@ def test_an_empty_detached_sub_cluster_goes_at_once_with_the_cluster_above(
 def test_only_a_cluster_inside_a_job_can_be_detached(work: Elastic) -> None:
     """Spec 10."""
     with pytest.raises(BadSpec, match="detach: team is not inside the cluster of a job"):
-        clusters.create(work.store, "team", detach=True)
+        clusters.create(work.store, "team", ClusterChange(), detach=True)
 
 
 @spec("10.life")

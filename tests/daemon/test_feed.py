@@ -9,6 +9,7 @@ from types import FrameType
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.ops import clusters, jobs
+from vctl.spec.cluster_change import ClusterChange
 
 pytestmark = spec("17.retention", "17.one-daemon")
 
@@ -43,8 +44,8 @@ def calls_for_one_change(life: Life, count: int) -> int:
         life.logical(f"c{number}", {"t": 1}, divisible=True)
     life.logical("last", spec={"flexible_resource_min": {"CPU": 1}}, divisible=True)
     life.turn()
-    clusters.update(life.store, "c0", borrow_limit={"CPU": 10000})
-    clusters.update(life.store, "c1", replica_sets={})
+    clusters.update(life.store, "c0", ClusterChange(borrow_limit={"CPU": 10000}))
+    clusters.update(life.store, "c1", ClusterChange(replica_sets={}))
     scheduler = life.scheduler
     assert scheduler is not None
     found = 0
@@ -86,11 +87,11 @@ def test_only_what_waits_below_a_changed_cluster_is_judged_anew(life: Life) -> N
     state = scheduler.state
     assert state is not None
     before = {name: state.queues[name].growths for name in ("a", "b")}
-    clusters.update(life.store, "a", borrow_limit={"CPU": 10000})
+    clusters.update(life.store, "a", ClusterChange(borrow_limit={"CPU": 10000}))
     life.turn()
     assert scheduler.state is state  # nothing was read again
     assert state.queues["a"].growths > before["a"]
     assert state.queues["b"].growths == before["b"]
-    clusters.update(life.store, "a", lending_limit={"CPU": 10000})
+    clusters.update(life.store, "a", ClusterChange(lending_limit={"CPU": 10000}))
     life.turn()
     assert state.queues["b"].growths > before["b"]

@@ -20,6 +20,7 @@ from vctl.errors import Infeasible
 from vctl.ops import clusters, leases, nodes, views
 from vctl.ops.views import cluster_resources
 from vctl.scheduler.cycle import decide
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
 
@@ -55,7 +56,7 @@ SHORTAGES = ("own", "parent", "two levels up", "lent")
 def cluster(life: Life, name: str, least: dict[str, float], parent: str | None = None, **more: Any) -> None:
     spec = parse_cluster_spec({"flexible_resource_min": least}, logical=True)
     limits = {key: parse_resources(value, key) for key, value in more.items()}
-    clusters.create(life.store, name, divisible=True, spec=spec, parent_id=parent, **limits)
+    clusters.create(life.store, name, ClusterChange(divisible=True, spec=spec, **limits), parent_id=parent)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -128,11 +129,11 @@ def test_a_limit_lowered_between_decision_and_commit_is_kept(life: Life, limit: 
     two = parse_resources({"CPU": 2}, "limit")
     if limit == "maximum":
         spec = parse_cluster_spec({"flexible_resource_max": {"CPU": 2}}, logical=True)
-        clusters.update(life.store, "team", spec=spec)
+        clusters.update(life.store, "team", ClusterChange(spec=spec))
     elif lends:
-        clusters.update(life.store, "rich", lending_limit=two)
+        clusters.update(life.store, "rich", ClusterChange(lending_limit=two))
     else:
-        clusters.update(life.store, "team", borrow_limit=two)
+        clusters.update(life.store, "team", ClusterChange(borrow_limit=two))
     with scheduler.store.transaction():
         scheduler.state.follow(scheduler.store)
         assert commit(scheduler.store, scheduler.state, plan, scheduler.now()) == 0
@@ -188,7 +189,7 @@ def tasks_beyond_a_minimum(work: Elastic, cluster_id: str) -> None:
 def larger_job(work: Elastic, cluster_id: str) -> None:
     work.life.run("j", cluster=cluster_id, spec={"flexible_resource_min": {"CPU": 1}})
     more = parse_cluster_spec({"flexible_resource_min": {"CPU": 2}}, logical=True)
-    clusters.update(work.store, f"{cluster_id}##j", spec=more)
+    clusters.update(work.store, f"{cluster_id}##j", ClusterChange(spec=more))
 
 
 def fixed_and_flexible(work: Elastic, cluster_id: str) -> None:
@@ -203,7 +204,7 @@ def logical_cluster(work: Elastic, cluster_id: str) -> None:
 def larger_logical_cluster(work: Elastic, cluster_id: str) -> None:
     cluster(work.life, "j", {"CPU": 1}, cluster_id)
     more = parse_cluster_spec({"flexible_resource_min": {"CPU": 2}}, logical=True)
-    clusters.update(work.store, "j", spec=more)
+    clusters.update(work.store, "j", ClusterChange(spec=more))
 
 
 USES = (
@@ -226,7 +227,7 @@ def test_a_cluster_of_two_slices_of_one_node_can_use_both(
     for node_id, amount in (("n1", 4), ("n2", 1)):
         has = parse_resources({"CPU": amount, "GPU": amount}, "r")
         nodes.add(life.store, resources=has, node_id=node_id)
-    clusters.create(life.store, "outer", divisible=True, spec=SLICES)
+    clusters.create(life.store, "outer", ClusterChange(divisible=True, spec=SLICES))
     path = ["outer", "inner", "core"][: depth + 1]
     for above, below in pairwise(path):
         cluster(life, below, {}, above)
@@ -246,7 +247,7 @@ def test_a_cluster_of_two_slices_of_one_node_can_use_both(
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_slices_of_one_node_say_how_much_can_be_had(life: Life, depth: int) -> None:
     nodes.add(life.store, resources=parse_resources({"CPU": 4, "GPU": 4}, "r"), node_id="n1")
-    clusters.create(life.store, "outer", divisible=True, spec=SLICES)
+    clusters.create(life.store, "outer", ClusterChange(divisible=True, spec=SLICES))
     path = ["outer", "inner", "core"][: depth + 1]
     for above, below in pairwise(path):
         cluster(life, below, {}, above)

@@ -18,6 +18,7 @@ from vctl.engine.changes import JobSubmitted
 from vctl.engine.stimuli import Now, Stimulus
 from vctl.errors import VctlError
 from vctl.ops import clusters, handing, nodes, submitting
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.store.store import Store
 
@@ -179,7 +180,7 @@ def test_a_scheduler_that_dies_after_it_took_a_job(
 
 
 def test_what_stands_against_a_job_is_said_by_its_command(desk: Desk) -> None:
-    clusters.create(desk.store, "team", divisible=True, replica_sets={"4c": 1})
+    clusters.create(desk.store, "team", ClusterChange(divisible=True, replica_sets={"4c": 1}))
     command = desk.command(cluster="team")
     handed = desk.receive()
     clusters.delete(desk.store, "team")

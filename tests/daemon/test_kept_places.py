@@ -12,6 +12,7 @@ from tests.world import amounts
 from vctl.errors import Conflict
 from vctl.ops import clusters, tree_files
 from vctl.ops import nodes as node_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.tree_file import parse_tree
 
@@ -42,32 +43,36 @@ def refused(change: Callable[[], object]) -> Conflict:
 
 
 def test_nobody_carves_what_is_kept_for_a_winner(there: Contest) -> None:
-    clusters.create(there.store, "small", spec=parse_cluster_spec({}))
-    clusters.create(there.store, "none", replica_sets={})
+    clusters.create(there.store, "small", ClusterChange(spec=parse_cluster_spec({})))
+    clusters.create(there.store, "none", ClusterChange(replica_sets={}))
     with_a_winner(there)
     cpu = parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})
     file = parse_tree({"clusters": [{"id": "fresh", "spec": {"flexible_resource_min": {"CPU": 1}}}]})
-    refused(lambda: clusters.create(there.store, "slices", spec=cpu))
-    refused(lambda: clusters.update(there.store, "small", spec=cpu))
-    refused(lambda: clusters.create(there.store, "whole", replica_sets={"2c": 1}))
-    refused(lambda: clusters.update(there.store, "none", replica_sets={"2c": 1}))
+    refused(lambda: clusters.create(there.store, "slices", ClusterChange(spec=cpu)))
+    refused(lambda: clusters.update(there.store, "small", ClusterChange(spec=cpu)))
+    refused(lambda: clusters.create(there.store, "whole", ClusterChange(replica_sets={"2c": 1})))
+    refused(lambda: clusters.update(there.store, "none", ClusterChange(replica_sets={"2c": 1})))
     refused(lambda: tree_files.apply(there.store, file))
     there.processes.obey()
     there.turn()
     assert there.state("w") == ("RUNNING", None)
     there.processes.end(there.run_of("w"), 0)
-    clusters.update(there.store, "primary", queue={"preemption": "off"})
+    clusters.update(there.store, "primary", ClusterChange(queue={"preemption": "off"}))
     there.turn()
-    clusters.update(there.store, "none", replica_sets={"2c": 1})
+    clusters.update(there.store, "none", ClusterChange(replica_sets={"2c": 1}))
 
 
 def test_what_was_short_without_a_winner_is_refused_as_before(there: Contest) -> None:
     with_a_winner(there)
     with pytest.raises(Conflict) as caught:
-        clusters.create(there.store, "whole", replica_sets={"2c": 2})
+        clusters.create(there.store, "whole", ClusterChange(replica_sets={"2c": 2}))
     assert caught.value.details == {"replicaSetsToRecommend": {"2c": 0}}
     with pytest.raises(Conflict) as caught:
-        clusters.create(there.store, "slices", spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 4}}))
+        clusters.create(
+            there.store,
+            "slices",
+            ClusterChange(spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 4}})),
+        )
     assert "kept_for" not in caught.value.details
 
 
@@ -75,8 +80,8 @@ def test_a_change_beside_what_is_kept_is_made(there: Contest) -> None:
     """What the winner leaves free is free for clusters, and the winner starts all the same."""
     with_a_winner(there)
     node_ops.add(there.store, resources=amounts(2), count=1, template="2c")
-    clusters.create(there.store, "whole", replica_sets={"2c": 1})
-    refused(lambda: clusters.create(there.store, "more", replica_sets={"2c": 1}))
+    clusters.create(there.store, "whole", ClusterChange(replica_sets={"2c": 1}))
+    refused(lambda: clusters.create(there.store, "more", ClusterChange(replica_sets={"2c": 1})))
     there.processes.obey()
     there.turn()
     assert there.state("w") == ("RUNNING", None)

@@ -9,6 +9,7 @@ from tests.specification import spec
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import tasks as task_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.task_request import TaskRequest
 
@@ -107,7 +108,9 @@ def test_a_lender_gets_what_it_had_lent_on_a_dead_node_from_the_next_node(life: 
     life.node("n1", "4c")
     for name, lends in (("a", 4), ("b", 0)):
         least = parse_cluster_spec({"flexible_resource_min": {"CPU": 4}}, logical=True)
-        cluster_ops.create(life.store, name, divisible=True, spec=least, lending_limit=cpu(lends))
+        cluster_ops.create(
+            life.store, name, ClusterChange(divisible=True, spec=least, lending_limit=cpu(lends))
+        )
         life.node("n2", "4c") if name == "a" else None
     four = {"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 4}}]}]}
     jobs = [life.run(name, cluster="b", spec=four) for name in ("own", "lent")]

@@ -11,6 +11,7 @@ from tests.specification import spec
 from vctl.errors import Conflict
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import nodes as node_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 
 pytestmark = spec("9.resize", "4.fields")
@@ -30,7 +31,7 @@ def job(life: Life) -> str:
 
 
 def update(life: Life, cluster: str, document: dict[str, Any]) -> None:
-    cluster_ops.update(life.store, cluster, spec=parse_cluster_spec(document))
+    cluster_ops.update(life.store, cluster, ClusterChange(spec=parse_cluster_spec(document)))
     life.turn()
 
 
@@ -84,7 +85,7 @@ def test_nothing_changes_where_a_part_cannot_be_had_or_is_used(life: Life, job: 
         {"replica_sets": {"u": 1}, "flexible_resource_min": {"CPU": 1}},  # the command runs in the fixed node
     ):
         with pytest.raises(Conflict if "fixed_size_nodes" not in document else Exception):
-            cluster_ops.update(life.store, job, spec=parse_cluster_spec(document))
+            cluster_ops.update(life.store, job, ClusterChange(spec=parse_cluster_spec(document)))
         assert parts(life, job) == before
     life.turn()
 
@@ -105,8 +106,12 @@ def test_a_sub_cluster_may_have_both(life: Life) -> None:
     life.nodes(3, "t")
     life.run("j", spec={"replica_sets": {"t": 2}})
     cluster_ops.create(
-        life.store, "sub", parent_id="kPrimaryClusterID##j",
-        spec=parse_cluster_spec({"replica_sets": {"t": 1}, "flexible_resource_min": {"CPU": 1}}),
-    )  # fmt: skip
+        life.store,
+        "sub",
+        ClusterChange(
+            spec=parse_cluster_spec({"replica_sets": {"t": 1}, "flexible_resource_min": {"CPU": 1}})
+        ),
+        parent_id="kPrimaryClusterID##j",
+    )
     assert sorted(parts(life, "kPrimaryClusterID##j##sub")) == [("flexible", "t", 1), ("whole", "t", 4)]
     life.turn()

@@ -10,6 +10,7 @@ from tests.world import amounts
 from vctl.ops import clusters, tasks
 from vctl.ops.health import doctor
 from vctl.ops.replay import replay
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.task_request import TaskRequest
 
 pytestmark = spec("12.odd-rows")
@@ -31,7 +32,7 @@ SPOILS = {
 
 @pytest.mark.parametrize(("table", "sql"), SPOILS.values(), ids=list(SPOILS))
 def test_a_row_that_cannot_be_read_is_set_aside(there: Contest, table: str, sql: str) -> None:
-    clusters.update(there.store, "primary", queue={"order": "fair", "half_life_s": 100})
+    clusters.update(there.store, "primary", ClusterChange(queue={"order": "fair", "half_life_s": 100}))
     full(there)
     assert there.scheduler is not None
     assert there.scheduler.state is not None
@@ -173,7 +174,7 @@ OF_OTHER_TYPES = (
 def test_a_value_of_another_type_is_set_aside_although_it_is_json(
     there: Contest, table: str, column: str, value: object
 ) -> None:
-    clusters.update(there.store, "primary", queue={"order": "fair", "half_life_s": 100})
+    clusters.update(there.store, "primary", ClusterChange(queue={"order": "fair", "half_life_s": 100}))
     full(there)
     tasks.run(
         there.store, TaskRequest(argv=("x",), job="a", request=amounts(0.5)), environment={"PATH": "/usr/bin"}

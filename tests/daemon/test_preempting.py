@@ -16,6 +16,7 @@ from vctl.errors import BadSpec
 from vctl.ops import clusters, job_edits, submitting, tasks, why
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_warning_signal
@@ -42,7 +43,7 @@ class Contest(World):
         self.processes.signal_run = signal_run  # type: ignore[method-assign]
 
     def settle(self, **queue: object) -> None:
-        clusters.update(self.store, "primary", queue=queue)
+        clusters.update(self.store, "primary", ClusterChange(queue=queue))
 
     def submit(self, name: str, cpus: float, priority: int = 0, **options: Any) -> None:
         spec = options.pop("spec", None)

@@ -16,6 +16,7 @@ from vctl.errors import Conflict
 from vctl.ops import clusters, leases, submitting, tasks, why
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_warning_signal
@@ -49,7 +50,9 @@ class Team(Contest):
     ) -> None:
         limit = parse_resources({"CPU": lends}, "limit")
         spec = parse_cluster_spec({"flexible_resource_min": {"CPU": minimum}}, logical=True)
-        clusters.create(self.store, name, divisible=True, spec=spec, lending_limit=limit, **more)
+        clusters.create(
+            self.store, name, ClusterChange(divisible=True, spec=spec, lending_limit=limit, **more)
+        )
 
     def submit_to(self, cluster: str, name: str, cpus: float, priority: int = 0, **options: Any) -> None:
         spec = parse_cluster_spec(options.pop("spec", {"flexible_resource_min": {"CPU": cpus}}))
@@ -136,9 +139,9 @@ def test_what_it_will_grow_by_is_taken_by_nobody(there: Team) -> None:
     assert states == ["RUNNING", "PENDING_NODE_ASSIGNMENT"]
     for change in (
         lambda: there.cluster("new", 1),
-        lambda: clusters.create(there.store, "whole", replica_sets={"4c": 1}),
+        lambda: clusters.create(there.store, "whole", ClusterChange(replica_sets={"4c": 1})),
         lambda: clusters.update(
-            there.store, "sib", spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})
+            there.store, "sib", ClusterChange(spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}}))
         ),
     ):
         with pytest.raises(Conflict) as caught:
@@ -151,9 +154,13 @@ def test_what_it_will_grow_by_is_taken_by_nobody(there: Team) -> None:
 def test_a_second_level_grows_too_and_keeps_what_it_borrowed(there: Team) -> None:
     """org has borrowed what team will grow by: an idle lease is not returned while it is kept."""
     clusters.create(
-        there.store, "org", divisible=True, parent_id="kPrimaryClusterID",
-        spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 0}}, logical=True),
-    )  # fmt: skip
+        there.store,
+        "org",
+        ClusterChange(
+            divisible=True, spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 0}}, logical=True)
+        ),
+        parent_id="kPrimaryClusterID",
+    )
     there.cluster("deep", 1, parent_id="org", queue={"preemption": "requeue", "preemption_grace_s": 60})
     there.submit_to("deep", "low", 1, signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
     there.turn()
@@ -195,10 +202,7 @@ def test_a_sibling_that_lends_leaves_it_alone_meanwhile(there: Team) -> None:
 
 def test_a_maximum_is_not_used_twice(there: Team) -> None:
     """team may grow to eight CPUs, all of which are kept for w: another job does not use the same allowance."""
-    clusters.update(
-        there.store, "team",
-        spec=at_most(8),
-    )  # fmt: skip
+    clusters.update(there.store, "team", ClusterChange(spec=at_most(8)))
     there.nominated(signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
     node_ops.add(there.store, resources=amounts(4), count=1, template="4c")
     there.submit_to("team", "x", 4, 1)
@@ -211,10 +215,7 @@ def test_a_maximum_is_not_used_twice(there: Team) -> None:
 
 def test_a_lower_maximum_spares_the_victim(there: Team) -> None:
     there.nominated(signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
-    clusters.update(
-        there.store, "team",
-        spec=at_most(4),
-    )  # fmt: skip
+    clusters.update(there.store, "team", ClusterChange(spec=at_most(4)))
     there.turn()
     assert there.is_at_rest()
     assert [name for name, _ in there.data("job.spared")] == ["low"]

@@ -21,7 +21,7 @@ from vctl.core.clusters import JOB, Cluster
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import clusters, jobs, submitting, tasks
-from vctl.ray.daemon import private_rays
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRay, JobRequest
 from vctl.spec.task_request import TaskRequest
@@ -270,9 +270,9 @@ def test_an_update_of_a_job_whose_ray_is_gone_waits_for_nobody(here: Life) -> No
     before = here.store.value("SELECT max(seq) FROM events")
     wanted = parse_cluster_spec({"fixed_size_nodes": [one]})
     with pytest.raises(Conflict):
-        clusters.update(here.store, run.cluster_id, spec=wanted, revision=1)
+        clusters.update(here.store, run.cluster_id, ClusterChange(spec=wanted), revision=1)
     assert here.store.value("SELECT max(seq) FROM events") == before, "it is only tried"
-    clusters.update(here.store, run.cluster_id, spec=wanted)
+    clusters.update(here.store, run.cluster_id, ClusterChange(spec=wanted))
     assert here.store.value("SELECT count(*) FROM vnodes WHERE cluster_id = ?", run.cluster_id) == 1
     here.turn()
     path.unlink()

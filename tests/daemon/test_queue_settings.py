@@ -14,6 +14,7 @@ from vctl.errors import BadSpec
 from vctl.ops import clusters, job_edits
 from vctl.ops import jobs as job_ops
 from vctl.scheduler.scheduling_class import Verdict
+from vctl.spec.cluster_change import ClusterChange
 
 pytestmark = spec("8.orders", "8.disciplines")
 
@@ -30,7 +31,7 @@ def two(life: Life) -> Life:
 
 
 def settle(life: Life, **queue: Any) -> None:
-    clusters.update(life.store, "primary", queue=queue)
+    clusters.update(life.store, "primary", ClusterChange(queue=queue))
 
 
 def state(life: Life, name: str) -> str:
@@ -74,7 +75,9 @@ def test_another_policy_judges_nothing_anew(life: Life) -> None:
     """Of the queues below a cluster, one gets another weight, order and discipline: every verdict stays what it was."""
     life.nodes(1, "t", 2)
     for name in ("a", "b"):
-        clusters.create(life.store, name, divisible=True, spec=ClusterSpec(flexible_min={"CPU": CPU}))
+        clusters.create(
+            life.store, name, ClusterChange(divisible=True, spec=ClusterSpec(flexible_min={"CPU": CPU}))
+        )
         submit(life, f"{name}-first", cluster=name)
         submit(life, f"{name}-next", cluster=name)
     life.until(lambda: [life.job(f"{name}-first")["status"] for name in "ab"] == ["RUNNING"] * 2)
@@ -90,10 +93,10 @@ def test_another_policy_judges_nothing_anew(life: Life) -> None:
     assert len(before) == 2
     assert None not in before
     for queue in ({"weight": 3}, {"order": "fifo"}, {"discipline": "strict"}, {"max_running_jobs": 7}):
-        clusters.update(life.store, "a", queue=queue)
+        clusters.update(life.store, "a", ClusterChange(queue=queue))
         life.turn()
         assert all(now is was for now, was in zip(verdicts(), before, strict=True)), queue
-    clusters.update(life.store, "a", borrow_limit={"CPU": 0})
+    clusters.update(life.store, "a", ClusterChange(borrow_limit={"CPU": 0}))
     life.turn()
     assert verdicts()[0] is not before[0]
     assert verdicts()[1] is before[1]
@@ -154,4 +157,4 @@ def test_settings_are_shown_and_checked(life: Life) -> None:
         with pytest.raises(BadSpec):
             settle(life, **bad)
     with pytest.raises(BadSpec):
-        clusters.update(life.store, "primary", divisible=True, queue={"order": "fifo"})
+        clusters.update(life.store, "primary", ClusterChange(divisible=True, queue={"order": "fifo"}))

@@ -19,6 +19,7 @@ from vctl.ops import jobs as job_ops
 from vctl.ops.submitting import submit
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.plan import Plan
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
@@ -80,7 +81,9 @@ def test_a_start_that_is_not_written_leaves_its_room_to_others(there: Crossroads
 
 def test_the_room_of_a_start_that_is_not_written_is_there_for_other_queues(there: Crossroads) -> None:
     clusters.create(
-        there.store, "v", spec=parse_cluster_spec({"flexible_resource_min": {}}, logical=True), divisible=True
+        there.store,
+        "v",
+        ClusterChange(spec=parse_cluster_spec({"flexible_resource_min": {}}, logical=True), divisible=True),
     )
     there.submit("first", 4)
     there.submit("second", 3, cluster="v")
@@ -90,7 +93,7 @@ def test_the_room_of_a_start_that_is_not_written_is_there_for_other_queues(there
 
 
 def test_nobody_is_ended_beside_a_start_that_is_not_written(there: Crossroads) -> None:
-    clusters.update(there.store, "primary", queue={"preemption": "requeue"})
+    clusters.update(there.store, "primary", ClusterChange(queue={"preemption": "requeue"}))
     there.submit("low", 2)
     there.turn()
     there.submit("first", 2, priority=9)
@@ -191,7 +194,9 @@ def test_what_is_written_while_a_scheduler_loads_is_followed(tmp_path: Path) -> 
     with Store.open(tmp_path / "state") as other, Overtaken.open(tmp_path / "state") as store:
         nodes.add(other, resources=amounts(4), node_id="n", template="4c")
         clusters.create(
-            other, "v", divisible=True, spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})
+            other,
+            "v",
+            ClusterChange(divisible=True, spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})),
         )
         assert isinstance(store, Overtaken)
         store.meanwhile = lambda: clusters.stop(other, "v")

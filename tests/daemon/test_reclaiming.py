@@ -21,6 +21,7 @@ from vctl.engine.turn import follows
 from vctl.errors import Conflict
 from vctl.ops import clusters, leases, nodes, tasks, views
 from vctl.ops.why import why
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.options import parse_warning_signal
 from vctl.spec.quantities import parse_resources
@@ -40,7 +41,7 @@ def shared(life: Life) -> Life:
     for name, minimum, lends in (("a", 6, 4), ("b", 2, 0)):
         spec = parse_cluster_spec({"flexible_resource_min": {"CPU": minimum}}, logical=True)
         limit = parse_resources({"CPU": lends}, "limit")
-        clusters.create(life.store, name, divisible=True, spec=spec, lending_limit=limit)
+        clusters.create(life.store, name, ClusterChange(divisible=True, spec=spec, lending_limit=limit))
     scheduler = life.start()
     scheduler.lease_terms = TERMS
     return life
@@ -67,7 +68,7 @@ def test_an_unused_minimum_is_lent_up_to_the_limit_and_no_further(shared: Life) 
 
 
 def test_nothing_below_the_minimum_is_lent_by_default(shared: Life) -> None:
-    clusters.update(shared.store, "a", lending_limit={})
+    clusters.update(shared.store, "a", ClusterChange(lending_limit={}))
     shared.run("train", cluster="b", spec=GANG)
     task = start_task(shared, "train", 3)
     shared.until(lambda: task_state(shared, task)[1] == "InsufficientResources")
@@ -291,7 +292,7 @@ def test_an_idle_loan_goes_back_to_the_lender_itself(shared: Life) -> None:
 def lent(shared: Life, **queue: object) -> None:
     """b serves its queue like this; a job of b holds all of b, and so much of a that a's own job has to wait."""
     if queue:
-        clusters.update(shared.store, "b", queue=queue)
+        clusters.update(shared.store, "b", ClusterChange(queue=queue))
     shared.run("big", cluster="b", spec={"flexible_resource_min": {"CPU": 4}})
     assert loans(shared, of_jobs=False) == [("b", "a", 2.0)]
     shared.submit("own", cluster="a", spec={"flexible_resource_min": {"CPU": 6}})
@@ -304,7 +305,7 @@ def test_a_cluster_can_be_changed_while_it_lends(shared: Life) -> None:
 
     def changed(least: int) -> None:
         spec = {"flexible_resource_min": {"CPU": least}, "flexible_resource_max": {"CPU": 7}}
-        clusters.update(shared.store, "a", spec=parse_cluster_spec(spec, logical=True))
+        clusters.update(shared.store, "a", ClusterChange(spec=parse_cluster_spec(spec, logical=True)))
 
     changed(6)
     assert (loans(shared, of_jobs=False), total(shared, "a")) == ([("b", "a", 2.0)], 4.0)
@@ -364,7 +365,7 @@ def test_a_borrower_is_told_also_when_its_lease_changes_while_it_is_called_in(
         if to_call(state, time.time_ns()) and not halved:
             halved.append(True)
             least = parse_cluster_spec({"flexible_resource_min": {"CPU": 2.5}}, logical=True)
-            clusters.update(shared.store, "b", spec=least)
+            clusters.update(shared.store, "b", ClusterChange(spec=least))
         return found
 
     monkeypatch.setattr(turn_module, "follows", looked)
@@ -415,7 +416,7 @@ def test_a_gpu_that_was_lent_in_halves_returns_though_free_halves_lie_on_two(lif
     for name, lends in (("a", 1), ("b", 0)):
         least = parse_cluster_spec({"flexible_resource_min": {"GPU": 1}}, logical=True)
         limit = parse_resources({"GPU": lends}, "limit")
-        clusters.create(life.store, name, divisible=True, spec=least, lending_limit=limit)
+        clusters.create(life.store, name, ClusterChange(divisible=True, spec=least, lending_limit=limit))
     life.start().lease_terms = TERMS
     life.submit("train", cluster="b", spec={}, entry={})
     life.until(lambda: life.job("train")["status"] == "RUNNING")

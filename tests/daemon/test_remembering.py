@@ -13,6 +13,7 @@ from vctl.ops import job_edits
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.scheduler.reservations import Reservation
+from vctl.spec.cluster_change import ClusterChange
 from vctl.store import reservations, usage
 
 pytestmark = spec("8.orders")
@@ -34,7 +35,7 @@ def hour(life: Life, monkeypatch: pytest.MonkeyPatch) -> Life:
     """A job has held four CPUs for an hour, which is one half-life; the memory is written at every turn."""
     monkeypatch.setattr(checkpoint, "EVERY_NS", 0)
     life.nodes(1, "t", 4)
-    cluster_ops.update(life.store, "primary", queue={"order": "fair", "half_life_s": 3600})
+    cluster_ops.update(life.store, "primary", ClusterChange(queue={"order": "fair", "half_life_s": 3600}))
     life.submit("job", entry=cpu(4))
     life.until(lambda: life.job("job")["status"] == "RUNNING")
     life.turn()
@@ -92,7 +93,7 @@ def test_what_somebody_got_beyond_the_due_is_remembered(
 ) -> None:
     """Two users compete, and one of them has the whole cluster: the other one is ahead, also after a restart."""
     life.nodes(1, "t", 4)
-    cluster_ops.update(life.store, "primary", queue={"order": "fair"})
+    cluster_ops.update(life.store, "primary", ClusterChange(queue={"order": "fair"}))
     for user, name in (("ann", "first"), ("ann", "second"), ("bob", "third")):
         monkeypatch.setattr(node_ops, "author", lambda user=user: user)
         life.submit(name, entry=cpu(4))
@@ -111,7 +112,9 @@ def test_what_somebody_got_beyond_the_due_is_remembered(
 def reserved(life: Life) -> Life:
     """A job has a reserved start: the one before it gives back four CPUs within an hour."""
     life.nodes(1, "t", 4)
-    cluster_ops.update(life.store, "primary", queue={"order": "priority", "discipline": "backfill"})
+    cluster_ops.update(
+        life.store, "primary", ClusterChange(queue={"order": "priority", "discipline": "backfill"})
+    )
     life.submit("runs", entry=cpu(2), time_limit_s=3600)
     life.until(lambda: life.job("runs")["status"] == "RUNNING")
     life.submit("waits", entry=cpu(4))
@@ -150,7 +153,7 @@ def test_a_reservation_is_void_as_soon_as_a_command_has_changed_what_it_was_for(
     restart(reserved, orderly=False)
     match change:
         case "policy":
-            cluster_ops.update(reserved.store, "primary", queue={"order": "fifo"})
+            cluster_ops.update(reserved.store, "primary", ClusterChange(queue={"order": "fifo"}))
         case "priority":
             job_edits.edit(reserved.store, "waits", {"priority": 5})
         case "time limit":

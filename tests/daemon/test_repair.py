@@ -14,6 +14,7 @@ from vctl.ops import health, overview
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
 from vctl.spec.task_request import TaskRequest
@@ -198,7 +199,9 @@ def test_lent_minimums_are_not_taken_for_lost_ones(life: Life) -> None:
     n = life.nodes(3, "t")
     for name, lends in (("a", 4), ("b", 0)):
         wanted = parse_cluster_spec(least(4), logical=True)
-        cluster_ops.create(life.store, name, divisible=True, spec=wanted, lending_limit=cpu(lends))
+        cluster_ops.create(
+            life.store, name, ClusterChange(divisible=True, spec=wanted, lending_limit=cpu(lends))
+        )
     four = fixed(4)
     life.submit("filler", spec=four)
     jobs = [life.run(name, cluster="b", spec=four) for name in ("own", "lent")]
@@ -280,7 +283,7 @@ def test_what_a_cluster_lent_to_a_job_ends_with_the_node_while_a_detached_task_g
     """The loan stayed, for a virtual node that was gone."""
     n = life.nodes(2, "t")
     wanted = parse_cluster_spec(least(4), logical=True)
-    cluster_ops.create(life.store, "a", divisible=True, spec=wanted, lending_limit=cpu(4))
+    cluster_ops.create(life.store, "a", ClusterChange(divisible=True, spec=wanted, lending_limit=cpu(4)))
     life.submit("filler", spec=fixed(4))
     life.submit("j", entry=cpu(2))
     life.until(lambda: life.job("j")["status"] == "RUNNING")
@@ -436,7 +439,7 @@ def test_what_is_borrowed_and_idle_on_a_draining_node_goes_back(life: Life) -> N
 
 def test_an_empty_tree_needs_nothing(life: Life) -> None:
     n = life.nodes(1, "t")
-    cluster_ops.create(life.store, "none", spec=ClusterSpec())
+    cluster_ops.create(life.store, "none", ClusterChange(spec=ClusterSpec()))
     life.kill(n[0])
     life.turn()
     assert below(life) == []

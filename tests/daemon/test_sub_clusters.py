@@ -15,6 +15,7 @@ from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import SCALE
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import clusters, jobs
+from vctl.spec.cluster_change import ClusterChange
 
 pytestmark = spec("8.end", "10.life")
 
@@ -34,7 +35,7 @@ def work(life: Life) -> Elastic:
 
 def make(work: Elastic, name: str, parent: str = OWN, *, detach: bool = False) -> str:
     """A sub-cluster of 1 CPU."""
-    made = clusters.create(work.store, name, spec=ONE, parent_id=parent, detach=detach)
+    made = clusters.create(work.store, name, ClusterChange(spec=ONE), parent_id=parent, detach=detach)
     return str(made["cluster_id"])
 
 
@@ -194,9 +195,9 @@ def test_a_cluster_of_a_job_has_no_queue(work: Elastic) -> None:
         before = clusters.get_cluster(work.store, cluster_id)
         for more in ({}, {"spec": ONE}):
             with pytest.raises(BadSpec, match=f"is a {kind} cluster: it has no queue"):
-                clusters.update(work.store, cluster_id, queue={"order": "fifo"}, **more)
+                clusters.update(work.store, cluster_id, ClusterChange(queue={"order": "fifo"}, **more))
         with pytest.raises(BadSpec, match="is a sub cluster: it has no queue"):
-            clusters.create(work.store, "other", parent_id=cluster_id, queue={"weight": 2})
+            clusters.create(work.store, "other", ClusterChange(queue={"weight": 2}), parent_id=cluster_id)
         assert clusters.get_cluster(work.store, cluster_id) == before
 
 
@@ -206,8 +207,10 @@ def test_a_cluster_of_a_job_has_revisions_too(work: Elastic) -> None:
     for cluster_id in (OWN, sub):
         revision = clusters.get_cluster(work.store, cluster_id)["revision"]
         with pytest.raises(Conflict, match=r"The revision \(7\) is expired"):
-            clusters.update(work.store, cluster_id, spec=ONE, revision=7)
-        after = clusters.update(work.store, cluster_id, spec=ONE, revision=revision)["revision"]
+            clusters.update(work.store, cluster_id, ClusterChange(spec=ONE), revision=7)
+        after = clusters.update(work.store, cluster_id, ClusterChange(spec=ONE), revision=revision)[
+            "revision"
+        ]
         assert after > revision
 
 

@@ -11,6 +11,7 @@ from vctl.core.values import replace
 from vctl.errors import BadSpec
 from vctl.ops import clusters, job_edits, jobs
 from vctl.ops.why import why
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.quantities import parse_resources
 
@@ -33,7 +34,7 @@ def shared(life: Life, lender: str) -> Life:
     for name, minimum, lends in ((lender, 6, 4), ("b", 2, 0)):
         least = parse_cluster_spec({"flexible_resource_min": {"CPU": minimum}}, logical=True)
         limit = parse_resources({"CPU": lends}, "limit")
-        clusters.create(life.store, name, divisible=True, spec=least, lending_limit=limit)
+        clusters.create(life.store, name, ClusterChange(divisible=True, spec=least, lending_limit=limit))
     life.start().lease_terms = TERMS
     for name in JOBS:
         life.submit(name, cluster="b", spec=TWO)
@@ -100,10 +101,10 @@ def test_the_clusters_of_a_job_lend_nothing(shared: Life) -> None:
     (job, *_) = (name for name in JOBS if shared.job(name)["status"] == "RUNNING")
     limit = parse_resources({"CPU": 1}, "limit")
     with pytest.raises(BadSpec, match="only a logical cluster lends"):
-        clusters.update(shared.store, f"b##{job}", lending_limit=limit)
+        clusters.update(shared.store, f"b##{job}", ClusterChange(lending_limit=limit))
     with pytest.raises(BadSpec, match="only a logical cluster lends"):
-        clusters.create(shared.store, "sub", parent_id=f"b##{job}", lending_limit=limit)
-    clusters.update(shared.store, f"b##{job}", lending_limit={})
+        clusters.create(shared.store, "sub", ClusterChange(lending_limit=limit), parent_id=f"b##{job}")
+    clusters.update(shared.store, f"b##{job}", ClusterChange(lending_limit={}))
 
 
 @pytest.mark.parametrize("obstacle", ["closed", "held", "infeasible"])
@@ -116,7 +117,9 @@ def test_nothing_is_called_back_for_a_job_that_waits_for_something_else(
     elif obstacle == "held":
         job_edits.hold(shared.store, "own")
     else:
-        clusters.update(shared.store, lender, borrow_limit=parse_resources({"CPU": 0}, "limit"))
+        clusters.update(
+            shared.store, lender, ClusterChange(borrow_limit=parse_resources({"CPU": 0}, "limit"))
+        )
     for _ in range(5):
         shared.turn()
     assert (shared.events("lease.called_in"), running(shared)) == ([], 3)

@@ -14,6 +14,7 @@ from tests.specification import spec
 from vctl.core.clusters import REMOVING
 from vctl.engine.changes import ClusterMoved
 from vctl.ops import clusters, jobs, submitting
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
@@ -62,10 +63,12 @@ ALSO_BY_COMMAND = ("an awaited job that does not exist", "a taken array id", "wh
 def place(server: Running) -> Running:
     server.nodes(3)
     with Store.open(server.home) as store:
-        clusters.create(store, "shared", replica_sets={"t": 1})
+        clusters.create(store, "shared", ClusterChange(replica_sets={"t": 1}))
         small = parse_cluster_spec({"flexible_resource_max": {"CPU": 2}}, logical=True)
-        clusters.create(store, "small", divisible=True, spec=small)
-        clusters.create(store, "leaving", divisible=True, spec=parse_cluster_spec({}, logical=True))
+        clusters.create(store, "small", ClusterChange(divisible=True, spec=small))
+        clusters.create(
+            store, "leaving", ClusterChange(divisible=True, spec=parse_cluster_spec({}, logical=True))
+        )
         for name, more in (
             ("taken", {"spec": parse_cluster_spec(SPEC)}), ("many", {"array": parse_array("0-3")}), ("half_2", {}),
             ("stays", {"cluster": "leaving"}),

@@ -26,6 +26,7 @@ from vctl.operations import jobs
 from vctl.operations.declare import Here, Local, Remote
 from vctl.ops import nodes, submitting
 from vctl.ops.resubmit import resubmit
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.params import LONGEST_S, declared
@@ -89,7 +90,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     with Store.open(found.home()) as store:
         resources = {name: amount * SCALE for name, amount in ((CPU, 8), ("GPU", 2), ("disk", 9))}
         nodes.add(store, resources={**resources, "memory": 2**34 * SCALE}, count=2)
-        ops.clusters.create(store, "lab", divisible=True, spec=parse_cluster_spec({}))
+        ops.clusters.create(store, "lab", ClusterChange(divisible=True, spec=parse_cluster_spec({})))
         submitting.submit(store, JobRequest(argv=("true",), submission_id="before", cwd="/"))
     return found
 

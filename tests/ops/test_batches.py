@@ -14,6 +14,7 @@ from tests.specification import spec
 from vctl.errors import Conflict, Infeasible, VctlError
 from vctl.ops import batches, clusters, submitting
 from vctl.ops.prove import prove
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
 from vctl.spec.options import parse_array, parse_dependency
@@ -33,8 +34,8 @@ def twins(tmp_path: Path) -> Iterator[tuple[Ground, Ground]]:
         grounds = Ground(one), Ground(other)
         for ground in grounds:
             ground.nodes(4)
-            clusters.create(ground.store, "lab", divisible=True, spec=parse_cluster_spec({}))
-            clusters.create(ground.store, "shared", divisible=False, replica_sets={"4c8g": 1})
+            clusters.create(ground.store, "lab", ClusterChange(divisible=True, spec=parse_cluster_spec({})))
+            clusters.create(ground.store, "shared", ClusterChange(divisible=False, replica_sets={"4c8g": 1}))
             for name in ("good", "bad", "waits"):
                 ground.submit(name)
             ground.submit("row", array=parse_array("0-3", "array"))
@@ -184,7 +185,7 @@ def test_equal_shapes_are_judged_once(ground: Ground, monkeypatch: pytest.Monkey
 def test_a_cluster_that_goes_between_the_check_and_the_write(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clusters.create(ground.store, "lab", divisible=True, spec=parse_cluster_spec({}))
+    clusters.create(ground.store, "lab", ClusterChange(divisible=True, spec=parse_cluster_spec({})))
     real = submitting.Preparation.columns
 
     def columns(self: Any, *given: Any) -> Any:

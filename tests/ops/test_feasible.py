@@ -12,6 +12,7 @@ from vctl.core.clusters import ClusterSpec
 from vctl.core.nodes import MADE_BY
 from vctl.errors import Infeasible
 from vctl.ops import clusters, nodes, submitting
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
 from vctl.store.store import Store
@@ -41,7 +42,9 @@ CHANGES = {
     "the node that had room dies": lambda store: nodes.kill(store, "big"),
     "the node that had room shrinks": lambda store: nodes.update(store, "big", resources={"CPU": 40_000}),
     "the node that had room is removed": lambda store: nodes.remove(store, "big"),
-    "a cluster made by name takes it": lambda store: clusters.create(store, "team", replica_sets={"8c": 1}),
+    "a cluster made by name takes it": lambda store: clusters.create(
+        store, "team", ClusterChange(replica_sets={"8c": 1})
+    ),
 }
 
 
@@ -62,10 +65,10 @@ def test_what_was_impossible_becomes_possible_with_a_larger_node(store: Store) -
 
 
 def test_the_details_of_a_cluster_that_can_never_be_say_what_its_message_says(store: Store) -> None:
-    clusters.create(store, "team", replica_sets={"8c": 1})
+    clusters.create(store, "team", ClusterChange(replica_sets={"8c": 1}))
     wanted = parse_cluster_spec({"flexible_resource_min": {"CPU": 99}})
     with pytest.raises(Infeasible, match="99 CPU asked, 10 exist") as refused:
-        clusters.create(store, "large", spec=wanted)
+        clusters.create(store, "large", ClusterChange(spec=wanted))
     assert refused.value.details == {"resource": "CPU", "need": 99.0, "largest": 10.0}
 
 
@@ -74,7 +77,8 @@ MADE = {
     "one works": lambda store: made(store, "4c-p1"),
     "both work": lambda store: [made(store, "4c-p1"), made(store, "4c-p2")],
     "one is being drained": lambda store: [
-        made(store, "4c-p1"), clusters.create(store, "in-use", spec=one_of("4c-p1")), nodes.drain(store, "4c-p1")
+        made(store, "4c-p1"), clusters.create(store, "in-use",
+            ClusterChange(spec=one_of("4c-p1"))), nodes.drain(store, "4c-p1")
     ],
     "one has died and will be replaced": lambda store: [made(store, "4c-p1"), nodes.kill(store, "4c-p1")],
 }  # fmt: skip
@@ -101,7 +105,7 @@ def test_machines_that_the_provider_has_made_count_in_its_maximum_when(store: St
     with pytest.raises(Infeasible, match="19 CPU asked, 18 exist"):
         submitting.submit(store, JobRequest(argv=("true",), spec=wanted), environment={})
     with pytest.raises(Infeasible, match="19 CPU asked, 18 exist"):
-        clusters.create(store, "large", spec=wanted)
+        clusters.create(store, "large", ClusterChange(spec=wanted))
 
 
 REFUSALS = {
@@ -144,9 +148,9 @@ def test_the_largest_amount_is_that_which_the_maximum_of_a_cluster_on_the_way_le
 ) -> None:
     """Who asks for the number that the refusal names is not refused again."""
     if parent:
-        clusters.create(store, parent, spec=ClusterSpec(), divisible=True)
+        clusters.create(store, parent, ClusterChange(spec=ClusterSpec(), divisible=True))
     half = parse_cluster_spec({"flexible_resource_max": {"CPU": 4}})
-    clusters.create(store, "half", spec=half, divisible=True, parent_id=parent)
+    clusters.create(store, "half", ClusterChange(spec=half, divisible=True), parent_id=parent)
     wanted = parse_cluster_spec({"replica_sets": {"8c": 2}})
     with pytest.raises(
         Infeasible, match="capacity of half: 2 whole nodes of template 8c asked, 0 exist"
@@ -158,8 +162,8 @@ def test_the_largest_amount_is_that_which_the_maximum_of_a_cluster_on_the_way_le
 
 def test_a_cluster_that_can_never_be_is_refused_with_the_fix_of_a_job(store: Store, tmp_path: Path) -> None:
     wanted = parse_cluster_spec({"flexible_resource_min": {"CPU": 99}})
-    clusters.create(store, "team", replica_sets={"8c": 1}, divisible=True)
-    clusters.create(store, "elastic", spec=ClusterSpec(), divisible=True)
+    clusters.create(store, "team", ClusterChange(replica_sets={"8c": 1}, divisible=True))
+    clusters.create(store, "elastic", ClusterChange(spec=ClusterSpec(), divisible=True))
     with Store.open(tmp_path / "empty") as empty:
         fixes = (
             (store, None, "ask for less, or add a node with `vctl node add`"),
@@ -176,5 +180,5 @@ def test_a_cluster_that_can_never_be_is_refused_with_the_fix_of_a_job(store: Sto
             with pytest.raises(Infeasible) as of_job:
                 submitting.submit(where, request, environment={})
             with pytest.raises(Infeasible) as of_cluster:
-                clusters.create(where, "large", spec=wanted, parent_id=parent)
+                clusters.create(where, "large", ClusterChange(spec=wanted), parent_id=parent)
             assert of_job.value.fix == of_cluster.value.fix == fix

@@ -11,6 +11,7 @@ import pytest
 from tests.ops.conftest import Ground
 from tests.specification import spec
 from vctl.ops import clusters, health
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 
 pytestmark = spec("16.local")
@@ -34,9 +35,9 @@ def test_a_cluster_with_less_than_its_spec_reserves_is_found(ground: Ground) -> 
     """Somebody edited the tables by hand; what a cluster has lent of its minimum is no fault."""
     two = parse_cluster_spec({"flexible_resource_min": {"CPU": 2}}, logical=True)
     one = parse_cluster_spec({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}, logical=True)
-    clusters.create(ground.store, "elastic", spec=two)
-    clusters.create(ground.store, "fixed", spec=one)
-    clusters.create(ground.store, "whole", replica_sets={"4c8g": 1})
+    clusters.create(ground.store, "elastic", ClusterChange(spec=two))
+    clusters.create(ground.store, "fixed", ClusterChange(spec=one))
+    clusters.create(ground.store, "whole", ClusterChange(replica_sets={"4c8g": 1}))
     assert health.doctor(ground.store, prove=True)["findings"] == []
     with ground.store.transaction():
         ground.store.db.execute("DELETE FROM vnodes")
@@ -53,9 +54,11 @@ def test_two_flexible_virtual_nodes_in_one_are_found(ground: Ground) -> None:
     """Spec 1: at most one per cluster and parent virtual node; one in each of two slices of a machine is right."""
     one = {"resources": {"CPU": 1}}
     slices = {"fixed_size_nodes": [{"nodes": [one, one], "scheduling_policy": "STRICT_PACK"}]}
-    clusters.create(ground.store, "outer", divisible=True, spec=parse_cluster_spec(slices, logical=True))
+    clusters.create(
+        ground.store, "outer", ClusterChange(divisible=True, spec=parse_cluster_spec(slices, logical=True))
+    )
     two = parse_cluster_spec({"flexible_resource_min": {"CPU": 2}}, logical=True)
-    clusters.create(ground.store, "inner", spec=two, parent_id="outer")
+    clusters.create(ground.store, "inner", ClusterChange(spec=two), parent_id="outer")
     assert health.doctor(ground.store, prove=True)["findings"] == []
     with ground.store.transaction():
         ground.store.db.execute("UPDATE vnodes SET parent_vnode_id = 'outer/0' WHERE cluster_id = 'inner'")

@@ -14,6 +14,7 @@ from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec, Conflict, Infeasible, NotFound, VctlError
 from vctl.ops import clusters, job_edits, jobs, leases, logs, submitting
 from vctl.ops.replay import replay
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.options import Dependency, parse_array
 from vctl.store import job_views
 from vctl.store import jobs as table
@@ -88,8 +89,8 @@ def test_a_submission_id_is_taken_once(ground: Ground) -> None:
 
 
 def test_where_a_job_goes(ground: Ground) -> None:
-    clusters.create(ground.store, "shared", replica_sets={"4c8g": 1})
-    clusters.create(ground.store, "apart", divisible=True, replica_sets={"4c8g": 1})
+    clusters.create(ground.store, "shared", ClusterChange(replica_sets={"4c8g": 1}))
+    clusters.create(ground.store, "apart", ClusterChange(divisible=True, replica_sets={"4c8g": 1}))
 
     def place(**fields: object) -> tuple[str, str]:
         job = ground.submit("j", **fields)
@@ -123,7 +124,7 @@ MEANWHILE = {
 def test_the_target_changes_while_a_job_is_judged(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, busy: bool, error: type[VctlError], words: str
 ) -> None:
-    clusters.create(ground.store, "team", divisible=True, replica_sets={"4c8g": 1})
+    clusters.create(ground.store, "team", ClusterChange(divisible=True, replica_sets={"4c8g": 1}))
     if busy:
         ground.submit("before", cluster="team", spec=ONE)
     check = submitting.check_feasible

@@ -16,6 +16,7 @@ from vctl.core.resources import CPU, SCALE
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.ops import clusters, jobs, nodes, views
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.store.store import Store
 
@@ -63,7 +64,9 @@ def test_only_a_node_that_takes_work_has_free_resources(ground: Ground, state: s
     clusters.create(
         ground.store,
         "c",
-        spec=parse_cluster_spec({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]}),
+        ClusterChange(
+            spec=parse_cluster_spec({"fixed_size_nodes": [{"nodes": [{"resources": {"CPU": 1}}]}]})
+        ),
     )
     (used,) = [node["node_id"] for node in nodes.list_nodes(ground.store) if node["used"]["CPU"]]
     with ground.store.transaction():
@@ -166,7 +169,7 @@ def test_this_machine_is_registered_once_a_boot(
 def test_a_node_in_use_is_not_removed(ground: Ground) -> None:
     from vctl.ops import clusters
 
-    clusters.create(ground.store, "c", replica_sets={"4c8g": 1})
+    clusters.create(ground.store, "c", ClusterChange(replica_sets={"4c8g": 1}))
     used = [node["node_id"] for node in nodes.list_nodes(ground.store) if node["available"]["CPU"] == 0]
     assert len(used) == 1
     for change, fix in (
@@ -188,7 +191,8 @@ def test_a_node_in_use_is_not_removed(ground: Ground) -> None:
     [
         (lambda store: nodes.add(store, resources={CPU: SCALE}, node_id="x")[0], "node_id",
          lambda store: nodes.remove(store, "x")),
-        (lambda store: clusters.create(store, "x"), "cluster_id", lambda store: clusters.delete(store, "x")),
+        (lambda store: clusters.create(store, "x",
+            ClusterChange()), "cluster_id", lambda store: clusters.delete(store, "x")),
         (lambda store: jobs.stop(store, "x"), "submission_id", lambda store: jobs.delete(store, "x")),
     ],
     ids=["node", "cluster", "job"],

@@ -13,6 +13,7 @@ from vctl.core.resources import CPU, GPU, SCALE
 from vctl.errors import Conflict
 from vctl.http import metrics
 from vctl.ops import cluster_views, clusters, forms, job_edits, jobs, nodes, overview, submitting, views
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest, shortcut_spec
 from vctl.spec.options import parse_array
@@ -72,9 +73,11 @@ def cpus(world: World, cluster: str | None = None) -> tuple[float, float, float]
 @specification.spec("5.whole-nodes")
 def test_whole_nodes_of_clusters_stay_in_the_physical_total(world: World) -> None:
     assert cpus(world) == (32, 0, 0)
-    clusters.create(world.store, "team", divisible=True, replica_sets={"8c": 2})
+    clusters.create(world.store, "team", ClusterChange(divisible=True, replica_sets={"8c": 2}))
     assert cpus(world) == (32, 16, 0)  # nothing runs: nothing is used
-    clusters.create(world.store, "inner", divisible=True, replica_sets={"8c": 1}, parent_id="team")
+    clusters.create(
+        world.store, "inner", ClusterChange(divisible=True, replica_sets={"8c": 1}), parent_id="team"
+    )
     assert (cpus(world), cpus(world, "team"), cpus(world, "inner")) == ((32, 16, 0), (16, 8, 0), (8, 0, 0))
     submit(world, "j", 3, cluster="inner")
     world.turn()
@@ -82,8 +85,8 @@ def test_whole_nodes_of_clusters_stay_in_the_physical_total(world: World) -> Non
 
 
 def test_spec_clusters_reserve_and_their_jobs_use(world: World) -> None:
-    clusters.create(world.store, "divided", divisible=True, spec=spec(CPU=6))
-    clusters.create(world.store, "shared", divisible=False, spec=spec(CPU=4))
+    clusters.create(world.store, "divided", ClusterChange(divisible=True, spec=spec(CPU=6)))
+    clusters.create(world.store, "shared", ClusterChange(divisible=False, spec=spec(CPU=4)))
     assert cpus(world) == (32, 10, 0)
     submit(world, "a", 2, cluster="divided")
     submit(world, "b", cluster="shared")  # its process holds 1 CPU
@@ -94,7 +97,7 @@ def test_spec_clusters_reserve_and_their_jobs_use(world: World) -> None:
 
 
 def test_dead_nodes_are_in_no_number(world: World) -> None:
-    clusters.create(world.store, "team", divisible=True, replica_sets={"8c": 4})
+    clusters.create(world.store, "team", ClusterChange(divisible=True, replica_sets={"8c": 4}))
     submit(world, "j", 8, cluster="team")
     world.turn()
     assert cpus(world) == (32, 32, 8)
@@ -236,7 +239,7 @@ def test_a_job_that_is_over_says_where_it_ran(world: World) -> None:
 
 @specification.spec("5.conservation", "3.totals")
 def test_a_node_that_shrank_below_its_use_takes_nothing_from_what_the_others_have_free(world: World) -> None:
-    clusters.create(world.store, "team", spec=spec(CPU=6))
+    clusters.create(world.store, "team", ClusterChange(spec=spec(CPU=6)))
     nodes.update(world.store, "n-00", resources={CPU: 2 * SCALE})
     assert views.cluster_resources(world.store) == {"CPU": 26.0}
     assert views.available_resources(world.store) == {"CPU": 24.0}
@@ -250,7 +253,7 @@ def test_a_node_that_shrank_below_its_use_takes_nothing_from_what_the_others_hav
 def test_what_a_node_has_no_more_is_shown_while_something_holds_it(world: World) -> None:
     nodes.update(world.store, "n-00", resources={GPU: 2 * SCALE, "licence": SCALE})
     held = parse_cluster_spec({"flexible_resource_min": {"GPU": 2, "licence": 1}}, logical=True)
-    clusters.create(world.store, "team", spec=held)
+    clusters.create(world.store, "team", ClusterChange(spec=held))
     nodes.update(world.store, "n-00", resources={GPU: 0, "licence": 0})
     node = nodes.get_node(world.store, "n-00")
     assert node["resources"] == {"CPU": 8.0, "GPU": 0.0, "licence": 0.0}
@@ -271,19 +274,19 @@ def test_refusals_name_the_cluster_of_a_job_as_the_screens_do(world: World) -> N
     submit(world, "more", 8)
     world.turn()
     store, inside = world.store, "kPrimaryClusterID##job"
-    clusters.create(store, "sub", spec=spec(CPU=1), parent_id=inside)
+    clusters.create(store, "sub", ClusterChange(spec=spec(CPU=1)), parent_id=inside)
     refused = {
         "virtual cluster primary##job##sub exists already": lambda: clusters.create(
-            store, "sub", parent_id=inside
+            store, "sub", ClusterChange(), parent_id=inside
         ),
         "for cluster primary##job##two now": lambda: clusters.create(
-            store, "two", spec=spec(CPU=2), parent_id=inside
+            store, "two", ClusterChange(spec=spec(CPU=2)), parent_id=inside
         ),
         "virtual node primary##job/0 on n-00 is in use": lambda: clusters.update(
-            store, inside, spec=spec(CPU=1)
+            store, inside, ClusterChange(spec=spec(CPU=1))
         ),
         "^primary##job was made from a resource spec": lambda: clusters.update(
-            store, inside, spec=parse_cluster_spec({"replica_sets": {"8c": 1}})
+            store, inside, ClusterChange(spec=parse_cluster_spec({"replica_sets": {"8c": 1}}))
         ),
     }
     for words, change in refused.items():
@@ -293,8 +296,8 @@ def test_refusals_name_the_cluster_of_a_job_as_the_screens_do(world: World) -> N
 
 def test_what_is_lent_and_idle_is_shown_apart_from_what_is_used(world: World) -> None:
     """A job has ended in a cluster that borrowed for it; a minimum that nobody uses is idle, too."""
-    clusters.create(world.store, "own", spec=spec(CPU=4), divisible=True)
-    clusters.create(world.store, "fast", spec=spec(), divisible=True)
+    clusters.create(world.store, "own", ClusterChange(spec=spec(CPU=4), divisible=True))
+    clusters.create(world.store, "fast", ClusterChange(spec=spec(), divisible=True))
     submit(world, "once", 8, cluster="fast")
     submit(world, "stays", 6, cluster="fast")
     world.turn()

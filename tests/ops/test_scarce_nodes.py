@@ -9,6 +9,7 @@ import pytest
 from tests.ops.conftest import Ground
 from tests.specification import spec
 from vctl.ops import clusters, nodes, tree_files
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.tree_file import parse_tree
 from vctl.store import clusters as table
@@ -36,7 +37,7 @@ def zones(ground: Ground) -> Ground:
 def create(ground: Ground, name: str, what: dict[str, Any], parent_id: str = "primary") -> list[str]:
     """The nodes of a new cluster."""
     parsed = parse_cluster_spec(what, logical=True)
-    clusters.create(ground.store, name, divisible=True, spec=parsed, parent_id=parent_id)
+    clusters.create(ground.store, name, ClusterChange(divisible=True, spec=parsed), parent_id=parent_id)
     return table.node_ids_of(ground.store, name)
 
 
@@ -69,7 +70,7 @@ def test_a_parent_gives_in_the_same_order(zones: Ground) -> None:
 def test_a_cluster_that_gets_more_gets_what_others_need_least(zones: Ground) -> None:
     assert create(zones, "more", whole(1)) == ["n-00"]
     zones.submit("s", spec=parse_cluster_spec(SELECTS))
-    clusters.update(zones.store, "more", spec=parse_cluster_spec(whole(2), logical=True))
+    clusters.update(zones.store, "more", ClusterChange(spec=parse_cluster_spec(whole(2), logical=True)))
     assert table.node_ids_of(zones.store, "more") == ["n-00", "n-02"]
 
 

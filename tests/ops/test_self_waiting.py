@@ -14,6 +14,7 @@ from vctl.core.caller import Caller
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.ops import clusters, jobs, nodes, submitting, tasks, why
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array, parse_dependency
@@ -115,7 +116,7 @@ def test_a_member_of_an_array_that_depends_on_the_array(world: World) -> None:
 
 
 def test_a_limit_of_running_jobs(world: World) -> None:
-    clusters.update(world.store, "primary", queue={"max_running_jobs": 1})
+    clusters.update(world.store, "primary", ClusterChange(queue={"max_running_jobs": 1}))
     submit(world, "outer", 1)
     submit(world, "inner", 1, inside="outer")
     assert "at most 1 may run at a time" in str(said(world, "inner"))
@@ -124,7 +125,7 @@ def test_a_limit_of_running_jobs(world: World) -> None:
 def test_in_a_cluster_that_can_grow(world: World) -> None:
     """What the parent above has free counts, what the submitter made it take does not."""
     spec = parse_cluster_spec({"flexible_resource_max": {"CPU": 3}}, logical=True)
-    clusters.create(world.store, "team", divisible=True, spec=spec)
+    clusters.create(world.store, "team", ClusterChange(divisible=True, spec=spec))
     submit(world, "outer", 2, cluster="team")
     submit(world, "fits", 1, inside="outer", cluster="team")
     assert said(world, "fits") is None

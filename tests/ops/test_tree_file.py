@@ -13,6 +13,7 @@ from tests.specification import spec
 from vctl.errors import Conflict, Infeasible, NotFound
 from vctl.ops import clusters, nodes, submitting, tree_files
 from vctl.ops.prove import prove
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.spec.tree_file import parse_tree
 from vctl.store.store import Store
@@ -292,7 +293,7 @@ def test_what_can_never_be_is_infeasible(store: Store) -> None:
 def test_a_guard_refuses_when_clusters_have_changed(store: Store) -> None:
     wanted = flat(counts("x", a=1))
     revision = plan(store, wanted)["revision"]
-    clusters.create(store, "other", replica_sets={"b": 1})
+    clusters.create(store, "other", ClusterChange(replica_sets={"b": 1}))
     with pytest.raises(Conflict, match="have changed since the plan") as error:
         apply(store, wanted, expect_revision=revision)
     assert error.value.details == {"revision": plan(store, wanted)["revision"]}

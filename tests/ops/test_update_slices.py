@@ -13,6 +13,7 @@ from vctl.core.resources import CPU, SCALE
 from vctl.errors import Conflict
 from vctl.ops import cluster_changes, clusters
 from vctl.ops.prove import prove
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.store import clusters as table
 from vctl.store import rows
@@ -30,12 +31,19 @@ AFTER: dict[str, dict[str, Any]] = {
 def sliced(ground: Ground) -> None:
     ground.nodes(20)
     clusters.create(
-        ground.store, "team", divisible=True, spec=parse_cluster_spec(BEFORE, logical=True), parent_id="primary"
-    )  # fmt: skip
+        ground.store,
+        "team",
+        ClusterChange(divisible=True, spec=parse_cluster_spec(BEFORE, logical=True)),
+        parent_id="primary",
+    )
     clusters.create(
-        ground.store, "below", divisible=False, parent_id="team",
-        spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}}, logical=True),
-    )  # fmt: skip
+        ground.store,
+        "below",
+        ClusterChange(
+            divisible=False, spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}}, logical=True)
+        ),
+        parent_id="team",
+    )
 
 
 @pytest.mark.parametrize("case", AFTER)
@@ -44,7 +52,7 @@ def test_what_only_goes_needs_no_other_machine(
 ) -> None:
     """It comes to the same as with the whole tree."""
     sliced(ground)
-    wanted = cluster_changes.Wanted(spec=parse_cluster_spec(AFTER[case], logical=True))
+    wanted = ClusterChange(spec=parse_cluster_spec(AFTER[case], logical=True))
     whole = table.load_ledger(ground.store)
     with suppress(RuntimeError), ground.store.transaction():
         cluster_changes.update(ground.store, "team", wanted, ledger=whole)
@@ -63,7 +71,9 @@ def test_what_is_in_use_does_not_go(ground: Ground) -> None:
     sliced(ground)
     with pytest.raises(Conflict, match="virtual node team/0 on n-00 is in use"):
         clusters.update(
-            ground.store, "team", spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 6}}, logical=True)
+            ground.store,
+            "team",
+            ClusterChange(spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 6}}, logical=True)),
         )
     assert prove(ground.store) == []
 
@@ -71,7 +81,7 @@ def test_what_is_in_use_does_not_go(ground: Ground) -> None:
 def test_what_comes_too_looks_at_all_of_them(ground: Ground) -> None:
     sliced(ground)
     more = parse_cluster_spec({"flexible_resource_min": {"CPU": 9}, "fixed_size_nodes": [PAIR]}, logical=True)
-    clusters.update(ground.store, "team", spec=more)
+    clusters.update(ground.store, "team", ClusterChange(spec=more))
     held = [rows.vnode(row).allocation.amounts[CPU] for row in table.vnode_rows(ground.store, "team")]
     assert sum(held) == 11 * SCALE
     assert prove(ground.store) == []

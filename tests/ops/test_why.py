@@ -20,6 +20,7 @@ from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
 from vctl.ops import clusters, job_edits, jobs, nodes, obstacles, overview, submitting, why
 from vctl.scheduler import whatif
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import WarningSignal, parse_array, parse_dependency
 
@@ -87,7 +88,9 @@ def test_a_full_node(world: World):
 
 def test_a_cluster_that_can_grow_is_looked_at_again_when_room_comes_back_in_it(world: World):
     add(world, cpus=8, gpus=2)
-    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}, {CPU: 3 * SCALE}))
+    clusters.create(
+        world.store, "team", ClusterChange(divisible=True, spec=ClusterSpec({}, {CPU: 3 * SCALE}))
+    )
     submit(world, "first", gang(1, CPU=3), cluster="team")
     submit(world, "second", gang(1, CPU=1, GPU=1), cluster="team")
     world.turn()
@@ -135,7 +138,7 @@ def test_without_a_scheduler_the_answer_is_what_one_would_say(world: World):
 def test_a_limit_of_running_jobs_is_offered_to_be_higher(world: World, limit: str, option: str, whose: str):
     """The smallest limit that starts the job after those ahead of it. The job to stop holds nothing that it needs."""
     add(world)
-    clusters.update(world.store, "primary", queue={limit: 1})
+    clusters.update(world.store, "primary", ClusterChange(queue={limit: 1}))
     for name in ("one", "two", "three"):
         submit(world, name, gang(1, CPU=1))
         world.turn()
@@ -151,14 +154,14 @@ def test_a_limit_of_running_jobs_is_offered_to_be_higher(world: World, limit: st
     assert [(one["kind"], one["change"]) for one in changes] == [
         (limit, f"let 2 jobs{whose} run in primary at a time instead of 1"), ("stop", "stop job one"),
     ]  # fmt: skip
-    clusters.update(world.store, "primary", queue={limit: 3})
+    clusters.update(world.store, "primary", ClusterChange(queue={limit: 3}))
     world.turn()
     assert jobs.get_job(world.store, "three")["status"] == "RUNNING"
 
 
 def test_what_is_held_or_stopped(world: World):
     add(world)
-    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}))
+    clusters.create(world.store, "team", ClusterChange(divisible=True, spec=ClusterSpec({})))
     clusters.stop(world.store, "team")
     submit(world, "held", hold=True)
     submit(world, "closed", cluster="team")
@@ -205,7 +208,7 @@ def test_a_dry_run_says_where_and_changes_nothing(world: World):
     add(world, 2)
     submit(world, "first", gang(1, CPU=3))
     world.turn()
-    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({CPU: SCALE}))
+    clusters.create(world.store, "team", ClusterChange(divisible=True, spec=ClusterSpec({CPU: SCALE})))
     world.turn()
     before, held = dump(world), (world.home / "cluster.db").read_bytes()
     answer = why.dry_run(world.store, request(gang(1, CPU=3), cluster="team"))
@@ -246,7 +249,9 @@ def populate(world: World, rng: Random) -> list[str]:
         add(world, rng.randint(1, 2), cpus, gpus, template)
     most = rng.choice((None, {CPU: 2 * SCALE}, {CPU: 3 * SCALE, GPU: SCALE}))
     borrow = rng.choice((None, {CPU: 2 * SCALE}))
-    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}, most), borrow_limit=borrow)
+    clusters.create(
+        world.store, "team", ClusterChange(divisible=True, spec=ClusterSpec({}, most), borrow_limit=borrow)
+    )
     specs = (
         lambda: gang(1, CPU=rng.randint(1, 6)),
         lambda: gang(1, CPU=1, GPU=rng.randint(1, 4)),
@@ -329,7 +334,9 @@ def test_each_command_starts_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_whom_it_would_end(world: World):
     add(world)
-    clusters.update(world.store, "primary", queue={"preemption": "requeue", "preemption_grace_s": 30})
+    clusters.update(
+        world.store, "primary", ClusterChange(queue={"preemption": "requeue", "preemption_grace_s": 30})
+    )
     submit(world, "low", gang(1, CPU=3), priority=1)
     world.turn()
     world.sleep(90)
@@ -393,7 +400,7 @@ def test_a_minimum_that_may_be_split_is_nowhere_infeasible(world: World):
 def test_the_slices_of_one_node_count_together_for_a_minimum(world: World):
     """spec 1, 11: a minimum may lie in several slices of one node, one fixed node may not; the words compare alike."""
     add(world, cpus=8)
-    clusters.create(world.store, "outer", divisible=True, spec=gang(2, "STRICT_PACK", CPU=3))
+    clusters.create(world.store, "outer", ClusterChange(divisible=True, spec=gang(2, "STRICT_PACK", CPU=3)))
     submit(world, "first", gang(2, CPU=2), cluster="outer")
     world.turn()
     submit(world, "flex", ClusterSpec({CPU: 3 * SCALE}), entry={}, cluster="outer")
@@ -440,10 +447,12 @@ def test_a_cluster_of_whole_nodes_is_told_how_it_gets_more(
     """Two clusters deep: of the nodes that the parent has undivided, as few as the job needs."""
     add(world, 5)
     add(world, 2, cpus=1, template="small")
-    clusters.create(world.store, "lab", divisible=True, replica_sets={"t": 3, "small": 1})
-    clusters.create(world.store, "team", parent_id="lab", divisible=True, replica_sets={"t": 2})
+    clusters.create(world.store, "lab", ClusterChange(divisible=True, replica_sets={"t": 3, "small": 1}))
+    clusters.create(
+        world.store, "team", ClusterChange(divisible=True, replica_sets={"t": 2}), parent_id="lab"
+    )
     submit(world, "wide", gang(2, "STRICT_SPREAD", CPU=3), cluster="team", hold=True)
-    clusters.update(world.store, "team", replica_sets={})
+    clusters.update(world.store, "team", ClusterChange(replica_sets={}))
     job_edits.release(world.store, "wide")
     world.turn()
     answer = why.why(world.store, "wide")
@@ -461,7 +470,7 @@ def test_a_cluster_of_whole_nodes_is_told_how_it_gets_more(
 def test_a_cluster_without_virtual_nodes_is_said_to_have_none(world: World):
     """It grows when its parent has something free: until then its own nodes are no nodes that take no work."""
     add(world)
-    clusters.create(world.store, "team", divisible=True, spec=ClusterSpec({}))
+    clusters.create(world.store, "team", ClusterChange(divisible=True, spec=ClusterSpec({})))
     submit(world, "all", gang(1, CPU=4))
     world.turn()
     submit(world, "one", gang(1, CPU=1), cluster="team")
@@ -479,7 +488,7 @@ def test_what_can_never_run_is_told_what_would_help(world: World):
         refused.value.fix == "add a node with `vctl node add`, or let this machine be one: VCTL_LOCAL_NODE=1"
     )
     add(world)
-    clusters.create(world.store, "whole", replica_sets={"t": 1}, divisible=True)
+    clusters.create(world.store, "whole", ClusterChange(replica_sets={"t": 1}, divisible=True))
     with pytest.raises(Infeasible) as refused:
         submit(world, "one", gang(1, CPU=9), cluster="whole")
     assert refused.value.fix == (
@@ -522,12 +531,12 @@ def test_who_may_not_start_yet_is_ahead_of_nobody(world: World):
 
     gated = {"held": (1, []), "later": (1, []), "after": (1, [])}
     for order in ("priority", "fifo", "fair", "longest"):
-        clusters.update(world.store, "primary", queue={"order": order})
+        clusters.update(world.store, "primary", ClusterChange(queue={"order": order}))
         found = seen()
         assert (found["next"], found["it"]) == ((1, []), (2, ["next"])), order
         if order in ("priority", "fair"):
             assert {name: found[name] for name in gated} == gated
-    clusters.update(world.store, "primary", queue={"order": "priority"})
+    clusters.update(world.store, "primary", ClusterChange(queue={"order": "priority"}))
     world.sleep(61)  # nothing else happens: the time has come
     job_edits.release(world.store, "held")
     assert seen() == {
@@ -542,7 +551,7 @@ def test_what_a_limit_keeps_back_is_told_with_the_name_of_the_cluster_that_scree
     world: World, limit: str
 ):
     add(world)
-    clusters.update(world.store, "primary", queue={limit: 1})
+    clusters.update(world.store, "primary", ClusterChange(queue={limit: 1}))
     user = submit(world, "one")["user"]
     submit(world, "two")
     world.turn()

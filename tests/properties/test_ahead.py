@@ -22,6 +22,7 @@ from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.runtime.protocol import RunState
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
@@ -110,7 +111,11 @@ class Flow:
         elif action == "grow":
             running = self.store.column("SELECT cluster_id FROM clusters WHERE kind = 'job'")
             share = {"fixed_size_nodes": [{"resources": {"CPU": 0.5}}]}
-            clusters.update(self.store, self.dice.choice(running or ["none"]), spec=parse_cluster_spec(share))
+            clusters.update(
+                self.store,
+                self.dice.choice(running or ["none"]),
+                ClusterChange(spec=parse_cluster_spec(share)),
+            )
         elif action == "resize":
             node_ops.update(self.store, "n2", resources=amounts(self.dice.choice([2, 3])))
         else:
@@ -196,9 +201,14 @@ class Siblings(Flow):
         for number in range(4):
             least = self.dice.random() < 0.3
             clusters.create(
-                self.store, f"c{number}", divisible=True, spec=parse_cluster_spec(lends if least else {}),
-                lending_limit=amounts(1) if least else None,
-            )  # fmt: skip
+                self.store,
+                f"c{number}",
+                ClusterChange(
+                    divisible=True,
+                    spec=parse_cluster_spec(lends if least else {}),
+                    lending_limit=amounts(1) if least else None,
+                ),
+            )
         self.next = 0
         for _ in range(30):
             self.submit_whole()
@@ -222,16 +232,18 @@ class Siblings(Flow):
         cluster = f"c{self.dice.randint(0, 3)}"
         match self.dice.choice(["limit", "free", "stop", "resume", "reserve", "drop", "jobs", "jobs"]):
             case "limit":
-                clusters.update(self.store, cluster, borrow_limit=amounts(self.dice.choice([0, 2, 4])))
+                clusters.update(
+                    self.store, cluster, ClusterChange(borrow_limit=amounts(self.dice.choice([0, 2, 4])))
+                )
             case "free":
-                clusters.update(self.store, cluster, borrow_limit={})
+                clusters.update(self.store, cluster, ClusterChange(borrow_limit={}))
             case "stop":
                 clusters.stop(self.store, cluster)
             case "resume":
                 clusters.resume(self.store, cluster)
             case "reserve":
                 spec = parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})
-                clusters.create(self.store, "other", divisible=True, spec=spec)
+                clusters.create(self.store, "other", ClusterChange(divisible=True, spec=spec))
             case "drop":
                 clusters.delete(self.store, "other", force=True)
             case _:
@@ -239,7 +251,7 @@ class Siblings(Flow):
 
     def finish(self) -> None:
         for number in range(4):
-            clusters.update(self.store, f"c{number}", borrow_limit={})
+            clusters.update(self.store, f"c{number}", ClusterChange(borrow_limit={}))
             if self.store.value("SELECT state FROM clusters WHERE cluster_id = ?", f"c{number}") == "STOPPED":
                 clusters.resume(self.store, f"c{number}")
         with suppress(VctlError):
@@ -288,7 +300,7 @@ def test_a_submit_takes_back_those_that_it_may_come_before(home: Path) -> None:
             raise AssertionError("nobody follows")
 
         node_ops.add(world.store, resources=amounts(1), node_id="n3", template="small")
-        clusters.create(world.store, "small", divisible=True, replica_sets={"small": 1})
+        clusters.create(world.store, "small", ClusterChange(divisible=True, replica_sets={"small": 1}))
         cases: list[tuple[str, str, dict[str, object], bool]] = [
             ("priority", "alike", {}, True),
             ("priority", "lower", {"priority": -1}, True),
@@ -297,7 +309,7 @@ def test_a_submit_takes_back_those_that_it_may_come_before(home: Path) -> None:
             ("shortest", "short", {"time_limit_s": 1.0}, False),
         ]
         for order, name, fields, keeps in cases:
-            clusters.update(world.store, PRIMARY, queue={"order": order})
+            clusters.update(world.store, PRIMARY, ClusterChange(queue={"order": order}))
             flow.submit(f"more-{name}", "1-40")
             before = assign()
             flow.submit(name, None, **fields)
@@ -330,7 +342,7 @@ def test_a_job_in_whose_place_another_one_is_being_started_keeps_its_cluster(hom
             if is_whole:
                 node_ops.update(world.store, "n1", resources=amounts(3))
             else:
-                clusters.update(world.store, f"{PRIMARY}##a_{job_id}", spec=more)
+                clusters.update(world.store, f"{PRIMARY}##a_{job_id}", ClusterChange(spec=more))
 
         with pytest.raises(BeingStarted, match=f"in the place of job {job_id},"):
             change()
@@ -340,11 +352,15 @@ def test_a_job_in_whose_place_another_one_is_being_started_keeps_its_cluster(hom
 
 
 CHANGES: dict[str, Callable[[Store], object]] = {
-    "a limit of the cluster": lambda store: clusters.update(store, "c1", borrow_limit=amounts(0)),
+    "a limit of the cluster": lambda store: clusters.update(
+        store, "c1", ClusterChange(borrow_limit=amounts(0))
+    ),
     "no jobs for the cluster": lambda store: clusters.stop(store, "c1"),
     "a drained node": lambda store: node_ops.drain(store, "n1"),
     "a cluster with a minimum": lambda store: clusters.create(
-        store, "other", divisible=True, spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})
+        store,
+        "other",
+        ClusterChange(divisible=True, spec=parse_cluster_spec({"flexible_resource_min": {"CPU": 1}})),
     ),
 }
 
@@ -358,7 +374,7 @@ def test_while_a_place_goes_over_to_another_cluster_clusters_and_nodes_stay_as_t
         node_ops.add(world.store, resources=amounts(2), node_id="n1", template="t")
         node_ops.add(world.store, resources=amounts(1), node_id="n2", template="small")
         for cluster in ("c0", "c1"):
-            clusters.create(world.store, cluster, divisible=True, spec=parse_cluster_spec({}))
+            clusters.create(world.store, cluster, ClusterChange(divisible=True, spec=parse_cluster_spec({})))
         gang = parse_cluster_spec({"fixed_size_nodes": [{"resources": {"CPU": 2}}]})
         for number in range(1, 10):
             request = JobRequest(

@@ -22,6 +22,7 @@ from vctl.ops import cluster_changes, clusters, feasible, nodes, situations, sub
 from vctl.ops.prove import prove
 from vctl.scheduler.whatif import NOTHING, Trials
 from vctl.scheduler.whatif_search import helpful
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.store import clusters as table
 from vctl.store import partial, queues
@@ -42,14 +43,18 @@ class Trees:
         nodes.add(self.store, resources=amounts, count=many, template="t")
         if dice.random() < 0.4:
             nodes.add(self.store, resources={CPU: 4 * SCALE}, count=4, template="u", labels={"zone": "a"})
-        clusters.create(self.store, "big", divisible=True, replica_sets={"t": dice.randint(1, many - 2)})
+        clusters.create(
+            self.store, "big", ClusterChange(divisible=True, replica_sets={"t": dice.randint(1, many - 2)})
+        )
         self.parents, self.children = [PRIMARY, "big"], list[str]()
         if dice.random() < 0.5:
             slices = ClusterSpec(
                 groups=dice.choice(((self.group(),) * 3, tuple(self.group() for _ in range(4)))),
                 flexible=dice.random() < 0.3,
             )
-            self.tried(lambda: clusters.create(self.store, "sliced", divisible=True, spec=slices))
+            self.tried(
+                lambda: clusters.create(self.store, "sliced", ClusterChange(divisible=True, spec=slices))
+            )
             self.parents += ["sliced"] if table.get(self.store, "sliced") is not None else []
 
     def tried(self, act: Callable[[], object]) -> None:
@@ -110,7 +115,7 @@ def answer(trees: Trees, change: Callable[[], Any], name: str) -> object:
 
 def change_one(trees: Trees, done: Counter[str]) -> None:
     """Create or change a cluster, with the part of the tree and with the whole one."""
-    wanted = cluster_changes.Wanted(spec=trees.spec(), divisible=True)
+    wanted = ClusterChange(spec=trees.spec(), divisible=True)
     if trees.children and trees.dice.random() < 0.4:
         name = trees.dice.choice(trees.children)
 

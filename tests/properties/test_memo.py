@@ -24,6 +24,7 @@ from vctl.ops import clusters as cluster_ops
 from vctl.scheduler import cycle
 from vctl.scheduler.plan import Plan
 from vctl.simulate import play
+from vctl.spec.cluster_change import ClusterChange
 
 pytestmark = spec("8.disciplines", "9.conserving")
 
@@ -121,7 +122,9 @@ class Managers(Users):
         limits: dict[str, object] = {"max_running_jobs": 2, "max_running_per_user": 1}
         chosen = {name: queue[name] for name in draw.sample(sorted(queue), draw.choice([1, 2]))}
         chosen |= {name: draw.choice([value, None]) for name, value in limits.items() if draw.random() < 0.15}
-        cluster_ops.update(self.store, target if draw.random() < 0.8 and target else "primary", queue=chosen)
+        cluster_ops.update(
+            self.store, target if draw.random() < 0.8 and target else "primary", ClusterChange(queue=chosen)
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))

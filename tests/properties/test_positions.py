@@ -20,6 +20,7 @@ from vctl.ops import cluster_views, overview, submitting, why
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_dependency
@@ -49,13 +50,12 @@ class Scene:
             cluster_ops.create(
                 self.store,
                 name,
-                divisible=True,
-                spec=elastic,
+                ClusterChange(divisible=True, spec=elastic),
                 parent_id=None if parent == "primary" else parent,
             )
             self.parents.append(name)
         for name in self.parents:
-            cluster_ops.update(self.store, name, queue=self.policy())
+            cluster_ops.update(self.store, name, ClusterChange(queue=self.policy()))
 
     def policy(self) -> dict[str, Any]:
         order = self.dice.choice((FIFO, PRIORITY, FAIR, FAIR, FAIR, LONGEST, SHORTEST))
@@ -254,7 +254,9 @@ def test_why_counts_who_starts_first_by_the_past(tmp_path: Path, monkeypatch: py
     with World(tmp_path / "state") as world:
         scene = Scene(world, 0, monkeypatch, levels=0)
         cluster_ops.update(
-            scene.store, "primary", queue={"order": FAIR, "half_life_s": 3600, "ageing_s": None}
+            scene.store,
+            "primary",
+            ClusterChange(queue={"order": FAIR, "half_life_s": 3600, "ageing_s": None}),
         )
         for _ in range(scene.cpus):
             scene.submit("primary", "ann")

@@ -27,7 +27,8 @@ from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.scheduler import whatif_search as kinds
-from vctl.scheduler.whatif import ProposedChange
+from vctl.scheduler.whatif import Change
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.task_request import TaskRequest
@@ -77,7 +78,7 @@ class Scene:
         for name in "abcd"[: self.dice.randint(0, 4)]:
             self._cluster(name)
         for name in self.parents:
-            cluster_ops.update(self.store, name, queue=self._policy())
+            cluster_ops.update(self.store, name, ClusterChange(queue=self._policy()))
         self._live()
 
     def _cluster(self, name: str) -> None:
@@ -92,6 +93,13 @@ class Scene:
             limits["lending_limit"] = amounts(draw.choice((1, least)))
         if draw.random() < 0.2:
             limits["borrow_limit"] = amounts(draw.choice((2, 4, 8)))
+
+        def create(given: dict[str, Any], **more: Any) -> None:
+            wanted = parse_cluster_spec(given, logical=True)
+            above = None if parent == "primary" else parent
+            cluster_ops.create(
+                self.store, name, ClusterChange(divisible=True, spec=wanted, **more), parent_id=above
+            )
 
         try:
             cluster(self.world, name, least, parent_id=above, **limits)
@@ -218,13 +226,15 @@ class Scene:
                 )
             case kinds.MAXIMUM:
                 assert change.cluster is not None
-                cluster_ops.update(self.store, change.cluster.cluster_id, spec=change.cluster.spec)
+                cluster_ops.update(
+                    self.store, change.cluster.cluster_id, ClusterChange(spec=change.cluster.spec)
+                )
             case kinds.BORROW:
                 assert change.cluster is not None
                 limit = change.cluster.borrow_limit
-                cluster_ops.update(self.store, change.cluster.cluster_id, borrow_limit=limit)
+                cluster_ops.update(self.store, change.cluster.cluster_id, ClusterChange(borrow_limit=limit))
             case kinds.RUNNING_JOBS | kinds.RUNNING_PER_USER:
-                cluster_ops.update(self.store, change.subject, queue={change.kind: change.new})
+                cluster_ops.update(self.store, change.subject, ClusterChange(queue={change.kind: change.new}))
             case kinds.REQUEST:
                 assert change.job is not None
                 form = job_ops.get_job(self.store, name)
@@ -328,6 +338,22 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield here
 
 
+def cluster(world: World, name: str, least: int = 0, lends: int = 0) -> None:
+    given = parse_cluster_spec({"flexible_resource_min": {"CPU": least} if least else {}}, logical=True)
+    cluster_ops.create(
+        world.store,
+        name,
+        ClusterChange(divisible=True, spec=given, lending_limit=amounts(lends) if lends else None),
+    )
+
+
+def submit(world: World, name: str, cpus: int, cluster: str | None = None, **more: Any) -> None:
+    request = JobRequest(
+        argv=("x",), submission_id=name, cluster=cluster, cwd="/", grace_s=0, entry=amounts(cpus), **more
+    )
+    submitting.submit(world.store, request, environment={})
+
+
 def status(world: World, name: str) -> str:
     return str(job_ops.get_job(world.store, name)["status"])
 
@@ -337,7 +363,7 @@ def test_a_stop_that_helps_the_sibling_first_is_not_offered(world: World) -> Non
     node_ops.add(world.store, resources=amounts(8), count=1, template="t")
     cluster(world, "a")
     cluster(world, "b")
-    cluster_ops.update(world.store, "primary", queue={"order": FAIR})
+    cluster_ops.update(world.store, "primary", ClusterChange(queue={"order": FAIR}))
     submit(world, "mine", 4, "a")
     submit(world, "hog", 4)
     world.turn()
@@ -458,7 +484,9 @@ def test_a_reason_names_no_idle_holder_where_the_limit_of_the_own_cluster_decide
     """It said of 4 idle CPUs that they were not enough for a job of 2 that its own cluster's maximum kept back."""
     node_ops.add(world.store, resources=amounts(8), count=1, template="t")
     cluster(world, "own", 4)
-    cluster_ops.create(world.store, "g", divisible=True, spec=parse_cluster_spec(limits, logical=True))
+    cluster_ops.create(
+        world.store, "g", ClusterChange(divisible=True, spec=parse_cluster_spec(limits, logical=True))
+    )
     submit(world, "first", 2, "g")
     submit(world, "plain", 2)
     world.turn()

@@ -23,6 +23,7 @@ from vctl.ops import clusters as cluster_ops
 from vctl.ops import job_edits, overview, submitting, why
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 
@@ -91,13 +92,15 @@ class Walk:
         self.seen: dict[str, int] = {}
         for template, count, resources in (("t4", 3, amounts(4, 1)), ("t8", 2, amounts(8, 2))):
             node_ops.add(self.store, resources=resources, count=count, template=template)
-        cluster_ops.create(self.store, "whole", divisible=True, replica_sets={"t4": 1})
-        cluster_ops.create(self.store, "shared", replica_sets={"t4": 1})
+        cluster_ops.create(self.store, "whole", ClusterChange(divisible=True, replica_sets={"t4": 1}))
+        cluster_ops.create(self.store, "shared", ClusterChange(replica_sets={"t4": 1}))
         limited = {"flexible_resource_min": {"CPU": 1}, "flexible_resource_max": {"CPU": 5}}
         cluster_ops.create(
-            self.store, "elastic", divisible=True, spec=parse_cluster_spec(limited, logical=True)
+            self.store,
+            "elastic",
+            ClusterChange(divisible=True, spec=parse_cluster_spec(limited, logical=True)),
         )
-        cluster_ops.update(self.store, "whole", queue={"discipline": "strict"})
+        cluster_ops.update(self.store, "whole", ClusterChange(queue={"discipline": "strict"}))
         self.actions: list[tuple[int, Callable[[], object]]] = [
             (10, self.submit), (6, self.end), (2, self.hold), (2, self.release), (1, self.drain), (1, self.undrain),
             (1, self.add_node), (1, self.limit), (1, self.stop_or_resume), (6, world.turn), (1, self.sleep),
@@ -179,7 +182,7 @@ class Walk:
         cluster = self.dice.choice((PRIMARY, "shared"))
         most = self.dice.choice((None, 2, 4))
         self.limits[cluster] = most
-        cluster_ops.update(self.store, cluster, queue={"max_running_jobs": most})
+        cluster_ops.update(self.store, cluster, ClusterChange(queue={"max_running_jobs": most}))
 
     def stop_or_resume(self) -> None:
         stopped = self.store.value("SELECT state FROM clusters WHERE cluster_id = 'whole'") == "STOPPED"

@@ -19,6 +19,7 @@ from vctl.engine.changes import JobForgotten, JobNominated, JobSubmitted, Launch
 from vctl.errors import BadSpec
 from vctl.ops import clusters
 from vctl.ops.arrays import stop_asked
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.tree_file import parse_tree
 from vctl.store import job_views, jobs, observed, queues, rows
 from vctl.store import settings as settings_of
@@ -76,7 +77,7 @@ def test_a_queue_whose_order_was_makespan_is_longest(store: Store) -> None:
     with pytest.raises(
         BadSpec, match=r"queue.order: .*makespan.* is not one of fifo, .*, longest, shortest\n"
     ):
-        clusters.update(store, PRIMARY, queue=asked)
+        clusters.update(store, PRIMARY, ClusterChange(queue=asked))
 
 
 def queue(

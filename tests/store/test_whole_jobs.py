@@ -10,6 +10,7 @@ from tests.specification import spec
 from tests.world import Folding, World, amounts
 from vctl.engine.codec import decode
 from vctl.ops import clusters, nodes, submitting
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
 from vctl.store import feed
@@ -28,7 +29,7 @@ def test_the_rows_are_those_of_starts_and_ends_written_one_by_one(tmp_path: Path
     with World(tmp_path / "state") as world:
         store = world.store
         nodes.add(store, resources=amounts(1), node_id="n", template="t")
-        clusters.create(store, "c", divisible=divisible, replica_sets={"t": 1})
+        clusters.create(store, "c", ClusterChange(divisible=divisible, replica_sets={"t": 1}))
         request = JobRequest(
             argv=("x",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array("1-12"), cluster="c"
         )

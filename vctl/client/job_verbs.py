@@ -18,6 +18,7 @@ from vctl.operations import clusters, jobs, nodes, tasks
 from vctl.operations.declare import Here, Verb, asks, operation
 from vctl.spec import documents
 from vctl.spec.ids import resolve_cluster_id
+from vctl.spec.params import Written
 
 if TYPE_CHECKING:
     pass
@@ -89,6 +90,17 @@ class TaskFields(TypedDict, total=False):
     env: Mapping[str, str] | None
     working_dir: str | os.PathLike[str] | None
     grace: Duration | None
+
+
+class ClusterFields(TypedDict, total=False):
+    """The wanted state of a cluster; the options of ``vctl vc create`` explain them."""
+
+    divisible: bool | None
+    replica_sets: Mapping[str, Any] | None
+    spec: Written | Mapping[str, Any] | None
+    borrow_limit: Amounts | None
+    lending_limit: Amounts | None
+    queue: Mapping[str, Any] | None
 
 
 class BatchedJob(JobFields):
@@ -315,12 +327,29 @@ NodeForms = list[documents.NodeForm]
 class Clusters(Verbs):
     """The verbs of ``vctl vc``."""
 
-    create = Verb(clusters.create)
-    update = Verb(clusters.update)
     delete = Verb(clusters.delete)
     stop = Verb(clusters.stop)
     resume = Verb(clusters.resume)
     remove_nodes = Verb(clusters.remove_nodes)
+
+    def create(
+        self,
+        cluster_id: str,
+        *,
+        parent: str | None = None,
+        detach: bool = False,
+        **fields: Unpack[ClusterFields],
+    ) -> documents.ClusterForm:
+        """Create a virtual cluster. ``detach``: inside a job, let it outlive the job."""
+        _check_names("Clusters.create", fields, ClusterFields)
+        return clusters.create(self.backend, cluster_id, parent=parent, detach=detach, **fields)
+
+    def update(
+        self, cluster_id: str, *, revision: int | str | None = None, **fields: Unpack[ClusterFields]
+    ) -> documents.ClusterForm:
+        """Change the resources of a virtual cluster: the whole change or none of it."""
+        _check_names("Clusters.update", fields, ClusterFields)
+        return clusters.update(self.backend, cluster_id, revision=revision, **fields)
 
     def get(self, cluster_id: str | None = None) -> documents.ClusterForm:
         """One cluster; without an id the cluster of the caller."""

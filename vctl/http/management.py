@@ -13,6 +13,7 @@ from vctl.errors import Conflict, NotFound, VctlError
 from vctl.http.answers import CREATE, MANAGEMENT, REMOVE, REMOVE_NODES, JSONResponse, envelope, failure
 from vctl.http.context import state
 from vctl.http.documents import MANAGEMENT_ERRORS, Managed, good
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.documents import ClusterForm
 from vctl.store.store import Store
 
@@ -63,20 +64,18 @@ def create_or_update(request: Request, body: VirtualCluster) -> JSONResponse:
 
 def _bring(store: Store, body: VirtualCluster) -> ClusterForm:
     """Update a cluster, or create it if it does not exist; update it if another request was faster."""
-    cluster_id, counts = body.virtualClusterId, body.replicaSets
-    divisible = body.divisible in (True, "true")
+    cluster_id = body.virtualClusterId
+    change = ClusterChange(divisible=body.divisible in (True, "true"), replica_sets=body.replicaSets)
 
     def update() -> ClusterForm:
-        return ops.clusters.update(
-            store, cluster_id, divisible=divisible, replica_sets=counts, revision=int(body.revision)
-        )
+        return ops.clusters.update(store, cluster_id, change, revision=int(body.revision))
 
     try:
         return update()
     except NotFound:
         pass
     try:
-        return ops.clusters.create(store, cluster_id, divisible=divisible, replica_sets=counts)
+        return ops.clusters.create(store, cluster_id, change)
     except Conflict as error:
         if "exists already" not in error.problem:
             raise

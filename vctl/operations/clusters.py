@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
-from vctl.errors import param
-from vctl.operations.declare import Backend, Here, operation
+from vctl.operations.declare import Backend, Here, asks, operation
 from vctl.spec.ids import JOB_MARK
-from vctl.spec.params import Arg, Filters, Opt, Written, document_of
+from vctl.spec.params import Arg, Fields, Filters, Opt
 
 if TYPE_CHECKING:
-    from vctl.core.clusters import ClusterSpec
+    from vctl.spec.cluster_change import ClusterChange
     from vctl.spec.documents import ClusterForm, ClusterTree, ListedCluster, RemovedCluster
     from vctl.spec.reports import TreeDiff
     from vctl.spec.tree_file import TreeCluster
@@ -20,78 +19,27 @@ NewId = Annotated[str, Arg("ID", help="Id of the new virtual cluster.")]
 Members = Annotated[
     Sequence[str], Arg("NODE", longest=100_000, help="Ids of nodes of this cluster.", complete="nodes")
 ]
-Document = Mapping[str, Any] | None
-Replicas = Annotated[
-    Document,
-    Opt(
-        "--replica-sets", metavar="JSON|@FILE|-", reads="templates",
-        help='Whole nodes by template, final counts: {"8c16g": 2}.',
-    ),
-]  # fmt: skip
-Spec = Annotated[
-    Mapping[str, Any] | Written | None,
-    Opt(
-        "--spec", metavar="JSON|@FILE|-", reads="cluster spec",
-        help="Resource spec instead of whole nodes: minimum, maximum, fixed nodes.",
-    ),
-]  # fmt: skip
-Borrow = Annotated[
-    Document,
-    Opt(
-        "--borrow-limit", metavar="JSON", reads="resources",
-        help="Limit of borrowing above its minimum; {} for no limit.",
-    ),
-]  # fmt: skip
-Lend = Annotated[
-    Document,
-    Opt(
-        "--lending-limit", metavar="JSON", reads="resources",
-        help="Limit of lending from its unused minimum; {} for none.",
-    ),
-]  # fmt: skip
 Message = Annotated[
     str | None,
     Opt("--message", metavar="TEXT", longest=100_000, help="The reason, shown with the jobs that wait."),
 ]
-Queue = Annotated[Document, Opt(help="How its queue is served.")]
+Change = Annotated["ClusterChange", Fields(lambda: spec.cluster_change.ClusterChange)]
 
 
 @operation("vc create", "POST /clusters")
+@asks
 def create(
     here: Here,
     cluster_id: NewId,
     *,
-    divisible: Annotated[
-        bool | None,
-        Opt(
-            "--divisible",
-            off="--indivisible",
-            help="Holds child clusters, one per job; else jobs share it (default). Inside a job always so.",
-        ),
-    ] = None,
-    replica_sets: Replicas = None,
-    spec: Spec = None,
+    change: Change,
     parent: Annotated[
         str | None, Opt(wire="parent_id", help="Parent cluster (default: the primary).")
     ] = None,
     detach: Annotated[bool, Opt("--detach", help="Inside a job: let it outlive the job.")] = False,
-    borrow_limit: Borrow = None,
-    lending_limit: Lend = None,
-    queue: Queue = None,
 ) -> "ClusterForm":
     """Create a virtual cluster."""
-    return ops.clusters.create(
-        here.store,
-        cluster_id,
-        divisible=divisible,
-        spec=_spec(here, cluster_id, spec, replica_sets, parent=parent),
-        replica_sets=replica_sets,
-        parent_id=parent,
-        detach=detach,
-        borrow_limit=here.amounts(borrow_limit, param("borrow_limit")),
-        lending_limit=here.amounts(lending_limit, param("lending_limit")),
-        queue=queue,
-    )
+    return ops.clusters.create(here.store, cluster_id, change, parent_id=parent, detach=detach)
 
 
 @operation("vc list", "GET /clusters", items="ClusterList")
@@ -118,15 +66,12 @@ def get_cluster(here: Here, cluster_id: Id) -> "ClusterForm":
 
 
 @operation("vc update", "PATCH /clusters/{cluster:path}")
+@asks
 def update(
     here: Here,
     cluster_id: Id,
     *,
-    divisible: Annotated[
-        bool | None, Opt("--divisible", off="--indivisible", help="Must equal the current value.")
-    ] = None,
-    replica_sets: Replicas = None,
-    spec: Spec = None,
+    change: Change,
     revision: Annotated[
         int | str | None,
         Opt(
@@ -135,24 +80,13 @@ def update(
             help="Refuse unless this is the current revision (default: latest).",
         ),
     ] = None,
-    borrow_limit: Borrow = None,
-    lending_limit: Lend = None,
-    queue: Queue = None,
 ) -> "ClusterForm":
     """Change the resources of a virtual cluster: the whole change or none of it.
 
     The queue settings can be changed too; of the primary cluster only they can.
     """
     return ops.clusters.update(
-        here.store,
-        cluster_id,
-        divisible=divisible,
-        spec=_spec(here, cluster_id, spec, replica_sets),
-        replica_sets=replica_sets,
-        revision=None if revision is None else int(revision),
-        borrow_limit=here.amounts(borrow_limit, param("borrow_limit")),
-        lending_limit=here.amounts(lending_limit, param("lending_limit")),
-        queue=queue,
+        here.store, cluster_id, change, revision=None if revision is None else int(revision)
     )
 
 
@@ -193,29 +127,6 @@ def stop(here: Here, cluster_id: Id, *, message: Message = None) -> "ClusterForm
 def resume(here: Here, cluster_id: Id) -> "ClusterForm":
     """Admit jobs to a virtual cluster again."""
     return ops.clusters.resume(here.store, cluster_id)
-
-
-def _spec(
-    here: Here,
-    cluster_id: str,
-    document: Mapping[str, Any] | Written | None,
-    replica_sets: Document,
-    *,
-    parent: str | None = None,
-) -> "ClusterSpec | None":
-    if document is None:
-        return None
-    if replica_sets is not None:
-        raise spec.fields.refuse(
-            param("spec"), f"it cannot be combined with {param('replica_sets')}", "keep one of the two"
-        )
-    return spec.cluster_spec.parse_cluster_spec(
-        document_of(document),
-        units=here.units,
-        camel_case=True,
-        logical=JOB_MARK not in (parent or cluster_id),
-        cluster_id=cluster_id,
-    )
 
 
 # ---- trees in files ----

@@ -11,7 +11,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import SCALE, Amounts, within
-from vctl.core.values import replace, value
+from vctl.core.values import replace
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
 from vctl.engine.rules.clusters import removal
@@ -29,6 +29,7 @@ from vctl.scheduler.nominations import Nomination, Nominations
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.recall import Move, is_loose, put_back, recall
 from vctl.scheduler.reshape import InUse, reshape
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.fields import refuse
 from vctl.spec.ids import job_cluster_id
 from vctl.store import clusters as table
@@ -45,26 +46,10 @@ MOST_NAMED = 5
 """The most jobs, for which preemptions reserve resources, that a refusal names."""
 
 
-@value(frozen=True, slots=True)
-class Wanted:
-    """The wanted state of a cluster; None leaves a field as it is.
-
-    At creation, None means: no resources, no limit, and indivisible unless it is inside the cluster of a job.
-
-    A borrow limit of ``{}`` means no limit; a lending limit of ``{}`` means that nothing is lent.
-    """
-
-    divisible: bool | None = None
-    spec: ClusterSpec | None = None
-    borrow_limit: Amounts | None = None
-    lending_limit: Amounts | None = None
-    queue: Mapping[str, object] | None = None
-
-
 def create(
     store: Store,
     cluster_id: str,
-    wanted: Wanted,
+    wanted: ClusterChange,
     *,
     parent_id: str,
     owner: str | None,
@@ -111,7 +96,7 @@ def create(
 def update(
     store: Store,
     cluster_id: str,
-    wanted: Wanted,
+    wanted: ClusterChange,
     *,
     revision: int | None = None,
     ledger: Ledger | None = None,
@@ -167,7 +152,7 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
     return row
 
 
-def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> None:
+def check_update(old: Cluster, wanted: ClusterChange, revision: int | None = None) -> None:
     """Refuse a stale revision, a change of ``divisible``, and a change between whole nodes and slices."""
     check_revision(old.cluster_id, old.revision, revision)
     if wanted.divisible is not None and wanted.divisible != old.divisible:
@@ -176,7 +161,7 @@ def check_update(old: Cluster, wanted: Wanted, revision: int | None = None) -> N
             f" ({str(old.divisible).lower()}), actual: ({str(wanted.divisible).lower()}).",
             fix="a cluster keeps its kind; make another one",
         )
-    if (wanted.spec, wanted.borrow_limit, wanted.lending_limit, wanted.queue) == (None,) * 4:
+    if replace(wanted, divisible=None) == ClusterChange():
         raise BadSpec(
             "nothing to update",
             fix=f"give {param('replica_sets')}, {param('spec')}=JSON, a limit or a setting",

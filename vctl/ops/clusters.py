@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from vctl import ops
 from vctl.core.clusters import ACTIVE, JOB, LOGICAL, PRIMARY, REMOVING, STOPPED, SUB, Cluster, ClusterSpec
 from vctl.core.nodes import DEAD
-from vctl.core.resources import Amounts
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text
 from vctl.engine.changes import ClusterChanged, ClusterMoved, QueueChanged, VNodesChanged
@@ -16,7 +15,6 @@ from vctl.engine.rules import clusters as rule
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import cluster_changes as changes
 from vctl.ops import forms, nodes, rights
-from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import (
     blockers_of,
     check_revision,
@@ -32,6 +30,7 @@ from vctl.ops.cluster_views import (
     unfinished_jobs,
 )
 from vctl.scheduler.membership import of_whole_nodes
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.fields import refuse
 from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resolve_cluster_id
 from vctl.store import clusters as table
@@ -58,24 +57,19 @@ __all__ = [
 def create(
     store: Store,
     cluster_id: str,
+    change: ClusterChange,
     *,
-    divisible: bool | None = None,
-    spec: ClusterSpec | None = None,
-    replica_sets: Mapping[str, object] | None = None,
     parent_id: str | None = None,
     detach: bool = False,
-    borrow_limit: Amounts | None = None,
-    lending_limit: Amounts | None = None,
-    queue: Mapping[str, object] | None = None,
 ) -> ClusterForm:
-    """Create a cluster of whole nodes (``replica_sets``) or of slices (``spec``) in a divisible parent.
+    """Create a cluster of whole nodes or of slices in a divisible parent.
 
     ``detach``: in the cluster of a job, let it outlive the job.
     """
     check_new_cluster_id(cluster_id)
-    settled = _queue_changes(queue)
+    settled = _queue_changes(change.queue)
     parent = resolve(parent_id)
-    wanted = Wanted(divisible, _contents(cluster_id, spec, replica_sets), borrow_limit, lending_limit)
+    wanted = _with_contents(cluster_id, change)
     rights.check_cluster(store, parent)
     nodes.join(store)
     with store.transaction():
@@ -87,26 +81,15 @@ def create(
 
 
 def update(
-    store: Store,
-    cluster_id: str,
-    *,
-    divisible: bool | None = None,
-    spec: ClusterSpec | None = None,
-    replica_sets: Mapping[str, object] | None = None,
-    revision: int | None = None,
-    borrow_limit: Amounts | None = None,
-    lending_limit: Amounts | None = None,
-    queue: Mapping[str, object] | None = None,
+    store: Store, cluster_id: str, change: ClusterChange, *, revision: int | None = None
 ) -> ClusterForm:
     """Bring a cluster to a wanted state, completely or not at all. ``revision`` None means the current revision."""
-    settled = _queue_changes(queue)
-    others = (divisible, spec, replica_sets, borrow_limit, lending_limit)
-    if full_cluster_id(cluster_id) == PRIMARY and settled and all(one is None for one in others):
+    settled = _queue_changes(change.queue)
+    change = replace(change, queue=settled or None)
+    if full_cluster_id(cluster_id) == PRIMARY and settled and change == ClusterChange(queue=settled):
         return _update_primary(store, settled, revision)
     _check_changed_id(cluster_id, "created or updated")
-    wanted = Wanted(
-        divisible, _contents(cluster_id, spec, replica_sets), borrow_limit, lending_limit, settled or None
-    )
+    wanted = _with_contents(cluster_id, change)
     rights.check_cluster(store, cluster_id)
     if settled:
         _check_has_queue(rows.cluster(cluster_row(store, cluster_id)))
@@ -217,16 +200,14 @@ def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> No
         sweep(store)
 
 
-def _contents(
-    cluster_id: str, spec: ClusterSpec | None, replica_sets: Mapping[str, object] | None
-) -> ClusterSpec | None:
-    """The spec of a cluster, or the whole nodes that were given instead of it; None to leave it as it is."""
-    if replica_sets is None:
-        return spec
+def _with_contents(cluster_id: str, change: ClusterChange) -> ClusterChange:
+    """The change with a spec in place of the counts of whole nodes."""
+    if change.replica_sets is None:
+        return change
     from vctl.spec.cluster_spec import parse_replica_sets
 
-    counts = parse_replica_sets(replica_sets, param("replica_sets"), cluster_id=cluster_id)
-    return replace(changes.NOTHING, replica_sets=counts)
+    counts = parse_replica_sets(change.replica_sets, param("replica_sets"), cluster_id=cluster_id)
+    return replace(change, replica_sets=None, spec=replace(changes.NOTHING, replica_sets=counts))
 
 
 def _check_changed_id(cluster_id: str, action: str) -> None:

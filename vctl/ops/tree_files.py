@@ -23,9 +23,9 @@ from vctl.engine.changes import QueueChanged
 from vctl.errors import BadSpec, Conflict, VctlError
 from vctl.ops import cluster_changes as changes
 from vctl.ops import feasible, nodes
-from vctl.ops.cluster_changes import Wanted
 from vctl.ops.cluster_views import cluster_row, resolve
 from vctl.scheduler.membership import of_whole_nodes
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import spec_to_document
 from vctl.spec.tree_file import TreeCluster, cluster_document, tree_document
 from vctl.store import clusters as table
@@ -344,8 +344,13 @@ class _Work:
             self.store.emit(QueueChanged(after.cluster_id, after.queue))
 
 
-def _wanted(cluster: TreeCluster) -> Wanted:
-    return Wanted(cluster.divisible, cluster.spec, cluster.borrow_limit or {}, cluster.lending_limit)
+def _wanted(cluster: TreeCluster) -> ClusterChange:
+    return ClusterChange(
+        divisible=cluster.divisible,
+        spec=cluster.spec,
+        borrow_limit=cluster.borrow_limit or {},
+        lending_limit=cluster.lending_limit,
+    )
 
 
 def _common(ledger: Ledger, old: Cluster, new: ClusterSpec) -> ClusterSpec:

@@ -5,6 +5,7 @@ from vctl import modules_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from vctl.spec import (
+        cluster_change,
         cluster_spec,
         fields,
         ids,

@@ -1,0 +1,121 @@
+"""The wanted state of a cluster, from the command line, HTTP, Python or a tree file: created or changed at once.
+
+The fields of ``ClusterChange`` are the declaration of the parameters of ``vc create`` and ``vc update``.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from vctl.core.clusters import ClusterSpec
+from vctl.core.resources import Amounts
+from vctl.core.values import value
+from vctl.errors import param
+from vctl.spec.fields import refuse
+from vctl.spec.ids import JOB_MARK
+from vctl.spec.params import Made, Opt, Reading, Written, document_of
+from vctl.spec.quantities import parse_resources
+
+Document = Mapping[str, Any] | None
+
+
+def _spec(reading: Reading, document: object) -> ClusterSpec | None:
+    if document is None:
+        return None
+    from vctl.spec.cluster_spec import parse_cluster_spec
+
+    given = reading.given
+    return parse_cluster_spec(
+        document_of(document),
+        units=reading.units,
+        camel_case=True,
+        logical=JOB_MARK not in (given.get("parent") or given["cluster_id"]),
+        cluster_id=given["cluster_id"],
+    )
+
+
+def _borrow(reading: Reading, document: Document) -> Amounts | None:
+    return None if document is None else parse_resources(document, param("borrow_limit"), reading.units)
+
+
+def _lend(reading: Reading, document: Document) -> Amounts | None:
+    return None if document is None else parse_resources(document, param("lending_limit"), reading.units)
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class ClusterChange:
+    """The wanted state of a cluster; None leaves a field as it is.
+
+    At creation, None means: no resources, no limit, and indivisible unless it is inside the cluster of a job.
+    A borrow limit of ``{}`` means no limit; a lending limit of ``{}`` means that nothing is lent.
+    """
+
+    divisible: Annotated[
+        bool | None,
+        Opt(
+            "--divisible",
+            off="--indivisible",
+            help="Holds child clusters, one per job; else jobs share it (default). Inside a job always so."
+            " A cluster keeps it.",
+        ),
+    ] = None
+    replica_sets: Annotated[
+        Document,
+        Opt(
+            "--replica-sets",
+            metavar="JSON|@FILE|-",
+            reads="templates",
+            help='Whole nodes by template, final counts: {"8c16g": 2}.',
+        ),
+    ] = None
+    spec: Annotated[
+        ClusterSpec | None,
+        Made(
+            _spec,
+            spec=Annotated[
+                Mapping[str, Any] | Written | None,
+                Opt(
+                    "--spec",
+                    metavar="JSON|@FILE|-",
+                    reads="cluster spec",
+                    help="Resource spec instead of whole nodes: minimum, maximum, fixed nodes.",
+                ),
+            ],
+        ),
+    ] = None
+    borrow_limit: Annotated[
+        Amounts | None,
+        Made(
+            _borrow,
+            borrow_limit=Annotated[
+                Document,
+                Opt(
+                    "--borrow-limit",
+                    metavar="JSON",
+                    reads="resources",
+                    help="Limit of borrowing above its minimum; {} for no limit.",
+                ),
+            ],
+        ),
+    ] = None
+    lending_limit: Annotated[
+        Amounts | None,
+        Made(
+            _lend,
+            lending_limit=Annotated[
+                Document,
+                Opt(
+                    "--lending-limit",
+                    metavar="JSON",
+                    reads="resources",
+                    help="Limit of lending from its unused minimum; {} for none.",
+                ),
+            ],
+        ),
+    ] = None
+    queue: Annotated[Document, Opt(help="How its queue is served.")] = None
+
+    def __post_init__(self) -> None:
+        if self.spec is not None and self.replica_sets is not None:
+            raise refuse(
+                param("spec"), f"it cannot be combined with {param('replica_sets')}", "keep one of the two"
+            )
