@@ -619,6 +619,43 @@ def test_many_jobs_at_once(client: vctl.Client, tmp_path: Path) -> None:
     assert len(client.jobs.list()) == known
 
 
+@spec("10.commands")
+def test_many_tasks_at_once(client: vctl.Client) -> None:
+    """Each has the arguments of ``run``; all or none of them are started."""
+    client.physical_nodes.add(resources={"CPU": 4})
+    job = client.submit(["sleep", "1000"], submission_id="host", num_cpus=2)
+    deadline = time.monotonic() + PATIENCE_S
+    while job.status() != "RUNNING":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    tasks = client.tasks.run_many(
+        [
+            {"command": "true", "job": "host", "label_selector": {}},
+            {"command": ["sh", "-c", "echo $WHO > $VCTL_OBJECT_DIR/who"], "env": {"WHO": "ana"},
+             "outputs": ["who"], "job": "host", "num_cpus": 0.5},
+            {"command": ["sh", "-c", "cat $VCTL_OBJECT_DIR/who; exit 3"], "inputs": ["who"], "job": "host"},
+        ]
+    )  # fmt: skip
+    assert client.tasks.wait(*(task.task_id for task in tasks), timeout_s=PATIENCE_S) == 3
+    assert tasks[2].logs() == "ana\n"
+    known = len(client.tasks.list())
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        ({"command": ["true"], "job": "host", "grace": "soon"}, BadSpec, "line 2: grace: "),
+        ({"command": ["true"], "job": "host", "inputs": ["/"]}, BadSpec, "line 2: inputs: "),
+        ({"command": ["true"], "jb": "host"}, BadSpec, "line 2: jb: unknown field"),
+        ({"job": "host"}, BadSpec, "line 2: entrypoint: there is no command"),
+        ({"command": ["true"], "job": "nobody"}, NotFound, "line 2: job: there is no job 'nobody'"),
+    ]
+    for task, kind, problem in wrong:
+        with pytest.raises(kind) as found:
+            client.tasks.run_many([{"command": ["true"], "job": "host"}, task])
+        assert str(found.value).startswith(problem), found.value
+    with pytest.raises(BadSpec, match=r"^tasks: the list is empty"):
+        client.tasks.run_many([])
+    assert len(client.tasks.list()) == known
+    job.stop()
+
+
 def test_an_unknown_argument_of_a_submit_is_a_mistake_of_the_program(site: Site) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'tme_limit'"):
         site.client.jobs.submit(["true"], tme_limit="1m")  # type: ignore[call-arg]

@@ -94,6 +94,11 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
     "node kill": [{"node_id": "n-00"}, {"node_id": "n-01", "reason": "smoke"}],
     "node heartbeat": [{"node_id": "n-03", "timeout_s": 60}],
     "task run": [{"entrypoint": ["true"], "job": "runs", "environment": INSIDE, "cwd": "/", "outputs": ["later"]}],
+    "task run-many": [{"tasks": [
+        {"entrypoint": ["true"], "job": "runs", "outputs": ["first"]}, {"entrypoint": ["true"], "job": "runs"},
+        {"entrypoint": ["true"], "job": "runs", "inputs": ["first"], "env": {"A": "b"}},
+        {"entrypoint": ["true"], "job": "runs", "inputs": ["never"]},
+    ], "environment": INSIDE, "cwd": "/"}],
     "task cancel": [{"ref": "last"}],
     "task put": [{"name": "file", "inside": INSIDE}],
     "prune": [{"older_than_s": 0}],

@@ -247,7 +247,7 @@ def test_what_every_verb_is_about_can_be_completed(verb: Operation[..., Any]) ->
 
 
 BY_ANOTHER = {
-    "job submit-many": "job submit",
+    "job submit-many": "job submit", "task run-many": "task run",
     "job dry-run": "job submit", "job get": "job status", "job delete-all": "job delete", "task get": "task status",
     "task why": "why", "objects list": "list", "object get": "get", "repair": "doctor", "scheduler": "daemon",
     "cluster-nodes": "list", "vnodes": "nodes", "vnode": "current-node", "leases": "lease list",

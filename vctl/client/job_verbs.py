@@ -4,7 +4,7 @@ import os
 import shlex
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 
 from vctl import ops, spec
@@ -30,6 +30,7 @@ Duration = float | str
 JobForms = list[documents.JobForm]
 JobHandles = list[Job]
 TaskForms = list[documents.TaskForm]
+TaskHandles = list[Task]
 _DURATIONS = ("time_limit", "grace", "backoff")
 _MAPS = ("env", "metadata", "labels")
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
@@ -109,6 +110,12 @@ class BatchedJob(JobFields):
     entrypoint: Required[Command]
 
 
+class BatchedTask(TaskFields):
+    """A task of ``Tasks.run_many``."""
+
+    command: Required[Command]
+
+
 class Queued(TypedDict):
     """The part of the answer to a submit that ``Jobs.submit`` needs."""
 
@@ -161,15 +168,10 @@ class Jobs(Started):
 
         ``after`` may name the ids of jobs that are earlier in the batch. An error names the line: 1 is the first job.
         """
-        documents: list[dict[str, Any]] = []
-        for line, job in enumerate(batch, 1):
-            with ops.batches.of_line(line):
-                fields = dict(spec.fields.as_mapping(job, "", "a job", '{"entrypoint": ["true"]}'))
-                for name in fields:
-                    if name not in BatchedJob.__annotations__:
-                        fix = spec.fields.did_you_mean(name, BatchedJob.__annotations__)
-                        raise spec.fields.refuse(name, "unknown field", fix)
-                documents.append(self._values(fields.pop("entrypoint", ()), fields))
+        documents = _lines(
+            batch, "a job", '{"entrypoint": ["true"]}', BatchedJob,
+            lambda fields: self._values(fields.pop("entrypoint", ()), fields),
+        )  # fmt: skip
         found = jobs.submit_many(self.backend, documents, environment=inside.environment())
         return [Job(self.backend, name) for name in found["submission_ids"]]
 
@@ -233,11 +235,20 @@ class Tasks(Started):
         all ``inputs`` exist as ``$VCTL_OBJECT_DIR/NAME``, and writes its ``outputs`` to that directory.
         """
         _check_names("Tasks.run", fields, TaskFields)
-        values = _values(fields)
-        if (selector := values.get("label_selector")) is not None:
-            values["label_selector"] = selector_document(selector)
-        form = tasks.run(self.backend, words_of(command), environment=inside.environment(), **values)
+        form = tasks.run(self.backend, environment=inside.environment(), **_task(command, fields))
         return Task(self.backend, form["task_id"])
+
+    def run_many(self, batch: Iterable[BatchedTask]) -> TaskHandles:
+        """Start many commands: all of them or none. Each is a map of the arguments of ``run``.
+
+        An error names the line: 1 is the first task.
+        """
+        documents = _lines(
+            batch, "a task", '{"command": ["true"]}', BatchedTask,
+            lambda fields: _task(fields.pop("command", ()), fields),
+        )  # fmt: skip
+        found = tasks.run_many(self.backend, documents, environment=inside.environment())
+        return [Task(self.backend, name) for name in found["task_ids"]]
 
     def put(self, name: str) -> documents.ObjectForm:
         """Make the file that this program wrote to ``$VCTL_OBJECT_DIR/name`` an object, an input for tasks."""
@@ -264,6 +275,34 @@ def _check_names(of: str, fields: Mapping[str, Any], known: Any) -> None:
     """Refuse names that no argument has, as Python does."""
     if unknown := fields.keys() - known.__optional_keys__:
         raise TypeError(f"{of}() got an unexpected keyword argument {min(unknown)!r}")
+
+
+def _lines(
+    batch: Iterable[object],
+    what: str,
+    example: str,
+    known: Any,
+    read: Callable[[dict[str, Any]], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """The values of each line of a batch, from its arguments; ``known`` has their names. Errors name the line."""
+    found: list[dict[str, Any]] = []
+    for line, one in enumerate(batch, 1):
+        with ops.batches.of_line(line):
+            fields = dict(spec.fields.as_mapping(one, "", what, example))
+            for name in fields:
+                if name not in known.__annotations__:
+                    fix = spec.fields.did_you_mean(name, known.__annotations__)
+                    raise spec.fields.refuse(name, "unknown field", fix)
+            found.append(read(fields))
+    return found
+
+
+def _task(command: object, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a task from the arguments of Python."""
+    values = {"entrypoint": words_of(command), **_values(fields)}
+    if (selector := values.get("label_selector")) is not None:
+        values["label_selector"] = selector_document(selector)
+    return values
 
 
 def _values(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,9 +20,9 @@ from vctl.spec.source import MOST_BATCH_BYTES, one_of_each
 from vctl.spec.text import KERNEL_FIELDS, check_document
 
 MOST_BYTES = 8 << 20
-BATCH = "/api/v1/jobs:batch"
-"""The path of many jobs in one request, which checks the text of each job itself."""
-MOST_BYTES_OF = {BATCH: MOST_BATCH_BYTES}
+BATCHES = {"/api/v1/jobs:batch": "jobs", "/api/v1/tasks:batch": "tasks"}
+"""The path of many jobs or tasks in one request -> the field whose texts the verb checks itself, with their lines."""
+MOST_BYTES_OF = dict.fromkeys(BATCHES, MOST_BATCH_BYTES)
 LONGEST_PATH = 4096
 READING = ("GET", "HEAD", "OPTIONS")
 OPEN = ("/healthz", "/metrics", "/api/version", "/openapi.json", MANAGEMENT)
@@ -191,7 +191,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes | None:
             break
     body = b"".join(parts)
     if _is_json(scope):
-        _check_json(body, checked=("jobs",) if scope["path"] == BATCH else ())
+        _check_json(body, checked=BATCHES.get(scope["path"]))
     return body
 
 
@@ -199,10 +199,10 @@ def _too_large(most: int) -> TooLarge:
     return TooLarge("the request is too large", fix=f"at most {most >> 20} MiB are accepted")
 
 
-def _check_json(body: bytes, *, checked: Collection[str] = ()) -> None:
+def _check_json(body: bytes, *, checked: str | None = None) -> None:
     """Refuse JSON that is not UTF-8, or has a NUL, a duplicate key or a lone surrogate, which is no text.
 
-    ``checked``: fields whose texts the route checks.
+    ``checked``: a field whose texts the route checks.
     """
     try:
         body.decode()
@@ -216,9 +216,9 @@ def _check_json(body: bytes, *, checked: Collection[str] = ()) -> None:
     try:
         document = json.loads(body, object_pairs_hook=one_of_each)
         if b"\\ud" in lowered or b"\\u0000" in lowered:
-            if checked:
+            if checked is not None:
                 own = document if isinstance(document, dict) else {}
-                document = {name: value for name, value in own.items() if name not in checked}
+                document = {name: value for name, value in own.items() if name != checked}
             check_document(document, kernel=KERNEL_FIELDS)
     except BadSpec as error:
         raise BadSpec(f"Invalid request, {error.problem}", fix=error.fix, details=error.details) from None

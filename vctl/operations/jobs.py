@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from vctl import ops, spec
 from vctl.errors import BadSpec, param
-from vctl.operations.declare import Here, asks, operation
+from vctl.operations.declare import Here, Operation, asks, operation
 from vctl.spec.params import (
     LEAST_PRIORITY,
     LONGEST_S,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest
     from vctl.spec.reports import DryRun, Why
 
+T = TypeVar("T")
 JOB = Arg("JOB", help="Submission id, number, unique prefix, or last.", complete="jobs")
 Job = Annotated[str | int, JOB]
 JobRef = Annotated[str, JOB]
@@ -89,6 +90,17 @@ MOST_LINES = 100_000
 EXAMPLE = '{"entrypoint": ["python", "train.py"]}'
 
 
+Cwd = Annotated[
+    str | None,
+    Opt(
+        kernel=True,
+        sent=lambda cwd: cwd or os.getcwd(),
+        longest=100_000,
+        help="Directory in which the command starts.",
+    ),
+]
+
+
 @operation("job submit-many", "POST /jobs:batch")
 def submit_many(
     here: Here,
@@ -98,33 +110,42 @@ def submit_many(
     ],
     *,
     environment: Environment = None,
-    cwd: Annotated[
-        str | None,
-        Opt(
-            kernel=True,
-            sent=lambda cwd: cwd or os.getcwd(),
-            longest=100_000,
-            help="Directory in which the command starts.",
-        ),
-    ] = None,
+    cwd: Cwd = None,
 ) -> "Submitted":
     """Queue many jobs, durably: all of them or none.
 
     ``after`` may name the ids of earlier lines. ``environment`` and ``cwd`` are for the jobs that have none of their
     own. An error names the line, counted from 1.
     """
-    if not jobs:
-        raise spec.fields.refuse(param("jobs"), "the list is empty", f"write at least one job: [{EXAMPLE}]")
+    lines = read_lines(here, submit, JOB_FIELDS, jobs, EXAMPLE, environment, cwd)
+    return {"submission_ids": ops.batches.queue(here.store, lines)}
+
+
+def read_lines(
+    here: Here,
+    verb: Operation[..., Any],
+    fields: Fields[T],
+    documents: Sequence[Mapping[str, Any]],
+    example: str,
+    environment: Mapping[str, str] | None,
+    cwd: str | None,
+) -> list[tuple[T, Mapping[str, str]]]:
+    """The requests of a batch, each a document with the fields of a verb, and the environments of their submitters."""
+    listed = verb.path.strip("/")
+    if not documents:
+        raise spec.fields.refuse(
+            param(listed), "the list is empty", f"write at least one {listed[:-1]}: [{example}]"
+        )
     around = dict(here.surroundings(environment))  # os.environ decodes each name at each reading
-    requests: list[tuple[JobRequest, Mapping[str, str]]] = []
-    fields = {param.wire: param for param in submit.params}
-    for line, document in enumerate(jobs, 1):
+    requests: list[tuple[T, Mapping[str, str]]] = []
+    params = {param.wire: param for param in verb.params}
+    for line, document in enumerate(documents, 1):
         with ops.batches.of_line(line):
-            values = {"cwd": cwd, **values_of(fields, document, "a job", EXAMPLE)}
+            values = {"cwd": cwd, **values_of(params, document, f"a {listed[:-1]}", example)}
             own = values.pop("environment", None)
-            request = JOB_FIELDS.read(here, values)
+            request = fields.read(here, values)
             requests.append((request, around if own is None else here.surroundings(own)))
-    return {"submission_ids": ops.batches.queue(here.store, requests)}
+    return requests
 
 
 @operation("job dry-run", "POST /jobs/dry-run")

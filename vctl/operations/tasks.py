@@ -1,16 +1,16 @@
 """The verbs of ``vctl task`` and ``vctl list objects``, for tasks and the objects that they exchange."""
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
 from vctl.operations.declare import Here, asks, operation
-from vctl.operations.jobs import Environment
+from vctl.operations.jobs import MOST_LINES, Cwd, Environment, read_lines
 from vctl.spec.params import LONGEST_S, Arg, Fields, Filters, Limit, Opt
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import ObjectForm, TaskForm
+    from vctl.spec.documents import ObjectForm, Started, TaskForm
     from vctl.spec.reports import Why
     from vctl.spec.task_request import TaskRequest
 
@@ -34,16 +34,38 @@ OfJob = Annotated[str | None, Opt(help="Job whose tasks or objects are meant.")]
 _INSIDE = ("VCTL_SUBMISSION_ID", "VCTL_NODE_ID", "VCTL_CLUSTER_ID")
 
 
+TASK_FIELDS = Fields(lambda: spec.task_request.TaskRequest)
+
+
 @operation("task run", "POST /tasks")
 @asks
 def run(
-    here: Here,
-    task: Annotated["TaskRequest", Fields(lambda: spec.task_request.TaskRequest)],
-    *,
-    environment: Environment = None,
+    here: Here, task: Annotated["TaskRequest", TASK_FIELDS], *, environment: Environment = None
 ) -> "TaskForm":
     """Start a task in a running job."""
     return ops.tasks.run(here.store, task, environment=here.surroundings(environment))
+
+
+EXAMPLE = '{"entrypoint": ["python", "part.py"]}'
+
+
+@operation("task run-many", "POST /tasks:batch")
+def run_many(
+    here: Here,
+    tasks: Annotated[
+        Sequence[Mapping[str, Any]],
+        Arg("TASK", longest=MOST_LINES, each=run, help="The tasks, each with the fields of one task."),
+    ],
+    *,
+    environment: Environment = None,
+    cwd: Cwd = None,
+) -> "Started":
+    """Start many tasks in running jobs: all of them or none.
+
+    ``environment`` and ``cwd`` are for the tasks that have none of their own. An error names the line, counted from 1.
+    """
+    lines = read_lines(here, run, TASK_FIELDS, tasks, EXAMPLE, environment, cwd)
+    return {"task_ids": ops.tasks.run_many(here.store, lines)}
 
 
 @operation("task list", "GET /tasks", items="TaskList")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vctl import spec
+from vctl import ops, spec
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.tasks import Task
@@ -40,51 +40,117 @@ def run(store: Store, request: TaskRequest, *, environment: Mapping[str, str] | 
     a task that makes one) of the name of an output. A task is never refused for its size. If an input can no
     longer appear, the task is FAILED.
     """
-    from vctl.spec.task_request import job_of
-
     environ = os.environ if environment is None else environment
-    ref, named_by = job_of(request, environ)
     with store.transaction():
-        job_id = job_ops.resolve_named(store, ref, named_by)
-        job = jobs.get(store, job_id)
-        assert job is not None
-        rights.check_job(store, job)
-        if job["status"] != jb.RUNNING or job["outcome"] is not None:
-            raise Conflict(
-                f"job {job['submission_id']} is {job['status']} and takes no tasks",
-                fix="start tasks while the job runs",
-            )
+        task_id = _Batch(store, 1).add(request, environ)
+    return get_task(store, task_id)
+
+
+def run_many(store: Store, requests: Sequence[tuple[TaskRequest, Mapping[str, str]]]) -> list[str]:
+    """Queue many tasks, durably: all of them or none; returns their ids. An error names the line of a request.
+
+    Each request comes with the environment of who starts it.
+    """
+    with store.transaction():
+        batch, ids = _Batch(store, len(requests)), list[str]()
+        for line, (request, environ) in enumerate(requests, 1):
+            with ops.batches.of_line(line):
+                ids.append(batch.add(request, environ))
+    return ids
+
+
+class _Batch:
+    """Tasks that one transaction queues. Equal questions are asked once.
+
+    A read writes the tasks before it, so nothing is read for each task that has no objects.
+    """
+
+    def __init__(self, store: Store, count: int) -> None:
+        self._store = store
+        self._numbers = self._free_numbers(count)
+        self._jobs: dict[tuple[str, str], Row] = {}
+        self._clusters: dict[tuple[int, str | None], str] = {}
+        self._detached: dict[str, bool] = {}
+        self._nodes: set[tuple[str, str]] = set()
+        self._environments: dict[int, str] = {}
+
+    def add(self, request: TaskRequest, environ: Mapping[str, str]) -> str:
+        """Queue one task; returns its id. The caller keeps ``environ`` as long as this batch."""
+        from vctl.spec.task_request import job_of
+
+        store = self._store
+        job = self._job(*job_of(request, environ))
+        job_id = job["job_id"]
         inside = environ.get("VCTL_SUBMISSION_ID") == job["submission_id"]
-        number = table.next_number(store)
-        while jobs.number_of(store, f"task-{number}") is not None:
-            number += 1
+        number = next(self._numbers)
         task_id = f"task-{number}"
         logs.forget_log(store.home, task_id)  # after a restore, numbers are used again
         owner_id = (environ.get("VCTL_TASK_ID") if inside else None) or job["submission_id"]
         task = Task(
-            task_id, number, job_id, _cluster(store, job, environ.get("VCTL_CLUSTER_ID") if inside else None), owner_id,
+            task_id, number, job_id, self._cluster(job, environ.get("VCTL_CLUSTER_ID") if inside else None), owner_id,
             {name: amount for name, amount in request.request.items() if amount},
             job["grace_s"] if request.grace_s is None else request.grace_s, request.selector,
             _strategy(request.strategy),
             environ.get("VCTL_VNODE_ID") if inside else None, request.inputs, request.outputs, request.max_retries,
-            request.detach, request.detach or table.is_detached(store, owner_id), request.name or None,
+            request.detach, request.detach or self._outlives(owner_id), request.name or None,
             tk.PENDING_ARGS if request.inputs else tk.PENDING_NODE,
         )  # fmt: skip
-        check_node(store, task.cluster_id, task.strategy)
+        if (task.cluster_id, task.strategy) not in self._nodes:
+            check_node(store, task.cluster_id, task.strategy)
+            self._nodes.add((task.cluster_id, task.strategy))
         if task.outputs:
-            from vctl.ops import objects
-
-            objects.check_new(store, job_id, task.outputs)
-        captured = {**environ, **request.env}
-        env = {name: value for name, value in captured.items() if name not in _OF_THE_RUN}
+            ops.objects.check_new(store, job_id, task.outputs)
         cwd = spec.text.stored_path(request.cwd or os.getcwd())
-        launch = Launch(argv=rows.dumps(list(request.argv)), env=rows.dumps(env), cwd=cwd)
+        launch = Launch(argv=rows.dumps(list(request.argv)), env=self._environment(request, environ), cwd=cwd)
         store.emit(TaskSubmitted(store.clock(), task, launch))
         if task.inputs or task.outputs:
-            from vctl.ops import objects
+            ops.objects.accept(store, task)
+        return task_id
 
-            objects.accept(store, task)
-    return get_task(store, task_id)
+    def _free_numbers(self, count: int) -> Iterator[int]:
+        """Numbers of new tasks: no job has the id of such a task."""
+        first = table.next_number(self._store)
+        while True:
+            names = {f"task-{number}": number for number in range(first, first + count)}
+            taken = jobs.taken(self._store, names)
+            yield from (number for name, number in names.items() if name not in taken)
+            first, count = first + count, max(1, len(taken))
+
+    def _job(self, ref: str, named_by: str) -> Row:
+        """The running job that is named so."""
+        if (job := self._jobs.get((ref, named_by))) is None:
+            job = jobs.get(self._store, job_ops.resolve_named(self._store, ref, named_by))
+            assert job is not None
+            rights.check_job(self._store, job)
+            if job["status"] != jb.RUNNING or job["outcome"] is not None:
+                raise Conflict(
+                    f"job {job['submission_id']} is {job['status']} and takes no tasks",
+                    fix="start tasks while the job runs",
+                )
+            self._jobs[ref, named_by] = job
+        return job
+
+    def _cluster(self, job: Row, inside: str | None) -> str:
+        key = job["job_id"], inside
+        if (found := self._clusters.get(key)) is None:
+            found = self._clusters[key] = _cluster(self._store, job, inside)
+        return found
+
+    def _outlives(self, owner_id: str) -> bool:
+        """Whether the owner of a task outlives its job, so that the task does."""
+        if (found := self._detached.get(owner_id)) is None:
+            found = self._detached[owner_id] = table.is_detached(self._store, owner_id)
+        return found
+
+    def _environment(self, request: TaskRequest, environ: Mapping[str, str]) -> str:
+        """The environment of a task as JSON; tasks without variables of their own share one text."""
+        if not request.env and (text := self._environments.get(id(environ))) is not None:
+            return text
+        captured = {**environ, **request.env}
+        text = rows.dumps({name: value for name, value in captured.items() if name not in _OF_THE_RUN})
+        if not request.env:
+            self._environments[id(environ)] = text
+        return text
 
 
 def _cluster(store: Store, job: Row, inside: str | None) -> str:
@@ -197,9 +263,7 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
         elif row["state"] not in tk.FINAL:
             store.emit(TaskEnded(store.clock(), *key, "cancel", tk.CANCELLED, "cancelled before it started"))
             if row["outputs"] != "[]":
-                from vctl.ops import objects
-
-                objects.settle(store, row["job_id"], rows.loads(row["outputs"]))
+                ops.objects.settle(store, row["job_id"], rows.loads(row["outputs"]))
     return get_task(store, row["task_id"])
 
 

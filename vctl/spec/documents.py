@@ -62,6 +62,13 @@ class SubmittedForm(TypedDict):
     """The ids of the jobs and arrays, in the order in which they were sent."""
 
 
+class Started(TypedDict):
+    """The tasks of a batch."""
+
+    task_ids: list[str]
+    """The ids of the tasks, in the order in which they were sent."""
+
+
 class Pruned(TypedDict):
     """The objects that a prune deleted, or in a dry run would delete."""
 
