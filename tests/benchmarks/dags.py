@@ -1,4 +1,7 @@
-"""Graphs of jobs that do nothing, at once and job by job: submits per second, CPU per job of all processes together."""
+"""Graphs of jobs and tasks, at once and one by one: submits per second, CPU per job or task of all processes together.
+
+The jobs do nothing. So do the tasks without objects; each of the others makes an object, and some use one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.benchmarks.cost import supervisors_ns
 from tests.benchmarks.report import Report
 from tests.benchmarks.submits import settings_of
 from tests.benchmarks.throughput import check, until_empty
-from vctl.client.job_verbs import BatchedJob
+from vctl.client.job_verbs import BatchedJob, BatchedTask
 
 Graph = list[list[int]]
 """For each job the numbers of those before it that it waits for."""
@@ -43,6 +46,12 @@ def scattered(jobs: int) -> Graph:
     ]
 
 
+def pairs(tasks: int) -> Graph:
+    """Every second one waits for the one before."""
+    return [[number - 1] if number % 2 else [] for number in range(tasks)]
+
+
+TASKS = 400
 GRAPHS = {"chain": (chain, 200), "fan-out": (fan, 500), "random DAG": (scattered, 1_000)}
 
 
@@ -68,6 +77,23 @@ def run(options: argparse.Namespace) -> Report:
                 figures = [len(graph) / one[0] if at == 0 else one[at] for one in found]
                 base = None if way == "one by one" else f"{name} of {len(graph)}, {what}: one by one"
                 report.add(f"{name} of {len(graph)}, {what}: {way}", unit, figures, base=base)
+    for name, objects in (("tasks", False), ("tasks with objects", True)):
+        graph = pairs(options.jobs or TASKS) if objects else [[] for _ in range(options.jobs or TASKS)]
+        every: dict[str, Callable[[], float]] = {
+            "one by one": lambda graph=graph, objects=objects: of_tasks(graph, objects=objects, many=False),
+            "run_many": lambda graph=graph, objects=objects: of_tasks(graph, objects=objects, many=True),
+        }  # type: ignore[misc]  # mypy takes the defaults for parameters
+        if hyperqueue.IS_INSTALLED:
+            every["HyperQueue, one batch"] = lambda graph=graph, objects=objects: hyperqueue.of_graph(  # type: ignore[misc]
+                SLOTS, graph, objects=objects
+            )[2]
+        taken: dict[str, list[float]] = {}
+        for _ in range(options.rounds or TURNS):
+            for way, cpu in every.items():
+                taken.setdefault(way, []).append(cpu())
+        for way, figures in taken.items():
+            base = None if way == "one by one" else f"{len(graph)} {name}, CPU per task: one by one"
+            report.add(f"{len(graph)} {name}, CPU per task: {way}", "ms", figures, base=base)
     report.remark(
         "CPU: of the client, the scheduler, the supervisors and the jobs, from the first submit to the last end"
     )
@@ -88,6 +114,43 @@ def measured(graph: Graph, submit: Callable[[vctl.Client, Graph], None]) -> tupl
             cpu = own + cpu_s(place, daemon.pid) - cpu
         check(place)
     return submitted - began, ended - began, cpu / len(graph) * 1e3
+
+
+def of_tasks(graph: Graph, *, objects: bool, many: bool) -> float:
+    """CPU milliseconds per task of a job with all slots."""
+    with bed() as place:
+        place.add_nodes(1, {"CPU": SLOTS})
+        with settings_of(place), place.daemon() as daemon:
+            client = vctl.connect()
+            job = client.submit(["sleep", "1000"], num_cpus=SLOTS)
+            while job.status() != "RUNNING":
+                time.sleep(0.01)
+            cpu = time.process_time() + cpu_s(place, daemon.pid)
+            if many:
+                client.tasks.run_many(tasks_of(graph, job.submission_id, objects=objects))
+            else:
+                for task in tasks_of(graph, job.submission_id, objects=objects):
+                    client.tasks.run(**task)
+            while (ended := client.summarize_tasks()["counts"]) != {"FINISHED": len(graph)}:
+                if "FAILED" in ended:
+                    (first, *_) = client.tasks.list(filters=["state=FAILED"])
+                    raise RuntimeError(f"tasks failed: {ended}: {first['state_reason']}: {first['message']}")
+                time.sleep(0.1)
+            cpu = time.process_time() + cpu_s(place, daemon.pid) - cpu
+            job.stop()
+    return cpu / len(graph) * 1e3
+
+
+def tasks_of(graph: Graph, job: str, *, objects: bool) -> Iterator[BatchedTask]:
+    """The tasks of a graph; with objects, each makes one, and waits for those of the ones before it."""
+    for number, awaited in enumerate(graph):
+        if objects:
+            yield {
+                "command": ["sh", "-c", f"echo > $VCTL_OBJECT_DIR/o{number}"], "job": job, "outputs": [f"o{number}"],
+                "inputs": [f"o{other}" for other in awaited],
+            }  # fmt: skip
+        else:
+            yield {"command": ["true"], "job": job}
 
 
 def cpu_s(place: Bed, daemon: int) -> float:

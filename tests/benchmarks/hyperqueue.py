@@ -33,9 +33,13 @@ def to_start_ms(jobs: int) -> list[float]:
     return _ask(4, jobs, "starts")[-jobs:]
 
 
-def of_graph(slots: int, graph: list[list[int]]) -> tuple[float, float, float]:
-    """Of a graph as one batch: seconds of the submit, seconds until the last end, CPU milliseconds per job."""
-    submitted, ended, cpu = _ask(slots, len(graph), "graph", json.dumps(graph))
+def of_graph(slots: int, graph: list[list[int]], *, objects: bool = False) -> tuple[float, float, float]:
+    """Of a graph as one batch: seconds of the submit, seconds until the last end, CPU milliseconds per job.
+
+    ``objects``: each job writes a file.
+    """
+    form = "objects" if objects else "graph"
+    submitted, ended, cpu = _ask(slots, len(graph), form, json.dumps(graph))
     return submitted, ended, cpu
 
 
@@ -60,8 +64,8 @@ def main() -> None:
         if form == "starts":
             print(*[_start_ms(client, Path(folder) / "clock") for _ in range(jobs)])
             return
-        if form == "graph":
-            print(*_graph(client, folder, json.load(sys.stdin)))
+        if form in ("graph", "objects"):
+            print(*_graph(client, folder, json.load(sys.stdin), objects=form == "objects"))
             return
         wanted = ResourceRequest(n_nodes=2) if form == "gangs" else None
         began = time.perf_counter()
@@ -77,16 +81,17 @@ def main() -> None:
         print(time.perf_counter() - began)
 
 
-def _graph(client: Client, folder: str, graph: list[list[int]]) -> tuple[float, float, float]:
+def _graph(
+    client: Client, folder: str, graph: list[list[int]], *, objects: bool
+) -> tuple[float, float, float]:
     from hyperqueue import Job
 
     cpu, began = _cpu_s(), time.perf_counter()
     job = Job(default_workdir=folder, max_fails=None)
     tasks: list[Any] = []
-    for awaited in graph:
-        tasks.append(
-            job.program(["true"], stdout=None, stderr=None, deps=[tasks[other] for other in awaited])
-        )
+    for number, awaited in enumerate(graph):
+        words = ["sh", "-c", f"echo > {folder}/o{number}"] if objects else ["true"]
+        tasks.append(job.program(words, stdout=None, stderr=None, deps=[tasks[other] for other in awaited]))
     submitted = client.submit(job)
     after = time.perf_counter()
     if not client.wait_for_jobs([submitted]):
