@@ -1,9 +1,13 @@
-"""The paths of docs/architecture.md: the functions that it names exist, and are called in that order."""
+"""The paths of docs/architecture.md: the functions that it names exist, and are called in that order.
+
+A reader can follow them in the source, too: from the functions of the steps before, "go to definition" leads to each.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +16,14 @@ from typing import Any
 
 import pytest
 
+from tests.definitions import Definitions
+from tests.operations.test_declared import Routes
 from tests.specification import spec
 from tests.world import World
+from vctl.config import load
 from vctl.core.resources import CPU, SCALE
+from vctl.http.app import create_app
+from vctl.http.context import Server
 from vctl.ops import nodes
 
 pytestmark = spec("8.submit", "8.end", "9.growth", "9.resize", "10.life")
@@ -44,11 +53,13 @@ def called() -> Iterator[list[str]]:
             names.append(f"{code.co_filename[len(top) - 5 :]}: {code.co_qualname}")
 
     before = sys.getprofile()
+    threading.setprofile(note)  # a server has a thread for each request
     sys.setprofile(note)
     try:
         yield names
     finally:
         sys.setprofile(before)
+        threading.setprofile(None)
 
 
 @pytest.fixture
@@ -108,6 +119,12 @@ def tasked(world: World) -> None:
     world.turn()
 
 
+def requested(world: World) -> None:
+    config = load(env={"VCTL_HOME": str(world.home), "VCTL_LOCAL_NODE": "0", "VCTL_AUTOSTART": "0"})
+    server = Routes(create_app(Server(config.home(), config, None)))
+    assert server.post("/api/v1/jobs", json={"entrypoint": ["true"], "cwd": "/"}).status_code == 200
+
+
 def nothing(_: World) -> None:
     """A path that begins on an empty cluster."""
 
@@ -118,6 +135,7 @@ STORIES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
     "The path of a borrow": (nothing, borrowed),
     "The path of a change of a cluster": (updated, widened),
     "The path of a task": (submitted, tasked),
+    "The path of an HTTP request": (nothing, requested),
 }
 
 
@@ -136,3 +154,34 @@ def test_the_functions_are_called_in_the_order_of_the_page(title: str, world: Wo
     rest = iter(names)
     missed = [name for name in functions if name not in rest]
     assert not missed, f"not called, or not after the one before it: {missed}"
+
+
+MOST_BETWEEN = 7
+"""The most functions from one step to the next."""
+JUMPS = {
+    "vctl.daemon.scheduler:Scheduler.turn": None,  # the scheduler is another process
+    "vctl.http.context:here": "vctl.http.derived:add_route",  # the framework calls the route
+    "vctl.operations.declare:Operation.at": "vctl.http.derived:add_route",
+    "vctl.operations.jobs:submit": "vctl.operations.declare:operation",  # an object that the decorator has made
+    "vctl.http.answers:JSONResponse.render": None,  # the framework calls it
+}
+"""Steps that no call leads to, and the function behind which a reader goes on."""
+
+
+@pytest.fixture(scope="module")
+def definitions() -> Definitions:
+    return Definitions()
+
+
+@pytest.mark.parametrize("title", STORIES)
+def test_a_reader_can_follow_the_path_from_definition_to_definition(
+    title: str, definitions: Definitions
+) -> None:
+    """What `__getattr__` of a package loads is followed only because the package lists its modules."""
+    steps = [name.replace(".py: ", ":").replace("/", ".") for name in paths()[title]]
+    assert [step for step in steps if not definitions.has(step)] == []
+    for number, step in enumerate(steps[1:], 1):
+        start = JUMPS.get(step, "")
+        if start is not None:
+            before = [*steps[:number], *filter(None, [start])]
+            assert definitions.are_between(before, step) <= MOST_BETWEEN, step
