@@ -52,21 +52,18 @@ class ClusterChange:
     divisible: Annotated[
         bool | None,
         Opt(
-            "--divisible",
-            off="--indivisible",
+            "--divisible", off="--indivisible",
             help="Holds child clusters, one per job; else jobs share it (default). Inside a job always so."
             " A cluster keeps it.",
         ),
-    ] = None
+    ] = None  # fmt: skip
     replica_sets: Annotated[
         Document,
         Opt(
-            "--replica-sets",
-            metavar="JSON|@FILE|-",
-            reads="templates",
+            "--replica-sets", metavar="JSON|@FILE|-", reads="templates",
             help='Whole nodes by template, final counts: {"8c16g": 2}.',
         ),
-    ] = None
+    ] = None  # fmt: skip
     spec: Annotated[
         ClusterSpec | None,
         Made(
@@ -74,14 +71,12 @@ class ClusterChange:
             spec=Annotated[
                 Mapping[str, Any] | Written | None,
                 Opt(
-                    "--spec",
-                    metavar="JSON|@FILE|-",
-                    reads="cluster spec",
+                    "--spec", metavar="JSON|@FILE|-", reads="cluster spec",
                     help="Resource spec instead of whole nodes: minimum, maximum, fixed nodes.",
                 ),
             ],
         ),
-    ] = None
+    ] = None  # fmt: skip
     borrow_limit: Annotated[
         Amounts | None,
         Made(
@@ -89,14 +84,12 @@ class ClusterChange:
             borrow_limit=Annotated[
                 Document,
                 Opt(
-                    "--borrow-limit",
-                    metavar="JSON",
-                    reads="resources",
+                    "--borrow-limit", metavar="JSON", reads="resources",
                     help="Limit of borrowing above its minimum; {} for no limit.",
                 ),
             ],
         ),
-    ] = None
+    ] = None  # fmt: skip
     lending_limit: Annotated[
         Amounts | None,
         Made(
@@ -104,14 +97,12 @@ class ClusterChange:
             lending_limit=Annotated[
                 Document,
                 Opt(
-                    "--lending-limit",
-                    metavar="JSON",
-                    reads="resources",
+                    "--lending-limit", metavar="JSON", reads="resources",
                     help="Limit of lending from its unused minimum; {} for none.",
                 ),
             ],
         ),
-    ] = None
+    ] = None  # fmt: skip
     queue: Annotated[Document, Opt(help="How its queue is served.")] = None
 
     def __post_init__(self) -> None:

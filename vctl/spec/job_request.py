@@ -87,19 +87,17 @@ Amount = float | str | None
 Words = Annotated[
     Sequence[str],
     Arg("CMD", longest=10_000, help="The command and its arguments, after --.", complete="command"),
-]
+]  # fmt: skip
 Argv = Annotated[tuple[str, ...], Made(lambda _, words: tuple(words), entrypoint=Words)]
 Name = Annotated[str, Opt("--name", longest=100_000, help="Display name.")]
 Variables = Annotated[Mapping[str, str], Opt(kernel=True, help="Variables, set on top of the environment.")]
 Directory = Annotated[
     str | None,
     Opt(
-        kernel=True,
-        sent=lambda cwd: cwd or os.getcwd(),
-        longest=100_000,
+        kernel=True, sent=lambda cwd: cwd or os.getcwd(), longest=100_000,
         help="Directory in which the command starts.",
     ),
-]
+]  # fmt: skip
 Document = Mapping[str, Any] | None
 
 
@@ -214,13 +212,10 @@ class JobRequest:
     cluster: Annotated[
         str | None,
         Opt(
-            "-c",
-            "--cluster",
-            metavar="ID",
-            complete="clusters",
+            "-c", "--cluster", metavar="ID", complete="clusters",
             help="Cluster to submit to (default: VCTL_CLUSTER).",
         ),
-    ] = None
+    ] = None  # fmt: skip
     spec: Annotated[
         ClusterSpec | None,
         Made(
@@ -229,16 +224,14 @@ class JobRequest:
             virtual_cluster=Annotated[
                 Mapping[str, Any] | Written | None,
                 Opt(
-                    "--virtual-cluster",
-                    metavar="JSON|@FILE|-",
-                    reads="cluster spec",
+                    "--virtual-cluster", metavar="JSON|@FILE|-", reads="cluster spec",
                     help="Resources to reserve for the job, all or none: a cluster spec.",
                 ),
             ],
             **resources_of("of each reserved node", short=True),
             nodes=Annotated[int | None, NODES],
         ),
-    ] = None
+    ] = None  # fmt: skip
     entry: Annotated[
         Amounts | None,
         Made(
@@ -248,29 +241,23 @@ class JobRequest:
             entrypoint_resources=Annotated[
                 Document,
                 Opt(
-                    "--entrypoint-resources",
-                    metavar="JSON",
-                    reads="resources",
+                    "--entrypoint-resources", metavar="JSON", reads="resources",
                     help="Other resources of the command itself.",
                 ),
             ],
         ),
-    ] = None
+    ] = None  # fmt: skip
     priority: Annotated[
         int,
         Opt("--priority", least=LEAST_PRIORITY, most=MOST_PRIORITY, help="Higher priorities go first (0)."),
-    ] = 0
+    ] = 0  # fmt: skip
     time_limit_s: Annotated[
         float | None,
         Opt(
-            "--time-limit",
-            metavar="TIME",
-            reads="positive duration",
-            least=0,
-            most=LONGEST_S,
+            "--time-limit", metavar="TIME", reads="positive duration", least=0, most=LONGEST_S,
             help="End the job after 90s, 1h30m or 01:30:00.",
         ),
-    ] = None
+    ] = None  # fmt: skip
     name: Name = ""
     submission_id: Annotated[str | None, Opt("--submission-id", metavar="ID", help="Choose the id.")] = None
     env: Variables = field(default_factory=dict)
@@ -278,33 +265,25 @@ class JobRequest:
     cwd: Directory = None
     metadata: Annotated[Mapping[str, str], Opt(help="Metadata stored with the job.")] = field(
         default_factory=dict
-    )
+    )  # fmt: skip
     labels: Annotated[Mapping[str, str], Opt(help="Labels stored with the job.")] = field(
         default_factory=dict
-    )
+    )  # fmt: skip
     grace_s: Annotated[
         float | None,
         Opt(
-            "--grace",
-            metavar="TIME",
-            reads="duration",
-            least=0,
-            most=LONGEST_S,
+            "--grace", metavar="TIME", reads="duration", least=0, most=LONGEST_S,
             help="Time between SIGTERM and SIGKILL, such as 10s (default 3s).",
         ),
-    ] = None
+    ] = None  # fmt: skip
     hold: Annotated[bool, Opt("--hold", help="Do not start it before `vctl job release`.")] = False
     begin_at: Annotated[
         float | None,
         Opt(
-            "--begin",
-            metavar="TIME",
-            reads="begin",
-            least=0,
-            most=9e9,
+            "--begin", metavar="TIME", reads="begin", least=0, most=9e9,
             help="Earliest start: 1h from now, the next 16:00, or 2030-01-31T08:00.",
         ),
-    ] = None
+    ] = None  # fmt: skip
     array: Annotated[
         ArrayRange | None,
         Made(
@@ -312,14 +291,13 @@ class JobRequest:
             array=Annotated[
                 str | None,
                 Opt(
-                    "--array",
-                    metavar="INDEXES",
+                    "--array", metavar="INDEXES",
                     help="One job for each index, such as 0-99 or 0-99:2, with VCTL_ARRAY_INDEX;"
                     " 0-99%8 runs 8 at a time.",
                 ),
             ],
         ),
-    ] = None
+    ] = None  # fmt: skip
     after: Annotated[
         tuple[Dependency, ...],
         Made(
@@ -327,21 +305,19 @@ class JobRequest:
             after=Annotated[
                 Sequence[str],
                 Opt(
-                    "--after",
-                    metavar="COND:ID",
-                    complete="after",
+                    "--after", metavar="COND:ID", complete="after",
                     help="Start only after that job succeeded (ok:ID), ended (any:ID) or failed (notok:ID);"
                     " repeatable.",
                 ),
             ],
         ),
-    ] = ()
+    ] = ()  # fmt: skip
     per_node: Annotated[
         bool, Opt("--per-node", help="Run the command in every virtual node, with RANK and WORLD_SIZE.")
-    ] = False
+    ] = False  # fmt: skip
     label: Annotated[
         bool, Opt("--label", help="With --per-node: put the rank before each line of output.")
-    ] = False
+    ] = False  # fmt: skip
     ray: Annotated[
         JobRay,
         Made(
@@ -355,16 +331,14 @@ class JobRequest:
                 bool, Opt("--ray-dashboard", help="--ray with the dashboard, which ray.util.state needs.")
             ],
         ),
-    ] = JobRay()
+    ] = JobRay()  # fmt: skip
     max_retries: Annotated[
         int,
         Opt(
-            "--max-retries",
-            least=0,
-            most=MAX_RETRIES,
+            "--max-retries", least=0, most=MAX_RETRIES,
             help="Number of retries after failures that --retry-on names (0).",
         ),
-    ] = 0
+    ] = 0  # fmt: skip
     retry_on: Annotated[
         tuple[str, ...],
         Made(
@@ -373,26 +347,19 @@ class JobRequest:
             retry_on=Annotated[
                 Sequence[str],
                 Opt(
-                    "--retry-on",
-                    metavar="CAUSE,…",
-                    reads="words",
-                    complete="causes",
+                    "--retry-on", metavar="CAUSE,…", reads="words", complete="causes",
                     help="Failures to retry: NodeFailed (default), ExitCode, LaunchFailed, OutOfMemory.",
                 ),
             ],
         ),
-    ] = ("NodeFailed",)
+    ] = ("NodeFailed",)  # fmt: skip
     backoff_s: Annotated[
         float,
         Opt(
-            "--backoff",
-            metavar="TIME",
-            reads="duration",
-            least=0,
-            most=LONGEST_S,
+            "--backoff", metavar="TIME", reads="duration", least=0, most=LONGEST_S,
             help="Wait before the first retry, doubled each time (1s).",
         ),
-    ] = 1
+    ] = 1  # fmt: skip
     signal: Annotated[
         WarningSignal | None,
         Made(
@@ -401,17 +368,16 @@ class JobRequest:
             signal=Annotated[
                 str | None,
                 Opt(
-                    "--signal",
-                    metavar="SIG@TIME",
+                    "--signal", metavar="SIG@TIME",
                     help="Signal sent this many seconds before the time limit, and with the notice of a preemption:"
                     " USR1@60.",
                 ),
             ],
         ),
-    ] = None
+    ] = None  # fmt: skip
     job_scope: Annotated[
         str, Opt(choices=("own", "all"), help="What the job may change: what is its own, or all.")
-    ] = "own"
+    ] = "own"  # fmt: skip
     attach: tuple[str, str] | None = None  # fmt: skip
 
     def __post_init__(self) -> None:

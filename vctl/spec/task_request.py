@@ -79,7 +79,7 @@ class TaskRequest:
                 Opt("--resources", metavar="JSON", reads="resources", help="Other resources it takes."),
             ],
         ),
-    ] = field(default_factory=lambda: dict(DEFAULT_REQUEST))
+    ] = field(default_factory=lambda: dict(DEFAULT_REQUEST))  # fmt: skip
     selector: Annotated[
         Selector,
         Made(
@@ -88,24 +88,20 @@ class TaskRequest:
             label_selector=Annotated[
                 Document,
                 Opt(
-                    "--label-selector",
-                    metavar="JSON",
-                    reads="label selector",
+                    "--label-selector", metavar="JSON", reads="label selector",
                     help="Only on virtual nodes whose labels match.",
                 ),
             ],
         ),
-    ] = ()
+    ] = ()  # fmt: skip
     strategy: Annotated[
         str,
         Opt(
-            "--strategy",
-            metavar="WORD",
-            complete="strategies",
+            "--strategy", metavar="WORD", complete="strategies",
             help="HYBRID (default: pack, then the least used), SPREAD, RANDOM or NODE:<id>; NODE:<id>:soft goes"
             " elsewhere if that node is gone or too small, NODE:<id>:spill also if it is full.",
         ),
-    ] = HYBRID
+    ] = HYBRID  # fmt: skip
     inputs: Annotated[
         tuple[str, ...],
         Made(
@@ -118,7 +114,7 @@ class TaskRequest:
                 ),
             ],
         ),
-    ] = ()
+    ] = ()  # fmt: skip
     outputs: Annotated[
         tuple[str, ...],
         Made(
@@ -127,22 +123,20 @@ class TaskRequest:
             outputs=Annotated[
                 Sequence[str],
                 Opt(
-                    "--output",
-                    metavar="NAME",
-                    longest=1000,
+                    "--output", metavar="NAME", longest=1000,
                     help="The task writes $VCTL_OBJECT_DIR/NAME for other tasks; repeatable.",
                 ),
             ],
         ),
-    ] = ()
+    ] = ()  # fmt: skip
     max_retries: Annotated[
         int, Opt("--max-retries", least=0, most=MAX_RETRIES, help="Number of retries after a failure (0).")
-    ] = 0
+    ] = 0  # fmt: skip
     name: Name = ""
     job: Annotated[
         str | None,
         Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in)."),
-    ] = None
+    ] = None  # fmt: skip
     detach: Annotated[bool, Opt("--detach", help="Let the task outlive its job.")] = False
     env: Variables = field(default_factory=dict)
     cwd: Directory = None
