@@ -15,11 +15,12 @@ from tests.world import World, amounts
 from vctl.core.jobs import Run
 from vctl.daemon.clock import Clock
 from vctl.daemon.looking import MOST_AHEAD, PAUSES_S, Pace
-from vctl.ops import jobs, nodes
+from vctl.ops import jobs, nodes, tasks
 from vctl.ops.submitting import submit
 from vctl.runtime import objects
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
+from vctl.spec.task_request import TaskRequest
 from vctl.store.ahead import FOLDER, withdraw
 
 pytestmark = spec("18.budgets", "17.durable")
@@ -132,6 +133,36 @@ def test_a_launch_of_which_nothing_is_heard_is_repeated(world: World) -> None:
     assert world.processes.running() == []
     world.turn()
     assert len(world.processes.running()) == 1
+
+
+@spec("10.objects")
+def test_a_launch_that_is_repeated_leaves_what_the_process_has_made(world: World) -> None:
+    """A slow supervisor starts the run although it was given up: the second request removed the output of the first.
+
+    Only the first request of a run removes what an earlier try has left.
+    """
+    submit(world.store, JobRequest(argv=("x",), submission_id="j", cwd="/", entry={}), environment={})
+    world.turn()
+    (job_run,) = world.processes.running()
+    request = TaskRequest(argv=("x",), job="j", cwd="/", request=amounts(1), outputs=("o",), max_retries=1)
+    tasks.run(world.store, request, environment={})
+    world.processes.loses_launches = 1
+    assert world.scheduler is not None
+    for _ in range(5):
+        if world.processes.loses_launches:
+            world.scheduler.turn()
+    assert world.processes.running() == [job_run]
+    row = world.store.row("SELECT node_id FROM runs WHERE task_id = 'task-1'")
+    assert row is not None
+    output = objects.place_of(world.home, 1, 1, row["node_id"]) / "o"
+    output.write_text("made")
+    world.turn()
+    (run,) = set(world.processes.running()) - {job_run}
+    assert output.read_text() == "made"
+    world.processes.end(run, 1)
+    world.turn()
+    assert len(world.processes.running()) == 2, "it is tried again"
+    assert not output.exists()
 
 
 def assigned_ahead(world: World, indices: str) -> list[Run]:

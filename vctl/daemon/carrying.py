@@ -59,6 +59,8 @@ class Carrier:
         self.memo = TurnMemo()
         self.postponed: dict[str, None] = {}
         """Runs that could not be launched for a reason that passes by itself."""
+        self.given: set[str] = set()
+        """Runs whose launch request a supervisor may have, so that their processes may write at any moment."""
 
     def begin(self, state: FollowedState) -> None:
         """Start with a state that was just loaded, whose runs may all have been launched already."""
@@ -122,6 +124,7 @@ class Carrier:
     def _let_go(self, state: FollowedState, run: Run, lasted_s: float | None) -> None:
         """Release what belongs to a run whose process is over."""
         self.done.pop(run.run_id, None)
+        self.given.discard(run.run_id)
         self.pace.over(run.run_id, lasted_s)
         self.remains.over.append(run.run_id)
         self.objects.let_go(state, run)
@@ -140,8 +143,12 @@ class Carrier:
     def _launch(self, state: FollowedState, run: Run) -> list[Stimulus]:
         runtime = self.runtime
         try:
-            request = request_of(self.store, state, self.commands, run, log_max_bytes=self.log_max_bytes)
+            request = request_of(
+                self.store, state, self.commands, run,
+                log_max_bytes=self.log_max_bytes, again=run.run_id in self.given,
+            )  # fmt: skip
             if request is not None:
+                self.given.add(run.run_id)
                 self.pace.launched(run.run_id)
                 runtime.launch(request)
                 self.rays.launched(run, request)

@@ -80,10 +80,11 @@ def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> 
 
 def request_of(
     store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0,
-    ahead: RunAhead | None = None,
+    ahead: Ahead | None = None, again: bool = False,
 ) -> LaunchRequest | None:  # fmt: skip
     """The launch request of a run, or None if its job is gone. Makes the directory of its objects; raises Unprepared.
 
+    ``again``: a supervisor may have an earlier request of this run, and may have started it.
     ``ahead``: given for a run that is assigned ahead. Then None also if its job has a private Ray, or if its
     node belongs to a Ray cluster.
     """
@@ -116,7 +117,7 @@ def request_of(
         **_granted(sees),
         "VCTL_HOME": home,
         "VCTL_LEASE_FILE": notices.path_of(home, job.submission_id),
-        "VCTL_OBJECT_DIR": objects.prepare(store, state, run, attempt),
+        "VCTL_OBJECT_DIR": objects.prepare(store, state, run, attempt, again=again),
     }
     if run.task_id is not None:
         own["VCTL_TASK_ID"] = run.task_id

@@ -33,10 +33,11 @@ class Unprepared(VctlError):
 # ---- before a process starts ----
 
 
-def prepare(store: Store, state: FollowedState, run: Run, attempt: int) -> str:
+def prepare(store: Store, state: FollowedState, run: Run, attempt: int, *, again: bool = False) -> str:
     """Make the directory of a run's objects, with all inputs and without the outputs of earlier tries.
 
-    ``attempt`` is the attempt of the job. Raises Unprepared. A second call changes nothing.
+    ``attempt`` is the attempt of the job. ``again``: the run may have started after an earlier call, so its outputs
+    stay. Raises Unprepared.
     """
     folder = files.folder_of(str(store.home), run.job_id, attempt, run.node_id)
     try:
@@ -46,7 +47,7 @@ def prepare(store: Store, state: FollowedState, run: Run, attempt: int) -> str:
             raise trouble from None
         raise Unprepared(f"{folder} cannot be made: {error.strerror}", jb.LAUNCH_FAILED) from None
     if (task := state.tasks.unfinished.get(run.task_id or "")) is not None:
-        for name in task.outputs:
+        for name in task.outputs if not again else ():
             files.clear(Path(folder), name)
         for name in task.inputs:
             _bring(store, state, run, attempt, name)
