@@ -21,6 +21,7 @@ from vctl.core.clusters import JOB, Cluster
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
 from vctl.ops import clusters, jobs, submitting, tasks
+from vctl.ray.daemon import private_rays
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRay, JobRequest

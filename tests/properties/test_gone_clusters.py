@@ -20,6 +20,7 @@ from vctl.engine.rules import clusters as rule
 from vctl.errors import VctlError
 from vctl.ops import cluster_views, nodes
 from vctl.ops import clusters as cluster_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.store import clusters as table
 from vctl.store import rows
 from vctl.store.store import Store
@@ -48,7 +49,9 @@ class Deleting(Users):
         sql = "SELECT c.cluster_id FROM clusters c JOIN jobs j USING (job_id) WHERE j.status = 'RUNNING'"
         if (inside := self.one(f"{sql} AND c.divisible")) is not None:
             name = f"d{self.number():03}"
-            cluster_ops.create(self.store, name, spec=self.spec(logical=False), parent_id=inside, detach=True)
+            cluster_ops.create(
+                self.store, name, ClusterChange(spec=self.spec(logical=False)), parent_id=inside, detach=True
+            )
 
     def delete_inside(self) -> None:
         if (inside := self.one("SELECT cluster_id FROM clusters WHERE kind <> 'logical'")) is not None:

@@ -27,7 +27,7 @@ from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.scheduler import whatif_search as kinds
-from vctl.scheduler.whatif import Change
+from vctl.scheduler.whatif import ProposedChange
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest

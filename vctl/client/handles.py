@@ -24,7 +24,7 @@ from vctl.ops.background import Background
 from vctl.ops.forms import exit_code
 from vctl.spec.documents import JobForm, TaskForm
 from vctl.spec.params import Limit, Param
-from vctl.store.kept import Kept
+from vctl.store.kept import OpenStores
 
 if TYPE_CHECKING:
     from vctl.config import Config

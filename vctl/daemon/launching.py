@@ -80,7 +80,7 @@ def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> 
 
 def request_of(
     store: Store, state: FollowedState, commands: Commands, run: Run, *, log_max_bytes: int = 0,
-    ahead: Ahead | None = None, again: bool = False,
+    ahead: RunAhead | None = None, again: bool = False,
 ) -> LaunchRequest | None:  # fmt: skip
     """The launch request of a run, or None if its job is gone. Makes the directory of its objects; raises Unprepared.
 

@@ -111,7 +111,7 @@ def submit_many(
     *,
     environment: Environment = None,
     cwd: Cwd = None,
-) -> "Submitted":
+) -> "SubmittedForm":
     """Queue many jobs, durably: all of them or none.
 
     ``after`` may name the ids of earlier lines. ``environment`` and ``cwd`` are for the jobs that have none of their

@@ -10,7 +10,7 @@ from vctl.operations.jobs import MOST_LINES, Cwd, Environment, read_lines
 from vctl.spec.params import LONGEST_S, Arg, Fields, Filters, Limit, Opt
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import ObjectForm, Started, TaskForm
+    from vctl.spec.documents import ObjectForm, StartedForm, TaskForm
     from vctl.spec.reports import Why
     from vctl.spec.task_request import TaskRequest
 
@@ -59,7 +59,7 @@ def run_many(
     *,
     environment: Environment = None,
     cwd: Cwd = None,
-) -> "Started":
+) -> "StartedForm":
     """Start many tasks in running jobs: all of them or none.
 
     ``environment`` and ``cwd`` are for the tasks that have none of their own. An error names the line, counted from 1.

@@ -62,7 +62,7 @@ class SubmittedForm(TypedDict):
     """The ids of the jobs and arrays, in the order in which they were sent."""
 
 
-class Started(TypedDict):
+class StartedForm(TypedDict):
     """The tasks of a batch."""
 
     task_ids: list[str]
