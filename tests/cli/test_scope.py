@@ -139,8 +139,8 @@ CHANGES = {
     "restore": "restore copy",
 }
 CHANGE_NOTHING = {"vc plan", "simulate"}
-ELSEWHERE = {"task cancel", "task put"}
-"""Cancel: test_the_task_of_another_job_is_not_cancelled. What is put belongs to the calling job, which nobody names."""
+ELSEWHERE = {"task cancel", "task run-many", "task put"}
+"""Cancel and many: test_the_task_of_another_job_is_not_cancelled. What is put belongs to the calling job, which nobody names."""
 
 
 def test_every_verb_that_changes_something_is_tried() -> None:
@@ -166,6 +166,8 @@ def test_the_task_of_another_job_is_not_cancelled(tmp_path: Path, monkeypatch: p
         world.store.caller = Caller(numbers["me"], "me")
         with pytest.raises(NotPermitted, match="job me may not change job outsider"):
             tasks.cancel(world.store, task_id)
+        with pytest.raises(NotPermitted, match="line 1: job me may not change job outsider"):
+            tasks.run_many(world.store, [(asked, {})])
         world.store.caller = Caller(numbers["outsider"], "outsider")
         assert tasks.cancel(world.store, task_id)["state"] == "FAILED"
 
