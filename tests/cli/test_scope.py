@@ -140,7 +140,7 @@ CHANGES = {
 }
 CHANGE_NOTHING = {"vc plan", "simulate"}
 ELSEWHERE = {"task cancel", "task run-many", "task put"}
-"""Cancel and many: test_the_task_of_another_job_is_not_cancelled. What is put belongs to the calling job, which nobody names."""
+"""Cancel and many: test_the_task_of_another_job_is_not_cancelled. What is put belongs to the calling job, unnamed."""
 
 
 def test_every_verb_that_changes_something_is_tried() -> None:
