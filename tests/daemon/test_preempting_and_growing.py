@@ -202,7 +202,7 @@ def test_a_sibling_that_lends_leaves_it_alone_meanwhile(there: Team) -> None:
 
 def test_a_maximum_is_not_used_twice(there: Team) -> None:
     """team may grow to eight CPUs, all of which are kept for w: another job does not use the same allowance."""
-    clusters.update(there.store, "team", ClusterChange(spec=at_most(8)))
+    clusters.update(there.store, "team", ClusterChange(spec=at_most(8)))  # fmt: skip
     there.nominated(signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
     node_ops.add(there.store, resources=amounts(4), count=1, template="4c")
     there.submit_to("team", "x", 4, 1)
@@ -215,7 +215,7 @@ def test_a_maximum_is_not_used_twice(there: Team) -> None:
 
 def test_a_lower_maximum_spares_the_victim(there: Team) -> None:
     there.nominated(signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
-    clusters.update(there.store, "team", ClusterChange(spec=at_most(4)))
+    clusters.update(there.store, "team", ClusterChange(spec=at_most(4)))  # fmt: skip
     there.turn()
     assert there.is_at_rest()
     assert [name for name, _ in there.data("job.spared")] == ["low"]

@@ -49,7 +49,7 @@ def cluster(world: World, name: str, least: int = 0, lends: int = 0, **more: Any
     document = {"flexible_resource_min": minimum, **more.pop("document", {})}
     more.setdefault("lending_limit", amounts(lends) if lends else None)
     wanted = parse_cluster_spec(document, logical=True)
-    cluster_ops.create(world.store, name, divisible=True, spec=wanted, **more)
+    cluster_ops.create(world.store, name, ClusterChange(divisible=True, spec=wanted, **more))
 
 
 def submit(world: World, name: str, cpus: int | None, cluster: str | None = None, **more: Any) -> None:
@@ -93,13 +93,6 @@ class Scene:
             limits["lending_limit"] = amounts(draw.choice((1, least)))
         if draw.random() < 0.2:
             limits["borrow_limit"] = amounts(draw.choice((2, 4, 8)))
-
-        def create(given: dict[str, Any], **more: Any) -> None:
-            wanted = parse_cluster_spec(given, logical=True)
-            above = None if parent == "primary" else parent
-            cluster_ops.create(
-                self.store, name, ClusterChange(divisible=True, spec=wanted, **more), parent_id=above
-            )
 
         try:
             cluster(self.world, name, least, parent_id=above, **limits)
@@ -336,22 +329,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(node_ops, "author", lambda: "ann")
     with World(tmp_path / "state") as here:
         yield here
-
-
-def cluster(world: World, name: str, least: int = 0, lends: int = 0) -> None:
-    given = parse_cluster_spec({"flexible_resource_min": {"CPU": least} if least else {}}, logical=True)
-    cluster_ops.create(
-        world.store,
-        name,
-        ClusterChange(divisible=True, spec=given, lending_limit=amounts(lends) if lends else None),
-    )
-
-
-def submit(world: World, name: str, cpus: int, cluster: str | None = None, **more: Any) -> None:
-    request = JobRequest(
-        argv=("x",), submission_id=name, cluster=cluster, cwd="/", grace_s=0, entry=amounts(cpus), **more
-    )
-    submitting.submit(world.store, request, environment={})
 
 
 def status(world: World, name: str) -> str:
