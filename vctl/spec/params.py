@@ -131,18 +131,27 @@ class Together:
     """
 
     def __init__(self, **options: Any) -> None:
-        self.params = [Param(name, annotation, default=None) for name, annotation in options.items()]
+        self._options = options
+        self._verb: Asking | None = None
+        self._optional: Collection[str] = ()
 
     @classmethod
     def of(cls, operation: Asking, *, optional: Collection[str] = ()) -> Together:
         """The arguments and options of a verb, for a command with further options, which replace ``optional`` ones."""
         found = cls()
-        found.params = [
-            Param(param.name, param.annotation, default=None) if param.name in optional else param
-            for param in operation.params
+        found._verb, found._optional = operation, optional
+        return found
+
+    @cached_property
+    def params(self) -> list[Param]:
+        """The options; those of a verb are read at first use, because its class may be expensive to import."""
+        if self._verb is None:
+            return [Param(name, annotation, default=None) for name, annotation in self._options.items()]
+        return [
+            Param(param.name, param.annotation, default=None) if param.name in self._optional else param
+            for param in self._verb.params
             if param.is_argument or param.info.names
         ]
-        return found
 
 
 Given = Mapping[str, Any] | None

@@ -14,8 +14,6 @@ from vctl.spec.params import Given, Opt, Together
 NoWait = Annotated[
     bool, Opt("-d", "--detach", "--no-wait", lasts=False, help="Print the submission id and return.")
 ]
-FIELDS = {name: param.wire for param in jobs.submit.params for name in param.references}
-"""How errors spell the parameters of a job in a file."""
 StopOnInterrupt = Annotated[
     bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
 ]
@@ -155,7 +153,8 @@ def _submit_lines(
         submitted = jobs.submit_many(call.backend, lines, cwd=directory)
     except VctlError as error:
         if "line" in error.details:  # it is about a field, not about an option
-            error.spelled(FIELDS, for_good=True)
+            fields = {name: param.wire for param in jobs.submit.params for name in param.references}
+            error.spelled(fields, for_good=True)
         raise
     names = submitted["submission_ids"]
     if no_wait:
