@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from vctl import ops
 from vctl.client import inside
 from vctl.client.handles import Job
-from vctl.core.jobs import FINAL, PENDING, SUCCEEDED
+from vctl.core.jobs import SUCCEEDED
 from vctl.errors import BadSpec, Conflict, NotFound, NotPermitted, TimedOut
-from vctl.spec import documents
 
 if TYPE_CHECKING:
     import socket
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from vctl.core.clusters import ClusterSpec
     from vctl.runtime.door import Door
 
-LOOK_S = 0.05
+LOOK_S = 0.1
 COMMAND = ("allocation",)
 """The shown command of the job; it is never run."""
 
@@ -73,22 +72,20 @@ class HeldAllocation:
     def _granted(self, place: Local, door: Door, timeout_s: float | None) -> socket.socket:
         """Wait until the job runs; returns the connection to its process. Raises Conflict, TimedOut."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
-        with place.waiting("jobs", self.job.submission_id) as pause:
-            while (line := door.opened(LOOK_S)) is None:
-                form = self.job.info()
-                if form["status"] in FINAL:
-                    raise Conflict(
-                        f"allocation {self.job.submission_id} is {form['status']}: {_why(form)}",
-                        fix=f"see `vctl job status {self.job.submission_id}`",
-                    )
-                if give_up is not None and time.monotonic() >= give_up:
-                    raise TimedOut(
-                        f"the allocation did not start within {timeout_s:g} s: {form['message']}",
-                        fix="ask for less, wait longer with timeout_s, or free resources;"
-                        " `vctl vc tree` shows their holders",
-                    )
-                if form["status"] == PENDING:
-                    pause(LOOK_S)
+        while (line := door.opened(LOOK_S)) is None:
+            over, form = place.wait("jobs", self.job.submission_id, 0)
+            form = form or self.job.info()
+            if over:
+                raise Conflict(
+                    f"allocation {self.job.submission_id} is {form['status']}: {_why(form)}",
+                    fix=f"see `vctl job status {self.job.submission_id}`",
+                )
+            if give_up is not None and time.monotonic() >= give_up:
+                raise TimedOut(
+                    f"the allocation did not start within {timeout_s:g} s: {form['message']}",
+                    fix="ask for less, wait longer with timeout_s, or free resources;"
+                    " `vctl vc tree` shows their holders",
+                )
         return line
 
     def _hear(self) -> Mapping[str, str]:
@@ -114,8 +111,9 @@ class HeldAllocation:
             )
 
 
-def _why(form: documents.JobForm) -> str | None:
-    return form["message"] or form["state_reason"]
+def _why(form: Mapping[str, Any]) -> str | None:
+    found: str | None = form["message"] or form["state_reason"]
+    return found
 
 
 _held: list[VirtualCluster] = []

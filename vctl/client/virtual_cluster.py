@@ -126,29 +126,24 @@ class VirtualCluster:
         name = self.name or f"vc-{os.urandom(4).hex()}"
         give_up = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         pause_s = 0.02
-        with contextlib.ExitStack() as stack:
-            pause = None
-            while True:
-                try:
-                    return str(
-                        operations.clusters.create(place, name, spec=self, parent=parent)["cluster_id"]
-                    )
-                except Conflict as error:
-                    if "resource" not in error.details:
-                        raise
-                    if give_up is not None and time.monotonic() >= give_up:
-                        raise TimedOut(
-                            f"the virtual cluster did not start in {parent} within {self.timeout_s:g} s:"
-                            f" {error.problem}",
-                            fix="ask for less, wait longer with timeout_s, or free resources;"
-                            " `vctl vc tree` shows their holders",
-                            details=error.details,
-                        ) from None
-                if pause is None:
-                    pause = stack.enter_context(place.waiting("jobs", job))
-                time.sleep(pause_s)  # a change may wake many waiting programs at once
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-                pause(LONGEST_PAUSE_S if give_up is None else max(give_up - time.monotonic(), 0))
+        while True:
+            try:
+                return str(operations.clusters.create(place, name, spec=self, parent=parent)["cluster_id"])
+            except Conflict as error:
+                if "resource" not in error.details:
+                    raise
+                if give_up is not None and time.monotonic() >= give_up:
+                    raise TimedOut(
+                        f"the virtual cluster did not start in {parent} within {self.timeout_s:g} s:"
+                        f" {error.problem}",
+                        fix="ask for less, wait longer with timeout_s, or free resources;"
+                        " `vctl vc tree` shows their holders",
+                        details=error.details,
+                    ) from None
+            place.wait("jobs", job, 0)  # which starts a scheduler if none runs: its work frees resources
+            left_s = pause_s if give_up is None else max(0.0, give_up - time.monotonic())
+            time.sleep(min(pause_s, left_s))  # a change may wake many waiting programs at once
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -221,11 +216,9 @@ class _Inside:
         ]
 
     def _until_idle(self) -> None:
-        if not self._attached():
-            return
-        with self.place.waiting("jobs", self.job) as pause:
-            while self._attached():
-                pause(LONGEST_PAUSE_S)
+        while attached := self._attached():
+            for task_id in attached:
+                self.place.wait("tasks", task_id)
 
     def _cancel(self) -> None:
         for task_id in self._attached():
