@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl import spec
 from vctl.operations.declare import Operation, P, R
-from vctl.operations.params import Param, Together, params_of
+from vctl.operations.params import Opt, Param, Together, params_of
 
 if TYPE_CHECKING:
     from vctl.cli.output import Answer
@@ -35,8 +35,10 @@ class Command:
         self.hidden = False
         self.own_words = False
         """True when everything from the first positional word on belongs to the user's own command."""
+        self.waits = False
+        """True when it waits for something and shows it, unless an option says otherwise (``Opt.waits``)."""
         self.lasts = False
-        """True when it waits, or is about this machine, unless an option says otherwise (``Opt.lasts``)."""
+        """True when it is about this machine and may take long: then it has a process of its own."""
         text = (self.declared.__doc__ or "").strip()
         self.help, _, rest = text.partition("\n")
         self.details = " ".join(rest.split())
@@ -45,16 +47,21 @@ class Command:
         """The same command under a shorter word, also in its examples."""
         examples = [example.replace(f"vctl {self.path}", f"vctl {word}") for example in self.examples]
         twin = Command(word, self.run, examples, list(self.common.values()), self.declared)
-        twin.hidden, twin.own_words, twin.lasts = self.hidden, self.own_words, self.lasts
+        twin.hidden, twin.own_words = self.hidden, self.own_words
+        twin.waits, twin.lasts = self.waits, self.lasts
         return twin
 
     def lasts_with(self, values: Mapping[str, Any]) -> bool:
-        """Whether it takes long with these values: then it has a process of its own, which ends with its user.
+        """Whether it has a process of its own with these values, because it uses the terminal or this machine."""
+        return self.lasts or any(info.lasts for info in self._given(values))
 
-        The command server carries out only what answers at once.
-        """
-        given = {param.info.lasts for param in self.params if values[param.name] not in (None, False)}
-        return True in given or (self.lasts and False not in given)
+    def waits_with(self, values: Mapping[str, Any]) -> bool:
+        """Whether it waits with these values; a command server carries it out, but not in a fork that serves others."""
+        given = {info.waits for info in self._given(values)}
+        return True in given or (self.waits and False not in given)
+
+    def _given(self, values: Mapping[str, Any]) -> list[Opt]:
+        return [param.info for param in self.params if values[param.name] not in (None, False)]
 
     @property
     def params(self) -> list[Param]:
@@ -138,13 +145,14 @@ def command(
     common: Sequence[Param] = (),
     hidden: bool = False,
     own_words: bool = False,
+    waits: bool = False,
     lasts: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the command with these words. The docstring's first line is its one-line help."""
 
     def declare(run: Callable[..., Any]) -> Callable[..., Any]:
         made = Command(path, run, examples, common)
-        made.hidden, made.own_words, made.lasts = hidden, own_words, lasts
+        made.hidden, made.own_words, made.waits, made.lasts = hidden, own_words, waits, lasts
         COMMANDS[path] = made
         return run
 

@@ -89,7 +89,7 @@ shows(clusters.resume, _admission, "vctl vc resume team-a", common=CHANGES)
 def delete(
     call: Call,
     wanted: Annotated[Given, Together.of(clusters.delete)],
-    no_wait: Annotated[bool, Opt("--no-wait", lasts=False, help="Return before it is empty.")] = False,
+    no_wait: Annotated[bool, Opt("--no-wait", waits=False, help="Return before it is empty.")] = False,
 ) -> Answer:
     """Delete a virtual cluster; its nodes go back to its parent."""
     given = wanted or {}
