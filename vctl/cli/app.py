@@ -140,15 +140,18 @@ def _show_help(group: str) -> None:
             section: [(word, catalog.line_of(word)) for word in found]
             for section, found in catalog.SECTIONS.items()
         }
-        cli.bridge.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES)
+        cli.help.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES)
         return
     found = catalog.members(group)
     lines = [(command.path.split()[1], command.help) for command in found]
-    cli.bridge.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [found[0].examples[0]])
+    cli.help.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [found[0].examples[0]])
 
 
 def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
     values = declare.read(command, words)
+    if values is None and declare.asks_for_help(command, words):
+        cli.help.show_command(command)
+        return None
     if values is None:
         values = cli.bridge.read(command, declare.spelled_out(command, words))
     if values is not None:

@@ -1,7 +1,7 @@
 """Declarations of commands: a function whose signature carries the options, as in typer, or a verb and its drawing.
 
-A declaration is read by ``read`` (fast), ``bridge`` (typer: help and usage errors), ``completion`` and the generator of
-``docs/cli.md``. It has types of its own, because the import of typer takes longer than most commands.
+A declaration is read by ``read`` (fast), ``help``, ``bridge`` (typer: usage errors), ``completion`` and the generator
+of ``docs/cli.md``. It has types of its own, because the import of typer takes longer than most commands.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -135,6 +135,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
 }
 """The readers that turn the text of an option into its value, by their names in declarations."""
 
+HELP = ("-h", "--help")
 COMMANDS: dict[str, Command] = {}
 """Every command of the modules loaded so far, by its words: ``job submit``."""
 
@@ -220,7 +221,7 @@ def _spell_out(word: str, options: Mapping[str, Param], left: list[str], result:
 
 
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
-    """The value of every parameter; None where typer must read the words, because of a mistake or for help."""
+    """The value of every parameter; None for help, and where typer must read the words, because of a mistake."""
     params = command.params
     options = {name: (param, True) for param in params for name in param.info.names}
     options.update({param.info.off: (param, False) for param in params if param.info.off})
@@ -257,6 +258,30 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
     if any(param.required and values[param.name] is None for param in params if not param.is_argument):
         return None
     return values if _arguments(params, loose, values) else None
+
+
+def asks_for_help(command: Command, words: Sequence[str]) -> bool:
+    """Whether a command line that ``read`` cannot read asks for help, before any mistake."""
+    options = {
+        name: param for param in command.params for name in (*param.info.names, param.info.off) if name
+    }
+    left = list(reversed(spelled_out(command, words)))
+    while left:
+        word = left.pop()
+        if word in HELP:
+            return True
+        if word == "--":
+            return False
+        if not word.startswith("-") or word == "-":
+            if command.own_words:
+                return False
+            continue
+        name, equals, _ = word.partition("=")
+        if (param := options.get(name)) is None:
+            return False
+        if left and not (param.is_flag or equals):
+            left.pop()
+    return False
 
 
 def _take(param: Param, given: str, values: dict[str, Any]) -> bool:
