@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any, Concatenate
+from typing import TYPE_CHECKING, Any, Concatenate
 
 from vctl import operations, ops, spec
 from vctl.client.context import RuntimeContext, VirtualClusterInfo
@@ -17,7 +17,9 @@ from vctl.core.clusters import PRIMARY
 from vctl.errors import NotPermitted
 from vctl.operations import clusters, upkeep, views
 from vctl.operations.declare import P, R, Verb
-from vctl.spec import documents, reports
+
+if TYPE_CHECKING:
+    from vctl.spec import documents, reports
 
 
 class Client(State):

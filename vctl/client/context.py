@@ -10,10 +10,10 @@ from vctl.client.handles import Place
 from vctl.client.state_api import State
 from vctl.core.clusters import PRIMARY
 from vctl.operations import views
-from vctl.spec import documents
 
 if TYPE_CHECKING:
     from vctl.client.virtual_cluster import VirtualCluster
+    from vctl.spec import documents
 
 
 class VirtualNodeInfo:

@@ -20,12 +20,12 @@ from vctl.operations.declare import Backend, Operation, P, R
 from vctl.operations.params import Limit, Param
 from vctl.ops.background import Background
 from vctl.ops.forms import exit_code
-from vctl.spec.documents import JobForm, TaskForm
 from vctl.store.kept import OpenStores
 
 if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.ops.waiting import Kind
+    from vctl.spec.documents import JobForm, TaskForm
     from vctl.store.store import Store
 
 TAIL = Param("tail", Limit, default=None)

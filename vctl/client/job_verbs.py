@@ -18,19 +18,23 @@ from vctl.client.virtual_cluster import VirtualCluster
 from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks
 from vctl.operations.declare import Here, Verb, asks, operation
-from vctl.spec import documents
 from vctl.spec.ids import resolve_cluster_id
 
 if TYPE_CHECKING:
+    from vctl.spec import documents
     from vctl.spec.job_request import JobRequest
+
+    # a class has a method with the name list
+    JobForms = list[documents.JobForm]
+    TaskForms = list[documents.TaskForm]
+    ClusterForms = list[documents.ClusterForm]
+    NodeForms = list[documents.NodeForm]
 
 Command = str | Sequence[str]
 """The words of a command, or a line that is split as a shell does; no shell is run."""
 Duration = float | str
 """Seconds, or a text such as ``1h30m``."""
-JobForms = list[documents.JobForm]
 JobHandles = list[Job]
-TaskForms = list[documents.TaskForm]
 _DURATIONS = ("time_limit", "grace", "backoff")
 _MAPS = ("env", "metadata", "labels")
 _OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
@@ -311,10 +315,6 @@ def _directory(given: str | os.PathLike[str] | None) -> str | None:
 def seconds_of(given: Duration, path: str) -> float:
     """A duration in seconds."""
     return spec.quantities.parse_duration(given, path)
-
-
-ClusterForms = list[documents.ClusterForm]
-NodeForms = list[documents.NodeForm]
 
 
 class Clusters(Verbs):
