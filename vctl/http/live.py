@@ -10,6 +10,7 @@ from vctl.errors import BadSpec
 from vctl.http import documents, streams
 from vctl.http.context import server_of
 from vctl.http.documents import ERRORS, good
+from vctl.http.events import events_from
 from vctl.ops.waiting import CLUSTERS, JOBS, TASKS, Kind
 
 router = APIRouter(prefix="/api/v1", responses=ERRORS)
@@ -108,7 +109,7 @@ async def stream(
         after = int(last_event_id)
     server = server_of(request)
     return StreamingResponse(
-        await streams.events_from(server, after, job, cluster),
+        await events_from(request, server, after, job, cluster),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 
 from fastapi.responses import StreamingResponse
 
-from vctl.core.text import harmless
-from vctl.errors import NotFound, Unreachable, param
+from vctl.errors import Unreachable
 from vctl.http.context import Server, within
-from vctl.ops import forms, jobs, logs, scope, tasks, waiting
+from vctl.ops import jobs, logs, tasks, waiting
 from vctl.ops.waiting import Kind, Watched
-from vctl.store import feed
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
 IsGone = Callable[[], Awaitable[bool]]
 """Asks whether the client has disconnected."""
@@ -26,8 +22,6 @@ IsGone = Callable[[], Awaitable[bool]]
 LOOK_EVERY_S = 0.1
 """Seconds between reads of a growing log; commits are noticed at once."""
 SAFETY_S = 1.0
-HEARTBEAT_S = 15.0
-BATCH = 500
 
 
 def binary(parts: AsyncIterator[bytes] | Iterator[bytes]) -> StreamingResponse:
@@ -103,58 +97,6 @@ async def wait_for(server: Server, kind: Kind, name: str, timeout_s: float, is_g
                 await within(ticket, min(left_s, SAFETY_S))
                 continue
         return await server.read(lambda store: waiting.look(store, kind, ref))
-
-
-async def events_from(
-    server: Server, after: int | None, job: str | None, cluster: str | None
-) -> AsyncIterator[str]:
-    """Server-sent events after a number, or from now on, of one job or of a cluster and those below it."""
-
-    def look(store: Store) -> tuple[int, int | None, scope.Condition]:
-        number = None if job is None else jobs.resolve_named(store, job, param("job"))
-        return feed.last(store) if after is None else after, number, scope.of_events(store, cluster)
-
-    start, number, concerned = await server.read(look)
-    return _events(server, start, number, cluster, concerned)
-
-
-async def _events(
-    server: Server, after: int, job: int | None, cluster: str | None, concerned: scope.Condition
-) -> AsyncIterator[str]:
-    """The events until the client disconnects; comments keep the connection alive."""
-    yield "retry: 1000\n\n"
-    quiet_since = time.monotonic()
-    while not server.changes.ended:
-        ticket, seen = server.changes.ticket(), after
-        found, after, concerned = await server.read(
-            partial(_next, seen=seen, cluster=cluster, known=concerned)
-        )
-        for row in found:
-            if job is None or row["job_id"] == job:
-                quiet_since = time.monotonic()
-                yield f"id: {row['seq']}\nevent: {row['kind']}\ndata: {harmless(json.dumps(forms.event(row)))}\n\n"
-        if len(found) < BATCH:
-            await within(ticket, SAFETY_S)
-        if time.monotonic() - quiet_since > HEARTBEAT_S:
-            quiet_since = time.monotonic()
-            yield ": still here\n\n"
-
-
-def _next(
-    store: Store, seen: int, cluster: str | None, known: scope.Condition
-) -> tuple[list[Row], int, scope.Condition]:
-    """The next events of a cluster and the clusters below it, the last number that was read, and their condition.
-
-    ``known`` is the condition of the previous read, as the last events of a cluster come after its deletion.
-    """
-    last, now = feed.last(store), known
-    with suppress(NotFound):
-        now = scope.of_events(store, cluster)
-    if last <= seen:
-        return [], seen, now
-    condition = f"seq > ? AND seq <= ? AND ({known[0]} OR {now[0]})"
-    found = feed.matching(store, condition, [seen, last, *known[1], *now[1]], BATCH, first=True)
-    return found, last if len(found) < BATCH else int(found[-1]["seq"]), now
 
 
 async def _see_to_it(server: Server) -> None:
