@@ -229,6 +229,13 @@ class Call:
         here = os.environ.get("VCTL_CLUSTER_ID") if self._job_is_known() else None
         return spec.ids.resolve_cluster_id(given or here or PRIMARY, "--cluster")
 
+    def existing_cluster(self, given: str | None) -> str:
+        """The cluster of a command. Raises NotFound for an unknown cluster that was given."""
+        cluster = self.cluster(given)
+        if given is not None:
+            operations.clusters.get_cluster(self.backend, cluster)
+        return cluster
+
     @property
     def job_here(self) -> str | None:
         """The submission id of the job of this process."""

@@ -6,11 +6,9 @@ that all its later work happens in the cluster of that job.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,13 +17,12 @@ from vctl import ops
 from vctl.client import inside
 from vctl.client.handles import Job
 from vctl.core.jobs import SUCCEEDED
-from vctl.errors import BadSpec, Conflict, NotFound, NotPermitted, TimedOut
+from vctl.errors import Conflict, NotFound, NotPermitted, TimedOut
 
 if TYPE_CHECKING:
     import socket
 
     from vctl.client.handles import Local, Place
-    from vctl.client.virtual_cluster import VirtualCluster
     from vctl.core.clusters import ClusterSpec
     from vctl.runtime.door import Door
 
@@ -114,55 +111,6 @@ class HeldAllocation:
 def _why(form: Mapping[str, Any]) -> str | None:
     found: str | None = form["message"] or form["state_reason"]
     return found
-
-
-_held: list[VirtualCluster] = []
-
-
-def init(
-    virtual_cluster: VirtualCluster | Mapping[str, Any] | None = None,
-    *,
-    name: str | None = None,
-    timeout_s: float | None = None,
-) -> VirtualCluster:
-    """Hold a virtual cluster until ``shutdown()`` or the end of the program; waits until it is granted.
-
-    Outside of jobs an own job holds it; inside a job it is a sub-cluster. It is released also when the program is
-    killed.
-    """
-    from vctl.client.virtual_cluster import VirtualCluster
-
-    if _held:
-        raise BadSpec("vctl.init() was called already", fix="call vctl.shutdown() first")
-    given = virtual_cluster.as_dict() if isinstance(virtual_cluster, VirtualCluster) else virtual_cluster
-    if isinstance(virtual_cluster, VirtualCluster):
-        name = name or virtual_cluster.name
-        timeout_s = virtual_cluster.timeout_s if timeout_s is None else timeout_s
-    wanted = VirtualCluster.from_dict(given or {}, name=name, timeout_s=timeout_s)
-    _held.append(wanted.__enter__())
-    atexit.register(_at_exit, os.getpid())
-    return wanted
-
-
-def shutdown() -> None:
-    """Release the virtual cluster of ``init()``, if there is one; waits for tasks that are not detached."""
-    _release(None)
-
-
-def _at_exit(pid: int) -> None:
-    if os.getpid() == pid:  # a forked child does not release it
-        _release(_ended_by())
-
-
-def _release(error: BaseException | None) -> None:
-    if _held:
-        _held.pop().__exit__(None if error is None else type(error), error, None)
-
-
-def _ended_by() -> BaseException | None:
-    """The exception that ends this program; None at a prompt, where an exception ends only one line."""
-    at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
-    return None if at_prompt else getattr(sys, "last_value", None)
 
 
 def is_outside() -> bool:

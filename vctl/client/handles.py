@@ -198,3 +198,17 @@ class Remote(declare.Remote):
 
     def __repr__(self) -> str:
         return str(self.config.get("address"))
+
+
+def place_of(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Place:
+    """The backend for an address; None means the settings, as on the command line."""
+    from vctl.config import load
+
+    env = {**os.environ, **({} if token is None else {"VCTL_TOKEN": token})}
+    if address is None:
+        config = load(env=env)
+        return Remote(config) if config.get("address") else Local(config)
+    text = os.fspath(address)
+    if "://" in text or text.startswith("unix:"):
+        return Remote(load(env=env, flags={"address": text}))
+    return Local(load(env=env, flags={"home": text}))

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 from vctl import ops, spec
 from vctl.client import inside
 from vctl.client.handles import Handle, Job, Task
-from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
 from vctl.client.state_api import Filters, Verbs
-from vctl.client.virtual_cluster import VirtualCluster
 from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks
 from vctl.operations.declare import Here, Verb, asks, operation
 from vctl.spec.ids import resolve_cluster_id
 
 if TYPE_CHECKING:
+    from vctl.client.specs import Amount, Amounts, LabelSelector
+    from vctl.client.virtual_cluster import VirtualCluster
     from vctl.spec import documents
     from vctl.spec.job_request import JobRequest
 
@@ -234,6 +234,8 @@ class Tasks(Started):
         It takes one CPU by default. It waits until its resources are free, and never leaves its cluster. It starts when
         all ``inputs`` exist as ``$VCTL_OBJECT_DIR/NAME``, and writes its ``outputs`` to that directory.
         """
+        from vctl.client.specs import selector_document
+
         form = tasks.run(
             self.backend,
             words_of(command),
