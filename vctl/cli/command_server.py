@@ -58,7 +58,8 @@ MODULES = (
     "vctl.ops.background", "vctl.ops.dependencies", "vctl.ops.why", "vctl.store.store", "vctl.engine.apply",
     "vctl.engine.changes", "vctl.store.write", "vctl.operations.declare", "vctl.spec.job_request",
     "vctl.spec.cluster_spec", "vctl.spec.shape", "vctl.spec.source", "vctl.scheduler.orders", "json",
-    "vctl.cli.columns", "vctl.cli.words", "vctl.cli.screen", "atexit", "termios",
+    "vctl.cli.columns", "vctl.cli.words", "vctl.cli.screen", "atexit", "termios", "vctl.cli.waiting", "vctl.cli.help",
+    "vctl.ops.waiting",
 )  # fmt: skip
 """The modules that commands import, apart from the modules of the commands themselves."""
 
