@@ -17,7 +17,7 @@ from vctl.core.caller import Caller
 from vctl.operations.declare import Here
 from vctl.ops.background import Background
 from vctl.runtime.watch import MODIFY, Watch
-from vctl.store.kept import Kept
+from vctl.store.kept import OpenStores
 from vctl.store.store import Store
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.background = Background(self.config)
-        self._stores = Kept(self.home, self.config.get("lock_timeout"))
+        self._stores = OpenStores(self.home, self.config.get("lock_timeout"))
 
     @contextmanager
     def store(self) -> Iterator[Store]:
