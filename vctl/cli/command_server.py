@@ -211,7 +211,7 @@ def work(listening: socket, line: socket, home: os.stat_result) -> None:
                 asks, _ = listening.accept()
                 line.send(TAKEN)
                 with asks:
-                    served = Served(home, asks, listening, line)
+                    served = ServingFork(home, asks, listening, line)
                     is_fit = answer(asks, mine, own, served) and len(os.listdir(FILES)) == files + 1
                     if served.waits:
                         return
@@ -229,7 +229,7 @@ def work(listening: socket, line: socket, home: os.stat_result) -> None:
         os._exit(0)
 
 
-class Served:
+class ServingFork:
     """A fork, for the command that it carries out."""
 
     def __init__(self, home: os.stat_result, asks: socket, listening: socket, line: socket) -> None:
@@ -249,7 +249,7 @@ class Served:
         gc.enable()
 
 
-def answer(line: socket, mine: bytes, own: list[int], served: Served) -> bool:
+def answer(line: socket, mine: bytes, own: list[int], served: ServingFork) -> bool:
     """Carry one command out, if it is of the same user; False after a failure."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if int.from_bytes(line.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], sys.byteorder) != os.geteuid():
@@ -295,7 +295,7 @@ def has_ended(asks: socket) -> bool:
     return True
 
 
-def carry_out_for(parts: list[bytes], files: list[int], served: Served) -> int:
+def carry_out_for(parts: list[bytes], files: list[int], served: ServingFork) -> int:
     """Take over the standard files, environment and directory of the client, and run its words."""
     folder, encoding, mask, count = parts[0], parts[1].decode(), int(parts[2]), int(parts[3])
     words, variables = parts[4 : 4 + count], parts[4 + count :]

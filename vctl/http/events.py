@@ -32,7 +32,7 @@ RECENT = 1000
 """How many events are kept at least, once there are so many."""
 
 
-class Event(NamedTuple):
+class SentEvent(NamedTuple):
     """An event as it is sent."""
 
     seq: int
@@ -56,7 +56,7 @@ class Scope:
 class News(NamedTuple):
     """What one read has found."""
 
-    events: list[Event]
+    events: list[SentEvent]
     last: int
     """The number up to which everything was read."""
     more: bool
@@ -70,7 +70,7 @@ class Broadcast:
         self._reading: asyncio.Task[None] | None = None
         self._listeners = 0
         self._scopes: dict[str, Scope] = {}
-        self._events: list[Event] = []
+        self._events: list[SentEvent] = []
         self._numbers: list[int] = []
         self._since: int | None = None
         """All events after this number, up to ``_last``, are kept; None before the first read."""
@@ -110,7 +110,7 @@ class Broadcast:
             return False
         return own is None or (own.since is not None and after >= own.since)
 
-    def _after(self, after: int, own: Scope | None) -> Sequence[Event]:
+    def _after(self, after: int, own: Scope | None) -> Sequence[SentEvent]:
         found = self._events[bisect_right(self._numbers, after) :]
         return found if own is None else [one for one in found if one.seq in own.numbers]
 
@@ -228,9 +228,9 @@ def _now(store: Store, cluster: str | None, known: scope.Condition) -> scope.Con
     return known
 
 
-def _encoded(row: Row) -> Event:
+def _encoded(row: Row) -> SentEvent:
     data = harmless(json.dumps(forms.event(row)))
-    return Event(
+    return SentEvent(
         row["seq"], row["job_id"], f"id: {row['seq']}\nevent: {row['kind']}\ndata: {data}\n\n".encode()
     )
 
