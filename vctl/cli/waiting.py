@@ -205,7 +205,7 @@ def _warn_of_own_end(call: Call, kind: Kind, form: Form) -> None:
     if kind != JOBS or caller is None or os.environ.get("VCTL_TASK_ID") or "array" in form:
         return
     name = str(form["submission_id"])
-    if (form["job_id"], name) == (caller.job_id, caller.submission_id) and form["status"] not in jb.FINAL:
+    if (form["job_id"], name) == (caller.job_id, caller.submission_id) and not ops.waiting.is_over(form):
         call.note(f"{name} is the job of this command: if it waits for this command, both wait forever.")
 
 
