@@ -11,13 +11,13 @@ TYPE_CHECKING = False  # a type checker treats it like typing.TYPE_CHECKING, who
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vctl.client.allocation import init, shutdown
     from vctl.client.api import (
         Client,
         available_resources,
         cluster_resources,
         connect,
         get_runtime_context,
+        init,
         list_clusters,
         list_events,
         list_jobs,
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
         list_tasks,
         list_vnodes,
         nodes,
+        shutdown,
         summarize_jobs,
         summarize_objects,
         summarize_tasks,
     )
-    from vctl.client.context import RuntimeContext, VirtualClusterInfo, VirtualNodeInfo
+    from vctl.client.context import RuntimeContext, VirtualNodeInfo
     from vctl.client.handles import Job, Task
     from vctl.client.specs import (
         PACK,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
         In,
         NotIn,
     )
-    from vctl.client.virtual_cluster import VirtualCluster
+    from vctl.client.virtual_cluster import VirtualCluster, VirtualClusterInfo
     from vctl.errors import VctlError
 
 __all__ = [
@@ -58,9 +59,8 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "vctl.client.allocation": ("init", "shutdown"),
-    "vctl.client.virtual_cluster": ("VirtualCluster",),
-    "vctl.client.context": ("RuntimeContext", "VirtualClusterInfo", "VirtualNodeInfo"),
+    "vctl.client.virtual_cluster": ("VirtualCluster", "VirtualClusterInfo"),
+    "vctl.client.context": ("RuntimeContext", "VirtualNodeInfo"),
     "vctl.client.handles": ("Job", "Task"),
     "vctl.client.specs": (
         "PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD", "DoesNotExist", "Exists", "FixedSizeNode",

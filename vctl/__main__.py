@@ -27,8 +27,11 @@ def main() -> int:
     try:
         from vctl.cli import command_client
 
-        code = command_client.hand_over(words)
-        return command_client.carry_out(words) if code is None else code
+        if (code := command_client.hand_over(words)) is not None:
+            return code
+        from vctl.cli.entry import carry_out
+
+        return carry_out(words)
     except KeyboardInterrupt:  # during the imports
         return 130
 

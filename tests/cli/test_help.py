@@ -1,5 +1,6 @@
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -298,3 +299,52 @@ def test_version_needs_no_typer(cli: Cli) -> None:
     ran = python("-c", f"{code}; print([m for m in sys.modules if m.startswith('vctl')])", home=cli.home)
     assert ran.stdout.splitlines()[0] == "vctl 0.1.0"
     assert "cli" not in ran.stdout
+
+
+@pytest.mark.parametrize("columns", ["20", "44", "80", "200"])
+def test_a_help_page_fits_and_breaks_no_word_that_fits(
+    command: Command, cli: Cli, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for words in (command.path.split(), command.path.split()[:1]):
+        page = cli(*words, "--help").out.partition("Examples:")[0]
+        assert max(map(len, page.splitlines())) <= int(columns)
+        boxes = [line for line in page.splitlines() if line[:1] in "╭│╰" and line]
+        assert {len(line) for line in boxes} == {int(columns)}
+    shown = " ".join(page.replace("│", " ").split())
+    for word in command.help.split():
+        assert len(word) > int(columns) - 4 or word in shown
+
+
+def test_help_needs_neither_typer_nor_rich(tmp_path: Path) -> None:
+    """They take ten times as long to import as the rest of a help page (finding 31)."""
+    for words in (["--help"], ["job", "--help"], ["run", "-h"]):
+        script = (
+            f"import sys; from vctl.cli import app; app.run({words});"
+            " print({'typer', 'rich', 'click'} & {*sys.modules})"
+        )
+        assert python("-c", script, home=tmp_path).stdout.splitlines()[-1] == "set()", words
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("ps --help", True), ("ps -a --limit 3 -h", True), ("ps --limit --help", False), ("ps --nosuch --help", False),
+        ("run --help", True), ("run -n 2 -h", True), ("run true --help", False), ("run -- true --help", False),
+        ("wait a --help", True), ("ps -ah", True),
+    ],
+)  # fmt: skip
+def test_help_is_asked_for_where_an_option_stands(line: str, wanted: bool) -> None:
+    command, rest = catalog.find(line.split())
+    assert declare.asks_for_help(command, rest) is wanted
+
+
+def test_help_obeys_the_setting_of_colours_and_shows_itself_where_settings_are_wrong(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for color in ("always", "never"):
+        monkeypatch.setenv("VCTL_COLOR", color)
+        assert ("\x1b" in cli("--help").out) is (color == "always")
+    monkeypatch.setenv("VCTL_COLOR", "nonsense")
+    ran = cli("ps", "--help")
+    assert (ran.code, "Usage: vctl ps" in ran.out) == (0, True)

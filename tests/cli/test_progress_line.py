@@ -58,7 +58,7 @@ def test_on_a_terminal_that_shows_only_text_each_change_is_a_line(monkeypatch: p
     for message in ("needs 8 CPU", "needs 8 CPU", "needs 4 CPU"):
         progress._began -= 1
         progress._looked_at -= 10
-        progress.see("PENDING", lambda m=message: {**form, "message": m}, over=False, follows=None)
+        progress.see({**form, "status": "PENDING", "message": message}, over=False)
     assert file.getvalue().splitlines() == [f"j waits: needs {n} CPU; vctl why j" for n in (8, 4)]
 
 
@@ -71,9 +71,9 @@ def test_an_array_that_reports_to_a_file_writes_few_lines() -> None:
     progress._looked_at -= 10
     for done in range(1000):
         form = {"submission_id": "a", "array": {"count": 1000, "done": done, "states": {"RUNNING": 2}}}
-        progress.see("RUNNING", lambda form=form: form, over=False, follows=None)
+        progress.see({**form, "status": "RUNNING"}, over=False)
     over = {"submission_id": "a", "array": {"count": 1000, "done": 1000, "states": {}}}
-    progress.see("SUCCEEDED", lambda: over, over=True, follows=None)
+    progress.see({**over, "status": "SUCCEEDED"}, over=True)
     lines = file.getvalue().splitlines()
     assert "0 of 1000" in lines[0]
     assert "1000 of 1000" in lines[-1]

@@ -330,8 +330,8 @@ def everything_imported() -> None:
     import sqlite_utils.migrations  # noqa: F401
 
     from vctl.cli import bridge, catalog, output, screen, table  # noqa: F401
-    from vctl.daemon import loop, waiting  # noqa: F401
-    from vctl.ops import health, jobs, views  # noqa: F401
+    from vctl.daemon import loop  # noqa: F401
+    from vctl.ops import health, jobs, views, waiting  # noqa: F401
     from vctl.scheduler import feasibility  # noqa: F401
     from vctl.spec import cluster_spec, job_request, options, shape, source  # noqa: F401
 

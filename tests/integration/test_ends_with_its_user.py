@@ -1,6 +1,7 @@
-"""Whoever waits, watches or follows is a process of its own, and nothing of a command outlives it (spec 13).
+"""Whoever waits, watches or follows: nothing of a command outlives it, whoever carries it out (spec 13).
 
-What a command needs is part of its declaration: the command server carries out only what answers at once.
+What a command needs is part of its declaration. One that uses the terminal has a process of its own; one that only
+waits is carried out by a fork of the command server, which then needs neither the server nor the scheduler.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,16 +26,20 @@ from tests.integration.test_command_server import (
     forks_of,
     only_fork,
     output_of,
+    server_of,
     traced,
     with_command_server,
 )
 from tests.specification import spec
 from vctl.cli import catalog
+from vctl.cli.command_client import SOCKET
 from vctl.runtime import processes
 
 pytestmark = spec("13.waiting", "13.output")
 
 ENDS_WITHIN_S = 2.0
+INOTIFY = "anon_inode:inotify"
+ANSWERS, WAITS, OWN_PROCESS = "answers at once", "waits", "in a process of its own"
 ARGUMENTS = {
     "job status": ["runs"], "job why": ["waits"], "why": ["waits"], "vc get": ["team"], "node get": ["4c8g-00"],
     "task status": ["1"], "list": ["jobs"], "get": ["jobs", "runs"], "summary": ["jobs"], "current-node": ["4c8g-01"],
@@ -77,32 +84,34 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield place
 
 
-def test_every_command_that_lasts_is_tried_here() -> None:
+def test_every_command_that_waits_is_tried_here() -> None:
     """A new one fails this test until it is in one of the lists above."""
     tried = {catalog.find(words)[0].path for words in WAITING}
     tried |= {catalog.SHORT.get(path, path) for path in tried}
     for path, command in catalog.load_all().items():
-        named = {param.name for param in command.params if param.info.lasts}
-        if command.lasts or named - {"watch"}:
+        named = {param.name for param in command.params if param.info.lasts or param.info.waits}
+        if command.lasts or command.waits or named - {"watch"}:
             assert path in tried or path in ABOUT_THIS_MACHINE, path
 
 
 def test_no_command_is_found_by_its_words() -> None:
-    """Spec 13: every spelling of an option that lasts; no option of a command that answers at once."""
-    for line, lasts in {
-        "ps": False, "ps -a": False, "ps -w": True, "ps -aw": True, "ps -wa": True, "ps -w1a": None, "ps -aw1": True,
-        "ps --watch=1": True, "ps -f name=-w": False, "ps -f -w": False, "top": False, "shell": True,
-        "run -d true": False, "run true -d": True, "run -dn1 -- true -w": False, "run true --no-wait": True,
-        "run --dry-run true": False, "run --stdin true": True, "logs x": False, "logs -fn5 x": True,
-        "logs -n5 x": False, "stop x": True, "stop x --no-wait": False, "wait x": True, "rerun x": None,
-        "vc delete x": False, "vc delete x --force": True, "vc delete x --no-wait": False, "doctor": True,
-        "task run -- x": True, "task run --no-wait x": False, "events": False, "events -w --limit 3": True,
+    """Spec 13: every spelling of an option that lasts or waits; no option of a command that answers at once."""
+    for line, course in {
+        "ps": ANSWERS, "ps -a": ANSWERS, "ps -w": OWN_PROCESS, "ps -aw": OWN_PROCESS, "ps -wa": OWN_PROCESS,
+        "ps -w1a": None, "ps -aw1": OWN_PROCESS, "ps --watch=1": OWN_PROCESS, "ps -f name=-w": ANSWERS,
+        "ps -f -w": ANSWERS, "top": ANSWERS, "shell": OWN_PROCESS, "run -d true": ANSWERS, "run true -d": WAITS,
+        "run -dn1 -- true -w": ANSWERS, "run true --no-wait": WAITS, "run --dry-run true": ANSWERS,
+        "run --stdin true": OWN_PROCESS, "run -d --stdin true": OWN_PROCESS, "run --from x": WAITS,
+        "run -d --from x": WAITS, "logs x": ANSWERS, "logs -fn5 x": WAITS, "logs -n5 x": ANSWERS, "stop x": WAITS,
+        "stop x --no-wait": ANSWERS, "wait x": WAITS, "rerun x": None, "vc delete x": ANSWERS,
+        "vc delete x --force": WAITS, "vc delete x --no-wait": ANSWERS, "doctor": OWN_PROCESS,
+        "task run -- x": WAITS, "task run --no-wait x": ANSWERS, "events": ANSWERS, "events -w --limit 3": OWN_PROCESS,
     }.items():  # fmt: skip
-        assert _lasts(line.split()) is lasts, line
+        assert _course(line.split()) is course, line
 
 
-def _lasts(words: list[str]) -> bool | None:
-    """Whether a command line lasts; None where it is a mistake."""
+def _course(words: list[str]) -> str | None:
+    """How a command line is carried out; None where it is a mistake."""
     from vctl.cli import declare
     from vctl.errors import BadSpec
 
@@ -111,16 +120,40 @@ def _lasts(words: list[str]) -> bool | None:
     except BadSpec:
         return None
     values = declare.read(command, rest)
-    return None if values is None else command.lasts_with(values)
+    if values is None:
+        return None
+    return OWN_PROCESS if command.lasts_with(values) else WAITS if command.waits_with(values) else ANSWERS
 
 
-def is_waiting(process: subprocess.Popen[bytes], remote: bool) -> bool:
-    """Whether a silent command waits for a wake-up: it watches the state directory, or asks a server."""
-    try:
-        files = [os.readlink(file) for file in Path(f"/proc/{process.pid}/fd").iterdir()]
-    except OSError:
+def worker_of(place: Place, process: subprocess.Popen[bytes]) -> int | None:
+    """The fork that carries a command out: the one that writes to its output; None if there is none."""
+    mine = output_of(process.pid)
+    return next((pid for pid in forks_of(place) if mine and output_of(pid) == mine), None)
+
+
+def is_waiting(place: Place, process: subprocess.Popen[bytes], *, remote: bool = False) -> bool:
+    """Whether a fork waits for a command: it watches the state directory, or asks a server."""
+    if (pid := worker_of(place, process)) is None:
         return False
-    return any(file.startswith("socket:") if remote else file == "anon_inode:inotify" for file in files)
+    files = files_of(pid)
+    sockets = sum(file.startswith("socket:") for file in files)
+    return state_of(pid) == "S" and (sockets > 2 if remote else INOTIFY in files)
+
+
+def files_of(pid: int) -> list[str]:
+    """What a process has open."""
+    try:
+        return [os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:  # it has ended, or has just closed one
+        return []
+
+
+def state_of(pid: int) -> str:
+    """R, S, D, T; empty if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def has_written(process: subprocess.Popen[bytes]) -> bool:
@@ -155,7 +188,7 @@ def test_nothing_is_left_of_a_command_that_is_killed_while_it_waits(served: Plac
             is_silent = process.args[3:] in WAITING  # type: ignore[index]  # a list
 
             def has_begun(process: subprocess.Popen[bytes] = process, is_silent: bool = is_silent) -> bool:
-                return is_waiting(process, remote) if is_silent else has_written(process)
+                return is_waiting(served, process, remote=remote) if is_silent else has_written(process)
 
             eventually(has_begun, str(process.args))
         time.sleep(0.3)
@@ -232,3 +265,153 @@ def test_a_shell_is_ended_with_its_terminal(served: Place) -> None:
         os.kill(typist.pid, signal.SIGKILL)
         eventually(lambda: is_gone(pid), "the end of the shell")
         assert served.reach(name, "SUCCEEDED", "FAILED", "STOPPED")["ended_at"]
+
+
+# ---- what waits is carried out by a fork ----
+
+
+@contextmanager
+def waiting(place: Place, *words: str, **env: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command that waits, and the fork that carries it out."""
+    process = place.start(*words, **env)
+    try:
+        eventually(lambda: is_waiting(place, process), f"{words} to wait")
+        worker = worker_of(place, process)
+        assert worker is not None
+        yield process, worker
+    finally:
+        process.kill()
+        place.finish(process)
+
+
+@pytest.mark.parametrize(
+    "words", [["wait", "runs"], ["logs", "-f", "runs"], ["task", "wait", "1"]], ids=" ".join
+)
+@pytest.mark.parametrize("own", [False, True], ids=["fork", "own process"])
+@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_the_waiting_either_way(
+    served: Place, words: list[str], own: bool, signo: signal.Signals
+) -> None:
+    process = served.start(
+        *words, *(["--home", str(served.home)] if own else []), VCTL_DEBUG="1" if own else ""
+    )
+    worker = None
+    if own:
+        eventually(lambda: INOTIFY in files_of(process.pid), "the command to wait")
+    else:
+        eventually(lambda: is_waiting(served, process), "the command to wait")
+        worker = worker_of(served, process)
+    process.send_signal(signo)
+    ran = served.finish(process)
+    detached = "Detached: job runs goes on. Stop it with: vctl job stop runs\n" if "-f" in words else ""
+    assert (ran.code, ran.out, ran.err) == (130, "", detached)
+    if worker is not None:
+        eventually(lambda: is_gone(worker), "the end of the fork")
+    assert served.job("runs")["status"] == "RUNNING"
+
+
+def test_a_command_that_waits_imports_nothing(served: Place) -> None:
+    served.submit("--submission-id", "quick", "--", "sh", "-c", "echo out; exit 3")
+    for words in (["wait", "quick"], ["logs", "-f", "quick"], ["run", "--", "sh", "-c", "exit 3"]):
+        ran = traced(served, *words)
+        assert (ran.code, IMPORTED in ran.stderr) == (3, False), words
+
+
+def test_a_suspended_command_shows_nothing_until_it_is_resumed(served: Place) -> None:
+    """Ctrl-Z and `fg`: the one who waits for it is suspended with it."""
+    job = served.submit("--", "sh", "-c", "while [ ! -e go ]; do sleep 0.02; done; echo out; exec sleep 1000")
+    with waiting(served, "logs", "-f", job) as (process, worker):
+        process.send_signal(signal.SIGTSTP)
+        eventually(lambda: (state_of(process.pid), state_of(worker)) == ("T", "T"), "both to be suspended")
+        (served.folder / "go").touch()
+        eventually(lambda: served.run("logs", job).out == "out\n", "the output")
+        assert not has_written(process)
+        process.send_signal(signal.SIGCONT)
+        eventually(lambda: has_written(process), "the output of the command")
+        assert state_of(worker) == "S"
+        process.send_signal(signal.SIGTSTP)
+        eventually(lambda: (state_of(process.pid), state_of(worker)) == ("T", "T"), "both to be suspended")
+        process.kill()
+        eventually(lambda: is_gone(worker), "the end of one that is suspended", ENDS_WITHIN_S)
+        comes_to_its_end(process)
+    served.ok("stop", job)
+
+
+@pytest.mark.parametrize("signo", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_one_who_waits_at_a_full_pipe_ends_with_its_client(served: Place, signo: signal.Signals) -> None:
+    job = served.submit("--", "sh", "-c", "yes | head -c 1000000; exec sleep 1000")
+    read, write = full_pipe()
+    pipe = os.readlink(f"/proc/self/fd/{write}")
+    client = subprocess.Popen(
+        [*VCTL, "logs", "-f", job], env=served.environment({}), cwd=served.folder, stdin=subprocess.DEVNULL,
+        stdout=write, stderr=subprocess.DEVNULL, process_group=0,
+    )  # fmt: skip
+    os.close(write)
+    eventually(lambda: pipe in map(output_of, forks_of(served)), "a fork that writes")
+    time.sleep(0.3)
+    client.send_signal(signo)
+    code = client.wait(PATIENCE_S)
+    assert code == (130 if signo in (signal.SIGTERM, signal.SIGINT) else -signo)
+    eventually(lambda: pipe not in map(output_of, forks_of(served)), "its end", ENDS_WITHIN_S)
+    os.close(read)
+    served.ok("stop", job)
+
+
+def test_a_fork_that_is_killed_while_it_waits_is_reported(served: Place) -> None:
+    with waiting(served, "wait", "runs") as (process, worker):
+        os.kill(worker, signal.SIGKILL)
+        ran = served.finish(process)
+        assert ran.code == 1
+        assert ran.err.startswith("Error: the command was killed before it was done\n")
+
+
+def test_many_who_wait_cost_the_server_no_file(served: Place) -> None:
+    server = server_of(served)
+    before = len(os.listdir(f"/proc/{server}/fd"))
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(waiting(served, "wait", "runs"))
+        assert len(os.listdir(f"/proc/{server}/fd")) <= before + 1
+        assert IMPORTED not in traced(served, "ps").stderr
+    only_fork(served)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("autostart", ["1", "0"], ids=["autostart", "no autostart"])
+def test_the_end_of_the_scheduler_under_one_who_waits(
+    tmp_path: Path, ending: signal.Signals, autostart: str
+) -> None:
+    """It starts the next scheduler, or says that none runs; and nobody knocks at the socket that it inherited."""
+    place = Place(tmp_path / "state", tmp_path / "work")
+    place.add_nodes(1)
+    try:
+        daemon = place.daemon()
+        eventually(lambda: server_of(place), "the command server")
+        job = place.submit("--", "sh", "-c", "while [ ! -e go ]; do sleep 0.02; done; exit 3")
+        place.reach(job, "RUNNING")
+        process = place.start("wait", job, VCTL_AUTOSTART=autostart)
+        eventually(lambda: is_waiting(place, process), "the command to wait")
+        daemon.send_signal(ending)
+        place.finish(daemon)
+        if autostart == "0":
+            eventually(lambda: not is_listening(place), "the end of the command server")
+        (place.folder / "go").touch()
+        ran = place.finish(process)
+        if autostart == "1":
+            assert (ran.code, ran.err) == (3, "")
+        else:
+            assert (ran.code, ran.err.partition("\n")[0]) == (
+                6, "Error: no scheduler is running, and `autostart` is off"
+            )  # fmt: skip
+    finally:
+        place.end()
+
+
+def is_listening(place: Place) -> bool:
+    """Whether anybody would get a command at the socket of the state directory."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+        try:
+            line.connect(str(place.home / SOCKET))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+    return True

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         columns,
         completion,
         declare,
+        help,
         live_view,
         output,
         screen,

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from vctl import cli, spec
 from vctl.cli import catalog, declare
@@ -20,10 +20,20 @@ from vctl.errors import BadSpec, VctlError, known
 from vctl.spec.params import Param
 
 
-def run(words: Sequence[str], served: os.stat_result | None = None) -> int:
+class Served(Protocol):
+    """The fork of a command server in which a command runs."""
+
+    home: os.stat_result
+    """The state directory of the server."""
+
+    def begin_to_wait(self) -> None:
+        """Leave the server, because the command waits."""
+
+
+def run(words: Sequence[str], served: Served | None = None) -> int:
     """Run one command line; returns the exit code.
 
-    ``served``: the state directory of the command server that runs it. Then the answer may be NOT_HERE.
+    ``served``: the fork of a command server that runs it. Then the answer may be NOT_HERE.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a command must not fail because of bytes that are not text
@@ -130,15 +140,18 @@ def _show_help(group: str) -> None:
             section: [(word, catalog.line_of(word)) for word in found]
             for section, found in catalog.SECTIONS.items()
         }
-        cli.bridge.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES)
+        cli.help.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES)
         return
     found = catalog.members(group)
     lines = [(command.path.split()[1], command.help) for command in found]
-    cli.bridge.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [found[0].examples[0]])
+    cli.help.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [found[0].examples[0]])
 
 
 def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
     values = declare.read(command, words)
+    if values is None and declare.asks_for_help(command, words):
+        cli.help.show_command(command)
+        return None
     if values is None:
         values = cli.bridge.read(command, declare.spelled_out(command, words))
     if values is not None:
@@ -171,12 +184,15 @@ def _check_choices(command: Command, values: dict[str, Any]) -> None:
             raise BadSpec(f"{param.spelled}: {value!r} is not one of the choices", fix=fix)
 
 
-def _execute(command: Command, values: dict[str, Any], served: os.stat_result | None) -> int:
-    lasts = command.lasts_with(values)
+def _execute(command: Command, values: dict[str, Any], served: Served | None) -> int:
+    lasts, waits = command.lasts_with(values), command.waits_with(values)
     shared = {name: values.pop(name) for name in command.common}
-    with Call(command, shared, lasts=lasts) as call:
-        if served is not None and (lasts or not call.is_about(served)):
-            return NOT_HERE
+    with Call(command, shared, lasts=lasts or waits) as call:
+        if served is not None:
+            if lasts or not call.is_about(served.home):
+                return NOT_HERE
+            if waits:
+                served.begin_to_wait()
         try:
             return _answer(call, command.arguments(values))
         except VctlError as error:

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import termios
+import time
 import tty
 from collections.abc import Iterator
 
@@ -16,7 +17,7 @@ from vctl.cli.command_client import INTERRUPTED
 from vctl.runtime.door import Door
 from vctl.runtime.relay import DATA, SIZE, frame
 
-LOOK_S = 0.05
+LOOK_S = 0.1
 SAY_SO_AFTER_S = 1.0
 END_OF_INPUT = b"\x04"
 END_AGAIN_S = 0.5
@@ -28,26 +29,21 @@ NO_SIZE = b"\0" * 8
 def converse(call: Call, door: Door, submission_id: str) -> int:
     """Connect this terminal to a job until the job is over; returns its exit code."""
     from vctl.client.handles import Job, Local
-    from vctl.core.jobs import FINAL
 
     place = Local(call.config)
     job = Job(place, submission_id)
-    waited, has_said_so = 0.0, False
+    began, has_said_so = time.monotonic(), False
     try:
-        with place.waiting("jobs", submission_id) as pause:
-            while (line := door.opened(LOOK_S)) is None:
-                form = job.info()
-                if form["status"] in FINAL:
-                    call.note(
-                        f"job {submission_id} {form['status']}: {form['message'] or form['state_reason']}"
-                    )
-                    return job.wait()
-                if form["status"] == "PENDING":
-                    pause(LOOK_S)
-                    waited += LOOK_S
-                    if waited > SAY_SO_AFTER_S and not has_said_so:
-                        has_said_so = True
-                        call.note(f"{submission_id} waits: {form['message']}; Ctrl-C gives up")
+        while (line := door.opened(LOOK_S)) is None:
+            over, form = place.wait("jobs", submission_id, 0)
+            form = form or job.info()
+            if over:
+                call.note(f"job {submission_id} {form['status']}: {form['message'] or form['state_reason']}")
+                return job.wait()
+            waits = form["status"] == "PENDING" and time.monotonic() - began > SAY_SO_AFTER_S
+            if waits and not has_said_so:
+                has_said_so = True
+                call.note(f"{submission_id} waits: {form['message']}; Ctrl-C gives up")
     except KeyboardInterrupt:
         job.stop()
         return INTERRUPTED

@@ -1,8 +1,8 @@
-"""Declared commands for typer: help pages, and the errors of command lines that ``declare.read`` cannot read."""
+"""Declared commands for typer, which reads the command lines that ``declare.read`` cannot read, and names mistakes."""
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Optional, cast
 
 import typer
@@ -17,80 +17,18 @@ UsageError = cast(type[Exception], typer.BadParameter.__base__)
 """The usage error of click, or of the click inside newer versions of typer."""
 
 
-class _Named:
-    """Help with plain metavars: newer versions of typer write ``<bool>``, ``<list[str]>`` and ``{JOB}...``."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters, ``--help`` too."""
-        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of typer's classes
-        for param in found:
-            word = param.metavar
-            if param.param_type_name == "argument":
-                many = word + "..." if param.nargs == -1 else word
-                usage = [many if param.required else f"[{many}]"]
-                param.get_usage_pieces = lambda ctx, usage=usage: usage  # noqa: ARG005  # typer gives a context
-                word = None
-            elif param.is_flag:
-                word = None
-            param.display_type_rich = lambda ctx, word=word: word  # noqa: ARG005
-        return found
-
-
-class _Command(_Named, typer.core.TyperCommand):
-    """A command of vctl."""
-
-
-class _Group(_Named, typer.core.TyperGroup):
-    """A group of commands of vctl."""
-
-
-def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
-    """The values of all parameters, read by typer; None when help was shown. Raises BadSpec for mistakes."""
-    app = _app()
-    settings = {"help_option_names": ["-h", "--help"], "allow_interspersed_args": not command.own_words}
-    help = _plain(f"{command.help}\n\n{command.details}".strip())
-    app.command(help=help, context_settings=settings, cls=_Command)(_callback(command))
-    return _ask(app, words, f"vctl {command.path}", command.examples, command.params)
-
-
-def show_group(
-    name: str, help: str, members: Mapping[str, Iterable[tuple[str, str]]], examples: Sequence[str]
-) -> None:
-    """The help page of a group, or of vctl itself when the name is empty; ``members`` by section."""
-    app = _app()
-
-    @app.callback(cls=_Group, help=_plain(help), context_settings={"help_option_names": ["-h", "--help"]})
-    def group(
-        version: Annotated[
-            bool, typer.Option("--version", help="Print the version.", hidden=bool(name))
-        ] = False,
-    ) -> None: ...
-
-    for section, lines in members.items():
-        for word, line in lines:
-            app.command(word, help=_plain(line), rich_help_panel=section)(lambda: None)
-    _ask(app, ["--help"], f"vctl {name}".strip(), examples)
-
-
-def _app() -> typer.Typer:
-    return typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-
-
-def _ask(
-    app: typer.Typer, words: Sequence[str], name: str, examples: Sequence[str], params: Sequence[Param] = ()
-) -> dict[str, Any] | None:
+def read(command: Command, words: Sequence[str]) -> dict[str, Any]:
+    """The values of all parameters, read by typer. Raises BadSpec for mistakes."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    settings = {"help_option_names": [], "allow_interspersed_args": not command.own_words}
+    app.command(context_settings=settings)(_callback(command))
+    name = f"vctl {command.path}"
     entry = typer.main.get_command(app)
     try:
-        found = entry.main(args=list(words), prog_name=name, standalone_mode=False)
+        found: dict[str, Any] = entry.main(args=list(words), prog_name=name, standalone_mode=False)
     except UsageError as error:
-        raise _mistake(error, name, examples[0], params) from None
-    except SystemExit:  # the reader of the help has ended: click then ends the program with an error
-        raise BrokenPipeError from None
-    if isinstance(found, dict):
-        return found
-    # not as typer's epilog, which would break the lines that users copy
-    typer.echo("\n".join(["Examples:", *(f"  {example}" for example in examples), ""]))
-    return None
+        raise _mistake(error, name, command.examples[0], command.params) from None
+    return found
 
 
 def _is_json(text: str) -> bool:
@@ -161,19 +99,13 @@ def _annotation(param: Param) -> Any:
     kind: Any = list[param.type] if param.many else param.type  # type: ignore[name-defined]  # a value, not a type
     if not param.required and not param.is_flag:
         kind = Optional[kind]  # noqa: UP045  # older typers do not know X | None
-    info = param.info
-    help, metavar = _plain(info.help), param.metavar
+    info, metavar = param.info, param.metavar
     if param.is_argument:
-        return Annotated[kind, typer.Argument(metavar=metavar, help=help, show_default=False)]
+        return Annotated[kind, typer.Argument(metavar=metavar)]
     names = list(info.names)
     if param.is_flag:
         if info.off:
             names[-1] = f"{names[-1]}/{info.off}"
             kind = Optional[bool] if param.default is None else bool  # noqa: UP045  # as above
-        return Annotated[kind, typer.Option(*names, help=help, show_default=False)]
-    return Annotated[kind, typer.Option(*names, help=help, metavar=metavar, show_default=False)]
-
-
-def _plain(text: str) -> str:
-    """The text with escaped brackets, which rich would read as markup."""
-    return text.replace("[", "\\[")
+        return Annotated[kind, typer.Option(*names)]
+    return Annotated[kind, typer.Option(*names, metavar=metavar)]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from vctl.cli.live_view import LiveView
     from vctl.cli.output import Answer, Data
     from vctl.cli.progress import Progress
-    from vctl.cli.waiting import Waiter
     from vctl.operations.connection import Connection
     from vctl.operations.declare import Backend
     from vctl.ops.background import Background
@@ -132,7 +131,9 @@ class Call:
             if self.is_remote:
                 self._backend = operations.declare.Remote(lambda: nullcontext(self.connection))
             else:
-                self._backend = operations.declare.Local(self.config, lambda: nullcontext(self.store))
+                self._backend = operations.declare.Local(
+                    self.config, lambda: nullcontext(self.store), self._scheduling()
+                )
         return self._backend
 
     @property
@@ -141,15 +142,6 @@ class Call:
         if self._connection is None:
             self._connection = operations.connection.connect(self.config)
         return self._connection
-
-    def waiter(self) -> "Waiter":
-        """A waiter for jobs, tasks and clusters."""
-        assert self.lasts, f"vctl {self.command.path} waits, and does not declare it"
-        if self.is_remote:
-            return operations.connection.Waiter(self.connection, self.config)
-        from vctl.daemon import waiting as here
-
-        return here.Waiter(self.store, self.config)
 
     def require_scheduler(self) -> None:
         """Refuse later changes that need a scheduler where none may be started; a server does so anyway."""
@@ -236,6 +228,13 @@ class Call:
         """The cluster of a command: the given one, else the one in which this process runs, else the primary."""
         here = os.environ.get("VCTL_CLUSTER_ID") if self._job_is_known() else None
         return spec.ids.resolve_cluster_id(given or here or PRIMARY, "--cluster")
+
+    def existing_cluster(self, given: str | None) -> str:
+        """The cluster of a command. Raises NotFound for an unknown cluster that was given."""
+        cluster = self.cluster(given)
+        if given is not None:
+            operations.clusters.get_cluster(self.backend, cluster)
+        return cluster
 
     @property
     def job_here(self) -> str | None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NOT_HERE = -1
 """The answer of a server that has not begun a command: it takes long, or is about another state directory."""
+WAITS = -2
+"""What a server says first of a command that waits: signals are passed on to it from now on."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 _START_S = 1.0
@@ -61,17 +63,6 @@ def _sent(line: "_socket.socket", path: str, words: list[str]) -> int | None:
     return int(pid)
 
 
-def carry_out(words: list[str], served: os.stat_result | None = None) -> int:
-    """Carry a command out in this process. ``served``: the state directory of the server that it belongs to."""
-    if words[:1] == ["__complete"]:
-        from vctl.cli.completion import offer
-
-        return offer(words[1:])
-    from vctl.cli.app import run
-
-    return run(words, served)
-
-
 def stamp() -> bytes:
     """The identity of this installation: the server must be of the same one."""
     from vctl import __version__
@@ -109,19 +100,59 @@ def _path() -> str | None:
 
 
 def _answered(line: "_socket.socket", pid: int) -> int | None:
-    was_interrupted = False
+    was_interrupted, was_terminated = False, [False]
     while True:
         try:
-            if code := line.recv(16):
-                if int(code) != NOT_HERE:
-                    return int(code)
+            if answer := line.recv(16):
+                if (code := int(answer)) == WAITS:
+                    _pass_signals_on(pid, was_terminated)
+                    continue
+                if code != NOT_HERE:
+                    return code
                 return INTERRUPTED if was_interrupted else None
         except KeyboardInterrupt:
             was_interrupted = True
-            os.kill(pid, 2)
+            _send(pid, 2)
             continue
         except OSError:
             pass
+        if was_terminated[0]:
+            _end_by(15)
         sys.stderr.write("Error: the command was killed before it was done\n")
         sys.stderr.write("Fix: see with `vctl status` whether it took effect, and run it again if not\n")
         return 1
+
+
+def _pass_signals_on(pid: int, was_terminated: list[bool]) -> None:
+    """Let a process that waits for this one have SIGTERM, and Ctrl-Z with what resumes it after that."""
+    import _signal  # type: ignore[import-not-found]  # the public module builds enums
+
+    def terminate(signo: int, _: object) -> None:
+        was_terminated[0] = True
+        _send(pid, signo)
+
+    def suspend(*_: object) -> None:
+        _send(pid, _signal.SIGSTOP)
+        os.kill(os.getpid(), _signal.SIGSTOP)  # until somebody resumes this process
+        _send(pid, _signal.SIGCONT)
+
+    _signal.signal(_signal.SIGTERM, terminate)
+    if _signal.getsignal(_signal.SIGTSTP) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGTSTP, suspend)
+
+
+def _send(pid: int, signo: int) -> bool:
+    """Send a signal; False if the process has ended, and its answer is on the way."""
+    try:
+        os.kill(pid, signo)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _end_by(signo: int) -> None:
+    """End by a signal, as the command has that was carried out for this process."""
+    import _signal
+
+    _signal.signal(signo, _signal.SIG_DFL)
+    os.kill(os.getpid(), signo)

@@ -7,8 +7,9 @@ client is ``command_client``.
 A fork is made before its command comes. If all goes well, it takes further commands: half of the time of its
 first command goes into copying the memory pages that it writes to.
 
-A fork carries out only commands that answer at once, as their declarations say; it says so of the others before it
-has begun them. A fork ends with its client: the kernel signals it when the client's end of the line closes.
+A fork carries out no command that uses the terminal or is about this machine, as declarations say; it says so before
+it has begun one. One that waits leaves the server first: it may outlive the scheduler, and takes no further command.
+A fork ends with its client, whatever either of them does: the kernel kills it when the client's end of the line closes.
 """
 
 import fcntl
@@ -34,8 +35,8 @@ from socket import (
 )
 
 from vctl import SOCKET, spec
-from vctl.cli import command_client
-from vctl.cli.command_client import INTERRUPTED, NOT_HERE, stamp
+from vctl.cli.command_client import INTERRUPTED, NOT_HERE, WAITS, stamp
+from vctl.cli.entry import carry_out
 from vctl.core.text import visible
 from vctl.engine.changes import JobSubmitted
 from vctl.store.store import Store
@@ -57,7 +58,8 @@ MODULES = (
     "vctl.ops.background", "vctl.ops.dependencies", "vctl.ops.why", "vctl.store.store", "vctl.engine.apply",
     "vctl.engine.changes", "vctl.store.write", "vctl.operations.declare", "vctl.spec.job_request",
     "vctl.spec.cluster_spec", "vctl.spec.shape", "vctl.spec.source", "vctl.scheduler.orders", "json",
-    "vctl.cli.columns", "vctl.cli.words", "vctl.cli.screen", "atexit", "termios",
+    "vctl.cli.columns", "vctl.cli.words", "vctl.cli.screen", "atexit", "termios", "vctl.cli.waiting", "vctl.cli.help",
+    "vctl.ops.waiting",
 )  # fmt: skip
 """The modules that commands import, apart from the modules of the commands themselves."""
 
@@ -80,8 +82,6 @@ def main() -> None:
     hand_over_jobs(sys.argv[1])
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
-    signal.signal(signal.SIGIO, signal.SIG_DFL)  # it ends the process
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGIO})
     Forks(listening, os.stat(sys.argv[1])).serve()
 
 
@@ -102,7 +102,7 @@ def rehearse(home: str) -> None:
         ):  # fmt: skip
             submitting.submit(store, spec.job_request.JobRequest(argv=("true",), cwd="/"), environment={})
             raise InterruptedError  # which rolls the submit back
-        command_client.carry_out(["job", "status", "last", "-o", "json", "--home", home])
+        carry_out(["job", "status", "last", "-o", "json", "--home", home])
 
 
 def hand_over_jobs(home: str) -> None:
@@ -161,7 +161,10 @@ class Forks:
 
     def make(self) -> bool:
         """Make a fork that is ready for a command; False if no process can be made."""
-        ours, theirs = socketpair()
+        try:
+            ours, theirs = socketpair()
+        except OSError:  # too many open files
+            return False
         with theirs:
             try:
                 if os.fork() == 0:
@@ -208,7 +211,10 @@ def work(listening: socket, line: socket, home: os.stat_result) -> None:
                 asks, _ = listening.accept()
                 line.send(TAKEN)
                 with asks:
-                    is_fit = answer(asks, mine, own, home) and len(os.listdir(FILES)) == files + 1
+                    served = ServingFork(home, asks, listening, line)
+                    is_fit = answer(asks, mine, own, served) and len(os.listdir(FILES)) == files + 1
+                    if served.waits:
+                        return
                     if not is_fit or not has_ended(asks):
                         break
                 gc.collect()
@@ -223,8 +229,28 @@ def work(listening: socket, line: socket, home: os.stat_result) -> None:
         os._exit(0)
 
 
-def answer(line: socket, mine: bytes, own: list[int], home: os.stat_result) -> bool:
-    """Carry one command out, if it is of the same user and answers at once; False after a failure."""
+class ServingFork:
+    """A fork, for the command that it carries out."""
+
+    def __init__(self, home: os.stat_result, asks: socket, listening: socket, line: socket) -> None:
+        self.home = home
+        self.waits = False
+        self._asks, self._listening, self._line = asks, listening, line
+
+    def begin_to_wait(self) -> None:
+        """Let the client pass its signals on, and leave the server: only the client is needed from now on.
+
+        Nobody would accept connections to a socket that is still open here when the server has ended.
+        """
+        self._asks.send(b"%d" % WAITS)
+        self.waits = True
+        self._listening.close()
+        self._line.close()
+        gc.enable()
+
+
+def answer(line: socket, mine: bytes, own: list[int], served: ServingFork) -> bool:
+    """Carry one command out, if it is of the same user; False after a failure."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if int.from_bytes(line.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], sys.byteorder) != os.geteuid():
         return False
@@ -234,7 +260,7 @@ def answer(line: socket, mine: bytes, own: list[int], home: os.stat_result) -> b
         return False  # the client carries its command out itself, or is of another installation
     end_with(line)
     try:
-        code = carry_out(message.split(b"\0"), files, home)
+        code = carry_out_for(message.split(b"\0"), files, served)
     except KeyboardInterrupt:  # before the command could handle it
         code = INTERRUPTED
     fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) & ~os.O_ASYNC)
@@ -249,13 +275,17 @@ def answer(line: socket, mine: bytes, own: list[int], home: os.stat_result) -> b
 
 
 def end_with(line: socket) -> None:
-    """Let the kernel end this process (SIGIO) as soon as the client has ended, whatever is going on here."""
+    """Let the kernel kill this process as soon as the client has ended, whatever is going on here.
+
+    By SIGKILL, because one that is suspended gets no other signal.
+    """
     fcntl.fcntl(line, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(line, 0)
     if poll.poll(0):  # it ended before that
-        os.kill(os.getpid(), signal.SIGIO)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def has_ended(asks: socket) -> bool:
@@ -265,7 +295,7 @@ def has_ended(asks: socket) -> bool:
     return True
 
 
-def carry_out(parts: list[bytes], files: list[int], home: os.stat_result) -> int:
+def carry_out_for(parts: list[bytes], files: list[int], served: ServingFork) -> int:
     """Take over the standard files, environment and directory of the client, and run its words."""
     folder, encoding, mask, count = parts[0], parts[1].decode(), int(parts[2]), int(parts[3])
     words, variables = parts[4 : 4 + count], parts[4 + count :]
@@ -285,7 +315,7 @@ def carry_out(parts: list[bytes], files: list[int], home: os.stat_result) -> int
     sys.stdin = os.fdopen(0, encoding=encoding, closefd=False)
     sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, encoding=encoding, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
-    code = command_client.carry_out(sys.argv[1:], home)
+    code = carry_out(sys.argv[1:], served)
     with suppress(BrokenPipeError):
         if code != INTERRUPTED:  # the rest of interrupted output may wait for a reader that does not read
             sys.stdout.flush()

@@ -1,15 +1,9 @@
 """The options that commands share, and the groups of them for each kind of command."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from vctl import operations, ops
 from vctl.config import COLORS, OUTPUTS
-from vctl.core.clusters import PRIMARY
 from vctl.spec.params import Opt, Param
-
-if TYPE_CHECKING:
-    from vctl.cli.call import Call
 
 Timeout = Annotated[
     float | None, Opt("--timeout", metavar="TIME", reads="duration", help="Give up after this time (exit 7).")
@@ -105,7 +99,6 @@ HOISTED = (OUTPUT, COLOR, HOME)
 """Accepted in front of the command word too: ``vctl -o json job list``."""
 
 
-F = TypeVar("F", bound=Mapping[str, Any])
 HERE = "(default: inside a job its cluster, else the primary)."
 
 
@@ -115,19 +108,3 @@ def cluster_option(what: str) -> Opt:
 
 
 InCluster = Annotated[str | None, cluster_option("Only entries in this cluster and below")]
-
-
-def place(call: "Call", given: str | None) -> str:
-    """The cluster of a command. Raises NotFound for an unknown cluster that was given."""
-    cluster = call.cluster(given)
-    if given is not None:
-        operations.clusters.get_cluster(call.backend, cluster)
-    return cluster
-
-
-def below(call: "Call", top: str, items: "Sequence[F]", *names: str) -> "list[F]":
-    """The items with the cluster, or a cluster below it, in one of the named fields."""
-    if top == PRIMARY:
-        return list(items)
-    is_in = ops.scope.below(top, operations.clusters.list_clusters(call.backend, all_kinds=True))
-    return [item for item in items if any(item[name] and is_in(str(item[name])) for name in names)]

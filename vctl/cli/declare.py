@@ -1,7 +1,7 @@
 """Declarations of commands: a function whose signature carries the options, as in typer, or a verb and its drawing.
 
-A declaration is read by ``read`` (fast), ``bridge`` (typer: help and usage errors), ``completion`` and the generator of
-``docs/cli.md``. It has types of its own, because the import of typer takes longer than most commands.
+A declaration is read by ``read`` (fast), ``help``, ``bridge`` (typer: usage errors), ``completion`` and the generator
+of ``docs/cli.md``. It has types of its own, because the import of typer takes longer than most commands.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vctl import spec
 from vctl.operations.declare import Operation, P, R
-from vctl.spec.params import Param, Together, params_of
+from vctl.spec.params import Opt, Param, Together, params_of
 
 if TYPE_CHECKING:
     from vctl.cli.output import Answer
@@ -35,8 +35,10 @@ class Command:
         self.hidden = False
         self.own_words = False
         """True when everything from the first positional word on belongs to the user's own command."""
+        self.waits = False
+        """True when it waits for something and shows it, unless an option says otherwise (``Opt.waits``)."""
         self.lasts = False
-        """True when it waits, or is about this machine, unless an option says otherwise (``Opt.lasts``)."""
+        """True when it is about this machine and may take long: then it has a process of its own."""
         text = (self.declared.__doc__ or "").strip()
         self.help, _, rest = text.partition("\n")
         self.details = " ".join(rest.split())
@@ -45,16 +47,21 @@ class Command:
         """The same command under a shorter word, also in its examples."""
         examples = [example.replace(f"vctl {self.path}", f"vctl {word}") for example in self.examples]
         twin = Command(word, self.run, examples, list(self.common.values()), self.declared)
-        twin.hidden, twin.own_words, twin.lasts = self.hidden, self.own_words, self.lasts
+        twin.hidden, twin.own_words = self.hidden, self.own_words
+        twin.waits, twin.lasts = self.waits, self.lasts
         return twin
 
     def lasts_with(self, values: Mapping[str, Any]) -> bool:
-        """Whether it takes long with these values: then it has a process of its own, which ends with its user.
+        """Whether it has a process of its own with these values, because it uses the terminal or this machine."""
+        return self.lasts or any(info.lasts for info in self._given(values))
 
-        The command server carries out only what answers at once.
-        """
-        given = {param.info.lasts for param in self.params if values[param.name] not in (None, False)}
-        return True in given or (self.lasts and False not in given)
+    def waits_with(self, values: Mapping[str, Any]) -> bool:
+        """Whether it waits with these values; a command server carries it out, but not in a fork that serves others."""
+        given = {info.waits for info in self._given(values)}
+        return True in given or (self.waits and False not in given)
+
+    def _given(self, values: Mapping[str, Any]) -> list[Opt]:
+        return [param.info for param in self.params if values[param.name] not in (None, False)]
 
     @property
     def params(self) -> list[Param]:
@@ -128,6 +135,7 @@ READERS: dict[str, Callable[[str, str], object]] = {
 }
 """The readers that turn the text of an option into its value, by their names in declarations."""
 
+HELP = ("-h", "--help")
 COMMANDS: dict[str, Command] = {}
 """Every command of the modules loaded so far, by its words: ``job submit``."""
 
@@ -138,13 +146,14 @@ def command(
     common: Sequence[Param] = (),
     hidden: bool = False,
     own_words: bool = False,
+    waits: bool = False,
     lasts: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the command with these words. The docstring's first line is its one-line help."""
 
     def declare(run: Callable[..., Any]) -> Callable[..., Any]:
         made = Command(path, run, examples, common)
-        made.hidden, made.own_words, made.lasts = hidden, own_words, lasts
+        made.hidden, made.own_words, made.waits, made.lasts = hidden, own_words, waits, lasts
         COMMANDS[path] = made
         return run
 
@@ -212,7 +221,7 @@ def _spell_out(word: str, options: Mapping[str, Param], left: list[str], result:
 
 
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
-    """The value of every parameter; None where typer must read the words, because of a mistake or for help."""
+    """The value of every parameter; None for help, and where typer must read the words, because of a mistake."""
     params = command.params
     options = {name: (param, True) for param in params for name in param.info.names}
     options.update({param.info.off: (param, False) for param in params if param.info.off})
@@ -249,6 +258,30 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
     if any(param.required and values[param.name] is None for param in params if not param.is_argument):
         return None
     return values if _arguments(params, loose, values) else None
+
+
+def asks_for_help(command: Command, words: Sequence[str]) -> bool:
+    """Whether a command line that ``read`` cannot read asks for help, before any mistake."""
+    options = {
+        name: param for param in command.params for name in (*param.info.names, param.info.off) if name
+    }
+    left = list(reversed(spelled_out(command, words)))
+    while left:
+        word = left.pop()
+        if word in HELP:
+            return True
+        if word == "--":
+            return False
+        if not word.startswith("-") or word == "-":
+            if command.own_words:
+                return False
+            continue
+        name, equals, _ = word.partition("=")
+        if (param := options.get(name)) is None:
+            return False
+        if left and not (param.is_flag or equals):
+            left.pop()
+    return False
 
 
 def _take(param: Param, given: str, values: dict[str, Any]) -> bool:

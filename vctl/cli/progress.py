@@ -7,7 +7,7 @@ then each change is a new line.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -20,8 +20,6 @@ from vctl.core.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from vctl.cli.waiting import Output
 
 Form = Mapping[str, Any]
 
@@ -46,34 +44,41 @@ class Progress:
         self.settled = not self.active
         """Whether no further line is due before the end, so that the output can be followed without checks."""
         self.about = ""
+        self.shown = 0
+        """How many bytes of its output were shown."""
         self._began = self._looked_at = time.monotonic()
-        self._shown = ""
+        self._drawn = ""
         self._counts = False
         self._console: Console | None = None
 
-    def see(
-        self, state: str | None, look: Callable[[], Form | None], *, over: bool, follows: Output | None
-    ) -> None:
-        """Show the state of a job or task. ``follows``: its output, which is shown while it runs."""
+    @property
+    def is_due(self) -> bool:
+        """Whether the state should be looked at now, although nothing has happened."""
+        every_s = self.LINES_EVERY_S if self.settled else self.EVERY_S
+        return self.active and time.monotonic() - self._looked_at >= every_s
+
+    def see(self, form: Form | None, *, over: bool, follows: bool = False) -> None:
+        """Show the state of a job or task. ``follows``: its output is shown while it runs."""
         if not self.active:
             return
         now = time.monotonic()
-        runs = state in _RUNNING
+        runs = form is not None and (form.get("status") or form.get("state")) in _RUNNING
         if not runs and not over:
             self.settled = False
-        if runs and follows is not None and follows.shown and not self._shown:
+        if runs and self.shown and not self._drawn:
             self.settled = True  # its output shows that it runs
+        if self.settled:
+            self._looked_at = now
         if self.settled or (not over and self._is_early(now, runs=runs)):
             return
         self._looked_at = now
-        form = look()
         if form is not None and "array" in form:
             self._counts = True
             self._draw(Line(ops.arrays.progress(form)), stays=over)
         elif over:
             self.end()
         elif form is not None:
-            self.settled = runs and follows is not None
+            self.settled = runs and follows
             self._draw((_running if runs else _waiting)(form, self.about), stays=self.settled)
 
     def tell(self, text: str) -> None:
@@ -86,28 +91,28 @@ class Progress:
             self._draw(Line(text), stays=False)
 
     def _is_early(self, now: float, *, runs: bool) -> bool:
-        if runs and self._shown and not self._counts:
+        if runs and self._drawn and not self._counts:
             return False
         every = self.EVERY_S if self.terminal or not self._counts else self.LINES_EVERY_S
         return now - self._began < FIRST_S or now - self._looked_at < every
 
     def end(self) -> None:
         """Remove the line from the terminal."""
-        if self._shown and self.terminal:
+        if self._drawn and self.terminal:
             self.stream.write("\r\x1b[2K")
             self.stream.flush()
-        self._shown = ""
+        self._drawn = ""
 
     def _draw(self, line: Line, *, stays: bool) -> None:
         text = line.text
-        if text == self._shown and not stays:
+        if text == self._drawn and not stays:
             return
         if self.terminal:
             self._on_terminal(line, stays=stays)
-        elif text != self._shown:
+        elif text != self._drawn:
             self.stream.write(text + "\n")
         self.stream.flush()
-        self._shown = "" if stays else text
+        self._drawn = "" if stays else text
 
     def _on_terminal(self, line: Line, *, stays: bool) -> None:
         from rich.console import Console

@@ -1,8 +1,4 @@
-"""Commands that wait for jobs, tasks, their output and their ends; the same code for a state directory and a server.
-
-The differences are behind ``Waiter``: ``vctl.daemon.waiting`` watches the tables, ``vctl.operations.connection`` asks a
-server.
-"""
+"""Commands that wait for jobs, tasks, their output and their ends: loops over ``wait`` and ``follow`` of a backend."""
 
 from __future__ import annotations
 
@@ -11,35 +7,33 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from vctl import cli, operations
+from vctl import cli, operations, ops
 from vctl.cli.command_client import INTERRUPTED
 from vctl.cli.progress import Progress
 from vctl.core import jobs as jb
 from vctl.core.caller import Caller
-from vctl.core.tasks import FINAL as FINAL_TASK
-from vctl.errors import BadSpec, TimedOut
+from vctl.errors import BadSpec, NotFound, TimedOut
 from vctl.ops.forms import exit_code, failure_of
+from vctl.ops.logs import write_out
 
 if TYPE_CHECKING:
     from vctl.cli.call import Call
     from vctl.cli.output import Answer
-    from vctl.daemon import waiting as here
-    from vctl.operations import connection
-
-    Waiter = here.Waiter | connection.Waiter
-    Output = here.Output | connection.Output
+    from vctl.ops.waiting import Kind
 
 Form = Mapping[str, Any]
 
-JOBS, TASKS = "jobs", "tasks"
+JOBS: Kind = "jobs"
+TASKS: Kind = "tasks"
 KEYS = {JOBS: "submission_id", TASKS: "task_id"}
+
 SHELL_WORDS = frozenset("cd export source . alias ulimit umask set unset if for while exit".split())
 
 
-def get(call: Call, kind: str, ref: str) -> Form:
+def get(call: Call, kind: Kind, ref: str) -> Form:
     """A job or a task by any of its names."""
     if kind == JOBS:
         return operations.jobs.get_job(call.backend, ref)
@@ -47,7 +41,7 @@ def get(call: Call, kind: str, ref: str) -> Form:
 
 
 def followed(
-    call: Call, kind: str, form: Form, *, progress: bool, stop_on_interrupt: bool = False
+    call: Call, kind: Kind, form: Form, *, progress: bool, stop_on_interrupt: bool = False
 ) -> Answer | int:
     """Show the output of a job or task; with ``-o`` only its JSON form at its end, or when Ctrl-C detaches."""
     name, silent = str(form[KEYS[kind]]), call.asked_output not in (None, "table")
@@ -61,7 +55,7 @@ def followed(
 
 def follow(
     call: Call,
-    kind: str,
+    kind: Kind,
     form: Form,
     *,
     progress: bool,
@@ -73,12 +67,12 @@ def follow(
     Its output is shown, and why it failed, unless ``silent``.
     """
     name, array = str(form[KEYS[kind]]), "array" in form
+    shows = not (array or silent)
     warn_of_itself(call, name)
-    with _waiting(call) as waiter:
+    with _interruptible(call):
         line = _line(progress or (array and not silent))
-        output = None if array or silent else waiter.output(kind, name)
         try:
-            _until_over(waiter, kind, name, line, output)
+            ended = _until_over(call, kind, name, line, shows=shows)
         except KeyboardInterrupt:
             if not stop_on_interrupt:
                 if sys.stderr.isatty():  # the terminal shows ^C
@@ -86,20 +80,19 @@ def follow(
                 call.note(_goes_on(kind, name))
                 return INTERRUPTED
             operations.jobs.stop(call.backend, name)
-            _until_over(waiter, kind, name, line, output)
-        ended = waiter.form(kind, name)
+            ended = _until_over(call, kind, name, line, shows=shows)
     if ended is not None and not silent:
         _tell_end(call, ended)
     return exit_code(ended)
 
 
-def _goes_on(kind: str, name: str) -> str:
+def _goes_on(kind: Kind, name: str) -> str:
     one, verb = kind[:-1], "stop" if kind == JOBS else "cancel"
     return f"Detached: {one} {name} goes on. {verb.capitalize()} it with: vctl {one} {verb} {name}"
 
 
 def waited(
-    call: Call, kind: str, refs: Sequence[str], *, timeout_s: float | None, progress: bool
+    call: Call, kind: Kind, refs: Sequence[str], *, timeout_s: float | None, progress: bool
 ) -> Answer | int:
     """Wait until all jobs or tasks are over; with ``-o`` then show them."""
     forms = [get(call, kind, ref) for ref in refs]
@@ -134,7 +127,7 @@ def all_followed(
     return _all(call, JOBS, names, code) if silent else code
 
 
-def _all(call: Call, kind: str, refs: Sequence[str], code: int) -> Answer:
+def _all(call: Call, kind: Kind, refs: Sequence[str], code: int) -> Answer:
     """Jobs or tasks that were awaited, and the exit code."""
     over = [get(call, kind, ref) for ref in refs]
     key, title = KEYS[kind], f"{kind[:-1].capitalize()}List"
@@ -143,7 +136,7 @@ def _all(call: Call, kind: str, refs: Sequence[str], code: int) -> Answer:
     )
 
 
-def print_log(call: Call, kind: str, ref: str, *, follows: bool, tail: int | None, progress: bool) -> int:
+def print_log(call: Call, kind: Kind, ref: str, *, follows: bool, tail: int | None, progress: bool) -> int:
     """Print the present output of a job or task, or follow it; where a job has none, tell why it has not started."""
     if tail is not None and (follows or tail < 0):
         problem = "it cannot be combined with --follow" if follows else f"{tail} is negative"
@@ -169,36 +162,29 @@ def print_log(call: Call, kind: str, ref: str, *, follows: bool, tail: int | Non
 
 
 def wait_for(
-    call: Call, kind: str, names: Sequence[str], *, timeout_s: float | None, progress: bool = False
+    call: Call, kind: Kind, names: Sequence[str], *, timeout_s: float | None, progress: bool = False
 ) -> int:
     """Wait until all jobs or tasks are over; returns the first exit code that is not 0, in the given order, else 0."""
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     codes: list[int] = []
-    with _waiting(call) as waiter:
+    with _interruptible(call):
         line = _line(progress)
         for index, name in enumerate(names):
             line.about = f" ({index} of {len(names)} are over)" if len(names) > 1 else ""
             try:
-                _until_over(waiter, kind, name, line, None, give_up)
+                codes.append(exit_code(_until_over(call, kind, name, line, give_up=give_up)))
             except TimedOut:
                 raise TimedOut(f"not done after {timeout_s:g} s", fix="wait longer with --timeout") from None
             except KeyboardInterrupt:
                 return INTERRUPTED
-            codes.append(exit_code(waiter.form(kind, name)))
     return next((code for code in codes if code), 0)
 
 
 def until_removed(call: Call, cluster_id: str) -> bool:
     """Wait until a cluster is deleted; False after an interrupt."""
-    from vctl.errors import NotFound
-
-    with _waiting(call) as waiter:
+    with _interruptible(call):
         try:
-            while True:
-                operations.clusters.get_cluster(call.backend, cluster_id)
-                waiter.rest("clusters", cluster_id, waiter.longest_s)
-        except NotFound:
-            return True
+            return call.backend.wait("clusters", cluster_id).over
         except KeyboardInterrupt:
             return False
 
@@ -207,60 +193,75 @@ def warn_of_itself(call: Call, name: str) -> None:
     """Inside a job: warn when the awaited job or task needs resources that this job holds."""
     if not os.environ.get("VCTL_SUBMISSION_ID"):
         return
-    with call.waiter() as waiter:
-        call.note(waiter.waits_for_itself(name))
+    if call.is_remote:
+        call.note(operations.jobs.why(call.backend, name).get("waits_for_itself"))
+    else:
+        call.note(ops.why.waits_for_itself(call.store, name))
 
 
-def _warn_of_own_end(call: Call, kind: str, form: Form) -> None:
+def _warn_of_own_end(call: Call, kind: Kind, form: Form) -> None:
     """Inside a job, but not in a task, which may be detached: warn when the awaited job is this one."""
     caller = Caller.of(os.environ)
     if kind != JOBS or caller is None or os.environ.get("VCTL_TASK_ID") or "array" in form:
         return
     name = str(form["submission_id"])
-    if (form["job_id"], name) == (caller.job_id, caller.submission_id) and form["status"] not in jb.FINAL:
+    if (form["job_id"], name) == (caller.job_id, caller.submission_id) and not ops.waiting.is_over(form):
         call.note(f"{name} is the job of this command: if it waits for this command, both wait forever.")
 
 
 def _until_over(
-    waiter: Waiter,
-    kind: str,
+    call: Call,
+    kind: Kind,
     name: str,
     line: Progress,
-    output: Output | None,
+    *,
+    shows: bool = False,
     give_up: float | None = None,
-) -> None:
-    """Wait until a job or task is over and its output is shown. Raises TimedOut at the time ``give_up``."""
-    final = jb.FINAL if kind == JOBS else FINAL_TASK
+) -> Form | None:
+    """Wait until a job or task is over; returns its form, None if it was deleted. ``shows``: its output, too.
+
+    Raises TimedOut at the time ``give_up``.
+    """
     try:
+        if shows:
+            with suppress(NotFound):  # it was deleted meanwhile
+                _show(call, kind, name, line)
         while True:
-            # first the state, then the output: all output that precedes the end is shown
-            state = waiter.state(kind, name)
-            over = state is None or state in final
-            line.see(state, lambda: waiter.form(kind, name), over=over, follows=output)
-            if output is not None:
-                output.copy(to_the_end=not over and line.settled)
-            if over:
-                return
-            left_s = waiter.longest_s
-            if line.active:
-                left_s = min(left_s, line.EVERY_S)
+            left_s = line.EVERY_S if line.active else None
             if give_up is not None:
-                left_s = min(left_s, give_up - time.monotonic())
-                if left_s <= 0:
-                    raise TimedOut("")
-            waiter.rest(kind, name, left_s)
+                until_s = max(0.0, give_up - time.monotonic())
+                left_s = until_s if left_s is None else min(left_s, until_s)
+            over, form = call.backend.wait(kind, name, left_s)
+            line.see(form, over=over)
+            if over:
+                return form
+            if give_up is not None and time.monotonic() >= give_up:
+                raise TimedOut("")
     except BaseException:
         line.end()
         raise
 
 
+def _show(call: Call, kind: Kind, name: str, line: Progress) -> None:
+    """Write the output of a job or task to stdout until it is over, with the progress line while there is none."""
+    every_s = line.EVERY_S if line.active else None
+    blocks = call.backend.follow(kind, name, offset=line.shown, every_s=every_s)
+    with closing(blocks):  # type: ignore[type-var]  # a generator has close
+        for block in blocks:
+            if line.is_due or (block and not line.settled):  # a line goes before output comes
+                over, form = call.backend.wait(kind, name, 0)
+                line.see(form, over=over, follows=True)
+            line.shown += len(block)
+            write_out(block)
+
+
 @contextmanager
-def _waiting(call: Call) -> Iterator[Waiter]:
-    """A waiter; SIGTERM acts like Ctrl-C, and both end only the waiting."""
+def _interruptible(call: Call) -> Iterator[None]:
+    """While a command waits, SIGTERM acts like Ctrl-C, and both end only the waiting."""
+    assert call.lasts, f"vctl {call.command.path} waits, and does not declare it"
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with call.waiter() as waiter:
-            yield waiter
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -6,11 +6,9 @@ that all its later work happens in the cluster of that job.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,19 +16,17 @@ from typing import TYPE_CHECKING, Any
 from vctl import ops
 from vctl.client import inside
 from vctl.client.handles import Job
-from vctl.core.jobs import FINAL, PENDING, SUCCEEDED
-from vctl.errors import BadSpec, Conflict, NotFound, NotPermitted, TimedOut
-from vctl.spec import documents
+from vctl.core.jobs import SUCCEEDED
+from vctl.errors import Conflict, NotFound, NotPermitted, TimedOut
 
 if TYPE_CHECKING:
     import socket
 
     from vctl.client.handles import Local, Place
-    from vctl.client.virtual_cluster import VirtualCluster
     from vctl.core.clusters import ClusterSpec
     from vctl.runtime.door import Door
 
-LOOK_S = 0.05
+LOOK_S = 0.1
 COMMAND = ("allocation",)
 """The shown command of the job; it is never run."""
 
@@ -73,22 +69,20 @@ class HeldAllocation:
     def _granted(self, place: Local, door: Door, timeout_s: float | None) -> socket.socket:
         """Wait until the job runs; returns the connection to its process. Raises Conflict, TimedOut."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
-        with place.waiting("jobs", self.job.submission_id) as pause:
-            while (line := door.opened(LOOK_S)) is None:
-                form = self.job.info()
-                if form["status"] in FINAL:
-                    raise Conflict(
-                        f"allocation {self.job.submission_id} is {form['status']}: {_why(form)}",
-                        fix=f"see `vctl job status {self.job.submission_id}`",
-                    )
-                if give_up is not None and time.monotonic() >= give_up:
-                    raise TimedOut(
-                        f"the allocation did not start within {timeout_s:g} s: {form['message']}",
-                        fix="ask for less, wait longer with timeout_s, or free resources;"
-                        " `vctl vc tree` shows their holders",
-                    )
-                if form["status"] == PENDING:
-                    pause(LOOK_S)
+        while (line := door.opened(LOOK_S)) is None:
+            over, form = place.wait("jobs", self.job.submission_id, 0)
+            form = form or self.job.info()
+            if over:
+                raise Conflict(
+                    f"allocation {self.job.submission_id} is {form['status']}: {_why(form)}",
+                    fix=f"see `vctl job status {self.job.submission_id}`",
+                )
+            if give_up is not None and time.monotonic() >= give_up:
+                raise TimedOut(
+                    f"the allocation did not start within {timeout_s:g} s: {form['message']}",
+                    fix="ask for less, wait longer with timeout_s, or free resources;"
+                    " `vctl vc tree` shows their holders",
+                )
         return line
 
     def _hear(self) -> Mapping[str, str]:
@@ -114,57 +108,9 @@ class HeldAllocation:
             )
 
 
-def _why(form: documents.JobForm) -> str | None:
-    return form["message"] or form["state_reason"]
-
-
-_held: list[VirtualCluster] = []
-
-
-def init(
-    virtual_cluster: VirtualCluster | Mapping[str, Any] | None = None,
-    *,
-    name: str | None = None,
-    timeout_s: float | None = None,
-) -> VirtualCluster:
-    """Hold a virtual cluster until ``shutdown()`` or the end of the program; waits until it is granted.
-
-    Outside of jobs an own job holds it; inside a job it is a sub-cluster. It is released also when the program is
-    killed.
-    """
-    from vctl.client.virtual_cluster import VirtualCluster
-
-    if _held:
-        raise BadSpec("vctl.init() was called already", fix="call vctl.shutdown() first")
-    given = virtual_cluster.as_dict() if isinstance(virtual_cluster, VirtualCluster) else virtual_cluster
-    if isinstance(virtual_cluster, VirtualCluster):
-        name = name or virtual_cluster.name
-        timeout_s = virtual_cluster.timeout_s if timeout_s is None else timeout_s
-    wanted = VirtualCluster.from_dict(given or {}, name=name, timeout_s=timeout_s)
-    _held.append(wanted.__enter__())
-    atexit.register(_at_exit, os.getpid())
-    return wanted
-
-
-def shutdown() -> None:
-    """Release the virtual cluster of ``init()``, if there is one; waits for tasks that are not detached."""
-    _release(None)
-
-
-def _at_exit(pid: int) -> None:
-    if os.getpid() == pid:  # a forked child does not release it
-        _release(_ended_by())
-
-
-def _release(error: BaseException | None) -> None:
-    if _held:
-        _held.pop().__exit__(None if error is None else type(error), error, None)
-
-
-def _ended_by() -> BaseException | None:
-    """The exception that ends this program; None at a prompt, where an exception ends only one line."""
-    at_prompt = sys.flags.interactive or hasattr(sys, "ps1")
-    return None if at_prompt else getattr(sys, "last_value", None)
+def _why(form: Mapping[str, Any]) -> str | None:
+    found: str | None = form["message"] or form["state_reason"]
+    return found
 
 
 def is_outside() -> bool:

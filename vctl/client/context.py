@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from vctl.client import inside
 from vctl.client.handles import Place
-from vctl.client.state_api import State
+from vctl.client.virtual_cluster import VirtualClusterInfo
 from vctl.core.clusters import PRIMARY
 from vctl.operations import views
-from vctl.spec import documents
 
 if TYPE_CHECKING:
-    from vctl.client.virtual_cluster import VirtualCluster
+    from vctl.spec import documents
 
 
 class VirtualNodeInfo:
@@ -59,63 +58,6 @@ class VirtualNodeInfo:
         """The virtual node of the parent cluster in which it lies; None for a physical node."""
         parent = self._now()["parent"]
         return None if parent is None else VirtualNodeInfo(self.backend, parent)
-
-
-class VirtualClusterInfo:
-    """One virtual cluster, looked up at every call."""
-
-    def __init__(self, place: Place, cluster_id: str) -> None:
-        self.backend = place
-        self._cluster_id = cluster_id
-
-    def __repr__(self) -> str:
-        return f"VirtualClusterInfo({self._cluster_id!r})"
-
-    def _now(self) -> documents.CurrentCluster:
-        return views.current_cluster(self.backend, self._cluster_id)
-
-    def spec(self) -> VirtualCluster:
-        """The spec of the cluster."""
-        from vctl.client.virtual_cluster import VirtualCluster
-
-        return VirtualCluster.from_dict(self._now()["spec"])
-
-    def cluster_id(self) -> str:
-        """Its id."""
-        return self._cluster_id
-
-    def total_resources(self) -> documents.Amounts:
-        """Its present resources."""
-        return self._now()["total_resources"]
-
-    def max_resources(self) -> documents.Amounts | None:
-        """The resources to which it may grow; None: there is no limit."""
-        return self._now()["max_resources"]
-
-    def available_resources(self) -> documents.Amounts:
-        """Its free resources."""
-        return self._now()["available_resources"]
-
-    def used_object_store_memory(self) -> float:
-        """Bytes of the objects in it."""
-        return self._now()["used_object_store_memory"]
-
-    def nodes(self) -> list[documents.NodeOfCluster]:
-        """Its virtual nodes, in the form of ``ray.nodes()``."""
-        return self.state().nodes()
-
-    def state(self) -> State:
-        """The state API of this cluster, such as ``list_tasks()`` and ``summarize_tasks()``."""
-        return State(self.backend, self._cluster_id)
-
-    def child_clusters(self) -> list[VirtualClusterInfo]:
-        """Its child clusters."""
-        return [VirtualClusterInfo(self.backend, child) for child in self._now()["children"]]
-
-    def parent_cluster(self) -> VirtualClusterInfo | None:
-        """Its parent cluster; None for the primary."""
-        parent = self._now()["parent"]
-        return None if parent is None else VirtualClusterInfo(self.backend, parent)
 
 
 class RuntimeContext:

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import codecs
 import os
-import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Protocol
 
 from vctl import operations
 from vctl.core.caller import Caller
-from vctl.core.jobs import FINAL as OVER
-from vctl.core.tasks import FINAL as TASK_OVER
 from vctl.errors import TimedOut, known
 from vctl.operations import declare, jobs, tasks
 from vctl.operations.declare import Backend, Operation, P, R
 from vctl.ops.background import Background
 from vctl.ops.forms import exit_code
-from vctl.spec.documents import JobForm, TaskForm
 from vctl.spec.params import Limit, Param
 from vctl.store.kept import OpenStores
 
 if TYPE_CHECKING:
     from vctl.config import Config
+    from vctl.ops.waiting import Kind
+    from vctl.spec.documents import JobForm, TaskForm
     from vctl.store.store import Store
 
-FOLLOW_EVERY_S = 0.2
 TAIL = Param("tail", Limit, default=None)
 
 
@@ -72,18 +69,13 @@ class Handle(ABC):
 
     def wait_until(self, give_up: float | None, timeout_s: float | None) -> int:
         """Wait until it is over, or until a moment that is ``timeout_s`` after the beginning."""
-        found = self.info()
-        if _is_over(found):
-            return exit_code(found)
-        with self.backend.waiting(self.kind, self.ref) as pause:
-            while not _is_over(found := self.info()):
-                left_s = LOOK_EVERY_S if give_up is None else give_up - time.monotonic()
-                if left_s <= 0:
-                    raise TimedOut(
-                        f"{self.ref} is not over after {timeout_s:g} s", fix="wait longer with timeout_s"
-                    )
-                pause(left_s)
-        return exit_code(found)
+        left_s = None if give_up is None else max(0.0, give_up - time.monotonic())
+        over, form = self.backend.wait(self.kind, self.ref, left_s)
+        if not over:
+            raise TimedOut(f"{self.ref} is not over after {timeout_s:g} s", fix="wait longer with timeout_s")
+        return exit_code(
+            self.info() if form is None else form
+        )  # of one that was deleted, the former raises NotFound
 
     def logs(self, *, tail: int | None = None) -> str:
         """Its present output; ``tail``: only the last lines."""
@@ -93,18 +85,11 @@ class Handle(ABC):
     def follow(self) -> Iterator[str]:
         """Its output in parts as they are written, until it is over."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        offset = 0
-        with self.backend.waiting(self.kind, self.ref) as pause:
-            while True:
-                # read the state before the log: then no output from before the end is missed
-                over = _is_over(self.info())
-                content = b"".join(self.backend.log(self.kind, self.ref, offset=offset))
-                offset += len(content)
-                if text := decoder.decode(content, final=over):
-                    yield text
-                if over:
-                    return
-                pause(FOLLOW_EVERY_S)
+        for block in self.backend.follow(self.kind, self.ref):
+            if text := decoder.decode(block):
+                yield text
+        if text := decoder.decode(b"", final=True):
+            yield text
 
 
 class Job(Handle):
@@ -167,24 +152,10 @@ class Task(Handle):
         return self.info()
 
 
-def _is_over(form: Mapping[str, Any]) -> bool:
-    return form["status"] in OVER if "status" in form else form["state"] in TASK_OVER
-
-
-Kind = Literal["jobs", "tasks"]
-Pause = Callable[[float], None]
-"""Sleeps until the state may have changed, at most the given seconds."""
-
-LOOK_EVERY_S = 0.5
-
-
 class Place(Backend, Protocol):
-    """A backend that can also wait."""
+    """A backend with its settings."""
 
     config: Config
-
-    def waiting(self, kind: Kind, ref: str) -> Any:
-        """A context that yields a ``Pause``; a scheduler runs at least until the job or task is over."""
 
 
 class Local(declare.Local):
@@ -192,9 +163,9 @@ class Local(declare.Local):
 
     def __init__(self, config: Config) -> None:
         self.home: Path = config.home()
-        self._background = background = Background(config)
+        background = Background(config)
         kept = OpenStores(self.home, config.get("lock_timeout"))
-        super().__init__(config, lambda: _attended(kept, background))
+        super().__init__(config, lambda: _attended(kept, background), background)
 
     def __repr__(self) -> str:
         return str(self.home)
@@ -202,24 +173,6 @@ class Local(declare.Local):
     def opened(self) -> AbstractContextManager[Store]:
         """The opened state, for one operation."""
         return self._opened()
-
-    @contextmanager
-    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:  # noqa: ARG002  # only ``Remote`` uses them
-        """A ``Pause`` that inotify ends after every commit."""
-        from vctl.runtime.watch import MODIFY, Watch
-
-        with Watch() as watch:
-            with self.opened() as store:
-                watch.add(store.watched(), MODIFY)
-            poll = select.poll()
-            poll.register(watch.fileno(), select.POLLIN)
-
-            def pause(most_s: float) -> None:
-                self._background.see_to_it()
-                poll.poll(max(0.0, min(most_s, LOOK_EVERY_S)) * 1000)
-                watch.read()
-
-            yield pause
 
 
 @contextmanager
@@ -246,15 +199,16 @@ class Remote(declare.Remote):
     def __repr__(self) -> str:
         return str(self.config.get("address"))
 
-    @contextmanager
-    def waiting(self, kind: Kind, ref: str) -> Iterator[Pause]:
-        """A ``Pause`` that the server ends when the job or task is over; the server starts a scheduler if none runs."""
-        with closing(operations.connection.connect(self.config)) as server:
 
-            def pause(most_s: float) -> None:
-                began = time.monotonic()
-                wait_s = max(0.0, min(most_s, LOOK_EVERY_S))
-                server.get(operations.connection.at(kind, ref, "wait"), patient=True, timeout_s=wait_s)
-                time.sleep(max(0.0, min(wait_s, 0.05) - (time.monotonic() - began)))
+def place_of(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Place:
+    """The backend for an address; None means the settings, as on the command line."""
+    from vctl.config import load
 
-            yield pause
+    env = {**os.environ, **({} if token is None else {"VCTL_TOKEN": token})}
+    if address is None:
+        config = load(env=env)
+        return Remote(config) if config.get("address") else Local(config)
+    text = os.fspath(address)
+    if "://" in text or text.startswith("unix:"):
+        return Remote(load(env=env, flags={"address": text}))
+    return Local(load(env=env, flags={"home": text}))

@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from vctl.core.clusters import PRIMARY
 
@@ -23,15 +22,15 @@ _blocks: list[Block] = []
 _outside: dict[str, str | None] = {}
 
 
-@dataclass(frozen=True, eq=False)
 class Block:
     """A cluster that was entered by a ``with`` block: a sub-cluster, or the cluster of an allocation."""
 
-    cluster_id: str
-    path: str
-    outer: Block | None
-    of_job: Mapping[str, str]
-    """The variables of the job whose cluster this is; empty for a sub-cluster."""
+    def __init__(self, cluster_id: str, path: str, outer: Block | None, of_job: Mapping[str, str]) -> None:
+        self.cluster_id = cluster_id
+        self.path = path
+        self.outer = outer
+        self.of_job = of_job
+        """The variables of the job whose cluster this is; empty for a sub-cluster."""
 
     def variables(self) -> dict[str, str]:
         """The variables for a child process in the block."""

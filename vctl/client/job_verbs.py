@@ -1,5 +1,7 @@
 """The verbs by kind of object: ``client.jobs``, ``tasks``, ``clusters`` and ``physical_nodes``."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import time
@@ -10,26 +12,30 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
 from vctl import ops, spec
 from vctl.client import inside
 from vctl.client.handles import Handle, Job, Task
-from vctl.client.specs import Amount, Amounts, LabelSelector, selector_document
+from vctl.client.queued import queued
 from vctl.client.state_api import Filters, Verbs
-from vctl.client.virtual_cluster import VirtualCluster
 from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks
-from vctl.operations.declare import Here, Verb, asks, operation
-from vctl.spec import documents
+from vctl.operations.declare import Verb
 from vctl.spec.ids import resolve_cluster_id
-from vctl.spec.params import Written
 
 if TYPE_CHECKING:
-    pass
+    from vctl.client.specs import Amount, Amounts, LabelSelector
+    from vctl.client.virtual_cluster import VirtualCluster
+    from vctl.spec import documents
+    from vctl.spec.params import Written
+
+    # a class has a method with the name list
+    JobForms = list[documents.JobForm]
+    TaskForms = list[documents.TaskForm]
+    ClusterForms = list[documents.ClusterForm]
+    NodeForms = list[documents.NodeForm]
 
 Command = str | Sequence[str]
 """The words of a command, or a line that is split as a shell does; no shell is run."""
 Duration = float | str
 """Seconds, or a text such as ``1h30m``."""
-JobForms = list[documents.JobForm]
 JobHandles = list[Job]
-TaskForms = list[documents.TaskForm]
 TaskHandles = list[Task]
 _DURATIONS = ("time_limit", "grace", "backoff")
 _MAPS = ("env", "metadata", "labels")
@@ -116,19 +122,6 @@ class BatchedTask(TaskFields):
     command: Required[Command]
 
 
-class Queued(TypedDict):
-    """The part of the answer to a submit that ``Jobs.submit`` needs."""
-
-    submission_id: str
-
-
-@operation("job submit", "POST /jobs")
-@asks
-def _queued(here: Here, job: jobs.Request, *, environment: jobs.Environment = None) -> Queued:
-    """Queue a job, durably, and return only its id. A server returns the whole form of the job."""
-    return {"submission_id": ops.submitting.queue(here.store, job, here.surroundings(environment))}
-
-
 class Started(Verbs, ABC):
     """The verbs that jobs and tasks share."""
 
@@ -160,7 +153,7 @@ class Jobs(Started):
         """
         _check_names("Jobs.submit", fields, JobFields)
         values = self._values(entrypoint, fields)
-        form = _queued(self.backend, environment=inside.environment(), **values)
+        form = queued(self.backend, environment=inside.environment(), **values)
         return Job(self.backend, form["submission_id"])
 
     def submit_many(self, batch: Iterable[BatchedJob]) -> JobHandles:
@@ -301,6 +294,8 @@ def _task(command: object, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a task from the arguments of Python."""
     values = {"entrypoint": words_of(command), **_values(fields)}
     if (selector := values.get("label_selector")) is not None:
+        from vctl.client.specs import selector_document
+
         values["label_selector"] = selector_document(selector)
     return values
 
@@ -357,10 +352,6 @@ def _directory(given: str | os.PathLike[str] | None) -> str | None:
 def seconds_of(given: Duration, path: str) -> float:
     """A duration in seconds."""
     return spec.quantities.parse_duration(given, path)
-
-
-ClusterForms = list[documents.ClusterForm]
-NodeForms = list[documents.NodeForm]
 
 
 class Clusters(Verbs):

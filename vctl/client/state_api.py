@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vctl import ops
 from vctl.client import inside
@@ -12,23 +12,25 @@ from vctl.client.handles import Place
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks, views
-from vctl.spec.documents import (
-    Amounts,
-    ClusterForm,
-    DemandForm,
-    EventForm,
-    JobForm,
-    LeaseForm,
-    NodeForm,
-    NodeOfCluster,
-    ObjectForm,
-    Summary,
-    TaskForm,
-    VNodeForm,
-)
 from vctl.spec.fields import refuse, show
 from vctl.spec.ids import JOB_MARK, resolve_cluster_id
 from vctl.spec.params import Limit, Param
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import (
+        Amounts,
+        ClusterForm,
+        DemandForm,
+        EventForm,
+        JobForm,
+        LeaseForm,
+        NodeForm,
+        NodeOfCluster,
+        ObjectForm,
+        Summary,
+        TaskForm,
+        VNodeForm,
+    )
 
 Filter = str | tuple[str, str, object]
 """``state=RUNNING``, ``state!=RUNNING``, or as in Ray ``("state", "=", "RUNNING")``."""

@@ -1,4 +1,4 @@
-"""``with VirtualCluster(...)``: a sub-cluster of the cluster of the caller, for the duration of a block."""
+"""A virtual cluster as a value, as a sub-cluster of the caller's for the duration of a block, and as it is now."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vctl import operations
 from vctl.client import inside
-from vctl.client.specs import Amounts, Groups, document_of, list_of
+from vctl.client.handles import Place, place_of
+from vctl.client.state_api import State
 from vctl.errors import BadSpec, Conflict, NotFound, TimedOut
+from vctl.operations import views
 
 if TYPE_CHECKING:
     from vctl.client.allocation import HeldAllocation
-    from vctl.client.context import VirtualClusterInfo
-    from vctl.client.handles import Place
+    from vctl.client.specs import Amounts, Groups
     from vctl.core.clusters import ClusterSpec
+    from vctl.spec import documents
 
 LONGEST_PAUSE_S = 0.5
 
@@ -71,6 +73,8 @@ class VirtualCluster:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form, with the given fields only."""
+        from vctl.client.specs import document_of, list_of
+
         document: dict[str, Any] = {}
         if self.flexible_resource_min is not None:
             document["flexible_resource_min"] = document_of(self.flexible_resource_min)
@@ -107,7 +111,6 @@ class VirtualCluster:
         if self._inside is not None:
             raise BadSpec("this VirtualCluster is entered already", fix="make another one for a nested block")
         from vctl.client.allocation import HeldAllocation, is_outside
-        from vctl.client.api import place_of
 
         place = place_of()
         if is_outside():
@@ -126,29 +129,24 @@ class VirtualCluster:
         name = self.name or f"vc-{os.urandom(4).hex()}"
         give_up = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         pause_s = 0.02
-        with contextlib.ExitStack() as stack:
-            pause = None
-            while True:
-                try:
-                    return str(
-                        operations.clusters.create(place, name, spec=self, parent=parent)["cluster_id"]
-                    )
-                except Conflict as error:
-                    if "resource" not in error.details:
-                        raise
-                    if give_up is not None and time.monotonic() >= give_up:
-                        raise TimedOut(
-                            f"the virtual cluster did not start in {parent} within {self.timeout_s:g} s:"
-                            f" {error.problem}",
-                            fix="ask for less, wait longer with timeout_s, or free resources;"
-                            " `vctl vc tree` shows their holders",
-                            details=error.details,
-                        ) from None
-                if pause is None:
-                    pause = stack.enter_context(place.waiting("jobs", job))
-                time.sleep(pause_s)  # a change may wake many waiting programs at once
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-                pause(LONGEST_PAUSE_S if give_up is None else max(give_up - time.monotonic(), 0))
+        while True:
+            try:
+                return str(operations.clusters.create(place, name, spec=self, parent=parent)["cluster_id"])
+            except Conflict as error:
+                if "resource" not in error.details:
+                    raise
+                if give_up is not None and time.monotonic() >= give_up:
+                    raise TimedOut(
+                        f"the virtual cluster did not start in {parent} within {self.timeout_s:g} s:"
+                        f" {error.problem}",
+                        fix="ask for less, wait longer with timeout_s, or free resources;"
+                        " `vctl vc tree` shows their holders",
+                        details=error.details,
+                    ) from None
+            place.wait("jobs", job, 0)  # which starts a scheduler if none runs: its work frees resources
+            left_s = pause_s if give_up is None else max(0.0, give_up - time.monotonic())
+            time.sleep(min(pause_s, left_s))  # a change may wake many waiting programs at once
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -165,8 +163,6 @@ class VirtualCluster:
 
     def info(self) -> VirtualClusterInfo:
         """Its state; only while it is entered."""
-        from vctl.client.context import VirtualClusterInfo
-
         entered = self._entered()
         return VirtualClusterInfo(entered.place, entered.block.cluster_id)
 
@@ -180,6 +176,61 @@ class VirtualCluster:
                 "this VirtualCluster is not entered", fix="use it inside `with VirtualCluster(...) as vc:`"
             )
         return self._inside
+
+
+class VirtualClusterInfo:
+    """One virtual cluster, looked up at every call."""
+
+    def __init__(self, place: Place, cluster_id: str) -> None:
+        self.backend = place
+        self._cluster_id = cluster_id
+
+    def __repr__(self) -> str:
+        return f"VirtualClusterInfo({self._cluster_id!r})"
+
+    def _now(self) -> documents.CurrentCluster:
+        return views.current_cluster(self.backend, self._cluster_id)
+
+    def spec(self) -> VirtualCluster:
+        """The spec of the cluster."""
+        return VirtualCluster.from_dict(self._now()["spec"])
+
+    def cluster_id(self) -> str:
+        """Its id."""
+        return self._cluster_id
+
+    def total_resources(self) -> documents.Amounts:
+        """Its present resources."""
+        return self._now()["total_resources"]
+
+    def max_resources(self) -> documents.Amounts | None:
+        """The resources to which it may grow; None: there is no limit."""
+        return self._now()["max_resources"]
+
+    def available_resources(self) -> documents.Amounts:
+        """Its free resources."""
+        return self._now()["available_resources"]
+
+    def used_object_store_memory(self) -> float:
+        """Bytes of the objects in it."""
+        return self._now()["used_object_store_memory"]
+
+    def nodes(self) -> list[documents.NodeOfCluster]:
+        """Its virtual nodes, in the form of ``ray.nodes()``."""
+        return self.state().nodes()
+
+    def state(self) -> State:
+        """The state API of this cluster, such as ``list_tasks()`` and ``summarize_tasks()``."""
+        return State(self.backend, self._cluster_id)
+
+    def child_clusters(self) -> list[VirtualClusterInfo]:
+        """Its child clusters."""
+        return [VirtualClusterInfo(self.backend, child) for child in self._now()["children"]]
+
+    def parent_cluster(self) -> VirtualClusterInfo | None:
+        """Its parent cluster; None for the primary."""
+        parent = self._now()["parent"]
+        return None if parent is None else VirtualClusterInfo(self.backend, parent)
 
 
 class _Inside:
@@ -221,11 +272,9 @@ class _Inside:
         ]
 
     def _until_idle(self) -> None:
-        if not self._attached():
-            return
-        with self.place.waiting("jobs", self.job) as pause:
-            while self._attached():
-                pause(LONGEST_PAUSE_S)
+        while attached := self._attached():
+            for task_id in attached:
+                self.place.wait("tasks", task_id)
 
     def _cancel(self) -> None:
         for task_id in self._attached():
@@ -234,7 +283,5 @@ class _Inside:
 
     def _remove(self) -> None:
         """Delete the clusters; a cluster with detached tasks is deleted when these are over."""
-        from vctl.client.state_api import State
-
         for one in reversed(State(self.place, self.block.cluster_id).list_clusters()):
             operations.clusters.delete(self.place, one["cluster_id"], drain=True)

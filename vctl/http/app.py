@@ -19,6 +19,7 @@ from vctl.http import answers, live, management, metrics
 from vctl.http.context import Server, state
 from vctl.http.derived import router_of
 from vctl.http.documents import Document, Version, good
+from vctl.http.events import Broadcast
 from vctl.http.guard import OPEN, Guard
 from vctl.http.protocol import Complaints, capacity
 from vctl.operations import clusters, jobs, nodes, simulation, tasks, upkeep, views
@@ -38,17 +39,18 @@ def create_app(server: Server) -> FastAPI:
         title="vctl", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None,
         openapi_url=None, redirect_slashes=False, default_response_class=answers.JSONResponse,
     )  # fmt: skip
-    app.state.server = server
+    app.state.server, app.state.broadcast = server, Broadcast(server)
     app.add_middleware(Guard, server=server)
     answers.install(app)
     strict = [Depends(answers.refuse_unread)]
+    _add_open_routes(app)  # first, as monitors ask them all the time, and routes are tried in this order
     app.include_router(management.router, dependencies=strict)
     app.include_router(live.router, dependencies=strict)
     app.include_router(ray_jobs.router)
     app.include_router(ray_packages.router)
     for module in DECLARED:
         app.include_router(router_of(module), dependencies=strict)
-    _add_open_routes(app)
+    _add_refusal_of_websockets(app)
     return app
 
 
@@ -100,6 +102,15 @@ def _add_open_routes(app: FastAPI) -> None:
             "vctl_version": __version__,
         }
 
+    @app.get("/openapi.json", include_in_schema=False)
+    def openapi() -> dict[str, Any]:
+        """This description."""
+        if not published:
+            published.update(describe(app))
+        return published
+
+
+def _add_refusal_of_websockets(app: FastAPI) -> None:
     @app.websocket("/{path:path}")
     async def no_websocket(websocket: WebSocket) -> None:
         """Refuse a websocket at any other path with a message, which the framework would not send."""
@@ -108,13 +119,6 @@ def _add_open_routes(app: FastAPI) -> None:
             f"there is no websocket at {path}", fix="the one that there is follows a job of Ray's API"
         )
         await websocket.send_denial_response(answers.answer(websocket, error))
-
-    @app.get("/openapi.json", include_in_schema=False)
-    def openapi() -> dict[str, Any]:
-        """This description."""
-        if not published:
-            published.update(describe(app))
-        return published
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

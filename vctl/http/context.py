@@ -17,6 +17,7 @@ from vctl.core.caller import Caller
 from vctl.operations.declare import Here
 from vctl.ops.background import Background
 from vctl.runtime.watch import MODIFY, Watch
+from vctl.store.kept import OpenStores
 from vctl.store.store import Store
 
 T = TypeVar("T")
@@ -87,16 +88,14 @@ class Server:
 
     def __post_init__(self) -> None:
         self.background = Background(self.config)
+        self._stores = OpenStores(self.home, self.config.get("lock_timeout"))
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """The opened state, for one operation in one thread."""
-        store = Store.open(self.home, lock_timeout_s=self.config.get("lock_timeout"))
-        store.local_node = self.config.local_node
-        try:
+        """The state, for one operation in one thread; it stays open for later ones."""
+        with self._stores.opened() as store:
+            store.caller, store.local_node = None, self.config.local_node
             yield self.background.attend(store)
-        finally:
-            store.close()
 
     async def read(self, look: Callable[[Store], T]) -> T:
         """Read the state from the event loop without blocking it."""

@@ -10,6 +10,8 @@ from vctl.errors import BadSpec
 from vctl.http import documents, streams
 from vctl.http.context import server_of
 from vctl.http.documents import ERRORS, good
+from vctl.http.events import events_from
+from vctl.ops.waiting import CLUSTERS, JOBS, TASKS, Kind
 
 router = APIRouter(prefix="/api/v1", responses=ERRORS)
 
@@ -21,7 +23,7 @@ BYTES: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _add(kind: streams.Kind, one: str, watched: type[documents.Document]) -> None:
+def _add(kind: Kind, one: str, watched: type[documents.Document]) -> None:
     """Add the routes that wait for the end of a job or a task, and that read its output."""
 
     async def wait(
@@ -58,8 +60,8 @@ def _add(kind: streams.Kind, one: str, watched: type[documents.Document]) -> Non
     )  # fmt: skip
 
 
-_add(streams.JOBS, "job", documents.Watched)
-_add(streams.TASKS, "task", documents.WatchedTask)
+_add(JOBS, "job", documents.Watched)
+_add(TASKS, "task", documents.WatchedTask)
 
 
 @router.get(
@@ -70,7 +72,10 @@ _add(streams.TASKS, "task", documents.WatchedTask)
 )
 async def wait_until_gone(request: Request, cluster: str, timeout_s: Seconds = 20) -> dict[str, Any]:
     """``{"gone": true}`` as soon as a cluster that is to be removed is gone."""
-    return await streams.wait_until_gone(server_of(request), cluster, timeout_s, request.is_disconnected)
+    watched = await streams.wait_for(
+        server_of(request), CLUSTERS, cluster, timeout_s, request.is_disconnected
+    )
+    return {"gone": watched.over}
 
 
 @router.get(
@@ -104,7 +109,7 @@ async def stream(
         after = int(last_event_id)
     server = server_of(request)
     return StreamingResponse(
-        await streams.events_from(server, after, job, cluster),
+        await events_from(request, server, after, job, cluster),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

@@ -96,9 +96,9 @@ def delete(
     cluster_id: Id,
     *,
     drain: Annotated[
-        bool, Opt("--drain", lasts=True, help="Refuse new jobs, let queued and running ones end.")
+        bool, Opt("--drain", waits=True, help="Refuse new jobs, let queued and running ones end.")
     ] = False,
-    force: Annotated[bool, Opt("--force", lasts=True, help="Stop its jobs and tasks first.")] = False,
+    force: Annotated[bool, Opt("--force", waits=True, help="Stop its jobs and tasks first.")] = False,
 ) -> "RemovedCluster":
     """Delete a virtual cluster; its nodes go back to its parent."""
     return ops.clusters.delete(here.store, cluster_id, drain=drain, force=force)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from vctl import ops
 from vctl.core.caller import Caller
 from vctl.errors import (
     BadSpec,
@@ -25,10 +26,10 @@ from vctl.errors import (
     VctlError,
     from_parts,
 )
-from vctl.ops.logs import write_out
 
 if TYPE_CHECKING:
     from vctl.config import Config
+    from vctl.ops.waiting import Kind, Watched
 
 CONNECT_S = 10.0
 ANSWER_S = 120.0
@@ -85,20 +86,48 @@ class Connection:
                     raise
             time.sleep(PAUSE_S)
 
-    def stream(self, path: str, **query: object) -> Iterator[bytes]:
-        """The blocks of an answer as they arrive; raises Unreachable when the connection breaks."""
-        response = self._send("GET", path, query, None, wait_s=None)
-        if response.status >= 400:
-            raise self._refusal(response.status, response.read())
+    def stream(self, path: str, *, every_s: float | None = None, **query: object) -> Iterator[bytes]:
+        """The blocks of an answer as they arrive; raises Unreachable when the connection breaks.
+
+        It has a connection of its own, so that others can be asked meanwhile. ``every_s``: after so many seconds
+        without a block comes an empty one.
+        """
+        own = Connection(self.address, self._token)
         try:
-            while block := response.read1(BLOCK):
-                yield block
-            if not response.isclosed():
-                raise http.client.IncompleteRead(b"")
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from None
+            response = own._send("GET", path, query, None, wait_s=None)
+            if response.status >= 400:
+                raise own._refusal(response.status, response.read())
+            try:
+                while True:
+                    if every_s is not None and not own._has_more(response, every_s):
+                        yield b""
+                    elif block := response.read1(BLOCK):
+                        yield block
+                    else:
+                        break
+                if not response.isclosed():
+                    raise http.client.IncompleteRead(b"")
+            except (OSError, http.client.HTTPException) as error:
+                raise own._unreachable(error) from None
         finally:
-            self.close()
+            own.close()
+
+    def _has_more(self, response: http.client.HTTPResponse, within_s: float) -> bool:
+        """Whether something can be read within a time: from what was received already, or from the connection."""
+        assert self._open is not None
+        if (line := self._open.sock) is None or response.isclosed():
+            return True
+        line.settimeout(0)  # what was received already is read, and not waited for
+        try:
+            if response.fp.peek(1):
+                return True
+        except OSError:  # TLS has nothing
+            pass
+        finally:
+            line.settimeout(None)
+        poll = select.poll()
+        poll.register(line, select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
 
     def _answer(
         self, method: str, path: str, query: Mapping[str, object], body: Mapping[str, object] | None
@@ -262,87 +291,53 @@ def connect(config: Config) -> Connection:
     return Connection(str(config.get("address")), token)
 
 
-Form = dict[str, Any]
-
+_LONGEST_S = 20.0
+"""The longest time for which one request waits."""
 _ONE = {"jobs": "job", "tasks": "task"}
+LEAST_S = 0.05
+"""The least time between two requests that wait: a server that is about to end answers at once."""
 
 
-class Waiter:
-    """Waits for jobs, tasks and clusters of a server."""
-
-    longest_s = 20.0
-
-    def __init__(self, store: Connection, config: Config) -> None:
-        self.store = store
-        self.config = config
-        self._seen: dict[tuple[str, str], Form] = {}
-
-    def __enter__(self) -> Waiter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
-
-    def state(self, kind: str, name: str) -> str | None:
-        """The state of a job, an array or a task; None when it was deleted."""
-        seen = self._seen.pop((kind, name), None) or self._ask(kind, name, 0)
-        form = seen[_ONE[kind]]
-        return None if form is None else str(form.get("status") or form["state"])
-
-    def form(self, kind: str, name: str) -> Form | None:
-        """The JSON form of a job, an array or a task; None when it was deleted."""
-        form: Form | None = self._ask(kind, name, 0)[_ONE[kind]]
-        return form
-
-    def waits_for_itself(self, name: str) -> str | None:
-        """A warning when a job or task cannot start before its submitter has ended; else None."""
-        found: str | None = self.store.get(at("jobs", name, "why")).get("waits_for_itself")
-        return found
-
-    def output(self, kind: str, name: str) -> Output:
-        """The output of a job or task, for stdout."""
-        return Output(self.store, kind, name)
-
-    def rest(self, kind: str, name: str, most_s: float) -> None:
-        """Wait until the object is over, at most ``most_s`` seconds, and at least 50 ms of these."""
-        if kind not in _ONE:
-            self.store.get(at(kind, name, "wait"), patient=True, timeout_s=max(0.0, most_s))
-            return
+def wait(server: Connection, kind: Kind, ref: str, timeout_s: float | None) -> Watched:
+    """Wait until something is over, at most ``timeout_s``; a new request every ``_LONGEST_S``."""
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    path = at(kind, ref, "wait")
+    while True:
         began = time.monotonic()
-        self._seen[kind, name] = self._ask(kind, name, most_s)
-        time.sleep(max(0.0, min(most_s, 0.05) - (time.monotonic() - began)))
-
-    def _ask(self, kind: str, name: str, most_s: float) -> Form:
+        left_s = _LONGEST_S if give_up is None else max(0.0, give_up - began)
         try:
-            answer: Form = self.store.get(at(kind, name, "wait"), patient=True, timeout_s=max(0.0, most_s))
+            answer = server.get(path, patient=True, timeout_s=min(left_s, _LONGEST_S))
         except NotFound:
-            return {_ONE[kind]: None}
-        return answer
+            return ops.waiting.GONE
+        over, form = (answer["over"], answer[_ONE[kind]]) if kind in _ONE else (answer["gone"], None)
+        now = time.monotonic()
+        if over or (give_up is not None and now >= give_up):
+            return ops.waiting.Watched(over, form)
+        time.sleep(max(0.0, min(left_s, LEAST_S) - (now - began)))
 
 
-class Output:
-    """The output of a job or task, copied to stdout byte for byte, also across a restart of the server."""
-
-    def __init__(self, server: Connection, kind: str, name: str) -> None:
-        self.server = server
-        self.path = at(kind, name, "logs")
-        self.shown = 0
-        self._give_up: float | None = None
-
-    def copy(self, *, to_the_end: bool) -> None:
-        """Write the new output; with ``to_the_end`` all output until the job or task is over."""
+def follow(server: Connection, kind: Kind, ref: str, offset: int, every_s: float | None) -> Iterator[bytes]:
+    """The output of a job or task until that is over. When the server ends, it goes on where it was, with the next."""
+    path = at(kind, ref, "logs")
+    begin, give_up = offset, None
+    while True:
         try:
-            blocks: Iterator[bytes] = self.server.stream(self.path, follow=to_the_end, offset=self.shown)
-            with closing(blocks):  # type: ignore[type-var]  # a generator has close
-                for block in blocks:
-                    self.shown += len(block)
-                    write_out(block)
-            self._give_up = None
+            for block in server.stream(path, every_s=every_s, follow=True, offset=offset):
+                offset, give_up = offset + len(block), None
+                yield block
+            if not wait(
+                server, kind, ref, 0
+            ).over:  # the server ends, or no scheduler may run, which this raises
+                continue
+            yield from server.stream(path, offset=offset)  # what was written while no server ran
         except NotFound:
-            return
+            if offset == begin:
+                raise
         except Unreachable:
             now = time.monotonic()
-            self._give_up = self._give_up or now + PATIENCE_S
-            if now > self._give_up:
+            give_up = give_up or now + PATIENCE_S
+            if now > give_up:
                 raise
             time.sleep(PAUSE_S)
+            continue
+        return

@@ -18,6 +18,8 @@ from vctl.spec.params import PARAMETERS, Fields, Param, params_of, positions_of
 if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.operations.connection import Connection
+    from vctl.ops.background import Background
+    from vctl.ops.waiting import Kind, Watched
     from vctl.store.store import Store
 
 P = ParamSpec("P")
@@ -66,10 +68,18 @@ class Backend(Protocol):
     def call(self, operation: "Operation[P, R]", /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry out one verb."""
 
-    def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
-        """The present output of a job or task: from byte ``offset`` on, or its last ``tail`` lines.
+    def log(self, kind: "Kind", ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+        """The present output of a job or task: from byte ``offset`` on, or its last ``tail`` lines."""
 
-        ``kind``: ``jobs`` or ``tasks``.
+    def wait(self, kind: "Kind", ref: str, timeout_s: float | None = None) -> "Watched":
+        """Wait until a job, a task or a cluster is over, at most ``timeout_s``; starts a scheduler if none runs."""
+
+    def follow(
+        self, kind: "Kind", ref: str, *, offset: int = 0, every_s: float | None = None
+    ) -> Iterator[bytes]:
+        """The output of a job or task from byte ``offset`` on, as it is written, until that is over.
+
+        ``every_s``: after so many seconds without output comes an empty block.
         """
 
 
@@ -228,9 +238,22 @@ class Verb(Generic[P, R]):
 class Local:
     """A state directory; ``opened`` opens it for one call."""
 
-    def __init__(self, config: "Config", opened: Callable[[], "AbstractContextManager[Store]"]) -> None:
+    def __init__(
+        self,
+        config: "Config",
+        opened: Callable[[], "AbstractContextManager[Store]"],
+        background: "Background | None" = None,
+    ) -> None:
         self.config = config
         self._opened = opened
+        self._background = background
+
+    @property
+    def background(self) -> "Background":
+        """What starts a scheduler if none runs."""
+        if self._background is None:
+            self._background = ops.background.Background(self.config)
+        return self._background
 
     def call(self, operation: Operation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry out one verb in this process, with values as a server accepts them."""
@@ -238,11 +261,21 @@ class Local:
         with self._opened() as store:
             return operation.at(Here(store, self.config), *args, **kwargs)
 
-    def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+    def log(self, kind: "Kind", ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
         """The output, read from the log file."""
         with self._opened() as store:
             path = (ops.jobs.log_path if kind == "jobs" else ops.tasks.log_path)(store, ref)
         return ops.logs.read_log(path, offset=offset, tail=tail)
+
+    def wait(self, kind: "Kind", ref: str, timeout_s: float | None = None) -> "Watched":
+        """Wait for changes of the tables."""
+        return ops.waiting.wait(self._opened, self.background, kind, ref, timeout_s)
+
+    def follow(
+        self, kind: "Kind", ref: str, *, offset: int = 0, every_s: float | None = None
+    ) -> Iterator[bytes]:
+        """Read the log file as it grows."""
+        return ops.waiting.follow(self._opened, self.background, kind, ref, offset, every_s)
 
 
 class Remote:
@@ -262,7 +295,19 @@ class Remote:
         with self._connected() as server:
             return operation.reply(server.ask(operation.method, path, rest, in_query=operation.in_query))
 
-    def log(self, kind: str, ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
+    def log(self, kind: "Kind", ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
         """The output, read from the server."""
         with self._connected() as server:
             yield from server.stream(operations.connection.at(kind, ref, "logs"), offset=offset, tail=tail)
+
+    def wait(self, kind: "Kind", ref: str, timeout_s: float | None = None) -> "Watched":
+        """Let the server wait, also across its restart."""
+        with self._connected() as server:
+            return operations.connection.wait(server, kind, ref, timeout_s)
+
+    def follow(
+        self, kind: "Kind", ref: str, *, offset: int = 0, every_s: float | None = None
+    ) -> Iterator[bytes]:
+        """Read what the server sends, also across its restart."""
+        with self._connected() as server:
+            yield from operations.connection.follow(server, kind, ref, offset, every_s)

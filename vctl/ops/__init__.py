@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         tasks,
         tree_files,
         views,
+        waiting,
         why,
     )
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from vctl import ops
 from vctl.errors import Unreachable
-from vctl.ops.rights import check_service_at
 from vctl.store import locks, ownership, upkeep
 from vctl.store.store import Store
 
@@ -211,7 +210,7 @@ def stop(home: Path) -> locks.LockHolder | None:
     import select
     import signal
 
-    check_service_at(home, "the scheduler")
+    ops.rights.check_service_at(home, "the scheduler")
     found = _once_started(home)
     if found is None or (handle := pinned(found, home)) is None:
         return None

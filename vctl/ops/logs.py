@@ -62,15 +62,37 @@ def read_log(path: Path, *, offset: int = 0, tail: int | None = None) -> Iterato
         os.close(fd)
 
 
-def new_pieces(path: Path, offset: int) -> Iterator[tuple[int, bytes]]:
-    """(End position, bytes) of each block of a log after a position; from the beginning when the log was truncated."""
-    if (fd := open_log(path)) is None:
-        return
-    try:
-        end = os.fstat(fd).st_size
-        yield from pieces(fd, offset if offset <= end else 0, end)
-    finally:
-        os.close(fd)
+class Growing:
+    """A log that is being written, read part by part. It begins again if the log is cut to less than was read."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path = path
+        self._read_to = offset
+        self._fd: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there was a log so far."""
+        return self._fd is not None
+
+    def new(self) -> Iterator[bytes]:
+        """The blocks that were written since the last call."""
+        if self._fd is None and (fd := open_log(self._path)) is not None:
+            self._fd = fd
+        if self._fd is None:
+            return
+        end = os.fstat(self._fd).st_size
+        if end < self._read_to:
+            self._read_to = 0
+        for read_to, block in pieces(self._fd, self._read_to, end):
+            self._read_to = read_to
+            yield block
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd = None
 
 
 def _start_of_tail(fd: int, offset: int, end: int, lines: int) -> int:

@@ -267,6 +267,11 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
     return get_task(store, row["task_id"])
 
 
+def task_id(store: Store, ref: str) -> str:
+    """The id of a task, from any of its names. Raises NotFound."""
+    return str(_row(store, ref)["task_id"])
+
+
 def log_path(store: Store, ref: str) -> Path:
     """The log file of a task."""
-    return logs.log_of(store.home, str(_row(store, ref)["task_id"]))
+    return logs.log_of(store.home, task_id(store, ref))

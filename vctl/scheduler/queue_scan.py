@@ -25,10 +25,10 @@ from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Candidates, Queue
-from vctl.scheduler.reservations import Reservation
+from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
-from vctl.scheduler.shared_reservations import Shared, SharedReservations
+from vctl.scheduler.shared_reservations import SharedReservations
 
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]
 """(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""

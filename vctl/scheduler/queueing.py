@@ -21,7 +21,7 @@ from vctl.scheduler.gang_growth import is_lacking, is_short
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.recall import idle_amounts
-from vctl.scheduler.reservations import FOR_EVER, Reservation
+from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey
 
 MOST_LEFT = 64
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from vctl.core.demand import Demand
     from vctl.scheduler.placement import Places
     from vctl.scheduler.preemption import Look, Search
-    from vctl.scheduler.shared_reservations import Shared
 
 
 class Memo(NamedTuple):

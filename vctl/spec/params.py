@@ -64,8 +64,8 @@ class Opt:
     ``off`` names the opposite of a flag, ``bare`` is the value of an option without a value, and
     ``complete`` names the completions of the shell: jobs, clusters, nodes, after, states, causes, file or
     dir. ``reads`` names the reader that turns the text of the command line into the value (``READERS`` in
-    ``vctl/cli/declare.py``). ``lasts``: with this option a command takes long (True: it waits, follows or
-    uses the terminal) or answers at once (False).
+    ``vctl/cli/declare.py``). ``waits``: with this option a command waits (True) or answers at once (False);
+    ``lasts``: with it the command uses the terminal.
 
     ``wire`` is the name of the parameter for a server. A server refuses numbers below ``least``, above
     ``most`` or not above ``above``, and texts and lists longer than ``longest``. ``kernel``: the value may
@@ -83,7 +83,8 @@ class Opt:
         complete: str | None = None,
         off: str | None = None,
         bare: str | None = None,
-        lasts: bool | None = None,
+        waits: bool | None = None,
+        lasts: bool = False,
         reads: str = "",
         wire: str | None = None,
         least: float | None = None,
@@ -98,7 +99,7 @@ class Opt:
         self.names, self.help, self.metavar = names, help, metavar
         self.choices, self.complete = tuple(choices), complete
         self.off, self.bare, self.reads, self.wire = off, bare, reads, wire
-        self.lasts = lasts
+        self.waits, self.lasts = waits, lasts
         self.least, self.most, self.above, self.longest = least, most, above, longest
         self.pattern, self.kernel, self.sent, self.each = pattern, kernel, sent, each
 

@@ -15,8 +15,8 @@ from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.engine.codec import text_of, value_of
 from vctl.scheduler.placement_result import Placed
-from vctl.scheduler.reservations import Reservation
-from vctl.scheduler.shared_reservations import Kept, Shared
+from vctl.scheduler.reservations import Reservation, Shared
+from vctl.scheduler.shared_reservations import Kept
 from vctl.store import settings
 from vctl.store.rows import dumps, in_ns, loads
 from vctl.store.store import Row, Store

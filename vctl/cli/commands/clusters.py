@@ -7,7 +7,7 @@ from vctl.cli import queue_options
 from vctl.cli.call import Call
 from vctl.cli.command_client import INTERRUPTED
 from vctl.cli.commands.objects import listed
-from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster, place
+from vctl.cli.common import CHANGES, LISTS, NO_LOCAL_NODE, READS, STATE, InCluster
 from vctl.cli.declare import command, shows
 from vctl.cli.output import Answer, Data, done, single, single_by
 from vctl.core.jobs import RUNNING
@@ -89,7 +89,7 @@ shows(clusters.resume, _admission, "vctl vc resume team-a", common=CHANGES)
 def delete(
     call: Call,
     wanted: Annotated[Given, Together.of(clusters.delete)],
-    no_wait: Annotated[bool, Opt("--no-wait", lasts=False, help="Return before it is empty.")] = False,
+    no_wait: Annotated[bool, Opt("--no-wait", waits=False, help="Return before it is empty.")] = False,
 ) -> Answer:
     """Delete a virtual cluster; its nodes go back to its parent."""
     given = wanted or {}
@@ -140,7 +140,7 @@ def remove_nodes(call: Call, cluster_id: clusters.Id, nodes: clusters.Members) -
 @command("vc list", "vctl vc list", "vctl vc list --filter kind=logical -o json", common=(STATE, *LISTS))
 def list_(call: Call, cluster: InCluster = None) -> Answer:
     """List virtual clusters of every kind: inside a job its own and those below it."""
-    return listed(call, "clusters", place(call, cluster), "no virtual clusters")
+    return listed(call, "clusters", call.existing_cluster(cluster), "no virtual clusters")
 
 
 shows(

@@ -12,7 +12,7 @@ from vctl.operations import jobs
 from vctl.spec.params import Given, Opt, Together
 
 NoWait = Annotated[
-    bool, Opt("-d", "--detach", "--no-wait", lasts=False, help="Print the submission id and return.")
+    bool, Opt("-d", "--detach", "--no-wait", waits=False, help="Print the submission id and return.")
 ]
 StopOnInterrupt = Annotated[
     bool, Opt("--stop-on-interrupt", help="Ctrl-C stops the job instead of detaching from it.")
@@ -28,7 +28,7 @@ StopOnInterrupt = Annotated[
     "vctl job submit --from jobs.jsonl --no-wait",
     common=(NO_LOCAL_NODE, *CHANGES),
     own_words=True,
-    lasts=True,
+    waits=True,
 )
 def submit(
     call: Call,
@@ -39,7 +39,7 @@ def submit(
             "--from",
             metavar="FILE|-",
             complete="file",
-            lasts=True,
+            waits=True,
             help="Submit a job for each line, all or none: JSON with the fields of POST /api/v1/jobs.",
         ),
     ] = None,
@@ -86,7 +86,7 @@ def submit(
         bool,
         Opt(
             "--dry-run",
-            lasts=False,
+            waits=False,
             help="Show whether and where the job would start, without submitting it.",
         ),
     ] = False,
@@ -182,7 +182,7 @@ def _with_options(line: Any, wanted: dict[str, Any]) -> Any:
     "vctl job rerun last",
     "vctl job rerun train-1 --no-wait",
     common=(NO_LOCAL_NODE, *CHANGES),
-    lasts=True,
+    waits=True,
 )
 def rerun(
     call: Call,

@@ -58,7 +58,7 @@ def logs(
         Opt(
             "-f",
             "--follow",
-            lasts=True,
+            waits=True,
             help="Follow the output until the job ends, and return its exit code.",
         ),
     ] = False,
@@ -70,14 +70,14 @@ def logs(
 
 
 @command(
-    "job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES, lasts=True
+    "job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES, waits=True
 )
 def stop(
     call: Call,
     jobs_: jobs.Jobs,
     grace_s: jobs.Grace = None,
     no_wait: Annotated[
-        bool, Opt("--no-wait", lasts=False, help="Return before the processes have ended.")
+        bool, Opt("--no-wait", waits=False, help="Return before the processes have ended.")
     ] = False,
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
@@ -114,7 +114,7 @@ def each(items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 
 
 
 @command(
-    "job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES, lasts=True
+    "job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES, waits=True
 )
 def wait(
     call: Call, jobs_: jobs.Jobs, timeout_s: Timeout = None, progress: WithProgress = False

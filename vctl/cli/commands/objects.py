@@ -5,12 +5,12 @@ runs, else the primary.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from vctl import cli, operations, ops, spec
 from vctl.cli.call import Call
-from vctl.cli.common import ALL, CHOICES, CHOSEN_BY, LISTS, READS, InCluster, below, place
+from vctl.cli.common import ALL, CHOICES, CHOSEN_BY, LISTS, READS, InCluster
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing, single
 from vctl.core.clusters import PRIMARY
@@ -18,6 +18,7 @@ from vctl.errors import BadSpec, NotFound
 from vctl.spec.params import Arg, Opt
 
 Items = tuple[Sequence[Data], int]
+F = TypeVar("F", bound=Mapping[str, Any])
 
 
 class ObjectKind(NamedTuple):
@@ -38,11 +39,11 @@ class ObjectKind(NamedTuple):
 
 def _clusters(call: Call, cluster: str) -> Items:
     items = operations.clusters.list_clusters(call.backend, filters=call.filters, all_kinds=True)
-    return _cut(call, below(call, cluster, items, "cluster_id"))
+    return _cut(call, _below(call, cluster, items, "cluster_id"))
 
 
 def _vnodes(call: Call, cluster: str) -> Items:
-    items = below(call, cluster, operations.views.vnodes(call.backend), "cluster_id")
+    items = _below(call, cluster, operations.views.vnodes(call.backend), "cluster_id")
     return _cut(call, ops.forms.choose(items, call.filters, "VNodeForm"))
 
 
@@ -68,11 +69,11 @@ def _tasks(call: Call, cluster: str) -> Items:
 def _objects(call: Call, cluster: str) -> Items:
     here = call.job_here  # inside a job, only its own
     items, _ = operations.tasks.list_objects(call.backend, filters=call.filters, job=here)
-    return _cut(call, below(call, cluster, items, "cluster_id"))
+    return _cut(call, _below(call, cluster, items, "cluster_id"))
 
 
 def _leases(call: Call, cluster: str) -> Items:
-    items = below(call, cluster, operations.views.list_leases(call.backend), "borrower_id", "lender_id")
+    items = _below(call, cluster, operations.views.list_leases(call.backend), "borrower_id", "lender_id")
     return _cut(call, ops.forms.choose(items, call.filters, "LeaseForm"))
 
 
@@ -161,7 +162,7 @@ def list_(
     detail: Annotated[bool, Opt("--detail", help="Every field of every object.")] = False,
 ) -> Answer:
     """List objects of one kind, finished ones too."""
-    return listed(call, res, place(call, cluster), f"no {res}", detail=detail)
+    return listed(call, res, call.existing_cluster(cluster), f"no {res}", detail=detail)
 
 
 @command(
@@ -189,7 +190,7 @@ def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     """Count the objects of one kind."""
     kind = KINDS[res]
     call.unlimited()
-    here = place(call, cluster)
+    here = call.existing_cluster(cluster)
     if here == PRIMARY and res in ("jobs", "events"):  # there may be very many
         counts = operations.views.summary(call.backend, res)
     else:
@@ -206,14 +207,22 @@ def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
 @command("lease list", "vctl lease list", "vctl lease list --filter borrower_id=team-a -o json", common=LISTS)
 def leases(call: Call, cluster: InCluster = None) -> Answer:
     """List the resources that clusters borrow above their minimum, oldest first."""
-    return listed(call, "leases", place(call, cluster), "nothing has been borrowed")
+    return listed(call, "leases", call.existing_cluster(cluster), "nothing has been borrowed")
 
 
 @command("demand", "vctl demand", "vctl demand --filter cluster_id=team-a -o json", common=LISTS)
 def demand(call: Call, cluster: InCluster = None) -> Answer:
     """Show the resource requests that wait, equal ones of jobs and tasks together."""
     items = ops.forms.choose(operations.views.demand(call.backend), call.filters, "DemandForm")
-    items = below(call, place(call, cluster), items, "cluster_id")
+    items = _below(call, call.existing_cluster(cluster), items, "cluster_id")
     return listing(
         "DemandList", call.first(items), len(items), "cluster_id", cli.columns.DEMAND, "nothing waits"
     )
+
+
+def _below(call: Call, top: str, items: Sequence[F], *names: str) -> list[F]:
+    """The items with the cluster, or a cluster below it, in one of the named fields."""
+    if top == PRIMARY:
+        return list(items)
+    is_in = ops.scope.below(top, operations.clusters.list_clusters(call.backend, all_kinds=True))
+    return [item for item in items if any(item[name] and is_in(str(item[name])) for name in names)]

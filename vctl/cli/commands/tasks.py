@@ -23,12 +23,12 @@ TaskRefs = Annotated[list[str], Arg("TASK", help="Task ids, their numbers, or la
     "vctl task run --input words -- sh -c 'cat $VCTL_OBJECT_DIR/words'",
     common=NAMES_OUTPUTS,
     own_words=True,
-    lasts=True,
+    waits=True,
 )
 def run(
     call: Call,
     options: Annotated[Given, Together.of(tasks.run)],
-    no_wait: Annotated[bool, Opt("--no-wait", lasts=False, help="Print the task id and return.")] = False,
+    no_wait: Annotated[bool, Opt("--no-wait", waits=False, help="Print the task id and return.")] = False,
     progress: WithProgress = False,
 ) -> Answer | int:
     """Run a command inside a running job, with resources of its own.
@@ -98,7 +98,7 @@ def logs(
         Opt(
             "-f",
             "--follow",
-            lasts=True,
+            waits=True,
             help="Follow the output until the task ends, and return its exit code.",
         ),
     ] = False,
@@ -123,7 +123,7 @@ def _now(task: Data) -> str:
     return "being cancelled" if task["state"] == "RUNNING" else str(task["state"])
 
 
-@command("task wait", "vctl task wait last", "vctl task wait 7 8 9 --timeout 1h", common=CHANGES, lasts=True)
+@command("task wait", "vctl task wait last", "vctl task wait 7 8 9 --timeout 1h", common=CHANGES, waits=True)
 def wait(
     call: Call, tasks_: TaskRefs, timeout_s: Timeout = None, progress: WithProgress = False
 ) -> Answer | int:

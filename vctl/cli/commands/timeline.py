@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from vctl import cli, operations
 from vctl.cli.call import Call
-from vctl.cli.common import LIMIT, READS, InCluster, place
+from vctl.cli.common import LIMIT, READS, InCluster
 from vctl.cli.declare import command
 from vctl.cli.output import Answer, Data, listing
 from vctl.spec.params import Opt
@@ -63,7 +63,7 @@ def timeline(
 
     The JSON form is also a trace: https://ui.perfetto.dev and chrome://tracing draw it, one line for each job and task.
     """
-    within = place(call, cluster)
+    within = call.existing_cluster(cluster)
     rows: list[Data] = []
     total = 0
     for kind, read, key, state, begin, waiting in (

@@ -27,6 +27,7 @@ from vctl.http.derived import KernelText
 from vctl.http.documents import ERRORS, Document, good
 from vctl.operations import jobs
 from vctl.operations.declare import Here
+from vctl.ops.waiting import JOBS
 from vctl.ray.http.ray_environment import expanded, private_ray, read
 from vctl.ray.ops import packages
 from vctl.spec.documents import JobForm
@@ -321,7 +322,7 @@ async def tail(websocket: WebSocket, job: str) -> None:
 
     try:
         await asyncio.to_thread(check)
-        blocks = await streams.followed(server, streams.JOBS, job)
+        blocks = await streams.followed(server, JOBS, job)
     except VctlError as error:
         await websocket.send_denial_response(answer(websocket, error))
         return
