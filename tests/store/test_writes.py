@@ -15,7 +15,7 @@ pytestmark = spec("17.durable")
 STORE = Path(__file__).parents[2] / "vctl" / "store"
 HOMES = ("write", "observed")
 """Modules (or packages) that may write any table."""
-OUTSIDE = ("schema", "schema_changes", "copies", "moves")
+OUTSIDE = ("schema", "copies", "moves")
 """Migrations, rows that come back from a copy, and the statements of moves: those count where a move is asked for."""
 MOVED = {
     "JOB": "jobs",
