@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contents import spoil
 from tests.integration.conftest import SPREAD_2X1, Place, eventually, is_gone
 from tests.specification import spec
 from vctl.ops import background
@@ -26,14 +27,16 @@ SPOILED = {
         "vnodes",
     ),
     "a run": ("UPDATE runs SET instances = 'x' WHERE state <> 'ENDED'", "runs"),
-    "a waiting job": ("UPDATE jobs SET spec = 'x' WHERE status = 'PENDING'", "jobs"),
-    "the entry of a waiting job": ("UPDATE jobs SET entry = '[' WHERE status = 'PENDING'", "jobs"),
+    "a waiting job": (("spec", "x", "status = 'PENDING'"), "jobs"),
+    "the entry of a waiting job": (("entry", "[", "status = 'PENDING'"), "jobs"),
     "a virtual node of nobody": ("UPDATE vnodes SET cluster_id = 'gone' WHERE rank = 1", "vnodes"),
 }
 
 
 @pytest.mark.parametrize(("damage", "table"), SPOILED.values(), ids=list(SPOILED))
-def test_a_row_that_cannot_be_read_is_set_aside(two: Place, damage: str, table: str) -> None:
+def test_a_row_that_cannot_be_read_is_set_aside(
+    two: Place, damage: str | tuple[str, str, str], table: str
+) -> None:
     """It is reported, it stops nobody, and what else is there goes on."""
     daemon = two.daemon()
     two.sleeper("--submission-id", "gang", "--virtual-cluster", SPREAD_2X1)
@@ -41,7 +44,10 @@ def test_a_row_that_cannot_be_read_is_set_aside(two: Place, damage: str, table: 
     two.sleeper("--submission-id", "waits", "--num-cpus", "3.5", "--nodes", "2")
     two.kill(daemon)
     with two.sql() as db:
-        db.execute(damage)
+        if isinstance(damage, str):
+            db.execute(damage)
+        else:
+            spoil(db, *damage)
     daemon = two.daemon()
     assert two.ok("job", "submit", "--num-cpus", "0.5", "--", "echo", "still works") == "still works\n"
     assert daemon.poll() is None
@@ -67,7 +73,7 @@ def test_a_row_spoiled_under_a_running_daemon(one: Place) -> None:
     one.submit("--submission-id", "bad", "--num-cpus", "4", "--", "true")
     one.submit("--submission-id", "good", "--num-cpus", "4", "--", "true")
     with one.sql() as db:
-        db.execute("UPDATE jobs SET spec = 'x' WHERE submission_id = 'bad'")
+        spoil(db, "spec", "x", "submission_id = 'bad'")
         db.execute(
             "INSERT INTO events (at, kind, object, object_id, job_id, data)"
             " VALUES (1, 'job.edited', 'job', 'bad', 2, '{}')"

@@ -22,7 +22,7 @@ from vctl.store.store import Store
 pytestmark = spec("13.batch", "8.after")
 
 ENVIRONMENT = {"PATH": "/bin", "LANG": "C"}
-TABLES = ("jobs", "arrays", "job_launches", "dependencies", "feasible", "job_counts")
+TABLES = ("jobs", "arrays", "commands", "environments", "requests", "dependencies", "feasible", "job_counts")
 CONDITIONS = ("ok", "any", "notok")
 
 

@@ -568,12 +568,13 @@ class Simulation(World):
 
     def taken(self, run_id: str) -> None:
         """A supervisor takes a run: it must have been decided and written before, and not be over."""
+        of_job = "JOIN commands USING (command_id) JOIN requests q USING (request_id)"
         row = self.store.row(
             "SELECT r.state, r.task_id IS NOT NULL OR r.attempt = j.attempt AS current, r.task_id IS NOT NULL OR"
-            " r.attempt <= 1 + coalesce(json_extract(j.rules, '$.max_retries'), 0) + j.preemptions AS allowed"
-            " FROM runs r JOIN jobs j USING (job_id) WHERE run_id = ?1"
-            " UNION ALL SELECT 'AHEAD', 1, j.attempt <= coalesce(json_extract(j.rules, '$.max_retries'), 0)"
-            " + j.preemptions FROM runs_ahead JOIN jobs j USING (job_id) WHERE run_id = ?1",
+            " r.attempt <= 1 + coalesce(json_extract(q.rules, '$.max_retries'), 0) + j.preemptions AS allowed"
+            f" FROM runs r JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1"
+            " UNION ALL SELECT 'AHEAD', 1, j.attempt <= coalesce(json_extract(q.rules, '$.max_retries'), 0)"
+            f" + j.preemptions FROM runs_ahead JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1",
             run_id,
         )
         if row is None and self.store.row("SELECT 1 FROM runs_ahead WHERE run_id = ?", run_id):

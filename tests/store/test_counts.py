@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.crowd import fill
+from tests.contents import plain
 from tests.specification import spec
 from vctl.ops import health, overview, positions, submitting, views
 from vctl.ops.jobs import list_jobs
@@ -47,10 +48,9 @@ def counted_by_hand(store: Store, row: Row) -> int:
 
 def put(store: Store, number: int, parent: str, priority: int, status: str = "PENDING") -> None:
     store.db.execute(
-        "INSERT INTO jobs (job_id, submission_id, parent_cluster_id, cluster_id, status, priority, shape, spec, entry,"
-        " entrypoint, user, metadata, grace_s, submitted_at) VALUES (?, ?, ?, ?, ?, ?, 's', '{}', '{}', 'c', 'u', '{}',"
-        " 3, ?)",
-        (number, f"j{number}", parent, f"{parent}##j{number}", status, priority, number),
+        "INSERT INTO jobs (job_id, submission_id, parent_cluster_id, status, priority, user, metadata, grace_s,"
+        " submitted_at, command_id) VALUES (?, ?, ?, ?, ?, 'u', '{}', 3, ?, ?)",
+        (number, f"j{number}", parent, status, priority, number, plain(store.db)),
     )
 
 

@@ -205,7 +205,9 @@ def _take_rows(copy: sqlite3.Connection, source: Path, version: int) -> None:
     copy.execute("BEGIN")
     for kind, name in _objects(copy):
         if kind == "table" and name not in _COUNTED:
-            columns = ", ".join(column.decode() for column, *_ in _columns(copy, name))
+            columns = ", ".join(
+                column.decode() for column, _, _, hidden in _columns(copy, name) if not hidden
+            )
             copy.execute(f"DELETE FROM main.{name}")
             copy.execute(f"INSERT INTO main.{name} ({columns}) SELECT {columns} FROM old.{name}")
     copy.execute("DELETE FROM main.sqlite_sequence")

@@ -311,5 +311,5 @@ def disown(home: Path) -> None:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
         newest = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
         db.execute(
-            f"UPDATE head SET journal = ?, base = {newest}", (os.urandom(8).hex(),)
+            f"UPDATE head SET journal = ?, base = {newest}, contents = random()", (os.urandom(8).hex(),)
         )  # another one begins

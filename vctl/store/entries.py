@@ -19,6 +19,8 @@ class Head:
     format: int
     revision: int
     capacity: int
+    contents: int
+    """A stamp that changes whenever contents are deleted."""
     lease: int | None = None
     """The number of the newest lease; None until a transaction needs it."""
     read: tuple[int, int, int] = (0, 0, 0)

@@ -16,11 +16,13 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
 from vctl.errors import Unreachable, VctlError
 from vctl.store import ownership
 from vctl.store.announcements import announced, nudge, turn
+from vctl.store.known import Known
 from vctl.store.ownership import PARTS, TABLES
 
 REMOVED = ".removed-"
@@ -68,6 +70,11 @@ class Tables(sqlite3.Connection):
     _ours: tuple[Identity, ...] | None = None
     mark = b""
     """The identities of the tables and of the WAL, as a commit announces them."""
+
+    @cached_property
+    def known(self) -> Known:
+        """The numbers of contents that were looked up."""
+        return Known()
 
     def place(self, path: Path, near: int) -> None:
         """Say where the tables lie, and after which descriptor SQLite has opened them."""

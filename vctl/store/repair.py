@@ -7,6 +7,7 @@ from sqlite3 import DatabaseError, Row
 from vctl.engine.changes import RowSetAside
 from vctl.engine.lifecycle import Lifecycle
 from vctl.store import moves
+from vctl.store.contents import JOB, JOBS
 from vctl.store.store import Store
 from vctl.store.write.repair import KEYS
 
@@ -90,8 +91,8 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
 
 def table_rows(store: Store, table: str) -> list[Row]:
     """All rows of one table, raw."""
-    assert table in (*KEYS, "waits", "events", "meta", "set_aside", "terms", "job_launches"), table
-    return store.rows(f"SELECT * FROM {table}")
+    assert table in (*KEYS, "waits", "events", "meta", "set_aside", "terms"), table
+    return store.rows(f"SELECT {JOB} FROM {JOBS}" if table == "jobs" else f"SELECT * FROM {table}")
 
 
 def live_rows(store: Store, table: str) -> list[Row]:

@@ -32,7 +32,8 @@ def load(store: Store) -> dict[str, dict[int, Kept]]:
     found: dict[str, dict[int, Kept]] = {}
     policies: dict[str, str] | None = None
     for row in store.rows(
-        "SELECT r.*, j.time_limit_s FROM reservations r JOIN jobs j USING (job_id, parent_cluster_id, priority, shape)"
+        "SELECT r.*, j.time_limit_s FROM reservations r JOIN jobs j USING (job_id, parent_cluster_id, priority)"
+        " JOIN commands USING (command_id) JOIN requests USING (request_id, shape)"
         " WHERE j.status = 'PENDING' AND NOT (j.held OR j.waits_for OR j.closed) ORDER BY job_id"
     ):
         policies = policies or {one: text_of(policy) for one, policy in settings.queues(store).items()}

@@ -27,9 +27,10 @@ SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE head (
     id INTEGER PRIMARY KEY CHECK (id = 1), journal TEXT NOT NULL, base INTEGER NOT NULL, term INTEGER NOT NULL,
-    format INTEGER NOT NULL, revision INTEGER NOT NULL, capacity INTEGER NOT NULL
+    format INTEGER NOT NULL, revision INTEGER NOT NULL, capacity INTEGER NOT NULL,
+    contents INTEGER NOT NULL
 );
-INSERT INTO head VALUES (1, lower(hex(randomblob(8))), 0, 0, {FIRST}, 0, 0);
+INSERT INTO head VALUES (1, lower(hex(randomblob(8))), 0, 0, {FIRST}, 0, 0, random());
 CREATE TABLE nodes (
     node_id TEXT PRIMARY KEY, hostname TEXT NOT NULL, template_id TEXT NOT NULL, source TEXT NOT NULL,
     state TEXT NOT NULL, reason TEXT, author TEXT, state_since INTEGER NOT NULL,
@@ -51,16 +52,34 @@ CREATE TABLE vnodes (
 );
 CREATE INDEX vnodes_by_cluster ON vnodes (cluster_id);
 CREATE INDEX vnodes_by_parent ON vnodes (parent_vnode_id);
+CREATE TABLE environments (
+    environment_id INTEGER PRIMARY KEY AUTOINCREMENT, checksum INTEGER NOT NULL, env TEXT NOT NULL
+);
+CREATE INDEX environments_by_checksum ON environments (checksum);
+CREATE TABLE requests (
+    request_id INTEGER PRIMARY KEY AUTOINCREMENT, checksum INTEGER NOT NULL, shape TEXT NOT NULL, spec TEXT NOT NULL,
+    entry TEXT NOT NULL, rules TEXT NOT NULL
+);
+CREATE INDEX requests_by_checksum ON requests (checksum);
+CREATE TABLE commands (
+    command_id INTEGER PRIMARY KEY AUTOINCREMENT, checksum INTEGER NOT NULL, argv TEXT NOT NULL, cwd TEXT NOT NULL,
+    options TEXT NOT NULL, entrypoint TEXT NOT NULL,
+    environment_id INTEGER NOT NULL REFERENCES environments (environment_id),
+    request_id INTEGER REFERENCES requests (request_id)
+);
+CREATE INDEX commands_by_checksum ON commands (checksum);
+CREATE INDEX commands_by_environment ON commands (environment_id);
+CREATE INDEX commands_by_request ON commands (request_id) WHERE request_id IS NOT NULL;
 CREATE TABLE jobs (
     job_id INTEGER PRIMARY KEY AUTOINCREMENT, submission_id TEXT NOT NULL UNIQUE, name TEXT,
-    parent_cluster_id TEXT NOT NULL, cluster_id TEXT NOT NULL, shares_parent INTEGER NOT NULL DEFAULT 0,
-    status TEXT NOT NULL, state_reason TEXT, message TEXT, exit_code INTEGER,
-    priority INTEGER NOT NULL, shape TEXT NOT NULL, spec TEXT NOT NULL, given_spec TEXT, entry TEXT NOT NULL,
-    entrypoint TEXT NOT NULL, user TEXT NOT NULL, metadata TEXT NOT NULL, attempt INTEGER NOT NULL DEFAULT 0,
+    parent_cluster_id TEXT NOT NULL, shares_parent INTEGER NOT NULL DEFAULT 0,
+    cluster_id TEXT AS (iif(shares_parent, parent_cluster_id, parent_cluster_id || '##' || submission_id)),
+    status TEXT NOT NULL, state_reason TEXT, message TEXT, exit_code INTEGER, priority INTEGER NOT NULL,
+    command_id INTEGER NOT NULL REFERENCES commands (command_id),
+    user TEXT NOT NULL, metadata TEXT NOT NULL, attempt INTEGER NOT NULL DEFAULT 0,
     held INTEGER NOT NULL DEFAULT 0, begin_at INTEGER, time_limit_s REAL, grace_s REAL NOT NULL,
     stop_requested_at INTEGER, stop_reason TEXT, stop_grace_s REAL,
-    submitted_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER,
-    resources TEXT, node_ids TEXT, outcome TEXT, rules TEXT NOT NULL DEFAULT '{{}}',
+    submitted_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER, resources TEXT, node_ids TEXT, outcome TEXT,
     waits_for INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0, array_id TEXT, array_index INTEGER,
     per_node INTEGER NOT NULL DEFAULT 0, master_port INTEGER, preemptions INTEGER NOT NULL DEFAULT 0,
     submitted_by INTEGER
@@ -76,10 +95,7 @@ CREATE INDEX jobs_over ON jobs (
     array_index
 ) WHERE status NOT IN ('PENDING', 'RUNNING');
 CREATE INDEX jobs_submitted_by ON jobs (submitted_by) WHERE submitted_by IS NOT NULL;
-CREATE TABLE job_launches (
-    job_id INTEGER PRIMARY KEY REFERENCES jobs (job_id) ON DELETE CASCADE,
-    argv TEXT NOT NULL, env TEXT NOT NULL, cwd TEXT NOT NULL, options TEXT NOT NULL DEFAULT '{{}}'
-);
+CREATE INDEX jobs_by_command ON jobs (command_id);
 CREATE TABLE job_counts (
     parent_cluster_id TEXT NOT NULL, status TEXT NOT NULL, priority INTEGER NOT NULL, opens INTEGER NOT NULL,
     block INTEGER NOT NULL, count INTEGER NOT NULL,
@@ -98,8 +114,7 @@ CREATE TRIGGER job_moved AFTER UPDATE OF status, parent_cluster_id, priority, he
 END;
 CREATE TABLE arrays (
     array_id TEXT PRIMARY KEY, first_job_id INTEGER NOT NULL, last_job_id INTEGER NOT NULL, range TEXT NOT NULL,
-    count INTEGER NOT NULL, at_once INTEGER, argv TEXT NOT NULL, env TEXT NOT NULL, cwd TEXT NOT NULL,
-    options TEXT NOT NULL DEFAULT '{{}}'
+    count INTEGER NOT NULL, at_once INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE dependencies (
     job_id INTEGER NOT NULL REFERENCES jobs (job_id) ON DELETE CASCADE, condition TEXT NOT NULL, awaited TEXT NOT NULL,
@@ -126,15 +141,13 @@ CREATE TABLE tasks (
     inputs TEXT NOT NULL DEFAULT '[]', outputs TEXT NOT NULL DEFAULT '[]',
     max_retries INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0, detached INTEGER NOT NULL DEFAULT 0,
     vnode_id TEXT, node_id TEXT, exit_code INTEGER, grace_s REAL NOT NULL DEFAULT 3,
-    stop_requested_at INTEGER, created_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER
+    stop_requested_at INTEGER, created_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER,
+    command_id INTEGER NOT NULL REFERENCES commands (command_id)
 );
 CREATE INDEX tasks_unfinished ON tasks (cluster_id, task_number) WHERE ended_at IS NULL;
 CREATE INDEX tasks_by_job ON tasks (job_id);
 CREATE INDEX tasks_by_owner ON tasks (owner_id) WHERE ended_at IS NULL;
-CREATE TABLE task_launches (
-    task_id TEXT PRIMARY KEY REFERENCES tasks (task_id) ON DELETE CASCADE,
-    argv TEXT NOT NULL, env TEXT NOT NULL, cwd TEXT NOT NULL
-);
+CREATE INDEX tasks_by_command ON tasks (command_id);
 CREATE TABLE objects (
     job_id INTEGER NOT NULL, name TEXT NOT NULL, node_id TEXT NOT NULL, cluster_id TEXT NOT NULL, size INTEGER NOT NULL,
     task_id TEXT, created_at INTEGER NOT NULL, PRIMARY KEY (job_id, name, node_id)
@@ -211,7 +224,7 @@ CREATE VIEW v_jobs AS WITH pending AS (
         iif(status = 'PENDING' AND state_reason = 'Backoff', NULL, state_reason) AS reason,
         strftime('%Y-%m-%dT%H:%M:%S', begin_at / 1000000000, 'unixepoch')
             || printf('.%06dZ', begin_at / 1000 % 1000000) AS begins
-    FROM jobs)
+    FROM jobs LEFT JOIN commands USING (command_id) LEFT JOIN requests USING (request_id))
 SELECT j.job_id, j.submission_id, j.name, j.status,
     CASE WHEN j.status = 'PENDING' THEN coalesce(j.gate, j.reason, u.reason, w.reason, 'PendingEvaluation')
         ELSE j.state_reason END AS state_reason,
