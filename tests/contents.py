@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from sqlite3 import Connection
 
+from vctl.core.clusters import ClusterSpec
+from vctl.store import rows
+
+SPEC = rows.spec_text(ClusterSpec())
 HOMES = {
     "env": "environments",
     **dict.fromkeys(("shape", "spec", "entry", "rules"), "requests"),
@@ -11,6 +15,7 @@ HOMES = {
 }
 KEYS = {"environments": "environment_id", "requests": "request_id", "commands": "command_id"}
 LAUNCHES = "jobs JOIN commands USING (command_id) JOIN environments USING (environment_id)"
+JOURNAL = "events LEFT JOIN changes USING (seq)"
 WHOLE = f"{LAUNCHES} JOIN requests USING (request_id)"
 
 
@@ -18,7 +23,7 @@ def plain(db: Connection) -> int:
     """A command for rows that a test writes itself."""
     environment = _copied(db, "environments", {"checksum": 0, "env": "{}"})
     request = _copied(
-        db, "requests", {"checksum": 0, "shape": "s", "spec": "{}", "entry": "{}", "rules": "{}"}
+        db, "requests", {"checksum": 0, "shape": "s", "spec": SPEC, "entry": "{}", "rules": "{}"}
     )
     return _copied(
         db,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests import flat
-from tests.contents import WHOLE
+from tests.contents import JOURNAL, WHOLE
 from tests.engine.states import effects_due
 from vctl.core import resources as rs
 from vctl.core.leases import Lease
@@ -539,7 +539,7 @@ class Folding:
         assert self.folded is not None
         changes = [Emitted(row["at"], decode(row["change"])) for row in entries]
         write(self.folded, changes, entries[-1]["seq"])
-        sql = "SELECT kind, object, object_id, cluster_id, job_id, data, change FROM events WHERE seq > ?"
+        sql = f"SELECT kind, object, object_id, cluster_id, job_id, data, change FROM {JOURNAL} WHERE seq > ?"
         assert self.folded.execute(sql, (self.seq,)).fetchall() == [
             tuple(row) for row in self.store.rows(sql, self.seq)
         ]

@@ -78,8 +78,8 @@ def write(store: Store, ledger: Ledger) -> None:
             job_id = int(run_id)
             columns = {
                 "job_id": job_id, "submission_id": f"j{run_id}", "parent_cluster_id": vnode.cluster_id,
-                "shares_parent": 1, "priority": 0, "status": "PENDING", "command_id": plain(store.db), "user": "", "metadata": "{}", "grace_s": 3,
-                "submitted_at": 1,
+                "shares_parent": 1, "priority": 0, "status": "PENDING", "user": "", "metadata": "{}",
+                "command_id": plain(store.db), "grace_s": 3, "submitted_at": 1,
             }  # fmt: skip
             marks = ", ".join("?" * len(columns))
             store.db.execute(

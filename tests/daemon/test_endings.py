@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contents import spoil
+from tests.contents import JOURNAL, spoil
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.core.jobs import Run
@@ -93,12 +93,12 @@ def test_a_spoiled_job_stops_nobody_else(tmp_path: Path, column: str, text: str,
             content = life.store.value("SELECT content FROM set_aside")
             assert '"launch":{' in content  # nothing is lost
             assert "hidden-word" in content
-            journal = [str(tuple(row)) for row in life.store.rows("SELECT * FROM events")]
+            journal = [str(tuple(row)) for row in life.store.rows(f"SELECT * FROM {JOURNAL}")]
             assert len([text for text in journal if "RowSetAside" in text]) == 1
             assert "hidden-word" not in str(journal)
             base, edited, first = life.store.row(
                 "SELECT base, max(seq) FILTER (WHERE change IS NULL), min(seq) FILTER (WHERE kind = 'row.set_aside')"
-                " FROM head, events"
+                f" FROM head, {JOURNAL}"
             )
             assert edited <= base < first  # what the tables are now follows from the journal after the edit
     finally:

@@ -260,7 +260,7 @@ def run(home: Path, seed: int, kind: type[Flow] = Flow) -> Flow:
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-        changes = "SELECT count(*) FROM events WHERE change LIKE '%\"was_ahead\":true%'"
+        changes = "SELECT count(*) FROM changes WHERE change LIKE '%\"was_ahead\":true%'"
         flow.followed = world.store.value(changes)
     return flow
 

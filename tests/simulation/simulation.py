@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.contents import JOURNAL
 from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, opened
 from tests.simulation.kernel import Kernel, Runtime, Violation
 from tests.users import PROVIDER, Users
@@ -610,7 +611,7 @@ class Simulation(World):
         if not self.changed:
             return
         self.changed = False
-        for row in self.store.rows("SELECT seq, change FROM events WHERE seq > ?", self.read_to):
+        for row in self.store.rows(f"SELECT seq, change FROM {JOURNAL} WHERE seq > ?", self.read_to):
             self.note(f"{row['seq']} {row['change']}")
             self.read_to = row["seq"]
             if row["change"] is not None:

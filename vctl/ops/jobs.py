@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vctl.spec.documents import JobForm, Pruned
 
 
-UNREAD_NS = 60 * 10**9
 SLICE_S = 0.03
 """Seconds for which a prune writes without a pause."""
 PAUSE_S = 0.006
@@ -352,7 +351,7 @@ def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
 
 def _forgotten_events(store: Store, before_ns: int) -> int:
     """Delete the events before a moment, but none that a scheduler may not have read; returns how many."""
-    lowest, highest = feed.span_before(store, min(before_ns, store.clock() - UNREAD_NS))
+    lowest, highest = feed.span_before(store, min(before_ns, store.clock() - feed.UNREAD_NS))
     count = max(0, highest + 1 - lowest)
     for end, _ in _slices(store, count, lambda _, end: feed.delete_until(store, lowest + end - 1)):
         store.progress(f"{end} of {count} entries of the history deleted")

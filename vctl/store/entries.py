@@ -38,7 +38,6 @@ class Event:
     cluster_id: str | None
     job_id: int | None
     data: str
-    change: str | None = None
 
 
 @value(frozen=True, slots=True)

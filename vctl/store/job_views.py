@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from vctl.core import jobs as jb
+from vctl.core.gates import opens_at
 from vctl.core.listed import Alike, Values, joined
 from vctl.core.resources import Amounts
 from vctl.store import database, filters, queues, rows
@@ -183,7 +184,7 @@ def head(store: Store, parent_id: str, limit: int) -> list[tuple[Row, int, int]]
     while page:
         row, *rest = page
         if row["array_id"] is None:
-            found.append((row, 1, int(queues.is_ready(row["held"], row["waits_for"], row["begin_at"], now))))
+            found.append((row, 1, int(opens_at(row["held"], row["waits_for"], row["begin_at"]) <= now)))
             page = rest
             continue
         last: int = store.value("SELECT last_job_id FROM arrays WHERE array_id = ?", row["array_id"])

@@ -10,25 +10,18 @@ from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.store import rows
 from vctl.store.contents import JOBS
+from vctl.store.gates import in_queue, opens
 from vctl.store.store import Row, Store
 
 _PENDING = f"SELECT {', '.join(rows.PENDING)} FROM {JOBS} WHERE status = 'PENDING'"
-_IN_QUEUE = "held = 0 AND waits_for = 0 AND closed = 0"
-_QUEUED = f"{_PENDING} AND {_IN_QUEUE}"
+_QUEUED = f"{_PENDING} AND {in_queue()}"
 
 MOST_ASKED = 1_000
 """The number of queued jobs at which a command looks to see which nodes are scarce."""
 FIRST_QUEUED = f"{_QUEUED} LIMIT {MOST_ASKED}"
-_NEVER = (1 << 63) - 1
-_OPENS = f"iif(held OR waits_for, {_NEVER}, coalesce(begin_at, 0))"
-"""From when a job may start, as far as it is known: never while it is held or waits for other jobs.
-
-The triggers of ``job_counts`` say the same. A member that the limit of its array keeps back counts as one that may
-start: what ends in the queue lets it in.
-"""
 _SHUT = (
-    "FROM jobs INDEXED BY jobs_gated WHERE status = 'PENDING' AND (held OR waits_for OR begin_at IS NOT NULL)"
-    f" AND parent_cluster_id = ?1 AND {_OPENS} > ?4"
+    f"FROM jobs INDEXED BY jobs_gated WHERE status = 'PENDING' AND {opens()} > 0 AND parent_cluster_id = ?1"
+    f" AND {opens()} > ?4"
 )
 """The jobs of a queue that may not start yet, from an index of few rows."""
 
@@ -151,12 +144,7 @@ def placed(order: Iterable[tuple[int, bool]]) -> dict[int, int]:
 def waiting_rows(store: Store, parent_id: str) -> list[Row]:
     """The jobs that wait in a queue, with the columns that determine their order."""
     return store.rows(
-        f"SELECT job_id, priority, submitted_at, user, spec, entry, time_limit_s, array_id, {_OPENS} <= ? AS is_ready"
+        f"SELECT job_id, priority, submitted_at, user, spec, entry, time_limit_s, array_id, {opens()} <= ? AS is_ready"
         f" FROM {JOBS} WHERE status = 'PENDING' AND parent_cluster_id = ?",
         store.clock(), parent_id,
     )  # fmt: skip
-
-
-def is_ready(held: int, waits_for: int, begin_at: int | None, now: int) -> bool:
-    """Whether a waiting job may start at a time, from columns that were read: ``_OPENS`` in Python."""
-    return not (held or waits_for) and (begin_at or 0) <= now

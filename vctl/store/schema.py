@@ -1,27 +1,17 @@
 """The schema: the tables of the first release as one script, and one migration for each change after it.
 
 Amounts in JSON columns are integers of 1/10000; times are nanoseconds since the epoch. ``events`` is both the
-journal that people read and the feed that a scheduler follows: every change writes one row in its transaction. A row
-with an empty kind is for schedulers alone. ``head`` is the one row that every transaction checks.
+journal that people read and the feed that a scheduler follows: every change writes one row in its transaction, and
+itself to ``changes``, where it stays until each scheduler has read it. A row with an empty kind is for schedulers
+alone. ``head`` is the one row that every transaction checks.
 """
 
 from __future__ import annotations
 
+from vctl.store.gates import counted, gate, opens
+
 FIRST = 17
 """The version of the first schema. Builds before the first release wrote lower ones, which nothing reads any more."""
-
-_NEVER = (1 << 63) - 1
-
-
-def _place(row: str) -> str:
-    """Where ``job_counts`` counts a job; ``row`` is ``new`` or ``old``."""
-    waits = f"{row}.status = 'PENDING'"
-    opens = f"iif({row}.held OR {row}.waits_for, {_NEVER}, coalesce({row}.begin_at, 0))"
-    return (
-        f"{row}.parent_cluster_id, {row}.status, iif({waits}, {row}.priority, 0), iif({waits}, {opens}, 0),"
-        f" iif({waits}, {row}.job_id >> 10, 0)"
-    )
-
 
 SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -85,8 +75,8 @@ CREATE TABLE jobs (
     submitted_by INTEGER
 );
 CREATE INDEX jobs_queue ON jobs (parent_cluster_id, priority DESC, job_id) WHERE status = 'PENDING';
-CREATE INDEX jobs_gated ON jobs (parent_cluster_id, priority, job_id, held, waits_for, begin_at)
-    WHERE status = 'PENDING' AND (held OR waits_for OR begin_at IS NOT NULL);
+CREATE INDEX jobs_gated ON jobs (parent_cluster_id, priority, job_id, status, held, waits_for, begin_at)
+    WHERE status = 'PENDING' AND {opens()} > 0;
 CREATE INDEX jobs_running ON jobs (job_id) WHERE status = 'RUNNING';
 CREATE INDEX jobs_ended ON jobs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX jobs_failed ON jobs (ended_at) WHERE status = 'FAILED';
@@ -102,14 +92,14 @@ CREATE TABLE job_counts (
     PRIMARY KEY (parent_cluster_id, status, priority, opens, block)
 ) WITHOUT ROWID;
 CREATE TRIGGER job_inserted AFTER INSERT ON jobs BEGIN
-    INSERT INTO job_counts VALUES ({_place("new")}, 1) ON CONFLICT DO UPDATE SET count = count + 1;
+    INSERT INTO job_counts VALUES ({counted("new.")}, 1) ON CONFLICT DO UPDATE SET count = count + 1;
 END;
 CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN
     UPDATE job_counts SET count = count - 1
-        WHERE (parent_cluster_id, status, priority, opens, block) = ({_place("old")});
+        WHERE (parent_cluster_id, status, priority, opens, block) = ({counted("old.")});
 END;
 CREATE TRIGGER job_moved AFTER UPDATE OF status, parent_cluster_id, priority, held, waits_for, begin_at ON jobs BEGIN
-    INSERT INTO job_counts VALUES ({_place("old")}, -1), ({_place("new")}, 1)
+    INSERT INTO job_counts VALUES ({counted("old.")}, -1), ({counted("new.")}, 1)
         ON CONFLICT DO UPDATE SET count = count + excluded.count;
 END;
 CREATE TABLE arrays (
@@ -203,11 +193,11 @@ CREATE TABLE provider_requests (
 ) WITHOUT ROWID;
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, kind TEXT NOT NULL, object TEXT NOT NULL,
-    object_id TEXT NOT NULL, cluster_id TEXT, job_id INTEGER, data TEXT NOT NULL, change TEXT
+    object_id TEXT NOT NULL, cluster_id TEXT, job_id INTEGER, data TEXT NOT NULL
 );
-CREATE INDEX events_by_object ON events (object, object_id);
 CREATE INDEX events_by_job ON events (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX events_hidden ON events (seq) WHERE kind = '';
+CREATE TABLE changes (seq INTEGER PRIMARY KEY, change TEXT NOT NULL);
 CREATE TABLE set_aside (
     id INTEGER PRIMARY KEY, source TEXT NOT NULL, row_key TEXT NOT NULL, content TEXT NOT NULL, problem TEXT NOT NULL,
     at INTEGER NOT NULL
@@ -217,10 +207,7 @@ CREATE TABLE terms (
     ended_at INTEGER
 );
 CREATE VIEW v_jobs AS WITH pending AS (
-    SELECT *, CASE WHEN status <> 'PENDING' THEN NULL WHEN held THEN 'Held' WHEN waits_for THEN 'Dependency'
-        WHEN state_reason = 'Preempted' AND NOT closed THEN 'Preempted'
-        WHEN begin_at > (julianday('now') - 2440587.5) * 86400e9 THEN iif(attempt, 'Backoff', 'BeginTime')
-        WHEN closed THEN 'ArrayLimit' END AS gate,
+    SELECT *, CASE WHEN status = 'PENDING' THEN {gate("(julianday('now') - 2440587.5) * 86400e9")} END AS gate,
         iif(status = 'PENDING' AND state_reason = 'Backoff', NULL, state_reason) AS reason,
         strftime('%Y-%m-%dT%H:%M:%S', begin_at / 1000000000, 'unixepoch')
             || printf('.%06dZ', begin_at / 1000 % 1000000) AS begins

@@ -22,7 +22,8 @@ for home in HOMES:
 _IN_TURNS = (JobStarted, RunEnded, JobEnded)
 """Types that alternate where jobs end and others start in their place. Written type by type, in this order,
 they leave the same rows: a job starts before its run and itself end, and no job writes rows of another."""
-_EVENT = "events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
+_EVENT = "events (seq, at, kind, object, object_id, cluster_id, job_id, data)"
+_CHANGE = "changes (seq, change)"
 
 
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
@@ -31,6 +32,10 @@ def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
         writer(db, equal)
     first = last - len(entries) + 1
     insert(db, _EVENT, [_row(seq, entry) for seq, entry in enumerate(entries, first)])
+    changes = [
+        (seq, encode(one.change)) for seq, one in enumerate(entries, first) if isinstance(one, Emitted)
+    ]
+    insert(db, _CHANGE, changes)
 
 
 def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]]]:
@@ -53,11 +58,11 @@ def _row(seq: int, entry: Entry) -> tuple[object, ...]:
     if isinstance(entry, Event):
         return (
             seq, entry.at, entry.kind, entry.object, entry.object_id, entry.cluster_id, entry.job_id, entry.data,
-            entry.change,
         )  # fmt: skip
     told = entry.change.public_event()
+    if not told.kind:  # nobody is shown it
+        return seq, entry.at, "", "", "", None, told.job_id, "{}"
     text = dumps(told.data) if told.data else "{}"
     return (
         seq, entry.at, told.kind, told.object_kind, told.object_id, told.cluster_id, told.job_id, text,
-        encode(entry.change),
     )  # fmt: skip
