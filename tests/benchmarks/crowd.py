@@ -130,8 +130,8 @@ def _copy(store: Store, prefix: str, count: int) -> None:
         (count, first, prefix),
     )
     store.db.execute(
-        "INSERT INTO events (at, kind, object, object_id, cluster_id, job_id, data)"
-        " SELECT submitted_at, 'job.submitted', 'job', submission_id, parent_cluster_id, job_id, '{}' FROM jobs"
+        "INSERT INTO events (at, kind, object, object_id, place, job_id, data)"
+        " SELECT submitted_at, 'job.submitted', 'job', submission_id, 0, job_id, '{}' FROM jobs"
         " WHERE job_id >= ?",
         (first,),
     )
@@ -161,7 +161,7 @@ def _end(store: Store) -> None:
         ("job.ended", "ended_at"),
     ):
         store.db.execute(
-            "INSERT INTO events (at, kind, object, object_id, cluster_id, job_id, data)"
-            f" SELECT {moment}, '{kind}', 'job', submission_id, cluster_id, job_id, '{{}}' FROM jobs WHERE {reach}",
+            "INSERT INTO events (at, kind, object, object_id, place, job_id, data)"
+            f" SELECT {moment}, '{kind}', 'job', submission_id, 1, job_id, '{{}}' FROM jobs WHERE {reach}",
             (len(CPUS),),
         )

@@ -8,6 +8,7 @@ alone. ``head`` is the one row that every transaction checks.
 
 from __future__ import annotations
 
+from vctl.store.entries import CLUSTER
 from vctl.store.gates import counted, gate, opens
 
 FIRST = 17
@@ -193,7 +194,7 @@ CREATE TABLE provider_requests (
 ) WITHOUT ROWID;
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, kind TEXT NOT NULL, object TEXT NOT NULL,
-    object_id TEXT NOT NULL, cluster_id TEXT, job_id INTEGER, data TEXT NOT NULL
+    object_id TEXT NOT NULL, place, job_id INTEGER, data TEXT NOT NULL, cluster_id TEXT AS ({CLUSTER})
 );
 CREATE INDEX events_by_job ON events (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX events_hidden ON events (seq) WHERE kind = '';
