@@ -28,7 +28,7 @@ def _process(process: ch.StartedProcess | None) -> tuple[object, ...]:
     return process.pid, process.pid_start, process.boot_id, process.started_at
 
 
-def _seen(process: ch.Process | None) -> tuple[object, ...]:
+def _seen(process: ch.StartedProcess | None) -> tuple[object, ...]:
     return () if process is None else (process.pid, process.started_at)
 
 
