@@ -20,7 +20,7 @@ from vctl.ops.prove import prove
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
 from vctl.store import feed
-from vctl.store.known import MOST, Known
+from vctl.store.known import MOST, KnownContents
 from vctl.store.store import Store
 from vctl.store.write import contents
 
@@ -114,7 +114,7 @@ def test_texts_with_equal_checksums_stay_apart(store: Store, monkeypatch: pytest
 
 
 def test_known_numbers_are_few() -> None:
-    known = Known()
+    known = KnownContents()
     for number in range(3 * MOST):
         known.note("environments", (f"env {number}",), number)
         assert known.number("environments", ("env 0",)) in (0, None)

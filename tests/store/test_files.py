@@ -14,7 +14,7 @@ from vctl.store import files
 from vctl.store.files import Gone
 from vctl.store.store import Store
 
-pytestmark = spec("17.durable")
+pytestmark = [spec("17.durable"), pytest.mark.not_fast("waits until the directory is at rest")]
 PARTS = ("cluster.db", "cluster.db-wal", "cluster.db-shm")
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from vctl.errors import Unreachable, VctlError
 from vctl.store import ownership
 from vctl.store.announcements import announced, nudge, turn
-from vctl.store.known import Known
+from vctl.store.known import KnownContents
 from vctl.store.ownership import PARTS, TABLES
 
 REMOVED = ".removed-"
@@ -84,9 +84,9 @@ class Tables(sqlite3.Connection):
     """The identities of the tables and of the WAL, as a commit announces them."""
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> KnownContents:
         """The numbers of contents that were looked up."""
-        return Known()
+        return KnownContents()
 
     def place(self, path: Path, near: int) -> None:
         """Say where the tables lie, and after which descriptor SQLite has opened them."""

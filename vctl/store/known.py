@@ -8,7 +8,7 @@ Content = tuple[str | bytes | int | None, ...]
 MOST, MOST_CHARACTERS = 256, 1 << 24
 
 
-class Known:
+class KnownContents:
     """The numbers of the contents that were used last. They hold while nothing is deleted or rolled back."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from vctl.core.compact import dumps
 from vctl.core.spans import Spans
 from vctl.engine.changes import Launch
 from vctl.store.files import Tables
-from vctl.store.known import Content, Known
+from vctl.store.known import Content, KnownContents
 
 _COLUMNS = {
     "environments": ("environment_id", "env"),
@@ -32,7 +32,7 @@ def command_of(db: Connection, launch: Launch, request: tuple[str, str, str, str
 
 
 def _number(db: Connection, table: str, content: Content) -> int:
-    known = db.known if isinstance(db, Tables) else Known()
+    known = db.known if isinstance(db, Tables) else KnownContents()
     found = known.number(table, content)
     if found is None:
         found = _kept(db, table, content)
