@@ -245,10 +245,15 @@ def _visited(
     for parent_id in sorted(queues):
         queue = queues[parent_id]
         freed = _freed(ledger, parent_id, grown, may_loosen)
-        if all_ or any(freed) or not _is_settled(ledger, queue, running, scopes, now_ns):
+        is_settled = not all_ and _is_settled(ledger, queue, running, scopes, now_ns)
+        if is_settled and not any(freed):
+            continue
+        memo, until_ns = queue.memo, queue.until_ns
+        if _reconsider(ledger, queue, grown, freed) or not is_settled:
             queue.memo = None
-            _reconsider(ledger, queue, grown, freed)
             yield queue
+        else:
+            queue.memo, queue.until_ns = memo, until_ns
 
 
 def _freed(
@@ -262,8 +267,10 @@ def _freed(
     return Freed(near, has_loosened(ledger, level_above(ledger, parent_id), grown) or (near and may_loosen()))
 
 
-def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]], freed: Freed) -> None:
+def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]], freed: Freed) -> bool:
     """Prepare a queue for the round: its policy, its capacity, and the verdicts that no longer hold.
+
+    Returns whether a job may fit for which there was too little before.
 
     A verdict is forgotten if capacity that came free since the last round may help its shape: in the parent,
     or, if the parent can grow, in a cluster from which it can grow, or in one whose idle loans can come home.
@@ -275,10 +282,9 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]], fre
         queue.judge_capacity(ledger)
     if parent is None or not parent.spec.flexible:
         queue.reconsider(ledger, grown.get(queue.parent_id, ()))
-    elif freed.near:
-        queue.regard_growth(ledger)
-    if freed.with_loans:
-        queue.regard_loans(ledger)
+    if freed.with_loans or (freed.near and parent is not None and parent.spec.flexible):
+        queue.regard(ledger)
+    return any(shape.blocked is None for shape in queue.shapes.values())
 
 
 def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:

@@ -18,13 +18,14 @@ from vctl.core.values import replace
 from vctl.core.wording import cluster_text, counted
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.fairness import Shares, is_fair
-from vctl.scheduler.gang_growth import is_short, place_loosely, place_with_growth, surely_grows
+from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Candidates, Queue
+from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
@@ -77,6 +78,8 @@ class QueueScan:
         self._goes_first = shares is not None and is_fair(ledger, queue.parent_id)
         self._held: int | None = None
         """The head that found no place in what its cluster has or what is free: idle loans are its next try."""
+        self._settled_at = -1
+        """The edition of the ledger at which the heads were dropped whose verdict stands."""
         self._table = ReservationTable(ledger, queue, running, now_ns=now_ns, stale=stale)
         self._heads: list[Head] = [
             (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
@@ -232,7 +235,7 @@ class QueueScan:
             table.promise(job, None)
         else:
             DISCIPLINES[self.policy.discipline](table, job)
-        if table.heads == table.most_heads:
+        if table.heads >= table.most_heads and self._settled_at != self.ledger.edition:
             self._pass_settled()
         if self.policy.discipline == BACKFILL and table.heads >= self.policy.backfill_depth and not more:
             if reason == jb.HEAD_OF_LINE:
@@ -245,14 +248,17 @@ class QueueScan:
 
     def _pass_settled(self) -> None:
         """Drop heads whose verdict is known and reported, once further heads get no reservation."""
-        if self.preemptor.holds.nominations or self.policy.preempts or self.shared.concerns(self.queue):
+        self._settled_at = self.ledger.edition
+        if self.preemptor.holds.nominations or self.policy.preempts or self.shared.is_fair_for(self.queue):
             return
-        reserved = {self.queue.jobs[job_id].shape for job_id in self._table.reserved}
+        queue = self.queue
+        reserved = {queue.jobs[job_id].shape for job_id in self._reserved}
         settled: dict[str, bool] = {}
-        for name, shape in self.queue.shapes.items():
-            verdict = shape.blocked
-            settled[name] = verdict is not None and name not in reserved and all(
-                self.queue.told.get(self.queue.wait_key(sub_queue)) == verdict[:2]
+        for name, shape in queue.shapes.items():
+            settled[name] = name not in reserved and queue.stands(self.ledger, shape) and (
+                (verdict := shape.verdict) is not None
+            ) and all(
+                queue.told.get(queue.wait_key(sub_queue)) == verdict[:2]
                 for sub_queue in shape.sub_queues.values()
             )  # fmt: skip
         self._heads = [head for head in self._heads if head[3] is not None or not settled[head[2].shape]]
@@ -313,7 +319,7 @@ class QueueScan:
         """
         if not outer:
             found = self._start(job, shape, binding, why=True, loose=loose)
-        elif not loose and is_short(self.ledger, job.parent_id, job.spec, shape.count):
+        elif not loose and self._is_short(shape):
             found = None
         else:
             with self.shared.hidden(outer):
@@ -399,6 +405,12 @@ class QueueScan:
             revert(ledger, start)
             return None
         return found if start is None else _with_doubt(found, start)
+
+    def _is_short(self, shape: SchedulingClass) -> bool:
+        """Whether a class certainly has no place now: in its cluster, or with what it can grow by."""
+        if self.ledger.clusters[self.queue.parent_id].spec.flexible:
+            return not reach_of(self.ledger, self.queue.parent_id).may_hold(shape.count)
+        return not self._has_capacity(shape)
 
     def _has_capacity(self, shape: SchedulingClass) -> bool:
         index = self.ledger.index(self.queue.parent_id)

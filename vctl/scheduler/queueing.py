@@ -1,7 +1,7 @@
 """Queues: the pending jobs of one cluster by scheduling class, so that equal jobs are judged once.
 
 A class that did not fit keeps its verdict until capacity came free that could help it (``reconsider``,
-``regard_growth``), the capacity of the cluster changed (``judge_capacity``), or its limits or those of
+``regard``), the capacity of the cluster changed (``judge_capacity``), or its limits or those of
 clusters around it (``forget_verdicts``). The policy changes the order, never what fits.
 """
 
@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
-from vctl.scheduler.elasticity import level_above
 from vctl.scheduler.feasibility import could_help
 from vctl.scheduler.feasibility_judge import FeasibilityJudge
-from vctl.scheduler.gang_growth import is_lacking, is_short
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
-from vctl.scheduler.recall import idle_amounts
+from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import FOR_EVER, Reservation
-from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey
+from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey, Verdict
 
 MOST_LEFT = 64
 """The number of shapes without a waiting job whose places are remembered."""
@@ -281,21 +279,22 @@ class Queue:
                     shape.judge(None)
 
     def can_help(self, ledger: Ledger, shape: SchedulingClass, slots: list[str]) -> bool:
-        """Whether the free capacity of these virtual nodes may help a class."""
-        job = shape.example
-        if ledger.index(self.parent_id).stamp in shape.places:
+        """Whether the free capacity of these virtual nodes may help a class; ``[]``: what is free anywhere."""
+        if not slots or ledger.clusters[self.parent_id].spec.flexible:
+            return reach_of(ledger, self.parent_id).may_hold(shape.count)
+        index = ledger.index(self.parent_id)
+        if index.stamp in shape.places:
             return True
-        if is_short(ledger, self.parent_id, job.spec, shape.count):
+        if not shape.count.is_met(shape.count.inside(index)):
             return False  # the free capacity is too small in total
-        can_grow = ledger.clusters[self.parent_id].spec.flexible
-        return can_grow or could_help(ledger, self.parent_id, job.spec, job.entry, slots)
+        return could_help(ledger, self.parent_id, shape.example.spec, shape.example.entry, slots)
 
     def stands(self, ledger: Ledger, shape: SchedulingClass) -> bool:
         """Whether the verdict of a class holds: no capacity that may help came free, or others took it."""
         verdict = shape.verdict
         if verdict is None or shape.grown is None:
             return verdict is not None
-        if verdict.valid_for != ledger.index(self.parent_id).stamp:
+        if not shape.grown or verdict.valid_for != ledger.index(self.parent_id).stamp:
             if verdict.exhausted or self.can_help(ledger, shape, shape.grown):
                 return False
         shape.grown = None
@@ -310,28 +309,27 @@ class Queue:
             shape.forget()
             shape.places.clear()
 
-    def regard_growth(self, ledger: Ledger) -> None:
-        """Judge the verdicts again after capacity came free in this cluster or where it can grow from.
+    def regard(self, ledger: Ledger) -> None:
+        """Judge the verdicts again after capacity came free elsewhere: where this cluster can grow from, or where
+        something borrowed is idle.
 
-        An uncertain verdict is forgotten. A certain one is marked for ``stands`` if the shape could fit now.
+        An uncertain verdict is forgotten. A certain one is left to ``stands`` if its shape may fit now: it holds again
+        if other starts take what came free.
         """
         self.growths += 1
+        reach = reach_of(ledger, self.parent_id)
         for shape in self.shapes.values():
-            told = shape.blocked
-            is_sure = told is not None and not (self.nominations or told.nominations or told.exhausted)
-            if told is None or told.reason not in (INFEASIBLE, INSUFFICIENT) or not is_sure:
+            told = shape.verdict
+            if told is None or not self._is_sure(told):
                 shape.forget()
-            elif self.can_help(ledger, shape, []):
+            elif reach.may_hold(shape.count):
                 shape.forget()
-                shape.verdict, shape.grown = told, []  # it holds again if other starts take the capacity
+                shape.verdict, shape.grown = told, []
 
-    def regard_loans(self, ledger: Ledger) -> None:
-        """Forget the verdicts on shapes that may fit after something borrowed came idle."""
-        self.growths += 1
-        idle = idle_amounts(ledger, level_above(ledger, self.parent_id))
-        for shape in self.shapes.values():
-            if not is_lacking(ledger, self.parent_id, shape.example.spec, idle):
-                shape.forget()
+    def _is_sure(self, told: Verdict) -> bool:
+        """Whether a verdict was a proof for what was free then."""
+        is_short = told.reason in (INFEASIBLE, INSUFFICIENT)
+        return is_short and not (self.nominations or told.nominations or told.exhausted)
 
     def short(self, now_ns: int, *, judged: bool) -> Iterator[PendingJob]:
         """An example of each class with a job that may start now and was told that there is too little for it.

@@ -371,10 +371,9 @@ class SharedReservations:
             level in grown or any(cluster_id in grown for cluster_id in elastic_below(self.ledger, level))
         )
 
-    def concerns(self, queue: Queue) -> bool:
-        """Whether jobs of a queue may have shared reservations."""
-        level, fair = self._level_and_fair(queue.parent_id)
-        return fair is not None or level != queue.parent_id
+    def is_fair_for(self, queue: Queue) -> bool:
+        """Whether turns decide which jobs of a queue get a reservation: any job that is passed may."""
+        return self._level_and_fair(queue.parent_id)[1] is not None
 
     def _has_elastic(self, level: str) -> bool:
         """Whether a cluster below a level may have grown over its capacity."""
