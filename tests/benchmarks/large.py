@@ -154,7 +154,7 @@ class Pieces:
             taken += (time.perf_counter() - began) * 1e3
             poll = select.poll()
             poll.register(self.scheduler.watch.fileno(), select.POLLIN)
-            if poll.poll(QUIET_S * 1e3):
+            if self.scheduler.work.more or poll.poll(QUIET_S * 1e3):
                 quiet_at = time.monotonic() + QUIET_S
         return taken
 

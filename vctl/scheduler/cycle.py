@@ -7,6 +7,7 @@ reservations and the preemption of the round.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from vctl.scheduler.scheduling_class import Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.task_queue import TaskQueue
 from vctl.scheduler.task_rounds import TaskRound
+from vctl.scheduler.work import Budget
 
 MOST_STARTS = 256
 """The most starts in one round. They are committed together; the limit makes a burst visible in steps."""
@@ -58,81 +60,160 @@ def decide(
     usage: Usage | None = None,
     preempts: bool = True,
     search_steps: int | None = None,
+    steps: int | None = None,
     keeps: bool = False,
 ) -> Plan:
     """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
-    A shape that does not fit is judged once; all its jobs share the verdict. ``running``: the running jobs;
-    ``usage``: the past usage for fair shares. ``preempts`` False: plan no preemption, whatever the settings
-    say. ``search_steps``: the budget of the search for victims. ``keeps``: leave the resources of the starts
+    ``running``: the running jobs; ``usage``: the past usage for fair shares. ``preempts`` False: plan no preemption,
+    whatever the settings say. ``search_steps``: the budget of the search for victims. ``steps``: the budget of the
+    round; where it ends, the next round goes on (``Plan.unsearched``). ``keeps``: leave the resources of the starts
     taken in the ledger (``Plan.trial``), if the round started no task and no start needs growth or shares its
     parent's cluster. The round clears ``ledger.grown`` and ``ledger.joined``.
     """
     running = Running() if running is None else running
-    trial = Trial(ledger)
-    waits: list[Wait] = []
-    round_ = TaskRound(ledger, MOST_STARTS)
-    grown = dict(ledger.grown)
-    holds = Nominations(ledger, [one for queue in queues.values() for one in queue.nominations.values()])
-    preemptor = Preemptor(ledger, running, holds, now_ns, active=preempts, steps=search_steps)
-    note_demand(ledger.demand, queues.values(), (tasks or {}).values())
-    try:
+    budget = Budget(steps)
+    round_ = Round(
+        ledger, queues, running, usage, budget, now_ns, preempts=preempts, search_steps=search_steps
+    )
+    with round_.tried(keeps=keeps):
+        round_.start_tasks(tasks or {})
+        round_.visit()
+        round_.take_turns()
+        round_.hand_over()
+    round_.note()
+    return round_.plan()
+
+
+class Round:
+    """One round: its steps in the order in which ``decide`` takes them, and what they have found."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        queues: Mapping[str, Queue],
+        running: Running,
+        usage: Usage | None,
+        budget: Budget,
+        now_ns: int,
+        *,
+        preempts: bool,
+        search_steps: int | None,
+    ) -> None:
+        self.ledger, self.queues, self.running, self.usage = ledger, queues, running, usage
+        self.budget, self.now_ns = budget, now_ns
+        self.grown = dict(ledger.grown)
+        """What came free since the last round."""
+        self.tasks = TaskRound(ledger, MOST_STARTS)
+        self.trial = Trial(ledger)
+        self.waits: list[Wait] = []
+        self.scans: list[QueueScan] = []
+        self.is_cut = False
+        """Whether the budget ended the round before every queue was scanned."""
+        self.is_nominated = any(queue.nominations for queue in queues.values())
+        self.scopes = _scopes(queues.values())
+        nominations = [one for queue in queues.values() for one in queue.nominations.values()]
+        self.holds = Nominations(ledger, nominations)
+        self.preemptor = Preemptor(ledger, running, self.holds, now_ns, active=preempts, steps=search_steps)
+        self.shared: SharedReservations | None = None
+
+    @contextmanager
+    def tried(self, *, keeps: bool) -> Iterator[None]:
+        """All that is taken in the ledger inside the block is given back, and does not count as newly free."""
+        try:
+            yield
+        finally:
+            self.holds.close()
+            starts = self.trial.starts.values()
+            for start in starts:
+                self.running.take_back(start.job.job_id)
+            self.starts = tuple(starts)
+            if not keeps or self.tasks.starts or any(one.growth or one.cluster is None for one in starts):
+                self.trial.take_back()
+            for task in reversed(self.tasks.starts):
+                revert(self.ledger, task)
+            self.ledger.grown.clear()  # the reverts gave back only what the round took
+            self.ledger.joined.clear()
+
+    def start_tasks(self, tasks: Mapping[str, TaskQueue]) -> None:
+        """Start tasks of running jobs. From here on the ledger knows what all waiting work asks of nodes."""
+        note_demand(self.ledger.demand, self.queues.values(), tasks.values())
         if tasks:
-            joined = {cluster_id: set(ids) for cluster_id, ids in ledger.joined.items()}
-            round_.decide(tasks, set(grown), joined)
-        is_nominated, scopes = any(one.nominations for one in queues.values()), _scopes(queues.values())
-        visited = [one for one in _visited(ledger, queues, running, grown, scopes, now_ns, all_=is_nominated)
-                   if _admits(ledger, one, waits)]  # fmt: skip
-        shares = _shares(ledger, queues, running, usage, now_ns)
-        shared = SharedReservations(ledger, visited, running, now_ns, grown)
+            joined = {cluster_id: set(ids) for cluster_id, ids in self.ledger.joined.items()}
+            self.tasks.decide(tasks, set(self.grown), joined)
+
+    def visit(self) -> None:
+        """Choose the queues in which something may have changed, and begin to scan them."""
+        ledger, running, now_ns = self.ledger, self.running, self.now_ns
         may_loosen = cache(partial(is_loose, ledger))
-        turns = [
+        visited = [queue for queue in self._changed(may_loosen) if _admits(ledger, queue, self.waits)]
+        shares = _shares(ledger, self.queues, running, self.usage, now_ns)
+        self.shared = SharedReservations(ledger, visited, running, now_ns, self.grown, self.budget)
+        self.scans = [
             QueueScan(
-                ledger,
-                queue,
-                running,
-                shares,
-                preemptor,
-                shared,
-                now_ns=now_ns,
-                stale=queue.parent_id in grown,
-                may_loosen=may_loosen,
+                ledger, queue, running, shares, self.preemptor, self.shared,
+                now_ns=now_ns, may_loosen=may_loosen, budget=self.budget,
             )
             for queue in visited
-        ]
-        for start in _in_turn(turns):
-            trial.starts[start.job.job_id] = start
-            if len(trial.starts) >= MOST_STARTS:
+        ]  # fmt: skip
+
+    def _changed(self, may_loosen: Callable[[], bool]) -> Iterator[Queue]:
+        """The queues without those that are known to be as they were, prepared for their scans."""
+        ledger, grown = self.ledger, self.grown
+        for parent_id in sorted(self.queues):
+            queue = self.queues[parent_id]
+            freed = _freed(ledger, parent_id, grown, may_loosen)
+            is_settled = not self.is_nominated and _is_settled(
+                ledger, queue, self.running, self.scopes, self.now_ns
+            )
+            if is_settled and not any(freed):
+                continue
+            memo, until_ns = queue.memo, queue.until_ns
+            if _reconsider(ledger, queue, grown, freed) or not is_settled:
+                queue.memo = None
+                yield queue
+            else:
+                queue.memo, queue.until_ns = memo, until_ns
+
+    def take_turns(self) -> None:
+        """Let the queues take turns, job by job, until nothing is left, or the round has enough."""
+        for start in _in_turn(self.scans, self.budget):
+            self.trial.starts[start.job.job_id] = start
+            if len(self.trial.starts) >= MOST_STARTS:
                 break
-        for turn in turns:
-            turn.finish()
-            waits += turn.waits
-        shared.finish(queues.values())
-        scopes |= _scopes(queues.values())
-    finally:
-        holds.close()
-        starts = tuple(trial.starts.values())
-        for start in starts:
-            running.take_back(start.job.job_id)
-        if not keeps or round_.starts or any(start.growth or start.cluster is None for start in starts):
-            trial.take_back()
-        for task in reversed(round_.starts):
-            revert(ledger, task)
-        ledger.grown.clear()  # the reverts gave back only what the round took
-        ledger.joined.clear()
-    if not (is_nominated or preemptor.found):
-        started = {start.job.parent_id for start in starts}
-        scanned = (turn.queue for turn in turns if turn.is_over and turn.queue.parent_id not in started)
-        _settle(ledger, scanned, running, scopes, now_ns)
-    if usage is not None:
-        usage.note_waiting(queues.values(), ledger, {start.job.job_id for start in starts})
-    cleared = tuple((queue.parent_id, shape) for queue in queues.values() for shape in sorted(queue.emptied))
-    return Plan(
-        starts, tuple(waits), cleared, tuple(round_.starts), tuple(round_.waits),
-        preempts=tuple(preemptor.found), lapsed=tuple(preemptor.lapsed),
-        unsearched=preemptor.unsearched or shared.frees,
-        tasks_deferred=round_.deferred, trial=trial if trial.starts else None,
-    )  # fmt: skip
+        self.is_cut = self.budget.is_spent and any(not scan.is_over for scan in self.scans)
+
+    def hand_over(self) -> None:
+        """Leave to the next round what it needs to know: reservations, and the reasons why jobs wait."""
+        for scan in self.scans:
+            scan.finish()
+            self.waits += scan.waits
+        if self.shared is not None:
+            self.shared.finish(self.queues.values(), is_over=not self.is_cut)
+
+    def note(self) -> None:
+        """Note which queues have been scanned to the end, and who waits."""
+        if not (self.is_nominated or self.preemptor.found):
+            started = {start.job.parent_id for start in self.starts}
+            over = (scan.queue for scan in self.scans if scan.is_over and scan.queue.parent_id not in started)
+            scopes = self.scopes | _scopes(self.queues.values())
+            _settle(self.ledger, over, self.running, scopes, self.now_ns)
+        if self.usage is not None:
+            started_jobs = {start.job.job_id for start in self.starts}
+            self.usage.note_waiting(self.queues.values(), self.ledger, started_jobs)
+
+    def plan(self) -> Plan:
+        """What the round proposes."""
+        queues, preemptor, tasks = self.queues.values(), self.preemptor, self.tasks
+        cleared = tuple((queue.parent_id, shape) for queue in queues for shape in sorted(queue.emptied))
+        frees = self.shared is not None and self.shared.frees
+        return Plan(
+            self.starts, tuple(self.waits), cleared, tuple(tasks.starts), tuple(tasks.waits),
+            preempts=tuple(preemptor.found), lapsed=tuple(preemptor.lapsed),
+            unsearched=self.is_cut or preemptor.unsearched or frees,
+            stalled=self.is_cut and not self.starts and not any(scan.judged for scan in self.scans),
+            tasks_deferred=tasks.deferred, trial=self.trial if self.trial.starts else None,
+        )  # fmt: skip
 
 
 def _shares(
@@ -230,32 +311,6 @@ def _is_settled(ledger: Ledger, queue: Queue, running: Running, scopes: Collecti
     return memo.due_ns is None or now_ns < memo.due_ns
 
 
-def _visited(
-    ledger: Ledger,
-    queues: Mapping[str, Queue],
-    running: Running,
-    grown: Mapping[str, set[str]],
-    scopes: Collection[str],
-    now_ns: int,
-    *,
-    all_: bool,
-) -> Iterator[Queue]:
-    """The queues that a round scans, prepared for it: without those that are known to be as they were."""
-    may_loosen = cache(partial(is_loose, ledger))
-    for parent_id in sorted(queues):
-        queue = queues[parent_id]
-        freed = _freed(ledger, parent_id, grown, may_loosen)
-        is_settled = not all_ and _is_settled(ledger, queue, running, scopes, now_ns)
-        if is_settled and not any(freed):
-            continue
-        memo, until_ns = queue.memo, queue.until_ns
-        if _reconsider(ledger, queue, grown, freed) or not is_settled:
-            queue.memo = None
-            yield queue
-        else:
-            queue.memo, queue.until_ns = memo, until_ns
-
-
 def _freed(
     ledger: Ledger, parent_id: str, grown: Mapping[str, set[str]], may_loosen: Callable[[], bool]
 ) -> Freed:
@@ -276,6 +331,7 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]], fre
     or, if the parent can grow, in a cluster from which it can grow, or in one whose idle loans can come home.
     """
     queue.again_ns = queue.until_ns = None  # also for an empty queue
+    queue.is_stale |= queue.parent_id in grown
     parent = ledger.clusters.get(queue.parent_id)
     if parent is not None:
         queue.arrange(parent.queue)
@@ -304,15 +360,15 @@ def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:
     return False
 
 
-def _in_turn(turns: list[QueueScan]) -> Iterator[Start]:
+def _in_turn(scans: list[QueueScan], budget: Budget) -> Iterator[Start]:
     """Let the queues take turns: the queue of least rank next; among equals the first by parent id."""
-    order = [(turn.rank(), turn.queue.parent_id, turn) for turn in turns if not turn.is_over]
+    order = [(scan.rank(), scan.queue.parent_id, scan) for scan in scans if not scan.is_over]
     heapify(order)
-    while order:
-        rank, name, turn = order[0]
-        if turn.is_over:
+    while order and not budget.is_spent:
+        rank, name, scan = order[0]
+        if scan.is_over:
             heappop(order)
-        elif (now := turn.rank()) != rank:
-            heapreplace(order, (now, name, turn))
-        elif (start := turn.step()) is not None:
+        elif (now := scan.rank()) != rank:
+            heapreplace(order, (now, name, scan))
+        elif (start := scan.step()) is not None:
             yield start

@@ -27,7 +27,10 @@ from vctl.scheduler.plan import Start
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import Claims, Reservation, View
 from vctl.scheduler.running import Running
+from vctl.scheduler.work import Budget
 
+RESERVE = 100
+"""The steps of a search for a reserved start."""
 MOST_KEPT = MOST_HEADS
 """The most reservations that a queue keeps for the next round."""
 
@@ -35,14 +38,15 @@ MOST_KEPT = MOST_HEADS
 class ReservationTable:
     """The reservations of one queue in one round: the jobs behind must leave them alone."""
 
-    def __init__(self, ledger: Ledger, queue: Queue, running: Running, *, now_ns: int, stale: bool) -> None:
+    def __init__(
+        self, ledger: Ledger, queue: Queue, running: Running, budget: Budget, *, now_ns: int
+    ) -> None:
         self.ledger = ledger
         self.queue = queue
         self.policy: QueuePolicy = queue.policy
         self.running = running
         self.now_ns = now_ns
-        self.stale = stale
-        """Whether something came free since the last round, so that an earlier start may be found."""
+        self.budget = budget
         self.stopped_by: PendingJob | None = None
         """The head that no job may pass."""
         self.heads = 0
@@ -57,7 +61,7 @@ class ReservationTable:
         self._drop_fallen()
         self._seen: set[int] = set()
         """Jobs whose reservation, or lack of one, was settled in this round."""
-        self._disturbed = False
+        self._disturbed = queue.is_disturbed
         """Whether a job with a better right has ignored a reservation."""
         self._profile: AvailabilityProfile | None = None
         self._views: dict[tuple[int, ...], View] = {}
@@ -160,9 +164,13 @@ class ReservationTable:
         confirmed = [self.reserved[n] for n in self._seen if n in self.reserved and n != reservation.job_id]
         return Claims(self.ledger, [*confirmed, reservation], self.profile).are_met(self.now_ns)
 
-    def promises(self) -> dict[int, Reservation]:
-        """The reservations to keep for the next round; of too many, the first in the queue's order."""
-        if self._disturbed:
+    def promises(self, *, is_over: bool = True) -> dict[int, Reservation]:
+        """The reservations to keep for the next round; of too many, the first in the queue's order.
+
+        ``is_over`` False: the round was cut, and those that were not confirmed are looked at in the next one.
+        """
+        self.queue.is_disturbed = self._disturbed and not is_over
+        if self._disturbed and is_over:
             for job_id, reservation in list(self.reserved.items()):
                 if job_id in self._seen:
                     continue
@@ -179,7 +187,19 @@ class ReservationTable:
     def may_improve(self) -> bool:
         """Whether to search an earlier start for the present head: the first one, and one other in turn."""
         others = self.policy.backfill_depth - 1
-        return self.stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
+        return self.queue.is_stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
+
+    def reserve(
+        self,
+        job: PendingJob,
+        others: Sequence[Reservation] = (),
+        *,
+        before_ns: int | None = None,
+        endless: bool = False,
+    ) -> Reservation | None:
+        """Search a reserved start for a job."""
+        self.budget.spend(RESERVE)
+        return reserve(self.ledger, job, self.profile, others, before_ns=before_ns, endless=endless)
 
     def starves(self, job: PendingJob) -> bool:
         """Whether a job has waited long enough for a reservation; never in the order fair."""
@@ -202,10 +222,7 @@ def best_effort(table: ReservationTable, job: PendingJob) -> None:
     if table.heads > 1 or not table.starves(job):
         return
     reserved = table.reserved.get(job.job_id)
-    if (
-        reserved is None
-        and (found := reserve(table.ledger, job, table.profile, (), endless=True)) is not None
-    ):
+    if reserved is None and (found := table.reserve(job, endless=True)) is not None:
         # without times, so that it binds every other job
         reserved = replace(found, start_ns=None, end_ns=None)
     table.promise(job, reserved)
@@ -219,10 +236,8 @@ def backfill(table: ReservationTable, job: PendingJob) -> None:
         reserved = None
     if table.heads <= table.policy.backfill_depth and (reserved is None or table.may_improve()):
         before_ns = None if reserved is None else reserved.start_ns
-        fresh = reserve(
-            table.ledger, job, table.profile, table.others(job),
-            before_ns=before_ns, endless=reserved is None and table.starves(job),
-        )  # fmt: skip
+        endless = reserved is None and table.starves(job)
+        fresh = table.reserve(job, table.others(job), before_ns=before_ns, endless=endless)
         reserved = fresh or reserved
     table.promise(job, reserved)
 

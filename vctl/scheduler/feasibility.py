@@ -17,8 +17,8 @@ from vctl.core.slots import template_of
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
-from vctl.scheduler.elasticity import revert_growth
-from vctl.scheduler.gang_growth import place_with_growth, surely_grows
+from vctl.scheduler.elasticity import allowance, growing, revert_growth
+from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, Unplaced, place, place_on
 from vctl.scheduler.shortage import Part, parts_of
 from vctl.scheduler.tasking import in_order, is_named, pinned_to, settled
@@ -30,28 +30,27 @@ INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "a
 
 def ever(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *,
-    empty: Callable[[], CandidateNodes] | None = None, bare: Callable[[], Ledger] | None = None,
+    bare: Callable[[], Ledger] | None = None,
 ) -> Unplaced | None:  # fmt: skip
     """Why a gang can never run: it has no place even on empty nodes, with a parent that has grown.
 
     Alive and draining nodes count. None: it may run; also if the search ended at its budget, which proves
-    nothing. For callers that ask about many gangs: ``empty`` returns the empty candidate nodes of a parent that
-    cannot grow, ``bare`` the ``emptied`` ledger of one that can. The ledger is left as it was.
+    nothing. ``bare``, for callers that ask about many gangs, returns the ``emptied`` ledger of a parent that can grow.
+    The ledger is left as it was.
     """
-    candidates = None
+    candidates, count = None, UpperBound(spec)
     if not ledger.clusters[parent_id].spec.flexible:
-        candidates = empty() if empty is not None else candidates_when_empty(ledger, parent_id)
-        count = UpperBound(spec)
+        candidates = empty_nodes(ledger, parent_id)
         if count.is_exact(entry) and count.is_met(count.within(candidates.classes)):
             return None
+    elif _surely_grows_when_empty(ledger, parent_id, count, entry):
+        return None
     if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
         return None
     if candidates is not None:
         answer = place_on(candidates, spec, entry)
         return None if isinstance(answer, Placed) or answer.exhausted else answer
     alone = emptied(ledger, parent_id) if bare is None else bare()
-    if surely_grows(alone, parent_id, UpperBound(spec), entry):
-        return None
     answer = place(alone, parent_id, spec, entry)
     if isinstance(answer, Placed) or answer.exhausted:
         return None
@@ -61,6 +60,30 @@ def ever(
     for step in reversed(grown[0]):
         revert_growth(alone, step)
     return None
+
+
+def empty_nodes(ledger: Ledger, cluster_id: str) -> CandidateNodes:
+    """The candidate nodes of a cluster if nothing ran; made again only after its virtual nodes or any node changed."""
+    state, known = ledger.capacity(cluster_id), ledger.derived.get(key := ("empty", cluster_id))
+    if isinstance(known, tuple) and known[0] == state:
+        candidates: CandidateNodes = known[1]
+        return candidates
+    candidates = candidates_when_empty(ledger, cluster_id)
+    ledger.derived[key] = (state, candidates)
+    return candidates
+
+
+def _surely_grows_when_empty(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
+    """Whether growth certainly makes a place on empty nodes: ``surely_grows`` by what clusters beside it share.
+
+    False proves nothing.
+    """
+    chain, cluster = growing(ledger, cluster_id), ledger.clusters[cluster_id]
+    above = ledger.clusters[cluster.parent_id or cluster_id]
+    if len(chain) != 1 or above.spec.flexible or not count.is_exact(entry) or allowance(ledger, cluster):
+        return False
+    empty = empty_nodes(ledger, above.cluster_id)
+    return not empty.crowded and count.is_met(count.within(empty.classes))
 
 
 def with_machines(ledger: Ledger) -> Ledger:

@@ -9,10 +9,9 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.wording import cluster_text
-from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.feasibility import emptied, ever, idle_parts, with_machines
 
-Larger = tuple[Ledger, Callable[[], CandidateNodes], Callable[[], Ledger]]
+Larger = tuple[Ledger, Callable[[], Ledger]]
 
 MOST_JUDGED = 10_000
 """The number of shapes for which ``why_never`` is remembered."""
@@ -27,7 +26,6 @@ class FeasibilityJudge:
         """Shape -> (capacity of the parent, the reason or None). The answer holds only for that capacity."""
         self._seen: tuple[object, object] | None = None
         """Versions of the parent and the clusters above it, and the capacity for them."""
-        self._empty: tuple[object, CandidateNodes] | None = None
         self._bare: tuple[object, Ledger] | None = None
         self._larger: tuple[object, Ledger, Larger] | None = None
 
@@ -38,12 +36,11 @@ class FeasibilityJudge:
         if known is None or known[0] != capacity:
             if len(self.never) >= MOST_JUDGED:
                 self.never.clear()
-            empty: Callable[[], CandidateNodes] = partial(self._when_empty, ledger, capacity)
             bare: Callable[[], Ledger] = partial(self._emptied, ledger, capacity)
-            never = ever(ledger, self.parent_id, job.spec, job.entry, empty=empty, bare=bare)
+            never = ever(ledger, self.parent_id, job.spec, job.entry, bare=bare)
             if never is not None and ledger.templates:
-                larger, empty, bare = self._with_machines(ledger, capacity)
-                never = ever(larger, self.parent_id, job.spec, job.entry, empty=empty, bare=bare)
+                larger, bare = self._with_machines(ledger, capacity)
+                never = ever(larger, self.parent_id, job.spec, job.entry, bare=bare)
             known = self.never[job.shape] = (
                 capacity,
                 None
@@ -68,12 +65,6 @@ class FeasibilityJudge:
             self._seen = (versions, (ledger.versions.get(PRIMARY, 0), limits, idle_parts(ledger, chain)))
         return self._seen[1]
 
-    def _when_empty(self, ledger: Ledger, capacity: object) -> CandidateNodes:
-        """The candidate nodes of the parent if nothing ran, made once per capacity."""
-        if self._empty is None or self._empty[0] != capacity or self._empty[1].ledger is not ledger:
-            self._empty = (capacity, candidates_when_empty(ledger, self.parent_id))
-        return self._empty[1]
-
     def _emptied(self, ledger: Ledger, capacity: object) -> Ledger:
         """The parent and the clusters above it if nothing ran, made once per capacity."""
         if self._bare is None or self._bare[0] != capacity:
@@ -81,10 +72,9 @@ class FeasibilityJudge:
         return self._bare[1]
 
     def _with_machines(self, ledger: Ledger, capacity: object) -> Larger:
-        """The ledger with the machines of its provider, its candidate nodes, and it without work; once per capacity."""
+        """The ledger with the machines of its provider, and it without work; once per capacity."""
         if self._larger is None or self._larger[0] != capacity or self._larger[1] is not ledger:
             larger = with_machines(ledger)
-            empty = cache(partial(candidates_when_empty, larger, self.parent_id))
             bare = cache(partial(emptied, larger, self.parent_id))
-            self._larger = (capacity, ledger, (larger, empty, bare))
+            self._larger = (capacity, ledger, (larger, bare))
         return self._larger[2]

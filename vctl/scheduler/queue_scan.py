@@ -21,6 +21,7 @@ from vctl.scheduler.fairness import Shares, is_fair
 from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place_again
+from vctl.scheduler.placement_reasons import plain_reason
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
@@ -30,6 +31,7 @@ from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import Shared, SharedReservations
+from vctl.scheduler.work import Budget
 
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]
 """(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
@@ -39,6 +41,10 @@ OVERTAKEN = 24
 
 More of them let fewer loans move; fewer of them keep the order of one queue, in which large jobs start earlier.
 """
+PASS, COUNT, SEARCH, PIECES = 1, 2, 15, 4
+"""The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
+START, VNODE = 15, 4
+"""The steps of writing and carrying out a start, and of each virtual node of it."""
 Turn = tuple[int, int, bool]
 
 
@@ -60,8 +66,8 @@ class QueueScan:
         shared: SharedReservations,
         *,
         now_ns: int,
-        stale: bool,
         may_loosen: Callable[[], bool],
+        budget: Budget,
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -80,13 +86,21 @@ class QueueScan:
         """The head that found no place in what its cluster has or what is free: idle loans are its next try."""
         self._settled_at = -1
         """The edition of the ledger at which the heads were dropped whose verdict stands."""
-        self._table = ReservationTable(ledger, queue, running, now_ns=now_ns, stale=stale)
+        self.budget = budget
+        self.judged = 0
+        """The number of classes that got a verdict."""
+        self._table = ReservationTable(ledger, queue, running, budget, now_ns=now_ns)
         self._heads: list[Head] = [
             (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
             for shape in queue.shapes.values()
             for sub_queue in shape.sub_queues.values()
         ]
         heapify(self._heads)
+
+    @property
+    def _passes_unseen(self) -> bool:
+        """Whether jobs whose verdict is known and reported need no look, once the first heads were passed."""
+        return not (self.preemptor.holds.nominations or self.policy.preempts)
 
     @property
     def is_over(self) -> bool:
@@ -108,10 +122,13 @@ class QueueScan:
 
     def finish(self) -> None:
         """Keep the reservations for the next round."""
-        self.queue.kept = self._table.promises()
+        self.queue.kept = self._table.promises(is_over=self.is_over)
+        if self.is_over:
+            self.queue.is_stale = False
 
     def step(self) -> Start | None:
         """Try the next job; its start is applied to the ledger."""
+        self.budget.spend(PASS)
         if (head := self._next_head()) is None:
             return None
         job, sub_queue, rest = head
@@ -158,6 +175,7 @@ class QueueScan:
         else:
             verdict = self._verdict(job, found, reach)
             shape.judge(verdict)
+            self.judged += 1
             self._pass_blocked(job, sub_queue, rest, verdict)
         return start
 
@@ -195,6 +213,7 @@ class QueueScan:
             self.queue, sub_queue, job, lambda: self._table.binding(job)
         )
         self._pass(job, sub_queue, rest, verdict.reason, verdict.message, more=preempts)
+        self._is_known(self.queue.shapes[sub_queue.shape])
         if verdict.reason == jb.INSUFFICIENT and not preempts:
             self.shared.consider(self.queue, self._table, job)
 
@@ -248,21 +267,32 @@ class QueueScan:
 
     def _pass_settled(self) -> None:
         """Drop heads whose verdict is known and reported, once further heads get no reservation."""
-        self._settled_at = self.ledger.edition
-        if self.preemptor.holds.nominations or self.policy.preempts or self.shared.is_fair_for(self.queue):
+        if not (self._passes_unseen and self.shared.is_settled_for(self.queue)):
             return
-        queue = self.queue
-        reserved = {queue.jobs[job_id].shape for job_id in self._reserved}
-        settled: dict[str, bool] = {}
-        for name, shape in queue.shapes.items():
-            settled[name] = name not in reserved and queue.stands(self.ledger, shape) and (
-                (verdict := shape.verdict) is not None
-            ) and all(
-                queue.told.get(queue.wait_key(sub_queue)) == verdict[:2]
-                for sub_queue in shape.sub_queues.values()
-            )  # fmt: skip
-        self._heads = [head for head in self._heads if head[3] is not None or not settled[head[2].shape]]
-        heapify(self._heads)
+        self._settled_at = self.ledger.edition
+        reserved = {self.queue.jobs[job_id].shape for job_id in self._reserved}
+        known: dict[str, bool] = {}
+        left = []
+        for head in self._heads:
+            if head[3] is None and (name := head[2].shape) not in reserved:
+                if name not in known:
+                    known[name] = self._is_known(self.queue.shapes[name])
+                if known[name]:
+                    continue
+            left.append(head)
+        self._heads = left
+        heapify(left)
+
+    def _is_known(self, shape: SchedulingClass) -> bool:
+        """Whether the verdict of a class stands and was reported for all of its sub-queues."""
+        if (
+            not shape.is_told
+            and self.queue.stands(self.ledger, shape)
+            and (verdict := shape.verdict) is not None
+        ):
+            told, key = self.queue.told, self.queue.wait_key
+            shape.is_told = all(told.get(key(one)) == verdict[:2] for one in shape.sub_queues.values())
+        return shape.is_told
 
     def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
         """Keep back all jobs of the queue in this round. ``winners`` False: nominated jobs may still start.
@@ -381,6 +411,7 @@ class QueueScan:
         if not (can_grow or loose) and not self._has_capacity(shape):
             return None
         view = self._table.view(binding)
+        self.budget.spend(SEARCH)
         if view.has_capacity(shape.count) and (placed := view.place(job)) is not None:
             return self._take(start_of(self.ledger, job, placed))
         if not (can_grow or loose):
@@ -417,11 +448,17 @@ class QueueScan:
         return shape.count.is_met(shape.count.inside(index))
 
     def _place(self, job: PendingJob) -> Placed | Unplaced:
-        places = self.queue.shapes[job.shape].places
-        return place_again(self.ledger, job.parent_id, job.spec, job.entry, places)
+        shape = self.queue.shapes[job.shape]
+        if shape.count.is_exact(job.entry):
+            self.budget.spend(COUNT)
+            if reason := plain_reason(self.ledger.index(job.parent_id), shape.count):
+                return reason
+        self._spend(job)
+        return place_again(self.ledger, job.parent_id, job.spec, job.entry, shape.places)
 
     def _grow(self, job: PendingJob, *, loose: bool) -> Start | Unplaced | None:
         """Start a job after growth, or (``loose``) the return of idle loans. None: neither is possible."""
+        self._spend(job)
         ledger, parent_id = self.ledger, job.parent_id
         if ledger.clusters[parent_id].spec.flexible:
             grown = place_with_growth(ledger, parent_id, job.spec, job.entry, loose=loose)
@@ -434,6 +471,9 @@ class QueueScan:
         steps, placed = grown
         return self._take(start_of(self.ledger, job, placed, steps))
 
+    def _spend(self, job: PendingJob) -> None:
+        self.budget.spend(SEARCH + len(job.spec.fixed) // PIECES)
+
     def _take(self, start: Start) -> Start:
         self._table.drop_views()
         take(self.ledger, start, start.run_id)
@@ -442,6 +482,7 @@ class QueueScan:
     def _count(self, start: Start) -> None:
         """Note a start in the counts, shares and reservations of this round."""
         job = start.job
+        self.budget.spend(START + len(start.vnodes) * VNODE)
         self.preemptor.count(job)
         self.shared.note_start(job)
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
@@ -467,6 +508,7 @@ class QueueScan:
         self._said.add(key)
         if self.queue.told.get(key) != (reason, message):
             self.queue.told[key] = (reason, message)
+            self.queue.shapes[sub_queue.shape].is_told = False
             self.waits.append(Wait(self.queue.parent_id, key, reason, message))
 
     def _share_of(self, user: str) -> float:

@@ -80,6 +80,10 @@ class Queue:
         """Preemption: the running jobs at the last look, and the search to continue in the next round."""
         self.again_ns: int | None = None
         """When to scan the queue again, because a running job will have run long enough to be ended."""
+        self.is_stale = False
+        """Whether something came free since a scan was over, so that an earlier reserved start may be found."""
+        self.is_disturbed = False
+        """Whether a scan that was cut has ignored a reservation, so that the others are to be confirmed."""
         self.memo: Memo | None = None
         """The last scan; None: the queue is scanned in the next round."""
         self.until_ns: int | None = None
@@ -153,6 +157,7 @@ class Queue:
         sub_queue = shape.sub_queues.get(key := self._sub_queue_key(job))
         if sub_queue is None:
             sub_queue = shape.sub_queues[key] = SubQueue(job.shape, *key)
+            shape.is_told = False
             self.emptied.discard(self.wait_key(sub_queue))
         return sub_queue
 
@@ -214,6 +219,8 @@ class Queue:
     def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
         """Take over the reasons that were reported before; keys without a waiting job go to ``emptied``."""
         self.told = dict(told)
+        for shape in self.shapes.values():
+            shape.is_told = False
         keys = {
             self.wait_key(sub_queue)
             for shape in self.shapes.values()
@@ -260,7 +267,7 @@ class Queue:
                 continue
             if (verdict is not None and verdict.exhausted) or self.can_help(ledger, shape, slots):
                 if verdict is not None:
-                    shape.grown = slots
+                    shape.doubt(slots)
                 for sub_queue in reserved:
                     sub_queue.blocked_by = ()
 
@@ -324,7 +331,8 @@ class Queue:
                 shape.forget()
             elif reach.may_hold(shape.count):
                 shape.forget()
-                shape.verdict, shape.grown = told, []
+                shape.verdict = told
+                shape.doubt([])
 
     def _is_sure(self, told: Verdict) -> bool:
         """Whether a verdict was a proof for what was free then."""
