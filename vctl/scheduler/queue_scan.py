@@ -96,6 +96,7 @@ class QueueScan:
             for sub_queue in shape.sub_queues.values()
         ]
         heapify(self._heads)
+        self._users = {head[2].user for head in self._heads}
 
     @property
     def _passes_unseen(self) -> bool:
@@ -267,7 +268,7 @@ class QueueScan:
 
     def _pass_settled(self) -> None:
         """Drop heads whose verdict is known and reported, once further heads get no reservation."""
-        if not (self._passes_unseen and self.shared.is_settled_for(self.queue)):
+        if not (self._passes_unseen and self.shared.is_settled_for(self.queue, self._users)):
             return
         self._settled_at = self.ledger.edition
         reserved = {self.queue.jobs[job_id].shape for job_id in self._reserved}

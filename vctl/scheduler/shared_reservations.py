@@ -376,8 +376,8 @@ class SharedReservations:
             level in grown or any(cluster_id in grown for cluster_id in elastic_below(self.ledger, level))
         )
 
-    def is_settled_for(self, queue: Queue) -> bool:
-        """Whether no further job of a queue gets a reservation when it is passed.
+    def is_settled_for(self, queue: Queue, users: Collection[str]) -> bool:
+        """Whether no further job of a queue gets a reservation when it is passed. ``users``: those whose jobs wait in it.
 
         In a fair cluster one may, until its sibling has one or there are as many as there may be.
         """
@@ -385,9 +385,12 @@ class SharedReservations:
         if fair is None:
             return True
         siblings = self._fair.get(fair, {})
+        if len(siblings) >= MOST_SIBLINGS:
+            return True
+        if queue.parent_id == fair:
+            return all(f"user {user}" in siblings for user in users)
         chain = self._upward(queue.parent_id)
-        at = chain.index(fair)
-        return len(siblings) >= MOST_SIBLINGS or (at > 0 and chain[at - 1] in siblings)
+        return chain[chain.index(fair) - 1] in siblings
 
     def _has_elastic(self, level: str) -> bool:
         """Whether a cluster below a level may have grown over its capacity."""
