@@ -377,7 +377,7 @@ class SharedReservations:
         )
 
     def is_settled_for(self, queue: Queue, users: Collection[str]) -> bool:
-        """Whether no further job of a queue gets a reservation when it is passed. ``users``: those whose jobs wait in it.
+        """Whether no further job of a queue that is passed gets a reservation. ``users``: those whose jobs wait in it.
 
         In a fair cluster one may, until its sibling has one or there are as many as there may be.
         """
