@@ -331,7 +331,9 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]], fre
     or, if the parent can grow, in a cluster from which it can grow, or in one whose idle loans can come home.
     """
     queue.again_ns = queue.until_ns = None  # also for an empty queue
-    queue.is_stale |= queue.parent_id in grown
+    if queue.parent_id in grown:
+        queue.is_stale = True
+        queue.improved.clear()
     parent = ledger.clusters.get(queue.parent_id)
     if parent is not None:
         queue.arrange(parent.queue)

@@ -184,8 +184,10 @@ class ReservationTable:
                 del self.reserved[job_id]
         return dict(self.reserved)
 
-    def may_improve(self) -> bool:
+    def may_improve(self, job: PendingJob) -> bool:
         """Whether to search an earlier start for the present head: the first one, and one other in turn."""
+        if job.job_id in self.queue.improved:
+            return False
         others = self.policy.backfill_depth - 1
         return self.queue.is_stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
 
@@ -234,8 +236,9 @@ def backfill(table: ReservationTable, job: PendingJob) -> None:
     reserved = table.reserved.get(job.job_id)
     if reserved is not None and not table.holds(reserved):
         reserved = None
-    if table.heads <= table.policy.backfill_depth and (reserved is None or table.may_improve()):
+    if table.heads <= table.policy.backfill_depth and (reserved is None or table.may_improve(job)):
         before_ns = None if reserved is None else reserved.start_ns
+        table.queue.improved.add(job.job_id)
         endless = reserved is None and table.starves(job)
         fresh = table.reserve(job, table.others(job), before_ns=before_ns, endless=endless)
         reserved = fresh or reserved

@@ -126,6 +126,7 @@ class QueueScan:
         self.queue.kept = self._table.promises(is_over=self.is_over)
         if self.is_over:
             self.queue.is_stale = False
+            self.queue.improved.clear()
 
     def step(self) -> Start | None:
         """Try the next job; its start is applied to the ledger."""

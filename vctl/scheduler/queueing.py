@@ -82,6 +82,8 @@ class Queue:
         """When to scan the queue again, because a running job will have run long enough to be ended."""
         self.is_stale = False
         """Whether something came free since a scan was over, so that an earlier reserved start may be found."""
+        self.improved: set[int] = set()
+        """The jobs for which a reserved start was searched since a scan was over."""
         self.is_disturbed = False
         """Whether a scan that was cut has ignored a reservation, so that the others are to be confirmed."""
         self.memo: Memo | None = None
