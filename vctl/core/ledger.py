@@ -58,6 +58,8 @@ class Ledger:
         """The machines that a node provider can make: work that fits no present node may run on these."""
         self.versions: dict[str, int] = {}
         """cluster id -> the number of changes of its virtual nodes (not of what is free on them)."""
+        self.inside: dict[str, int] = {}
+        """cluster id -> the number of changes of the virtual nodes of the clusters of its jobs."""
         self._totals: dict[Allocation, Allocation] = {}
         self._indexes: dict[str, SlotIndex] = {}
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
@@ -87,6 +89,7 @@ class Ledger:
         twin._leases = dict(self._leases)
         twin._borrowed = {one: dict(leases) for one, leases in self._borrowed.items()}
         twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), self.withheld
+        twin.inside = dict(self.inside)
         twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
         twin.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
         twin.demand, twin._indexes_made = self.demand.copy(), self._indexes_made
@@ -220,6 +223,7 @@ class Ledger:
         for known in (self._indexes, self._sums):
             known.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
+        self.inside.pop(cluster_id, None)
         if cluster.kind == cl.JOB:
             self.versions.pop(cluster_id, None)  # only another attempt of the job brings the id back
         if cluster.parent_id is not None:
@@ -399,6 +403,9 @@ class Ledger:
 
     def _note_change(self, cluster_id: str) -> None:
         self.versions[cluster_id] = self.versions.get(cluster_id, 0) + 1
+        cluster = self.clusters.get(cluster_id)
+        if cluster is not None and cluster.kind == cl.JOB and (parent_id := cluster.parent_id) is not None:
+            self.inside[parent_id] = self.inside.get(parent_id, 0) + 1
 
     def _take(self, slot_id: str, node_id: str, allocation: Allocation) -> None:
         """Take an allocation from a virtual node. On a node that shrank, it may exceed what is free."""

@@ -8,6 +8,7 @@ clusters around it (``forget_verdicts``). The policy changes the order, never wh
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +49,8 @@ class Queue:
         self.parent_id = parent_id
         self.policy = policy
         self.jobs: dict[int, PendingJob] = {}
+        self.users: Counter[str] = Counter()
+        """User -> the number of jobs here."""
         self.shapes: dict[str, SchedulingClass] = {}
         self.timed: set[int] = set()
         """Jobs with a begin time."""
@@ -97,6 +100,7 @@ class Queue:
             self.drop(job.job_id)
         self.memo = None
         self.jobs[job.job_id] = job
+        self.users[job.user] += 1
         self._file(job)
         if job.begin_at_ns is not None:
             self.timed.add(job.job_id)
@@ -105,6 +109,7 @@ class Queue:
         """Add many jobs at once, by number. None of them is in the queue yet."""
         self.memo = None
         self.jobs.update(jobs)
+        self.users.update(job.user for job in jobs.values())
         self.timed.update(job_id for job_id, job in jobs.items() if job.begin_at_ns is not None)
         self._file_all(jobs.values())
 
@@ -169,6 +174,9 @@ class Queue:
         if job is None:
             return
         self.memo = None
+        self.users[job.user] -= 1
+        if not self.users[job.user]:
+            del self.users[job.user]
         self.timed.discard(job_id)
         self.kept.pop(job_id, None)
         self.shared.pop(job_id, None)
@@ -241,12 +249,16 @@ class Queue:
             return sub_queue.shape
         return f"{sub_queue.shape};user={sub_queue.user}"
 
+    @property
+    def splits_users(self) -> bool:
+        """Whether the jobs of each user have sub-queues of their own."""
+        return self.policy.order == FAIR or self.policy.max_running_per_user is not None
+
     def _sub_queue_key(self, job: PendingJob) -> SubQueueKey:
         policy = self.policy
-        by_user = policy.order == FAIR or policy.max_running_per_user is not None
         priority = job.priority if policy.preempts else 0
         winner = job.job_id if job.job_id in self.nominations else 0
-        return (job.user if by_user else "", priority, winner)
+        return (job.user if self.splits_users else "", priority, winner)
 
     def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
         """Mark the verdicts on shapes that may fit after capacity came free in these virtual nodes.
