@@ -68,6 +68,7 @@ class QueueScan:
         now_ns: int,
         may_loosen: Callable[[], bool],
         budget: Budget,
+        resumes: bool = False,
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -90,13 +91,25 @@ class QueueScan:
         self.judged = 0
         """The number of classes that got a verdict."""
         self._table = ReservationTable(ledger, queue, running, budget, now_ns=now_ns)
+        if resumes:  # the first heads were passed before the cut, and nothing has happened since
+            self._table.heads = self._table.most_heads
         self._heads: list[Head] = [
             (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
             for shape in queue.shapes.values()
+            if not (resumes and shape.is_told)
             for sub_queue in shape.sub_queues.values()
         ]
         heapify(self._heads)
         self._users = {head[2].user for head in self._heads}
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether the rest of the scan needs no second look at the first heads, if nothing happens before."""
+        return (
+            self._passes_unseen
+            and self._table.heads >= self._table.most_heads
+            and self.policy.discipline != STRICT
+        )
 
     @property
     def _passes_unseen(self) -> bool:

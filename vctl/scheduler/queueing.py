@@ -34,12 +34,14 @@ if TYPE_CHECKING:
 
 
 class Memo(NamedTuple):
-    """That the last scan of a queue found everything: until something comes free, or what it depends on changes."""
+    """That what the last scan of a queue has found holds, until something comes free or what it depends on changes."""
 
     stamp: object
     """What the scan depends on (``cycle``)."""
     due_ns: int | None
     """When it ends to hold although nothing has happened; None: never."""
+    is_over: bool = True
+    """Whether it came to the end. If not, the next one goes on with the classes of which not all is known."""
 
 
 class Queue:
