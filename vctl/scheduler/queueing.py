@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
-from vctl.scheduler.feasibility import could_help
-from vctl.scheduler.feasibility_judge import FeasibilityJudge
+from vctl.scheduler.feasibility import FeasibilityJudge, could_help
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.reach import reach_of
