@@ -55,7 +55,7 @@ from typing import NamedTuple
 from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
-from vctl.core.queue_policy import SECOND, STRICT
+from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, SECOND, STRICT
 from vctl.core.wording import cluster_text
 from vctl.scheduler.elasticity import level_above, suppliers
 from vctl.scheduler.fairness import Shares, Usage, is_fair
@@ -212,7 +212,8 @@ class Round:
                 continue
             memo, until_ns = queue.memo, queue.until_ns
             may_fit = _reconsider(ledger, queue, grown, freed)
-            if not is_settled or may_fit or (memo is not None and not memo.is_over):
+            is_known = is_settled and memo is not None and memo.is_over
+            if may_fit or not is_known or _may_reserve(queue, until_ns):
                 queue.memo = None
                 yield queue
             else:
@@ -357,6 +358,15 @@ def _is_settled(ledger: Ledger, queue: Queue, running: Running, scopes: Collecti
     if is_fair(ledger, queue.parent_id) or _binds(ledger, queue, scopes):
         return False
     return memo.due_ns is None or now_ns < memo.due_ns
+
+
+def _may_reserve(queue: Queue, until_ns: int | None) -> bool:
+    """Whether the first heads of a queue may get a reservation that they could not get before.
+
+    So it is with the discipline backfill, and where the first head starves. ``until_ns``: when the next one will.
+    """
+    discipline = queue.policy.discipline
+    return discipline == BACKFILL or (discipline == BEST_EFFORT and until_ns is None)
 
 
 def _freed(
