@@ -190,7 +190,8 @@ class Round:
         self.scans = [
             QueueScan(
                 ledger, queue, running, shares, self.preemptor, self.shared,
-                now_ns=now_ns, may_loosen=may_loosen, budget=self.budget, resumes=queue.memo is not None,
+                now_ns=now_ns, may_loosen=may_loosen, budget=self.budget,
+                rest=None if queue.memo is None else queue.memo.rest,
             )
             for queue in visited
         ]  # fmt: skip
@@ -207,12 +208,12 @@ class Round:
                 ledger, queue, self.running, self.scopes, self.now_ns
             )
             if is_settled and queue.memo is not None and not any(freed):
-                if not queue.memo.is_over:
+                if queue.memo.rest is not None:
                     yield queue
                 continue
             memo, until_ns = queue.memo, queue.until_ns
             may_fit = _reconsider(ledger, queue, grown, freed)
-            is_known = is_settled and memo is not None and memo.is_over
+            is_known = is_settled and memo is not None and memo.rest is None
             if may_fit or not is_known or _may_reserve(queue, until_ns):
                 queue.memo = None
                 yield queue
@@ -242,10 +243,11 @@ class Round:
             known = (
                 scan
                 for scan in self.scans
-                if scan.queue.parent_id not in started and (scan.is_over or (self.is_cut and scan.may_resume))
+                if scan.queue.parent_id not in started
+                and (scan.is_over or (self.is_cut and scan.rest is not None))
             )
             scopes = self.scopes | _scopes(self.queues.values())
-            _settle(self.ledger, known, self.running, scopes, self.now_ns)
+            _settle(self.ledger, known, self.running, scopes, self.now_ns, is_cut=self.is_cut)
         if self.usage is not None:
             started_jobs = {start.job.job_id for start in self.starts}
             self.usage.note_waiting(self.queues.values(), self.ledger, started_jobs)
@@ -317,19 +319,31 @@ def _scopes(queues: Iterable[Queue]) -> set[str]:
 
 
 def _settle(
-    ledger: Ledger, scans: Iterable[QueueScan], running: Running, scopes: Collection[str], now_ns: int
+    ledger: Ledger,
+    scans: Iterable[QueueScan],
+    running: Running,
+    scopes: Collection[str],
+    now_ns: int,
+    *,
+    is_cut: bool,
 ) -> None:
     """Note how far scans have come in their queues, if nobody else decides about the jobs.
 
     Others do where shares decide about the order, where the queue preempts, and where anything is reserved: a
-    reserved start depends on jobs of other clusters, too.
+    reserved start depends on jobs of other clusters, too. If the round was cut, what is reserved is noted for as long
+    as nothing at all changes.
     """
     for scan in scans:
-        queue = scan.queue
-        has_turns = queue.policy.preempts or queue.kept or is_fair(ledger, queue.parent_id)
-        if not (has_turns or _binds(ledger, queue, scopes)):
-            due_ns = min(_due_at(ledger, queue, now_ns), default=None)
-            queue.memo = Memo(_stamp(ledger, queue, running), due_ns, scan.is_over)
+        queue, rest = scan.queue, scan.rest
+        is_bound = queue.policy.preempts or is_fair(ledger, queue.parent_id) or _binds(ledger, queue, scopes)
+        if is_cut and (rest is not None or not is_bound):
+            edition = ledger.edition if is_bound or queue.kept else None
+        elif not (is_bound or queue.kept):
+            edition = None
+        else:
+            continue
+        due_ns = min(_due_at(ledger, queue, now_ns), default=None)
+        queue.memo = Memo(_stamp(ledger, queue, running), due_ns, rest, edition)
 
 
 def _binds(ledger: Ledger, queue: Queue, scopes: Collection[str]) -> bool:
@@ -355,7 +369,11 @@ def _is_settled(ledger: Ledger, queue: Queue, running: Running, scopes: Collecti
         or memo.stamp != _stamp(ledger, queue, running)
     ):
         return False
-    if is_fair(ledger, queue.parent_id) or _binds(ledger, queue, scopes):
+    if is_fair(ledger, queue.parent_id):
+        return False
+    if memo.edition is None and _binds(ledger, queue, scopes):
+        return False
+    if memo.edition is not None and memo.edition != ledger.edition:
         return False
     return memo.due_ns is None or now_ns < memo.due_ns
 

@@ -59,7 +59,7 @@ class ReservationTable:
             first = min(self.reserved, key=lambda n: order_key(queue.jobs[n], self.policy))
             self.reserved = {first: self.reserved[first]}
         self._drop_fallen()
-        self._seen: set[int] = set()
+        self.seen: set[int] = set()
         """Jobs whose reservation, or lack of one, was settled in this round."""
         self._disturbed = queue.is_disturbed
         """Whether a job with a better right has ignored a reservation."""
@@ -108,7 +108,7 @@ class ReservationTable:
         if other is None or self.policy.order == FIFO:
             return False
         if self.policy.order == FAIR and job.user != other.user:
-            return reservation.job_id not in self._seen
+            return reservation.job_id not in self.seen
         return job.priority > other.priority and order_key(job, self.policy) < order_key(other, self.policy)
 
     def view(self, binding: Sequence[Reservation]) -> View:
@@ -138,7 +138,7 @@ class ReservationTable:
 
     def promise(self, job: PendingJob, reservation: Reservation | None) -> None:
         """Set the reservation of a job; None: it has none."""
-        self._seen.add(job.job_id)
+        self.seen.add(job.job_id)
         before = self.reserved.pop(job.job_id, None)
         if reservation is None:
             return
@@ -161,7 +161,7 @@ class ReservationTable:
             return False  # the reserved start has come, and the job could not start
         if not self._disturbed or reservation.start_ns is None:
             return True
-        confirmed = [self.reserved[n] for n in self._seen if n in self.reserved and n != reservation.job_id]
+        confirmed = [self.reserved[n] for n in self.seen if n in self.reserved and n != reservation.job_id]
         return Claims(self.ledger, [*confirmed, reservation], self.profile).are_met(self.now_ns)
 
     def promises(self, *, is_over: bool = True) -> dict[int, Reservation]:
@@ -172,9 +172,9 @@ class ReservationTable:
         self.queue.is_disturbed = self._disturbed and not is_over
         if self._disturbed and is_over:
             for job_id, reservation in list(self.reserved.items()):
-                if job_id in self._seen:
+                if job_id in self.seen:
                     continue
-                self._seen.add(job_id)
+                self.seen.add(job_id)
                 if not self.holds(reservation):
                     del self.reserved[job_id]
         most = max(MOST_KEPT, self.policy.backfill_depth)

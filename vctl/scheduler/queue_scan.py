@@ -25,7 +25,7 @@ from vctl.scheduler.placement_reasons import plain_reason
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Candidates, Queue
+from vctl.scheduler.queueing import Candidates, Queue, Rest
 from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running
@@ -68,7 +68,7 @@ class QueueScan:
         now_ns: int,
         may_loosen: Callable[[], bool],
         budget: Budget,
-        resumes: bool = False,
+        rest: Rest | None = None,
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -91,25 +91,38 @@ class QueueScan:
         self.judged = 0
         """The number of classes that got a verdict."""
         self._table = ReservationTable(ledger, queue, running, budget, now_ns=now_ns)
-        if resumes:  # the first heads were passed before the cut, and nothing has happened since
-            self._table.heads = self._table.most_heads
-        self._heads: list[Head] = [
+        self._users: set[str] = set()
+        self._heads: list[Head] = []
+        self._is_open = False
+        if rest is not None:  # the first heads were passed before the cut, and nothing has happened since
+            self._table.heads, self._is_open = self._table.most_heads, True
+            self._heads, self._said, self._table.seen = rest
+        elif shares is not None and self.policy.order == FAIR:
+            self._open()
+
+    def _open(self) -> None:
+        """Line up the heads. Most queues do not come to their turn in a round that is cut."""
+        self._is_open = True
+        self._heads = [
             (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
-            for shape in queue.shapes.values()
-            if not (resumes and shape.is_told)
+            for shape in self.queue.shapes.values()
             for sub_queue in shape.sub_queues.values()
         ]
         heapify(self._heads)
         self._users = {head[2].user for head in self._heads}
 
     @property
-    def may_resume(self) -> bool:
-        """Whether the rest of the scan needs no second look at the first heads, if nothing happens before."""
-        return (
-            self._passes_unseen
-            and self._table.heads >= self._table.most_heads
-            and self.policy.discipline != STRICT
-        )
+    def rest(self) -> Rest | None:
+        """Where the scan was cut, if it needs no second look at what it has come to."""
+        is_cut = self._is_open and self._heads and self._table.heads >= self._table.most_heads
+        if not is_cut or not self._passes_unseen or self._goes_first or self.policy.discipline == STRICT:
+            return None
+        return Rest(self._heads, self._said, self._table.seen)
+
+    @property
+    def _first(self) -> OrderKey:
+        """The first head."""
+        return self._heads[0][1] if self._is_open else self.queue.first
 
     @property
     def _passes_unseen(self) -> bool:
@@ -119,7 +132,7 @@ class QueueScan:
     @property
     def is_over(self) -> bool:
         """Whether every job was started or passed."""
-        return not self._heads
+        return self._is_open and not self._heads
 
     def rank(self) -> tuple[tuple[float, ...], Turn]:
         """The rank of the queue: the queue with the least rank has the next turn.
@@ -127,12 +140,12 @@ class QueueScan:
         Where no order is fair, the highest priority is first, then the oldest job, as in one queue. But a job that
         needs idle loans of other clusters lets the ``OVERTAKEN`` jobs behind it go first, so that few loans move.
         """
-        key = self._heads[0][1]
-        job = self.queue.jobs[key[1]]
+        job = self.queue.jobs[self._first[1]]
         turn = turn_of(job.priority, job.job_id, is_held=self._held == job.job_id)
         if self.shares is None:
             return (), turn
-        return (*self.shares.turn_of(self.queue.parent_id), self._heads[0][0]), turn
+        share = self._heads[0][0] if self._heads else 0.0
+        return (*self.shares.turn_of(self.queue.parent_id), share), turn
 
     def finish(self) -> None:
         """Keep the reservations for the next round."""
@@ -144,6 +157,9 @@ class QueueScan:
     def step(self) -> Start | None:
         """Try the next job; its start is applied to the ledger."""
         self.budget.spend(PASS)
+        if not self._is_open:
+            self._open()
+            return None  # another queue may be first
         if (head := self._next_head()) is None:
             return None
         job, sub_queue, rest = head
@@ -473,8 +489,9 @@ class QueueScan:
 
     def _grow(self, job: PendingJob, *, loose: bool) -> Start | Unplaced | None:
         """Start a job after growth, or (``loose``) the return of idle loans. None: neither is possible."""
-        self._spend(job)
         ledger, parent_id = self.ledger, job.parent_id
+        if loose or ledger.clusters[parent_id].spec.flexible:
+            self._spend(job)
         if ledger.clusters[parent_id].spec.flexible:
             grown = place_with_growth(ledger, parent_id, job.spec, job.entry, loose=loose)
         elif not loose or (more := place_loosely(ledger, parent_id, job.spec, job.entry)) is None:
@@ -487,7 +504,8 @@ class QueueScan:
         return self._take(start_of(self.ledger, job, placed, steps))
 
     def _spend(self, job: PendingJob) -> None:
-        self.budget.spend(SEARCH + len(job.spec.fixed) // PIECES)
+        shape = self.queue.shapes[job.shape]
+        self.budget.spend(COUNT if self._is_short(shape) else SEARCH + len(job.spec.fixed) // PIECES)
 
     def _take(self, start: Start) -> Start:
         self._table.drop_views()

@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from vctl.scheduler.shared_reservations import Shared
 
 
+class Rest(NamedTuple):
+    """Where a scan was cut, if it needs no second look at what it has come to."""
+
+    heads: list[tuple[float, OrderKey, SubQueue, Candidates | None]]
+    """The heads that it has not come to (``queue_scan``)."""
+    said: set[str]
+    """The wait keys whose reason was reported."""
+    seen: set[int]
+    """The jobs whose reservation, or lack of one, was settled."""
+
+
 class Memo(NamedTuple):
     """That what the last scan of a queue has found holds, until something comes free or what it depends on changes."""
 
@@ -39,8 +50,10 @@ class Memo(NamedTuple):
     """What the scan depends on (``cycle``)."""
     due_ns: int | None
     """When it ends to hold although nothing has happened; None: never."""
-    is_over: bool = True
-    """Whether it came to the end. If not, the next one goes on with the classes of which not all is known."""
+    rest: Rest | None = None
+    """Where it was cut; None: it came to the end."""
+    edition: int | None = None
+    """The edition of the ledger for which it holds, where others decide about the jobs, too; None: for any."""
 
 
 class Queue:
@@ -53,6 +66,8 @@ class Queue:
         self.users: Counter[str] = Counter()
         """User -> the number of jobs here."""
         self.shapes: dict[str, SchedulingClass] = {}
+        self._first: OrderKey | None = None
+        """The key of the first job; None: not known."""
         self.timed: set[int] = set()
         """Jobs with a begin time."""
         self.emptied: set[str] = set()
@@ -95,11 +110,22 @@ class Queue:
         self.until_ns: int | None = None
         """When the last scan ends to hold, even if nothing else happens; None: it holds (``note_until``)."""
 
+    @property
+    def first(self) -> OrderKey:
+        """The key of the first job in the order of the queue, where users do not count."""
+        if self._first is None:
+            self._first = min(
+                sub_queue.order[0]
+                for shape in self.shapes.values()
+                for sub_queue in shape.sub_queues.values()
+            )
+        return self._first
+
     def put(self, job: PendingJob) -> None:
         """Add a job, or take over its new row (priority, hold)."""
         if job.job_id in self.jobs:
             self.drop(job.job_id)
-        self.memo = None
+        self.memo = self._first = None
         self.jobs[job.job_id] = job
         self.users[job.user] += 1
         self._file(job)
@@ -108,7 +134,7 @@ class Queue:
 
     def put_all(self, jobs: Mapping[int, PendingJob]) -> None:
         """Add many jobs at once, by number. None of them is in the queue yet."""
-        self.memo = None
+        self.memo = self._first = None
         self.jobs.update(jobs)
         self.users.update(job.user for job in jobs.values())
         self.timed.update(job_id for job_id, job in jobs.items() if job.begin_at_ns is not None)
@@ -174,7 +200,7 @@ class Queue:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
-        self.memo = None
+        self.memo = self._first = None
         self.users[job.user] -= 1
         if not self.users[job.user]:
             del self.users[job.user]
@@ -220,6 +246,7 @@ class Queue:
         self.shared.clear()
         self.kept.clear()
         self.search = self.look = None  # victims are chosen by the policy
+        self._first = None
         before, self.shapes = self.shapes, {}
         self._file_all(self.jobs.values())
         for name, shape in self.shapes.items():
