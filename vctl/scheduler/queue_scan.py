@@ -41,7 +41,7 @@ OVERTAKEN = 24
 
 More of them let fewer loans move; fewer of them keep the order of one queue, in which large jobs start earlier.
 """
-PASS, COUNT, SEARCH, PIECES = 1, 2, 15, 4
+PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
 """The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
 START, VNODE = 15, 4
 """The steps of writing and carrying out a start, and of each virtual node of it."""
