@@ -38,12 +38,15 @@ def plain_reason(index: SlotIndex, count: UpperBound) -> Unplaced | None:
     """
     if not index.classes:
         return _no_node()
+    totals = count.inside(index)
+    if count.is_met(totals):
+        return None
     request = dict(count.kinds[0])
     slots = [
         ({name: max(group.capacity.free.get(name, 0), 0) for name in request}, len(group.ids))
         for group in index.classes.values()
     ]
-    if not any(count.inside(index)):
+    if not any(totals):
         return _on_no_node(request, [free for free, _ in slots])
     return _short(count.total, {n: sum(free[n] * many for free, many in slots) for n in request})
 

@@ -43,6 +43,8 @@ More of them let fewer loans move; fewer of them keep the order of one queue, in
 """
 PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
 """The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
+HEADS = 16
+"""The heads that are lined up, or passed, in one step."""
 START, VNODE = 15, 4
 """The steps of writing and carrying out a start, and of each virtual node of it."""
 Turn = tuple[int, int, bool]
@@ -109,6 +111,7 @@ class QueueScan:
             for sub_queue in shape.sub_queues.values()
         ]
         heapify(self._heads)
+        self.budget.spend(len(self._heads) // HEADS)
         self._users = {head[2].user for head in self._heads}
 
     @property
@@ -301,6 +304,7 @@ class QueueScan:
         if not (self._passes_unseen and self.shared.is_settled_for(self.queue, self._users)):
             return
         self._settled_at = self.ledger.edition
+        self.budget.spend(len(self._heads) // HEADS)
         reserved = {self.queue.jobs[job_id].shape for job_id in self._reserved}
         known: dict[str, bool] = {}
         left = []
