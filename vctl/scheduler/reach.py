@@ -38,7 +38,7 @@ FEW = 64
 
 
 @value(frozen=True, slots=True)
-class Supply:
+class FreeByNode:
     """What some clusters have free, by node and in total."""
 
     stamps: tuple[int, ...]
@@ -70,7 +70,7 @@ class Reach:
     """What one cluster could have at most, in the state of a ledger."""
 
     edition: int
-    supply: Supply
+    supply: FreeByNode
     total: Amounts
 
     def may_hold(self, count: UpperBound) -> bool:
@@ -102,7 +102,7 @@ def has_idle(ledger: Ledger, top_id: str) -> bool:
     return any(one != top_id for one in _supply(ledger, _with_idle(ledger, top_id)).of)
 
 
-def _limited(ledger: Ledger, cluster_id: str, supply: Supply, limit: Amounts) -> dict[str, int]:
+def _limited(ledger: Ledger, cluster_id: str, supply: FreeByNode, limit: Amounts) -> dict[str, int]:
     """What a cluster has inside, and what its limits let it gain from outside."""
     inside = rs.total(
         amounts
@@ -128,12 +128,12 @@ def _with_idle(ledger: Ledger, top_id: str) -> frozenset[str]:
     return found
 
 
-def _supply(ledger: Ledger, sources: frozenset[str]) -> Supply:
+def _supply(ledger: Ledger, sources: frozenset[str]) -> FreeByNode:
     """What clusters have free; added up again only if that has changed."""
     known = ledger.derived.get(key := ("supply", sources))
     indexes = {one: ledger.index(one) for one in sorted(sources)}
     stamps = tuple([index.stamp for index in indexes.values()])
-    if isinstance(known, Supply) and known.stamps == stamps:
+    if isinstance(known, FreeByNode) and known.stamps == stamps:
         return known
     found: list[tuple[int, str, SlotIndex, list[tuple[dict[str, int], SlotClass]]]] = []
     for one, index in indexes.items():
@@ -150,7 +150,7 @@ def _supply(ledger: Ledger, sources: frozenset[str]) -> Supply:
     nodes = _by_node(ledger, [(index, some) for _, _, index, some in found])
     if len(ledger.derived) > MOST_DERIVED:
         ledger.derived.clear()
-    supply = Supply(
+    supply = FreeByNode(
         stamps, tuple(nodes), tuple(_peaks([free for free, _ in nodes])), of, rs.total(of.values())
     )
     ledger.derived[key] = supply
