@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests import flat
+from tests.contents import JOURNAL, WHOLE
 from tests.engine.states import effects_due
 from vctl.core import resources as rs
 from vctl.core.leases import Lease
@@ -433,7 +434,9 @@ class World(Clock):
 
     def _entries(self) -> dict[str, Mapping[str, int]]:
         """What came with a job's gang for its entrypoint: no lease, though it may be above the minimum."""
-        return {row[0]: rows.loads(row[1]) for row in self.store.rows("SELECT cluster_id, entry FROM jobs")}
+        return {
+            row[0]: rows.loads(row[1]) for row in self.store.rows(f"SELECT cluster_id, entry FROM {WHOLE}")
+        }
 
     def close(self) -> None:
         self.die()
@@ -451,7 +454,7 @@ class Folding:
     """The journal is the whole truth about what has moved: folded, it gives the tables and the state (spec 17)."""
 
     KEPT = {
-        "jobs": "job_id, status, cluster_id, attempt, exit_code, started_at, ended_at, node_ids, resources, outcome,"
+        WHOLE: "job_id, status, cluster_id, attempt, exit_code, started_at, ended_at, node_ids, resources, outcome,"
         " preemptions, master_port, stop_requested_at, stop_reason, held, begin_at, waits_for, closed, priority, name,"
         " time_limit_s, submission_id, parent_cluster_id, shares_parent, shape, spec, entry, user, metadata, grace_s,"
         " submitted_at, rules, array_id, array_index, per_node, submitted_by,"
@@ -536,7 +539,7 @@ class Folding:
         assert self.folded is not None
         changes = [Emitted(row["at"], decode(row["change"])) for row in entries]
         write(self.folded, changes, entries[-1]["seq"])
-        sql = "SELECT kind, object, object_id, cluster_id, job_id, data, change FROM events WHERE seq > ?"
+        sql = f"SELECT kind, object, object_id, cluster_id, job_id, data, change FROM {JOURNAL} WHERE seq > ?"
         assert self.folded.execute(sql, (self.seq,)).fetchall() == [
             tuple(row) for row in self.store.rows(sql, self.seq)
         ]

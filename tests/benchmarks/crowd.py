@@ -121,22 +121,17 @@ def _copy(store: Store, prefix: str, count: int) -> None:
     if not count:
         return
     columns = [row["name"] for row in store.rows("PRAGMA table_info(jobs)")]
-    same = [name for name in columns if name not in ("job_id", "submission_id", "cluster_id", "submitted_at")]
+    same = [name for name in columns if name not in ("job_id", "submission_id", "submitted_at")]
     first = (store.value("SELECT max(job_id) FROM jobs") or 0) + 1
     store.db.execute(
-        f"{_NUMBERS} INSERT INTO jobs (job_id, submission_id, cluster_id, submitted_at, {', '.join(same)})"
-        " SELECT ?2 + i - 1, printf('%s-%d', ?3, i), printf('%s##%s-%d', parent_cluster_id, ?3, i),"
+        f"{_NUMBERS} INSERT INTO jobs (job_id, submission_id, submitted_at, {', '.join(same)})"
+        " SELECT ?2 + i - 1, printf('%s-%d', ?3, i),"
         f" submitted_at + i, {', '.join(same)} FROM n JOIN jobs ON job_id = 1 + i % {len(CPUS)}",
         (count, first, prefix),
     )
     store.db.execute(
-        "INSERT INTO job_launches SELECT j.job_id, l.argv, l.env, l.cwd, l.options FROM jobs j"
-        f" JOIN job_launches l ON l.job_id = 1 + (j.job_id - ?1 + 1) % {len(CPUS)} WHERE j.job_id >= ?1",
-        (first,),
-    )
-    store.db.execute(
-        "INSERT INTO events (at, kind, object, object_id, cluster_id, job_id, data)"
-        " SELECT submitted_at, 'job.submitted', 'job', submission_id, parent_cluster_id, job_id, '{}' FROM jobs"
+        "INSERT INTO events (at, kind, object, object_id, place, job_id, data)"
+        " SELECT submitted_at, 'job.submitted', 'job', submission_id, 0, job_id, '{}' FROM jobs"
         " WHERE job_id >= ?",
         (first,),
     )
@@ -166,7 +161,7 @@ def _end(store: Store) -> None:
         ("job.ended", "ended_at"),
     ):
         store.db.execute(
-            "INSERT INTO events (at, kind, object, object_id, cluster_id, job_id, data)"
-            f" SELECT {moment}, '{kind}', 'job', submission_id, cluster_id, job_id, '{{}}' FROM jobs WHERE {reach}",
+            "INSERT INTO events (at, kind, object, object_id, place, job_id, data)"
+            f" SELECT {moment}, '{kind}', 'job', submission_id, 1, job_id, '{{}}' FROM jobs WHERE {reach}",
             (len(CPUS),),
         )

@@ -109,8 +109,8 @@ def vary(store: Store, finished: int) -> None:
             (4 + finished // MEMBERS * MEMBERS,),
         )
         store.db.execute(
-            "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count, argv, env, cwd)"
-            f" SELECT array_id, min(job_id), max(job_id), '0-{MEMBERS - 1}', {MEMBERS}, '[\"true\"]', '{{}}', '/'"
+            "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count)"
+            f" SELECT array_id, min(job_id), max(job_id), '0-{MEMBERS - 1}', {MEMBERS}"
             " FROM jobs WHERE array_id IS NOT NULL GROUP BY 1"
         )
 

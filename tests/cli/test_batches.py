@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.contents import LAUNCHES
 from tests.specification import spec
 from vctl.spec import source
 
@@ -40,7 +41,16 @@ def submit(cli: Cli, lines: bytes | list[dict[str, Any]], *words: str) -> Any:
 def everything(home: Path) -> list[object]:
     """What a submit writes."""
     with closing(sqlite3.connect(home / "cluster.db")) as db:
-        tables = ("jobs", "job_launches", "arrays", "dependencies", "events", "feasible")
+        tables = (
+            "jobs",
+            "commands",
+            "environments",
+            "requests",
+            "arrays",
+            "dependencies",
+            "events",
+            "feasible",
+        )
         return [db.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables]
 
 
@@ -107,7 +117,7 @@ def test_options_hold_for_the_lines_without_the_field(nodes: Cli) -> None:
     assert submit(nodes, lines, *options).code == 0
     found = rows(
         nodes.home,
-        "SELECT priority, time_limit_s, metadata, env, cwd FROM jobs JOIN job_launches USING (job_id) ORDER BY job_id",
+        f"SELECT priority, time_limit_s, metadata, env, cwd FROM {LAUNCHES} ORDER BY job_id",
     )
     assert found[0][:3] == (9, 3600, '{"m":"1"}') and found[1][:3] == (1, 3600, '{"m":"2"}')
     assert json.loads(found[0][3]).items() >= {"A": "1", "B": "1"}.items()

@@ -23,7 +23,7 @@ EVIL = "e\x1b]8;;http://x\x07f\x1b]52;c;aGk=\x07\x9b2J\r\x85\x7f\u202ec\u2066d\u
 """A link, the clipboard, C1 control characters, a carriage return, a bell, and changes of the writing direction."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 TEXTS = {
-    "jobs": ("name", "message", "user"), "job_launches": ("entrypoint",), "nodes": ("reason", "author"),
+    "jobs": ("name", "message", "user"), "commands": ("entrypoint",), "nodes": ("reason", "author"),
     "clusters": ("message",), "tasks": ("name", "message"),
 }  # fmt: skip
 SHOWN = """ps -a|job list -a --sort name|job list -a --columns submission_id,name,entrypoint,metadata

@@ -10,6 +10,7 @@ import hypothesis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.contents import plain
 from tests.specification import spec
 from vctl.core.clusters import FIXED, FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
 from vctl.core.jobs import Run, RunningJob
@@ -76,9 +77,9 @@ def write(store: Store, ledger: Ledger) -> None:
             vnode = ledger.vnodes[vnode_id]
             job_id = int(run_id)
             columns = {
-                "job_id": job_id, "submission_id": f"j{run_id}", "parent_cluster_id": PRIMARY, "priority": 0,
-                "cluster_id": vnode.cluster_id, "status": "PENDING", "shape": "", "spec": "{}", "entry": "{}",
-                "entrypoint": "", "user": "", "metadata": "{}", "grace_s": 3, "submitted_at": 1,
+                "job_id": job_id, "submission_id": f"j{run_id}", "parent_cluster_id": vnode.cluster_id,
+                "shares_parent": 1, "priority": 0, "status": "PENDING", "user": "", "metadata": "{}",
+                "command_id": plain(store.db), "grace_s": 3, "submitted_at": 1,
             }  # fmt: skip
             marks = ", ".join("?" * len(columns))
             store.db.execute(

@@ -189,7 +189,7 @@ def test_stop_hold_release_edit_and_delete_act_on_all(here: Life) -> None:
     here.until(lambda: settled(here, "a"))
     assert (here.job("a")["status"], here.job("a")["exit_code"]) == ("STOPPED", 143)
     job_ops.delete(here.store, "a")
-    for table in ("jobs", "arrays", "job_launches", "runs"):
+    for table in ("jobs", "arrays", "commands", "environments", "requests", "runs"):
         assert here.store.value(f"SELECT count(*) FROM {table}") == 0
     assert not list((here.home / "logs").iterdir())
 
@@ -249,7 +249,7 @@ def test_ten_thousand(here: Life) -> None:
     array(here, "a", "0-9999%4", "true", hold=True)
     took = time.process_time() - began
     assert here.store.value("SELECT count(*) FROM jobs") == 10_000
-    assert here.store.value("SELECT count(*) FROM job_launches") == 0
+    assert here.store.value("SELECT count(*) FROM commands") == 1
     assert here.store.value("SELECT count(*) FROM events WHERE object IN ('job', 'array')") == 1
     here.turn()
     began = time.process_time()

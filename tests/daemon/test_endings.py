@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contents import JOURNAL, spoil
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.core.jobs import Run
@@ -54,17 +55,17 @@ def test_outcomes(
 
 
 SPOILS = {
-    "the spec of a waiting job": "UPDATE jobs SET spec = 'x' WHERE submission_id = 'waits'",
-    "its own request": "UPDATE jobs SET entry = '{' WHERE submission_id = 'waits'",
-    "what it starts": "UPDATE job_launches SET argv = 'x' WHERE job_id = 2",
-    "its options": "UPDATE job_launches SET options = '' WHERE job_id = 2",
-    "its environment": "UPDATE job_launches SET env = '[' WHERE job_id = 2",
+    "the spec of a waiting job": ("spec", "x"),
+    "its own request": ("entry", "{"),
+    "what it starts": ("argv", "x"),
+    "its options": ("options", ""),
+    "its environment": ("env", "["),
 }
 
 
-@pytest.mark.parametrize("sql", SPOILS.values(), ids=list(SPOILS))
+@pytest.mark.parametrize(("column", "text"), SPOILS.values(), ids=list(SPOILS))
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-def test_a_spoiled_job_stops_nobody_else(tmp_path: Path, sql: str, restarted: bool) -> None:
+def test_a_spoiled_job_stops_nobody_else(tmp_path: Path, column: str, text: str, restarted: bool) -> None:
     life = Life(tmp_path / "state")
     try:
         life.nodes(1, "4c")
@@ -74,14 +75,14 @@ def test_a_spoiled_job_stops_nobody_else(tmp_path: Path, sql: str, restarted: bo
         life.submit("good", spec=whole, argv=("true",))
         life.turn()
         with life.store.transaction():
-            life.store.db.execute(sql)
+            spoil(life.store.db, column, text, "submission_id = 'waits'")
             life.store.event("job.edited", "job", "waits")
         if restarted:
             life.die()
             life.start()
         life.end("holder")
         life.until(lambda: life.job("good")["status"] == "SUCCEEDED")
-        if "job_launches" in sql:
+        if column not in ("spec", "entry"):
             assert (life.job("waits")["status"], life.job("waits")["state_reason"]) == (
                 "FAILED",
                 "ProcessLost",
@@ -92,12 +93,12 @@ def test_a_spoiled_job_stops_nobody_else(tmp_path: Path, sql: str, restarted: bo
             content = life.store.value("SELECT content FROM set_aside")
             assert '"launch":{' in content  # nothing is lost
             assert "hidden-word" in content
-            journal = [str(tuple(row)) for row in life.store.rows("SELECT * FROM events")]
+            journal = [str(tuple(row)) for row in life.store.rows(f"SELECT * FROM {JOURNAL}")]
             assert len([text for text in journal if "RowSetAside" in text]) == 1
             assert "hidden-word" not in str(journal)
             base, edited, first = life.store.row(
                 "SELECT base, max(seq) FILTER (WHERE change IS NULL), min(seq) FILTER (WHERE kind = 'row.set_aside')"
-                " FROM head, events"
+                f" FROM head, {JOURNAL}"
             )
             assert edited <= base < first  # what the tables are now follows from the journal after the edit
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contents import HOMES, spoil
 from tests.daemon.test_preempting import Contest, full, there
 from tests.specification import spec
 from tests.world import amounts
@@ -184,9 +185,11 @@ def test_a_value_of_another_type_is_set_aside_although_it_is_json(
     there.scheduler.memory.write(there.scheduler.state)
     there.die()
     which = "max" if column in ("entry", "begin_at") else "min"  # the last job waits
-    there.store.db.execute(
-        f"UPDATE {table} SET {column} = ? WHERE rowid = (SELECT {which}(rowid) FROM {table})", (value,)
-    )
+    row = f"rowid = (SELECT {which}(rowid) FROM {table})"
+    if column in HOMES and table == "jobs":
+        spoil(there.store.db, column, value, row)
+    else:
+        there.store.db.execute(f"UPDATE {table} SET {column} = ? WHERE {row}", (value,))
     there.start()
     assert table in {row[0] for row in there.store.rows("SELECT source FROM set_aside")}
     assert sum(map(len, (step["actions"] for step in replay(there.store, dry_run=True)["steps"]))) == 0

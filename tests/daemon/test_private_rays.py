@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.contents import LAUNCHES
 from tests.daemon.conftest import Life, cpu
 from tests.daemon.test_gangs import gang
 from tests.daemon.test_holding import submit as queue
@@ -112,7 +113,7 @@ def test_without_ray_the_submit_says_what_to_install(
     assert here.store.value("SELECT count(*) FROM jobs") == 0
     executable(python / "ray")
     submit(here, argv=(program,), path=str(python), spec=gang(1, 2))
-    assert json.loads(here.store.value("SELECT options FROM job_launches"))["private_ray"] == "plain"
+    assert json.loads(here.store.value("SELECT options FROM commands"))["private_ray"] == "plain"
 
 
 def test_a_job_submitted_again_has_a_ray_again(here: Life, tmp_path: Path) -> None:
@@ -120,8 +121,8 @@ def test_a_job_submitted_again_has_a_ray_again(here: Life, tmp_path: Path) -> No
     program = str(executable(tmp_path / "python3"))
     submit(here, "dashboard", argv=(program,), path=str(tmp_path), hold=True)
     again = submitting.rerun(here.store, "r")["submission_id"]
-    options = here.store.rows("SELECT options FROM job_launches")
-    assert [json.loads(row["options"])["private_ray"] for row in options] == ["dashboard"] * 2
+    options = here.store.column(f"SELECT options FROM {LAUNCHES}")
+    assert [json.loads(text)["private_ray"] for text in options] == ["dashboard"] * 2
     assert again != "r"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.contents import JOURNAL
 from tests.daemon.conftest import Life
 from tests.specification import spec
 from vctl.core.clusters import Cluster, ClusterSpec, FixedNode, Group, VNode
@@ -208,7 +209,7 @@ def test_what_is_launched_stays_outside_of_the_journal(life: Life) -> None:
     request = {"argv": ("echo", "hidden-word"), "env": {"KEY": "hidden-word"}, "cwd": "/hidden-word"}
     for array in (None, parse_array("0-3")):
         submitting.submit(life.store, JobRequest(array=array, **request), environment={"PATH": "hidden-word"})  # type: ignore[arg-type]
-    told = [" ".join(map(str, row)) for row in life.store.rows("SELECT * FROM events")]
+    told = [" ".join(map(str, row)) for row in life.store.rows(f"SELECT * FROM {JOURNAL}")]
     assert [text for text in told if "Submitted" in text]
     assert not [text for text in told if "hidden-word" in text]
     assert "SECRET" not in repr(SAMPLES)
@@ -339,5 +340,5 @@ def test_a_new_change_is_a_dataclass_and_a_function_that_writes_it(
     for state in (life.scheduler.state, FollowedState.load(life.store)):
         assert [state.ledger.nodes[node_id].labels["rack"] for node_id in made] == ["r0", "r1"]
     assert life.events("node.racked") == made
-    change_of = life.store.value("SELECT change FROM events WHERE kind = 'node.racked'")
+    change_of = life.store.value(f"SELECT change FROM {JOURNAL} WHERE kind = 'node.racked'")
     assert decode(change_of) == new(made[0], "r0")

@@ -89,10 +89,10 @@ def job_over(tables: TableRows) -> TableRows:
     return replace(tables, running={}, runs=[])
 
 
-def with_sub_clusters(tables: TableRows) -> TableRows:
+def with_sub_clusters(tables: TableRows, *, detached: bool = False) -> TableRows:
     """Two of them, one inside the other."""
     first = Cluster(f"{OWN}##a", OWN, SUB, ClusterSpec(), job="1")
-    second = Cluster(f"{OWN}##a##b", first.cluster_id, SUB, ClusterSpec(), job="1", detached=True)
+    second = Cluster(f"{OWN}##a##b", first.cluster_id, SUB, ClusterSpec(), job="1", detached=detached)
     return replace(tables, clusters=[*tables.clusters, first, second])
 
 
@@ -109,7 +109,7 @@ def no_process_but_sub_clusters(tables: TableRows) -> TableRows:
 
 
 def no_process_but_a_detached_cluster(tables: TableRows) -> TableRows:
-    return replace(with_sub_clusters(tables), runs=[], inhabited=[f"{OWN}##a##b"])
+    return replace(with_sub_clusters(tables, detached=True), runs=[])
 
 
 def runs_of_a_job_that_is_over(tables: TableRows) -> TableRows:

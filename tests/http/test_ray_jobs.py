@@ -651,7 +651,7 @@ def test_a_job_of_rays_api_has_a_ray_of_its_own_where_it_can(start: Start, tmp_p
 
     def kind(server: Running, name: str) -> str:
         found = server.rows(
-            f"SELECT options FROM job_launches JOIN jobs USING (job_id) WHERE submission_id = '{name}'"
+            f"SELECT options FROM commands JOIN jobs USING (command_id) WHERE submission_id = '{name}'"
         )
         return str(json.loads(found[0][0]).get("private_ray", ""))
 

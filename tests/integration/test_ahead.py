@@ -26,10 +26,10 @@ from vctl.store.store import Store
 pytestmark = spec("8.arrays", "12.daemon-death", "17.durable")
 
 SAY = 'echo "$VCTL_SUBMISSION_ID $VCTL_ATTEMPT" >> ran; exit $((VCTL_ARRAY_INDEX % 3))'
-FOLLOWED = "SELECT count(*) FROM events WHERE change LIKE '%\"was_ahead\":true%'"
+FOLLOWED = "SELECT count(*) FROM changes WHERE change LIKE '%\"was_ahead\":true%'"
 
 STARTS = """
-SELECT parent_cluster_id, change LIKE '%"was_ahead":true%' FROM events JOIN jobs USING (job_id)
+SELECT parent_cluster_id, change LIKE '%"was_ahead":true%' FROM events JOIN changes USING (seq) JOIN jobs USING (job_id)
 WHERE kind = 'job.started' ORDER BY seq
 """
 """The cluster of each job in the order of their starts, and whether it was assigned ahead."""

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+
+import pytest
 
 from tests.integration.conftest import SPREAD_2X1, Place
 from tests.specification import spec
@@ -72,3 +79,26 @@ def test_json_of_a_waiting_submit(one: Place) -> None:
     ran = one.run("job", "submit", "-o", "json", "--array", "1-2", "--", "true")
     assert ran.code == 0
     assert json.loads(ran.stdout)["array"]["count"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("moment", range(10))
+def test_a_long_array_is_stopped_while_its_members_run(one: Place, moment: int) -> None:
+    """At every moment some of its members start, end, or are handed to a supervisor (finding 35)."""
+    with ExitStack() as beside:
+        for _ in range(2 * (os.cpu_count() or 1)):  # a busy machine
+            busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+            beside.callback(busy.wait)
+            beside.callback(busy.kill)
+        submit = ("--submission-id", "a", "--num-cpus", "0.5", "--array", "0-99999")
+        assert one.submit(*submit, "--", "true") == "a"
+        time.sleep(0.3 * moment)
+        began = time.monotonic()
+        ran = one.run("job", "stop", "a")
+        assert (ran.code, ran.err) == (0, ""), ran
+        assert one.run("job", "wait", "a").code in (0, 143)
+        assert time.monotonic() - began < 60
+    states = one.read("job", "status", "a")["array"]["states"]
+    assert set(states) <= {"STOPPED", "SUCCEEDED"}
+    assert sum(states.values()) == 100_000

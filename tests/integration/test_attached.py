@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contents import WHOLE
 from tests.integration.conftest import PATIENCE_S, VCTL, Place, eventually, is_gone
 from tests.specification import spec
 
@@ -273,7 +274,7 @@ def test_a_job_once_more(site: Place) -> None:
     assert [jobs[1][key] for key in same] == [jobs[0][key] for key in same]
     with site.sql() as db:
         rules = db.execute(
-            "SELECT rules, time_limit_s, shape, spec, entry FROM jobs ORDER BY job_id"
+            f"SELECT rules, time_limit_s, shape, spec, entry FROM {WHOLE} ORDER BY job_id"
         ).fetchall()
     assert rules[0] == rules[1]
     name = site.ok("job", "rerun", "-d", "first").strip()

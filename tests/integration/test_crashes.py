@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.contents import WHOLE
 from tests.integration.conftest import PATIENCE_S, ROOT, Place, eventually, is_gone
 from tests.specification import spec
 
@@ -164,7 +165,7 @@ def test_a_submit_killed_while_it_writes_is_whole_or_not_there(one: Place) -> No
         one.kill(process)
     with one.sql() as db:
         jobs = {row[0] for row in db.execute("SELECT job_id FROM jobs")}
-        assert {row[0] for row in db.execute("SELECT job_id FROM job_launches")} == jobs
+        assert {row[0] for row in db.execute(f"SELECT job_id FROM {WHOLE}")} == jobs
         assert {
             row[0] for row in db.execute("SELECT job_id FROM events WHERE kind = 'job.submitted'")
         } == jobs

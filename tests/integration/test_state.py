@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.contents import spoil
 from tests.integration.conftest import SPREAD_2X1, Place, eventually, is_gone
 from tests.specification import spec
 from vctl.ops import background
-from vctl.store.schema import VERSION
+from vctl.store.schema import FIRST, VERSION
 
 pytestmark = spec("12.odd-rows", "17.migration")
 
@@ -26,14 +27,16 @@ SPOILED = {
         "vnodes",
     ),
     "a run": ("UPDATE runs SET instances = 'x' WHERE state <> 'ENDED'", "runs"),
-    "a waiting job": ("UPDATE jobs SET spec = 'x' WHERE status = 'PENDING'", "jobs"),
-    "the entry of a waiting job": ("UPDATE jobs SET entry = '[' WHERE status = 'PENDING'", "jobs"),
+    "a waiting job": (("spec", "x", "status = 'PENDING'"), "jobs"),
+    "the entry of a waiting job": (("entry", "[", "status = 'PENDING'"), "jobs"),
     "a virtual node of nobody": ("UPDATE vnodes SET cluster_id = 'gone' WHERE rank = 1", "vnodes"),
 }
 
 
 @pytest.mark.parametrize(("damage", "table"), SPOILED.values(), ids=list(SPOILED))
-def test_a_row_that_cannot_be_read_is_set_aside(two: Place, damage: str, table: str) -> None:
+def test_a_row_that_cannot_be_read_is_set_aside(
+    two: Place, damage: str | tuple[str, str, str], table: str
+) -> None:
     """It is reported, it stops nobody, and what else is there goes on."""
     daemon = two.daemon()
     two.sleeper("--submission-id", "gang", "--virtual-cluster", SPREAD_2X1)
@@ -41,7 +44,10 @@ def test_a_row_that_cannot_be_read_is_set_aside(two: Place, damage: str, table: 
     two.sleeper("--submission-id", "waits", "--num-cpus", "3.5", "--nodes", "2")
     two.kill(daemon)
     with two.sql() as db:
-        db.execute(damage)
+        if isinstance(damage, str):
+            db.execute(damage)
+        else:
+            spoil(db, *damage)
     daemon = two.daemon()
     assert two.ok("job", "submit", "--num-cpus", "0.5", "--", "echo", "still works") == "still works\n"
     assert daemon.poll() is None
@@ -67,7 +73,7 @@ def test_a_row_spoiled_under_a_running_daemon(one: Place) -> None:
     one.submit("--submission-id", "bad", "--num-cpus", "4", "--", "true")
     one.submit("--submission-id", "good", "--num-cpus", "4", "--", "true")
     with one.sql() as db:
-        db.execute("UPDATE jobs SET spec = 'x' WHERE submission_id = 'bad'")
+        spoil(db, "spec", "x", "submission_id = 'bad'")
         db.execute(
             "INSERT INTO events (at, kind, object, object_id, job_id, data)"
             " VALUES (1, 'job.edited', 'job', 'bad', 2, '{}')"
@@ -162,22 +168,19 @@ def test_a_newer_schema_is_refused(one: Place) -> None:
         assert db.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
 
 
-def test_an_older_schema_is_migrated_but_not_under_a_running_scheduler(one: Place) -> None:
-    """As far as there is an older one: an empty database is schema 0 and becomes the present one."""
+def test_a_schema_of_another_build_is_not_touched_under_a_running_scheduler(one: Place) -> None:
     daemon = one.daemon()
     one.ok("job", "submit", "--submission-id", "j", "--", "true")
-    with one.sql() as db:
-        db.execute("PRAGMA user_version = 0")
-    if VERSION > 1:
+    for version, words in ((FIRST - 1, "that build"), (-1, "stop the running")):
         with one.sql() as db:
-            db.execute("PRAGMA user_version = 1")
+            db.execute(f"PRAGMA user_version = {version}")
         ran = one.run("status")
         assert ran.code == 5
-        assert "stop the running" in ran.err
+        assert words in ran.err
+    with one.sql() as db:
+        db.execute(f"PRAGMA user_version = {VERSION}")
     one.kill(daemon)
     assert one.run("status").code == 0
-    with one.sql() as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
     assert one.job("j")["status"] == "SUCCEEDED"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.contents import JOURNAL
 from tests.ops.conftest import Ground
 from tests.specification import spec
 from vctl.errors import Conflict, Infeasible, VctlError
@@ -22,7 +23,7 @@ from vctl.store.store import Store
 pytestmark = spec("13.batch", "8.after")
 
 ENVIRONMENT = {"PATH": "/bin", "LANG": "C"}
-TABLES = ("jobs", "arrays", "job_launches", "dependencies", "feasible", "job_counts")
+TABLES = ("jobs", "arrays", "commands", "environments", "requests", "dependencies", "feasible", "job_counts")
 CONDITIONS = ("ok", "any", "notok")
 
 
@@ -55,7 +56,7 @@ def rows(store: Store) -> dict[str, list[dict[str, Any]]]:
 
 def journal(store: Store) -> list[tuple[Any, ...]]:
     found = store.rows(
-        "SELECT kind, object_id, job_id, change FROM events WHERE kind NOT LIKE 'cluster%' ORDER BY seq"
+        f"SELECT kind, object_id, job_id, change FROM {JOURNAL} WHERE kind NOT LIKE 'cluster%' ORDER BY seq"
     )
     return sorted(tuple(row) for row in found)
 

@@ -16,6 +16,7 @@ import pytest
 from tests.specification import spec
 from tests.world import Killed, MortalStore, World, amounts
 from vctl.core.clusters import PRIMARY
+from vctl.engine.changes import JobsStopped
 from vctl.errors import VctlError
 from vctl.ops import clusters, job_edits, submitting
 from vctl.ops import jobs as job_ops
@@ -260,7 +261,7 @@ def run(home: Path, seed: int, kind: type[Flow] = Flow) -> Flow:
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-        changes = "SELECT count(*) FROM events WHERE change LIKE '%\"was_ahead\":true%'"
+        changes = "SELECT count(*) FROM changes WHERE change LIKE '%\"was_ahead\":true%'"
         flow.followed = world.store.value(changes)
     return flow
 
@@ -337,6 +338,92 @@ def test_a_job_in_whose_place_another_one_is_being_started_keeps_its_cluster(hom
         world.turn()
         node_ops.update(world.store, "n1", resources=amounts(3))
         world.turn()
+
+
+def settled_by_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> list[BeingStarted]:
+    """A command that waits until a start is recorded waits for a turn of the scheduler; how often it did so."""
+    waited: list[BeingStarted] = []
+
+    def settled(do: Callable[[], object], _: float = 0.0) -> object:
+        while True:
+            try:
+                return do()
+            except BeingStarted as error:
+                waited.append(error)
+                assert len(waited) < 9
+                world.turn()
+
+    monkeypatch.setattr(Store, "settled", staticmethod(settled))
+    return waited
+
+
+def array_with_a_member_that_is_being_started(world: World) -> str:
+    """Its number is between those of the members that run and that wait; no scheduler has heard of its start."""
+    node_ops.add(world.store, resources=amounts(2), node_id="n1", template="t")
+    request = JobRequest(argv=("x",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array("1-9"))
+    submitting.submit(world.store, request, environment={})
+    world.turn()
+    while not world.store.value("SELECT count(*) FROM runs_ahead"):
+        world.processes.end(world.processes.running()[0], 0)
+        world.turn()
+    follows, job_id = world.store.rows("SELECT follows, job_id FROM runs_ahead ORDER BY revision LIMIT 1")[0]
+    world.processes.end(follows, 0)
+    return f"a_{job_id}"
+
+
+def test_an_array_is_stopped_while_a_member_of_it_is_being_started(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long array that runs, some member is being started at nearly every moment. A stop of all of it was refused
+    and tried again until none was: a transaction of seconds each time, in which the scheduler could not record the
+    start (finding 35). Now it leaves that member out, and stops it when its start is recorded."""
+    with World(home) as world:
+        name = array_with_a_member_that_is_being_started(world)
+        waited = settled_by_turns(world, monkeypatch)
+        changes: list[object] = []
+        emit = Store.emit
+        monkeypatch.setattr(
+            Store, "emit", lambda store, change: (changes.append(change), emit(store, change))[1]
+        )
+        form = job_ops.stop(world.store, "a", grace_s=0)
+        assert (
+            len([one for one in changes if isinstance(one, JobsStopped)]) == 1
+        )  # not once more for each try
+        assert len(waited) == 1
+        assert set(form["array"]["states"]) <= {"SUCCEEDED", "STOPPED", "RUNNING"}
+        asked = world.store.value("SELECT stop_requested_at FROM jobs WHERE submission_id = ?", name)
+        assert asked is not None
+        assert world.store.value("SELECT count(*) FROM jobs WHERE status = 'PENDING'") == 0
+        for run_id in world.processes.running():
+            world.processes.end(run_id, 143)
+        world.turn()
+        assert world.store.value("SELECT count(*) FROM jobs WHERE status = 'RUNNING'") == 0
+
+
+def test_an_array_is_not_stopped_in_part_where_other_things_happen_in_the_same_transaction(
+    home: Path,
+) -> None:
+    with World(home) as world:
+        array_with_a_member_that_is_being_started(world)
+        with pytest.raises(BeingStarted), world.store.together():
+            job_ops.stop(world.store, "a", grace_s=0)
+        assert world.store.value("SELECT count(*) FROM jobs WHERE status = 'STOPPED'") == 0
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_an_array_is_held_while_a_member_of_it_is_being_started(home: Path, held: bool) -> None:
+    """That member waits no more: it stays as it is, as those that run."""
+    with World(home) as world:
+        name = array_with_a_member_that_is_being_started(world)
+        if held:
+            job_edits.hold(world.store, "a")
+        else:
+            job_edits.release(world.store, "a")
+        found = dict(world.store.rows("SELECT submission_id, held FROM jobs WHERE status = 'PENDING'"))
+        assert not found.pop(name)
+        assert set(found.values()) == {int(held)}
+        world.turn()
+        assert job_ops.get_job(world.store, name)["status"] == "RUNNING"
 
 
 CHANGES: dict[str, Callable[[Store], object]] = {

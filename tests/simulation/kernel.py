@@ -167,7 +167,7 @@ class Supervisor(Process):
         if (number := self.numbers.get(name)) is None:
             number = self.numbers[name] = Number(self, name)
         number.hang_up()
-        number.received = b""
+        number.received.clear()
         number.line = socket.socket(fileno=line)
         if number.is_new:
             number.is_new = False
@@ -292,13 +292,13 @@ class Number(supervisor.SupervisorNumber):
         self.file, self.has_file = lines.Writer(os.fsencode(path)), True
         last = b""
         while True:
-            while not (request := self.next_request()):
+            while (request := self.next_request()) is None:
                 if self.line is None:
                     return
-                before = self.received
+                before = len(self.received)
                 if not self.hear():
                     self.hang_up()
-                elif self.received == before:
+                elif len(self.received) == before:
                     yield LINE
             run = Supervision(self, marshal.loads(request))
             yield self.pause()

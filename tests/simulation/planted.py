@@ -91,7 +91,11 @@ def skipped_event(patch: pytest.MonkeyPatch) -> None:
         found = original(store, after)
         return [*found[:-2], found[-1]] if len(found) > 2 else found
 
-    patch.setattr(following, "feed", SimpleNamespace(journal=journal, last=following.feed.last))
+    patch.setattr(
+        following,
+        "feed",
+        SimpleNamespace(journal=journal, last=following.feed.last, base=following.feed.base),
+    )
 
 
 def wrong_take_back(patch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.contents import JOURNAL
 from tests.simulation.connections import FULL, IOERR, Actor, SimulatedStore, opened
 from tests.simulation.kernel import Kernel, Runtime, Violation
 from tests.users import PROVIDER, Users
@@ -568,12 +569,13 @@ class Simulation(World):
 
     def taken(self, run_id: str) -> None:
         """A supervisor takes a run: it must have been decided and written before, and not be over."""
+        of_job = "JOIN commands USING (command_id) JOIN requests q USING (request_id)"
         row = self.store.row(
             "SELECT r.state, r.task_id IS NOT NULL OR r.attempt = j.attempt AS current, r.task_id IS NOT NULL OR"
-            " r.attempt <= 1 + coalesce(json_extract(j.rules, '$.max_retries'), 0) + j.preemptions AS allowed"
-            " FROM runs r JOIN jobs j USING (job_id) WHERE run_id = ?1"
-            " UNION ALL SELECT 'AHEAD', 1, j.attempt <= coalesce(json_extract(j.rules, '$.max_retries'), 0)"
-            " + j.preemptions FROM runs_ahead JOIN jobs j USING (job_id) WHERE run_id = ?1",
+            " r.attempt <= 1 + coalesce(json_extract(q.rules, '$.max_retries'), 0) + j.preemptions AS allowed"
+            f" FROM runs r JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1"
+            " UNION ALL SELECT 'AHEAD', 1, j.attempt <= coalesce(json_extract(q.rules, '$.max_retries'), 0)"
+            f" + j.preemptions FROM runs_ahead JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1",
             run_id,
         )
         if row is None and self.store.row("SELECT 1 FROM runs_ahead WHERE run_id = ?", run_id):
@@ -609,7 +611,7 @@ class Simulation(World):
         if not self.changed:
             return
         self.changed = False
-        for row in self.store.rows("SELECT seq, change FROM events WHERE seq > ?", self.read_to):
+        for row in self.store.rows(f"SELECT seq, change FROM {JOURNAL} WHERE seq > ?", self.read_to):
             self.note(f"{row['seq']} {row['change']}")
             self.read_to = row["seq"]
             if row["change"] is not None:

@@ -16,8 +16,9 @@ from vctl.ops import health
 from vctl.ops.backup import backup, restore
 from vctl.ops.jobs import list_jobs
 from vctl.ops.prove import prove
-from vctl.store import database, repair
-from vctl.store.schema import MIGRATIONS, VERSION
+from vctl.store import copies, database, repair
+from vctl.store import store as store_module
+from vctl.store.schema import FIRST, VERSION
 from vctl.store.store import Store
 
 pytestmark = spec("17.migration")
@@ -130,19 +131,25 @@ def test_code_under_a_known_name_is_not_taken_over(home: Path, copy: Path) -> No
         assert prove(store) == []
 
 
-def test_a_backup_of_an_older_schema(tmp_path: Path) -> None:
-    for version in range(1, VERSION):
-        old = tmp_path / f"old-{version}"
-        with closing(sqlite3.connect(old, isolation_level=None)) as db:
-            database.apply_migrations(db, version)
-            db.execute("INSERT INTO meta VALUES ('kept', 1)")
-        home = tmp_path / f"home-{version}"
-        restore(home, old)
-        with Store.open(home) as store:
-            assert store.value("PRAGMA user_version") == VERSION
-            assert store.value("SELECT value FROM meta WHERE key = 'kept'") == 1
-            applied = store.value("SELECT count(*) FROM _sqlite_migrations")
-            assert applied == len(MIGRATIONS)
+def test_a_backup_of_an_older_schema(
+    home: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A released one is brought forward as its tables are; one from before the first release is refused."""
+    monkeypatch.setattr(database, "LATER", [("0018_more", "CREATE TABLE more (a);")])
+    for module in (database, copies, store_module):
+        monkeypatch.setattr(module, "VERSION", FIRST + 1)
+    monkeypatch.setattr(database.apply_migrations, "__defaults__", (FIRST + 1,))
+    restore(tmp_path / "other", copy)
+    with Store.open(tmp_path / "other") as store:
+        assert store.value("PRAGMA user_version") == FIRST + 1
+        assert store.column("SELECT a FROM more") == []
+        assert store.value("SELECT count(*) FROM nodes") == 1
+        assert store.value("SELECT count(*) FROM _sqlite_migrations") == 2
+    with closing(sqlite3.connect(copy)) as db:
+        db.execute(f"PRAGMA user_version = {FIRST - 1}")
+    with pytest.raises(VctlError, match="before the first release") as refused:
+        restore(home, copy)
+    assert "that build" in (refused.value.fix or "")
 
 
 def spoil(path: Path, table: str) -> None:

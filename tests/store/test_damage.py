@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contents import spoil
 from tests.specification import spec
 from vctl import ops
 from vctl.config import load
@@ -346,8 +347,7 @@ def test_a_command_that_cannot_be_read_is_named_and_set_aside_with_its_job(
     with written.with_wal(written.wal) as store:
         here = Here(store, load(env={"VCTL_HOME": str(store.home)}))
         jobs.stop.at(here, "j4")
-        ids = "(SELECT job_id FROM jobs WHERE submission_id IN ('j3', 'j4'))"
-        store.db.execute(f"UPDATE job_launches SET {column} = '{{ee' WHERE job_id IN {ids}")
+        spoil(store.db, column, "{ee", "submission_id IN ('j3', 'j4')")
         with pytest.raises(VctlError) as refused:
             jobs.rerun.at(here, "j4")
         assert "a row of jobs" in refused.value.problem
@@ -368,7 +368,7 @@ def test_what_a_job_that_is_over_asked_for_is_named_where_it_cannot_be_read(
     with written.with_wal(written.wal) as store:
         here = Here(store, load(env={"VCTL_HOME": str(store.home)}))
         jobs.stop.at(here, "j4")
-        store.db.execute(f"UPDATE jobs SET {column} = ? WHERE submission_id = 'j4'", (text,))
+        spoil(store.db, column, text, "submission_id = 'j4'")
         with pytest.raises(VctlError) as refused:
             jobs.rerun.at(here, "j4")
         assert "a row of jobs" in refused.value.problem

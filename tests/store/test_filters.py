@@ -86,8 +86,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
                     (array_id, first),
                 )
                 store.db.execute(
-                    "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count, argv, env, cwd)"
-                    " VALUES (?, ?, ?, '0-5', 6, '[]', '{}', '/')",
+                    "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count)"
+                    " VALUES (?, ?, ?, '0-5', 6)",
                     (array_id, first, first + 5),
                 )
             for number in range(1, 40):
@@ -95,8 +95,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
                 over = state in ("FINISHED", "FAILED")
                 store.db.execute(
                     "INSERT INTO tasks (task_id, job_id, cluster_id, owner_id, name, state, state_reason, request,"
-                    " selector, strategy, node_id, vnode_id, created_at, ended_at)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, '{}', '[]', 'DEFAULT', ?, ?, ?, ?)",
+                    " selector, strategy, node_id, vnode_id, created_at, ended_at, command_id)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, '{}', '[]', 'DEFAULT', ?, ?, ?, ?, 1)",
                     (
                         f"task-{number}", 5 + number % 7, f"{chance.choice(PARENTS)}##ended-{number}",
                         f"Task-{number - 1}", chance.choice(NAMES), state,

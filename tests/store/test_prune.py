@@ -16,6 +16,7 @@ import pytest
 
 from tests.benchmarks.crowd import fill
 from tests.benchmarks.million import vary
+from tests.contents import WHOLE
 from tests.specification import spec
 from vctl.ops import jobs, nodes, submitting
 from vctl.ops.prove import prove
@@ -31,8 +32,10 @@ FINISHED = 3_000
 def whole(store: Store) -> bool:
     """No half of a job is left, and the counts fit."""
     halves = store.value(
-        "SELECT (SELECT count(*) FROM jobs WHERE job_id NOT IN (SELECT job_id FROM job_launches))"
-        " + (SELECT count(*) FROM job_launches WHERE job_id NOT IN (SELECT job_id FROM jobs))"
+        "SELECT (SELECT count(*) FROM jobs WHERE command_id NOT IN (SELECT command_id FROM commands))"
+        " + (SELECT count(*) FROM commands WHERE command_id NOT IN (SELECT command_id FROM jobs))"
+        " + (SELECT count(*) FROM environments WHERE environment_id NOT IN (SELECT environment_id FROM commands))"
+        " + (SELECT count(*) FROM requests WHERE request_id NOT IN (SELECT request_id FROM commands))"
         " + (SELECT count(*) FROM runs WHERE job_id NOT IN (SELECT job_id FROM jobs))"
     )
     empty = store.value(
@@ -93,7 +96,7 @@ class Timed(Store):
 def test_no_transaction_holds_others_up(tmp_path: Path) -> None:
     """A submit gets through within 100 ms (spec 17): a slice is as long as it takes, not as many jobs as it has."""
     home = tmp_path / "state"
-    fill(home, queued=10, finished=4 * FINISHED)
+    fill(home, queued=10, finished=8 * FINISHED)
     with Timed.open(home) as store:
         assert isinstance(store, Timed)
         jobs.prune(store, 3600)
@@ -211,7 +214,7 @@ def test_nothing_stays_that_nobody_reads(tmp_path: Path) -> None:
         nodes.add(store, resources={"CPU": 10_000}, count=1, template="t")  # judgements begin anew
         request = JobRequest(argv=("true",), cwd="/", entry={"CPU": 5_000})
         kept = submitting.submit(store, request, environment={})
-        shape = store.value("SELECT shape FROM jobs WHERE job_id = ?", kept["job_id"])
+        shape = store.value(f"SELECT shape FROM {WHOLE} WHERE job_id = ?", kept["job_id"])
         with store.transaction():
             for shown in (shape, f"{shape};user={kept['user']}"):
                 observed.set_wait(store, kept["parent_cluster_id"], shown, "InsufficientResources", "busy")

@@ -22,6 +22,7 @@ from vctl.ops.arrays import stop_asked
 from vctl.spec.tree_file import parse_tree
 from vctl.store import job_views, jobs, observed, queues, rows
 from vctl.store import settings as settings_of
+from vctl.store.entries import Event
 from vctl.store.store import Store
 
 pytestmark = spec("17.migration")
@@ -219,3 +220,31 @@ def test_the_queue_as_values_is_the_queue_as_rows(store: Store) -> None:
     assert sum(job.is_gated for job in found) == sum(n % 7 != 3 and n % 5 == 4 for n in range(40))
     assert {type(job.per_node) for job in found} == {bool}
     assert {job.time_limit_ns for job in found} == {None, 1_500_000_000}
+
+
+@pytest.mark.parametrize(
+    "cluster_id",
+    [
+        None,
+        PRIMARY,
+        f"{PRIMARY}##a",
+        f"{PRIMARY}##b",
+        "team",
+        "team##a",
+        "team##x",
+        "a",
+        "##a",
+        "1",
+        "0",
+    ],
+)
+@pytest.mark.parametrize("object_id", ["a", "x", "7"])
+def test_the_cluster_of_an_event_is_kept_whole(store: Store, cluster_id: str | None, object_id: str) -> None:
+    """It is written without what the id of the object says already: 30 bytes of each event of a job."""
+    with store.transaction():
+        store._unwritten.append(Event(1, "job.x", "job", object_id, cluster_id, 1, "{}"))
+        store.head.seq += 1  # type: ignore[union-attr]
+    assert store.column("SELECT cluster_id FROM events") == [cluster_id]
+    assert store.value("SELECT count(*) FROM v_events WHERE cluster_id IS ?", cluster_id) == 1
+    small = cluster_id in (PRIMARY, f"{PRIMARY}##{object_id}")
+    assert (store.value("SELECT typeof(place) FROM events") == "integer") == small

@@ -9,19 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.specification import spec
 from tests.store.conftest import Clock
-from vctl.core.leases import Lease
-from vctl.core.values import replace
-from vctl.engine.changes import LeaseGranted, LeaseReturned
 from vctl.errors import Conflict, DiskTrouble, NotPermitted, Unreachable, VctlError, known
-from vctl.store import database, feed, leases, locks
-from vctl.store.schema import MIGRATIONS, VERSION
+from vctl.store import database, feed, locks
+from vctl.store import store as store_module
+from vctl.store.schema import FIRST, VERSION
 from vctl.store.store import Fenced, Store
 
 pytestmark = spec("17.durable", "17.one-daemon", "7.revision")
@@ -275,52 +272,40 @@ def test_the_filesystem_of_a_path() -> None:
     assert database.filesystem_of(Path("/")) != ""
 
 
-@pytest.mark.parametrize("version", range(VERSION))
-def test_every_older_schema_opens(tmp_path: Path, version: int) -> None:
-    """Each released schema is brought forward, its rows kept, with a copy of it beside."""
+@spec("17.migration")
+@pytest.mark.parametrize("version", [1, FIRST - 1])
+def test_a_schema_from_before_the_first_release_is_refused(store: Store, version: int) -> None:
+    """Nothing of such tables is read or changed; the error says what to do with the work in them."""
+    store.db.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(Conflict, match=f"before the first release.*schema {version}") as refused:
+        Store.open(store.home)
+    assert "that build" in (refused.value.fix or "")
+    assert store.value("PRAGMA user_version") == version
+
+
+@spec("17.migration")
+def test_a_released_schema_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later schema brings the tables forward, its rows kept, with a copy of what was there beside it."""
     home = tmp_path / "state"
-    home.mkdir(mode=0o700)
-    if version:
-        db = sqlite3.connect(home / "cluster.db")
-        from sqlite_utils import Database
-        from sqlite_utils.migrations import Migrations
-
-        old = Migrations("vctl")
-        for name, script in MIGRATIONS[:version]:
-            old(name=name)(
-                lambda target, script=script: [target.conn.execute(s) for s in database._statements(script)]
-            )
-        old.apply(Database(db))
-        db.execute("INSERT INTO meta VALUES ('kept', 1)")
-        db.execute(f"PRAGMA user_version = {version}")
-        db.commit()
-        db.close()
+    with Store.open(home) as store, store.transaction():
+        store.db.execute("INSERT INTO meta VALUES ('kept', 1)")
+    later = [
+        ("0018_more", "CREATE TABLE more (a); INSERT INTO more VALUES ('a;b');"),
+        ("0019_x", "DROP VIEW v_objects;"),
+    ]
+    monkeypatch.setattr(database, "LATER", later)
+    for module in (database, store_module):
+        monkeypatch.setattr(module, "VERSION", FIRST + 2)
+    monkeypatch.setattr(database.apply_migrations, "__defaults__", (FIRST + 2,))
     with Store.open(home) as store:
-        assert store.value("PRAGMA user_version") == VERSION
-        if version:
-            assert store.value("SELECT value FROM meta WHERE key = 'kept'") == 1
-            assert (home / f"cluster.db.schema-{version}.bak").stat().st_mode & 0o777 == 0o600
-
-
-def test_leases_of_an_older_schema_stay_as_they_are_without_their_places(tmp_path: Path) -> None:
-    """Several rows of one borrower and lender are several leases: each goes as it is returned."""
-    home = tmp_path / "state"
-    home.mkdir(mode=0o700)
-    before = [name for name, _ in MIGRATIONS].index("0015_leases_without_places")
-    with closing(sqlite3.connect(home / "cluster.db", isolation_level=None)) as db:
-        database.apply_migrations(db, before)
-        for number in (3, 4):
-            row = (number, "a", "p", f"a/{number}", "n1", '{"CPU":20000}', number, 9, None, "GRANTED")
-            db.execute("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-    with Store.open(home) as store:
-        found = leases.of_borrower(store, "a")
-        assert found == [Lease(n, "a", "p", {"CPU": 20000}, n, 9) for n in (3, 4)]
+        assert store.value("PRAGMA user_version") == FIRST + 2
+        assert store.value("SELECT value FROM meta WHERE key = 'kept'") == 1
+        assert store.column("SELECT a FROM more") == ["a;b"]
+        assert (home / f"cluster.db.schema-{FIRST}.bak").stat().st_mode & 0o777 == 0o600
         with store.transaction():
-            assert store.next_lease() == 5
-            store.emit(LeaseReturned(replace(found[0], amounts={})))
-            store.emit(LeaseGranted(replace(found[1], amounts={"CPU": 50000}, since=7)))
-        assert leases.of_borrower(store, "a") == [Lease(4, "a", "p", {"CPU": 50000}, 7, 9)]
-        assert store.column("SELECT name FROM sqlite_master WHERE name = 'leases_by_vnode'") == []
+            store.event("node.heartbeat", "node", "n")
+    with Store.open(home) as store:  # once
+        assert store.column("SELECT a FROM more") == ["a;b"]
 
 
 def test_a_newer_schema_is_not_touched(store: Store) -> None:

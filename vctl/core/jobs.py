@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vctl.core import gates
 from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import EMPTY, Allocation, Amounts
 from vctl.core.values import field, value
@@ -11,23 +12,23 @@ FINAL = frozenset({SUCCEEDED, FAILED, STOPPED})
 STATES = (PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED)
 
 # reason tokens of a pending job
+ARRAY_LIMIT = gates.ARRAY_LIMIT
+BACKOFF = gates.BACKOFF
+BEGIN_TIME = gates.BEGIN_TIME
+DEPENDENCY = gates.DEPENDENCY
+HELD = gates.HELD
+PREEMPTED = gates.PREEMPTED
 PENDING_EVALUATION = "PendingEvaluation"
 INSUFFICIENT = "InsufficientResources"
 HEAD_OF_LINE = "HeadOfLine"
 CAP_REACHED = "CapReached"
 USER_LIMIT = "UserLimit"
-HELD = "Held"
-BEGIN_TIME = "BeginTime"
 CLUSTER_STOPPED = "ClusterStopped"
-DEPENDENCY = "Dependency"
-ARRAY_LIMIT = "ArrayLimit"
-BACKOFF = "Backoff"
 WAITING_FOR_PREEMPTION = "WaitingForPreemption"
 # reason tokens of a job that ended, or that is waiting again after a setback
 INFEASIBLE = "Infeasible"
 STOPPED_BY_USER = "StoppedByUser"
 TIME_LIMIT = "TimeLimit"
-PREEMPTED = "Preempted"
 LAUNCH_FAILED = "LaunchFailed"
 NODE_FAILED = "NodeFailed"
 PROCESS_LOST = "ProcessLost"
@@ -92,11 +93,11 @@ class PendingJob:
     @property
     def is_gated(self) -> bool:
         """Whether a hold, a condition on other jobs or the limit of its array keeps it out of the queue."""
-        return bool(self.held or self.waits_for or self.closed)
+        return not gates.is_in_queue(self.held, self.waits_for, self.closed)
 
     def may_start(self, now_ns: int) -> bool:
-        """Whether neither a hold nor its begin time prevents its start."""
-        return not self.held and (self.begin_at_ns is None or self.begin_at_ns <= now_ns)
+        """Whether no gate but the limit of its array prevents its start."""
+        return gates.opens_at(self.held, self.waits_for, self.begin_at_ns) <= now_ns
 
     def waited_ns(self, now_ns: int) -> int:
         """How long it has waited since its submission, or since its begin time if that is later."""

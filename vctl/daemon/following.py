@@ -228,6 +228,8 @@ class FollowedState(SchedulerState):
         if events[0]["seq"] > self.seen + 1:
             raise Unreadable(f"events before {events[0]['seq']} were pruned before they were read")
         strange = {event["object"] for event in events if event["change"] is None}
+        if strange and events[0]["seq"] <= (base := feed.base(store)):
+            raise Unreadable(f"the changes up to entry {base} were forgotten before they were read")
         if others := strange - {"node"}:  # heartbeats
             raise Unreadable(f"rows were changed by hand: {', '.join(sorted(others))}")
         try:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, VNode
@@ -26,11 +25,12 @@ from vctl.ray.daemon.private_rays import reservation_of
 from vctl.runtime import relay
 from vctl.runtime.environment import SharedVariables, job_environment
 from vctl.runtime.protocol import LaunchRequest
-from vctl.store import arrays, jobs, rows, tasks
+from vctl.store import arrays, contents, jobs, rows
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
 
-NO_OPTIONS: Mapping[str, Any] = {}
+MOST_ENVIRONMENTS = 64
+"""The number of environments that are kept in memory, those that were used last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +46,47 @@ class LaunchCommand:
 
 
 class Commands:
-    """The commands of jobs and tasks. The members of an array share one, which is read once for them."""
+    """The commands of jobs and tasks. Jobs with one environment share it, and the members of an array their command."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._array: tuple[int, int, LaunchCommand] | None = None
+        self._environments: dict[int, SharedVariables] = {}
 
     def of(self, run: Run, array_id: str | None) -> LaunchCommand | None:
         """The command of a run."""
         if run.task_id is not None:
-            task = tasks.launch(self.store, run.task_id)
-            return None if task is None else _command(task)
+            return self._command(contents.of_task(self.store, run.task_id))
         if array_id is None:
-            job = jobs.launch(self.store, run.job_id)
-            return None if job is None else _command(job, loads(job["options"]))
+            return self._command(contents.of_job(self.store, run.job_id))
         if self._array is not None and self._array[0] <= run.job_id <= self._array[1]:
             return self._array[2]
         array = arrays.get(self.store, array_id)
         if array is None:
             return None
-        command = _command(array, loads(array["options"]), count=array["count"])
-        self._array = array["first_job_id"], array["last_job_id"], command
+        command = self._command(contents.of_job(self.store, run.job_id), count=array["count"])
+        if command is not None:
+            self._array = array["first_job_id"], array["last_job_id"], command
         return command
 
+    def _command(self, row: Row | None, count: int = 1) -> LaunchCommand | None:
+        if row is None:
+            return None
+        options = loads(row["options"])
+        return LaunchCommand(
+            (*relayed(options.get("relay")), *loads(row["argv"])), self._environment(row["environment_id"]),
+            os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), count=count,
+            ray=options.get("private_ray", ""),
+        )  # fmt: skip
 
-def _command(row: Row, options: Mapping[str, Any] = NO_OPTIONS, **more: Any) -> LaunchCommand:
-    argv = (*relayed(options.get("relay")), *loads(row["argv"]))
-    return LaunchCommand(
-        argv, SharedVariables(loads(row["env"])), os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")),
-        ray=options.get("private_ray", ""), **more,
-    )  # fmt: skip
+    def _environment(self, number: int) -> SharedVariables:
+        found = self._environments.pop(number, None)
+        if found is None:
+            found = SharedVariables(loads(contents.environment(self.store, number)))
+            if len(self._environments) >= MOST_ENVIRONMENTS:
+                del self._environments[next(iter(self._environments))]
+        self._environments[number] = found  # the one that was used last is dropped last
+        return found
 
 
 def request_of(

@@ -28,7 +28,7 @@ from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import Runtime
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.spec.provider_spec import ProviderSpec
-from vctl.store import repair, upkeep
+from vctl.store import feed, repair, upkeep
 from vctl.store.store import Store
 
 LEISURE_S = 0.05
@@ -60,6 +60,8 @@ class Scheduler:
         self.provider = Provider(store, provider or ProviderSpec(), self.runtime)
         self.watch = Watch()
         self.state: FollowedState | None = None
+        self._forgot_at = 0
+        """The newest entry of the journal when old changes were forgotten."""
         self.has_news = False
         """Whether news came during the last turn, which will cause no further wake-up."""
         self.clock = clock or Clock()
@@ -182,6 +184,9 @@ class Scheduler:
         self.work.run(state)
         uptime = self.clock.uptime_ns()
         state.timers.tidy(state, uptime)
+        if sweeps or state.seen - self._forgot_at > feed.MOST_FORGOTTEN // 4:
+            self._forgot_at = state.seen
+            feed.forget_changes(self.store)
         if sweeps or self.carrier.objects.have_lost_a_node(state):
             self.carrier.settle(state, uptime)
         self.carrier.remains.remove(self.runtime, FORGET_S)

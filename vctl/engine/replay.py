@@ -20,6 +20,7 @@ from vctl.core.resources import EMPTY
 from vctl.core.values import replace, value
 from vctl.engine.changes import Change, ClusterRemoved, JobEnded, RowSetAside, RunEnded, RunStripped
 from vctl.engine.repair_divisible import repair_divisible
+from vctl.engine.rules import clusters as rule
 
 TITLES = (
     "primary cluster from the node table",
@@ -48,7 +49,7 @@ class TableRows:
     outliving: Collection[str]
     """Tasks that go on when their job ends."""
     inhabited: Collection[str]
-    """The clusters with a task that is not over, and the detached sub-clusters."""
+    """The clusters with a task that is not over."""
 
 
 @dataclass(slots=True)
@@ -84,21 +85,29 @@ def replay(tables: TableRows, done: Replayed, now: int) -> None:
 
 
 class _Tree:
-    """Puts clusters into the ledger, and takes their virtual nodes out of ``tables.vnodes``."""
+    """Puts clusters into the ledger, and takes their virtual nodes out of ``tables.vnodes``.
+
+    It answers what is in clusters, for ``rules/clusters.py``: which go with a job that is over.
+    """
 
     def __init__(self, tables: TableRows, done: Replayed, now: int) -> None:
         self.tables, self.done, self.now = tables, done, now
         self.leases = {lease.lease_id: lease for lease in tables.leases}
-        self._gone: set[str] = set()
+        self.over: int | None = None
+        """A running job that this replay ends."""
+        self._there = {one.cluster_id: one for one in tables.clusters}
+        self._children: dict[str | None, list[str]] = {}
+        for one in tables.clusters:
+            self._children.setdefault(one.parent_id, []).append(one.cluster_id)
 
     def put(self, step: int, clusters: Sequence[Cluster]) -> None:
         """Put clusters into the ledger; remove unneeded clusters of jobs, set aside clusters without a parent."""
         for cluster in clusters:
             cluster_id = cluster.cluster_id
-            if cluster_id in self._gone:
+            if cluster_id not in self._there:
                 continue
-            if cluster.kind != LOGICAL and not self._is_needed(cluster):
-                removed = [self.removal(one) for one in reversed(self.inside(cluster))]
+            if cluster.kind != LOGICAL and (going := self.left_behind(cluster))[-1:] == [cluster_id]:
+                removed = [self.removal(one) for one in going]
                 self.done.mend(step, f"removed {cluster_id}: its job is over", *removed)
             elif cluster.parent_id not in self.done.ledger.clusters:
                 problem = f"its parent {cluster.parent_id} does not exist"
@@ -132,33 +141,44 @@ class _Tree:
             aside = RowSetAside(self.now, "vnodes", (vnode.vnode_id,), problem)
             self.done.mend(step, f"set aside virtual node {vnode.vnode_id}: {problem}", aside)
 
-    def removal(self, cluster: Cluster, *, silent: bool = False) -> ClusterRemoved:
+    def left_behind(self, cluster: Cluster) -> list[str]:
+        """Those of a cluster and the clusters below it that go, as their job is over; children first."""
+        return [] if self.is_running(int(cluster.job or 0)) else rule.left_behind(self, cluster.cluster_id)
+
+    def removal(self, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
         """The change that removes an empty cluster. Later removals take its leases into account."""
-        cluster_id = cluster.cluster_id
-        found = ClusterRemoved.of(cluster_id, cluster.parent_id, self.leases.values(), silent=silent)
+        found = rule.removal(self, cluster_id, silent=silent)
         for lease_id in found.returned:
             del self.leases[lease_id]
         for lease_id in set(found.lent) & self.leases.keys():
             self.leases[lease_id] = replace(self.leases[lease_id], lender_id=found.lender_id or "")
         self.tables.vnodes.pop(cluster_id, None)
-        self._gone.add(cluster_id)
+        del self._there[cluster_id]
         return found
 
-    def _is_needed(self, cluster: Cluster) -> bool:
-        """Whether the job of a cluster runs, or something that outlives it is in the cluster or below it."""
-        return int(cluster.job or 0) in self.tables.running or self.is_kept(cluster)
+    def cluster(self, cluster_id: str) -> Cluster | None:
+        """One cluster other than the primary."""
+        return self._there.get(cluster_id)
 
-    def is_kept(self, cluster: Cluster) -> bool:
-        """Whether something that outlives its job is in a cluster or below it."""
-        return any(one.cluster_id in self.tables.inhabited for one in self.inside(cluster))
+    def removing(self) -> Collection[str]:
+        """Nothing: the scheduler removes what was deleted."""
+        return ()
 
-    def inside(self, cluster: Cluster) -> list[Cluster]:
-        """A cluster and all clusters below it, parents first."""
-        found = {cluster.cluster_id: cluster}
-        for one in self.tables.clusters:
-            if one.parent_id in found:
-                found[one.cluster_id] = one
-        return list(found.values())
+    def children(self, cluster_id: str) -> list[str]:
+        """The clusters directly below a cluster."""
+        return [one for one in self._children.get(cluster_id, ()) if one in self._there]
+
+    def is_running(self, job_id: int) -> bool:
+        """Whether a job runs."""
+        return job_id in self.tables.running and job_id != self.over
+
+    def is_used(self, cluster: Cluster) -> bool:
+        """Whether a task is in a cluster; processes of jobs that are over do not count."""
+        return cluster.cluster_id in self.tables.inhabited
+
+    def leases_of(self, cluster_id: str) -> list[Lease]:
+        """The leases of which a cluster is the borrower or the lender."""
+        return [one for one in self.leases.values() if cluster_id in (one.borrower_id, one.lender_id)]
 
 
 def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None:
@@ -190,11 +210,12 @@ def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None
 def _lost(job: RunningJob, ledger: Ledger, tree: _Tree, now: int) -> Iterator[Change]:
     """The end of a running job without a run: FAILED ``ProcessLost``, because its outcome is unknown."""
     removed, cluster = None, ledger.clusters.get(job.cluster_id)
-    for one in reversed(tree.inside(cluster)) if cluster is not None and cluster.kind == JOB else ():
-        if one.cluster_id in ledger.clusters and not tree.is_kept(one):
-            removal = tree.removal(one, silent=one is cluster)
-            ledger.remove_cluster(one.cluster_id)
-            if one is cluster:
+    tree.over = job.job_id
+    for one in tree.left_behind(cluster) if cluster is not None and cluster.kind == JOB else ():
+        if one in ledger.clusters:
+            removal = tree.removal(one, silent=one == job.cluster_id)
+            ledger.remove_cluster(one)
+            if one == job.cluster_id:
                 removed = removal
             else:
                 yield removal

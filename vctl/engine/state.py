@@ -209,7 +209,7 @@ class SchedulerState:
             parent_id, job_id = job.parent_id, job.job_id
             if job.array_id is not None:
                 self.array_limits.put(job)
-            if job.held or job.waits_for or job.closed:
+            if job.is_gated:
                 self.gated[job_id] = job
                 continue
             if parent_id not in waiting:

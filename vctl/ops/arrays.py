@@ -175,19 +175,26 @@ def forget_empty(store: Store, found: Iterable[str | None]) -> None:
         store.emit(engine.changes.ArraysEmptied(tuple(array_ids)))
 
 
-def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None) -> None:
-    """Stop all members, inside a transaction: waiting members end at once, running members are asked to end."""
+def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None) -> list[int]:
+    """Stop the members, inside a transaction: waiting members end at once, running members are asked to end.
+
+    Returns those that are being started: they can be stopped when their start is recorded. Of a long array that runs,
+    there is such a member at nearly every moment, so the others do not wait for it.
+    """
     span = array["first_job_id"], array["last_job_id"]
+    starting = sorted(job_id for job_id in store.being_started if span[0] <= job_id <= span[1])
     tried = "j.job_id BETWEEN ? AND ? AND j.status = 'PENDING' AND j.attempt > 0"
     for row in job_views.matching(store, tried, span):
-        store.emit(stopped(store, row, message=message))
+        if row["job_id"] not in starting:
+            store.emit(stopped(store, row, message=message))
     store.emit(engine.changes.JobsStopped(
         store.clock(), array["array_id"], *span,
-        table.waiting_spans(store, array), tuple(awaited_members(store, array)), jb.STOPPED_BY_USER,
+        table.waiting_spans(store, array, starting), tuple(awaited_members(store, array)), jb.STOPPED_BY_USER,
         message or NEVER_STARTED,
     ))  # fmt: skip
     for row in table.running(store, array):
         store.emit(stop_asked(store, row, grace_s=grace_s, message=message, silent=True))
+    return starting
 
 
 def stopped(store: Store, row: Row, *, message: str | None) -> JobEnded:

@@ -14,34 +14,21 @@ looks for the job under the write lock. The id of the job is new, so a row with 
 from __future__ import annotations
 
 import marshal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from socket import (
-    AF_UNIX,
-    CMSG_SPACE,
-    MSG_CMSG_CLOEXEC,
-    MSG_DONTWAIT,
-    MSG_NOSIGNAL,
-    SCM_RIGHTS,
-    SHUT_RD,
-    SOCK_SEQPACKET,
-    SOL_SOCKET,
-    socket,
-    socketpair,
-)
+from socket import AF_UNIX, MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RD, SOCK_SEQPACKET, socket, socketpair
 
 from vctl.core.values import replace
 from vctl.engine import codec
 from vctl.engine.changes import Change, JobSubmitted, Launch
 from vctl.ops import submitting
+from vctl.runtime import frames
 from vctl.store import ahead, observed, settings
 from vctl.store.store import Store
 
 LINE = 3
 """The descriptor of the socket to the scheduler, in the command server."""
 MOST_BYTES = 1 << 16
-_FD_BYTES = 4
 TAKEN, WRITTEN = b"T", b"W"
 TAKE_S = 0.05
 """Seconds to wait for T; a scheduler that does not answer by then is busy."""
@@ -91,8 +78,7 @@ def hand_over(line: socket, change: JobSubmitted, capacity: int | None) -> bool:
     with ours:
         with theirs:
             try:
-                files = theirs.fileno().to_bytes(_FD_BYTES, sys.byteorder)
-                line.sendmsg([message], [(SOL_SOCKET, SCM_RIGHTS, files)], MSG_DONTWAIT | MSG_NOSIGNAL)
+                frames.send(line, message, [theirs.fileno()])
             except OSError:  # the scheduler is gone, or its receive buffer is full
                 return False
         ours.settimeout(TAKE_S)
@@ -112,12 +98,10 @@ def received(line: socket) -> list[Handed]:
     found = []
     with suppress(BlockingIOError):
         while True:
-            message, others, _, _ = line.recvmsg(
-                MOST_BYTES, CMSG_SPACE(_FD_BYTES), MSG_DONTWAIT | MSG_CMSG_CLOEXEC
-            )
-            if not others:  # no descriptor was free here, so the other side sees a closed socket
+            message, answering = frames.receive(line, MOST_BYTES, waits=False)
+            if not answering:  # no descriptor was free here, so the other side sees a closed socket
                 continue
-            answers = socket(fileno=int.from_bytes(others[0][2], sys.byteorder))
+            answers = socket(fileno=answering[0])
             try:
                 text, parts, capacity = marshal.loads(message)
                 change = codec.decode(text)

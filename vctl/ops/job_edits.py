@@ -39,6 +39,8 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
     with store.transaction():
         array, found = _rows(store, ref)
         pending = [row for row in found if row["status"] == jb.PENDING]
+        if array is not None:  # members that are being started wait no more
+            pending = [row for row in pending if row["job_id"] not in store.being_started] or pending
         if not pending:
             name, status = found[0]["submission_id"], found[0]["status"]
             done = "put on hold" if held else "released"

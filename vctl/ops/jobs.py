@@ -18,18 +18,19 @@ from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Shown, parse_filters
 from vctl.ops.positions import position, positions
 from vctl.ops.reasons import Reasons
+from vctl.store import ahead, clusters, feed, job_views, observed, tasks
 from vctl.store import arrays as arrays_table
-from vctl.store import clusters, feed, job_views, observed, tasks
 from vctl.store import jobs as table
 from vctl.store.filters import Condition, Filter
 from vctl.store.rows import dumps
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm, Pruned
 
 
-UNREAD_NS = 60 * 10**9
+STARTS_S = 30.0
+"""How long a stop of an array waits until the last starts of members are recorded; all others are stopped by then."""
 SLICE_S = 0.03
 """Seconds for which a prune writes without a pause."""
 PAUSE_S = 0.006
@@ -244,20 +245,37 @@ def stop(
 
     ``message`` is a text of the user; the reason is always StoppedByUser.
     """
-    with store.transaction():
-        if (array := arrays.named(store, ref)) is not None:
-            rights.check_array(store, array)
-            arrays.stop(store, array, grace_s=grace_s, message=message)
-            return arrays.form(store, array)
-        job_id = resolve(store, ref)
-        row = table.get(store, job_id)
-        assert row is not None
-        rights.check_job(store, row)
+
+    def stop_one(row: Row) -> None:
         if row["status"] == jb.PENDING:
             store.emit(arrays.stopped(store, row, message=message))
         elif row["status"] == jb.RUNNING:
             store.emit(arrays.stop_asked(store, row, grace_s=grace_s, message=message))
-        return get_job(store, job_id)
+
+    def stop_rest() -> JobForm:
+        assert array is not None
+        with store.transaction():
+            for row in filter(None, (table.get(store, job_id) for job_id in starting)):
+                if row["job_id"] in store.being_started:
+                    raise ahead.BeingStarted(row["job_id"])
+                stop_one(row)
+            return arrays.form(store, array)
+
+    with store.transaction():
+        if (array := arrays.named(store, ref)) is None:
+            job_id = resolve(store, ref)
+            row = table.get(store, job_id)
+            assert row is not None
+            rights.check_job(store, row)
+            stop_one(row)
+            return get_job(store, job_id)
+        rights.check_array(store, array)
+        starting = arrays.stop(store, array, grace_s=grace_s, message=message)
+        if not starting:
+            return arrays.form(store, array)
+    if store.head is not None:  # all that is done together is done again
+        raise ahead.BeingStarted(starting[0])
+    return store.settled(stop_rest, STARTS_S)
 
 
 def delete(store: Store, *refs: str | int) -> list[JobForm]:
@@ -352,7 +370,7 @@ def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
 
 def _forgotten_events(store: Store, before_ns: int) -> int:
     """Delete the events before a moment, but none that a scheduler may not have read; returns how many."""
-    lowest, highest = feed.span_before(store, min(before_ns, store.clock() - UNREAD_NS))
+    lowest, highest = feed.span_before(store, min(before_ns, store.clock() - feed.UNREAD_NS))
     count = max(0, highest + 1 - lowest)
     for end, _ in _slices(store, count, lambda _, end: feed.delete_until(store, lowest + end - 1)):
         store.progress(f"{end} of {count} entries of the history deleted")

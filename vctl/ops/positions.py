@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
 from vctl.core.clusters import ClusterSpec
+from vctl.core.gates import opens_at
 from vctl.core.jobs import PendingJob
 from vctl.core.listed import Alike, Values, runs
 from vctl.core.queue_policy import FAIR, PRIORITY, QueuePolicy
@@ -54,8 +55,7 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
     if len(kinds) == 1 and not special and all(isinstance(columns[name], Alike) for name in _GATES):
         _, cluster_id, priority = kinds[0][0]
         last, first = (queues.position(store, cluster_id, priority, one) for one in (numbers[0], numbers[-1]))
-        held, waits_for, begin_at = (columns[name][0] for name in _GATES)
-        if not queues.is_ready(held, waits_for, begin_at, store.clock()):
+        if opens_at(*(columns[name][0] for name in _GATES)) > store.clock():
             if last == first:
                 return Alike(last, len(numbers))
         elif last - first == len(numbers) - 1:  # no other job that may start is between them

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.core.gates import gate_of
 from vctl.core.leases import Lease
 from vctl.core.wording import amounts_text, cluster_text, counted, listed
 from vctl.ops.forms import Shown, timestamp
@@ -300,21 +301,23 @@ NAMED = 5
 
 def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
     """Token and message of the gate of a pending job, else of its last preemption, else (None, None)."""
-    if row["held"]:
-        return jb.HELD, "held until `vctl job release`"
-    if row["waits_for"]:
-        return jb.DEPENDENCY, _awaited(store, row["job_id"])
-    if row["state_reason"] == jb.PREEMPTED and not row["closed"]:
-        return jb.PREEMPTED, row["message"]  # the cause is shown until the job runs again
-    if row["begin_at"] is not None and row["begin_at"] > store.clock():
-        at = timestamp(row["begin_at"])
-        if row["attempt"]:
+    token = gate_of(
+        row["held"], row["waits_for"], row["begin_at"], row["closed"], row["attempt"], row["state_reason"],
+        store.clock(),
+    )  # fmt: skip
+    match token:
+        case jb.HELD:
+            return token, "held until `vctl job release`"
+        case jb.DEPENDENCY:
+            return token, _awaited(store, row["job_id"])
+        case jb.PREEMPTED:
+            return token, row["message"]  # the cause is shown until the job runs again
+        case jb.BACKOFF:
             kept = row["message"] if row["state_reason"] == jb.BACKOFF else None
-            return jb.BACKOFF, kept or f"next try at {at}"
-        return jb.BEGIN_TIME, f"begins at {at}"
-    if row["closed"]:
-        return jb.ARRAY_LIMIT, AT_LIMIT
-    return None, None
+            return token, kept or f"next try at {timestamp(row['begin_at'])}"
+        case jb.BEGIN_TIME:
+            return token, f"begins at {timestamp(row['begin_at'])}"
+    return token, None if token is None else AT_LIMIT
 
 
 def _places(store: Store, array_id: str) -> str | None:

@@ -7,7 +7,7 @@ import socket
 import sys
 from pathlib import Path
 
-from vctl.runtime import processes
+from vctl.runtime import frames, processes
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.supervisor import NUMBER_BYTES
 
@@ -54,13 +54,8 @@ class ForkServer:
         False if the launcher is dead or stuck, and has to be replaced.
         """
         try:
-            # The program around may have set SIGPIPE to its default action: a dead launcher must not end it.
-            socket.send_fds(
-                self._channel,
-                [number.to_bytes(NUMBER_BYTES, "little") + place.to_bytes(NUMBER_BYTES, "little")],
-                [line.fileno()],
-                socket.MSG_NOSIGNAL,
-            )
+            words = number.to_bytes(NUMBER_BYTES, "little") + place.to_bytes(NUMBER_BYTES, "little")
+            frames.send(self._channel, words, [line.fileno()], waits=True)
             signal.pidfd_send_signal(self._handle, signal.SIGCONT)  # it may have been stopped
         except (ProcessLookupError, BrokenPipeError, ConnectionResetError, TimeoutError):
             return False

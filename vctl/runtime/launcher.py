@@ -25,10 +25,11 @@ else:
     import _signal as signal  # see processes.py
 
 if MYPY or __package__:
-    from vctl.runtime import processes, supervisor
+    from vctl.runtime import frames, processes, supervisor
 else:
     # Behind the standard library, whose names must win over those of this directory.
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import frames
     import processes
     import supervisor
 
@@ -57,15 +58,13 @@ def main() -> None:
     _prctl(_PR_SET_NAME, b"vctl-launcher")
     gc.freeze()
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CHANNEL)
-    capacity = _socket.CMSG_SPACE(supervisor.FD_BYTES)
     places: dict[bytes, _socket.socket] = {}
     while True:
-        message, handed, _, _ = channel.recvmsg(MESSAGE_BYTES, capacity, _socket.MSG_CMSG_CLOEXEC)
+        message, given = frames.receive(channel, MESSAGE_BYTES)
         if not message:
             return
         number, place = message[: supervisor.NUMBER_BYTES], message[supervisor.NUMBER_BYTES :]
-        for _, _, data in handed:
-            line = int.from_bytes(data[: supervisor.FD_BYTES], sys.byteorder)
+        for line in given:
             if not (place in places and _hand(places[place], number, line)):
                 try:
                     places[place] = fork(home, boot)
@@ -79,9 +78,8 @@ def main() -> None:
 
 def _hand(to: _socket.socket, number: bytes, line: int) -> bool:
     """Give a number to a supervisor; False if the supervisor has ended, or does not read its channel."""
-    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, line.to_bytes(supervisor.FD_BYTES, sys.byteorder))]
     try:
-        to.sendmsg([number], rights, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+        frames.send(to, number, [line])
     except OSError:
         return False
     return True

@@ -38,8 +38,9 @@ import time
 
 MYPY = False
 if MYPY or __package__:
-    from vctl.runtime import lines, processes, spawning, supervision
+    from vctl.runtime import frames, lines, processes, spawning, supervision
 else:
+    import frames
     import lines
     import processes
     import spawning
@@ -55,9 +56,7 @@ NAME = b"vctl-supervisor"  # as ps shows it
 # The last words of a background scheduler's command line, before its state directory.
 BACKGROUND_WORDS = [b"--background", b"--home"]
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read the stop files of its runs
-PREFIX_BYTES = 4
 NUMBER_BYTES = 8
-FD_BYTES = 4
 _LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # to wait for the end of the process that had the number before
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _CHUNK_BYTES = 1 << 14
@@ -78,7 +77,7 @@ class SupervisorNumber:
         self.file: lines.Writer
         self.run: supervision.Supervision | None = None
         self.unsaid = b""  # lines that were not sent to the scheduler yet
-        self.received = b""
+        self.received = bytearray()
         self.waits = False  # for a request
         self.due = 0.0  # when ``steps`` goes on at the latest, on the monotonic clock
         self.steps = self.live()
@@ -106,7 +105,7 @@ class SupervisorNumber:
         """Carry out requests until the line has ended and no request is left."""
         last = b""  # the run that was carried out last; empty if it was stopped
         while True:
-            if not (request := self.next_request()):
+            if (request := self.next_request()) is None:
                 if self.line is None:
                     return
                 self.waits = True
@@ -122,15 +121,9 @@ class SupervisorNumber:
                 last = b"" if run.stopped else run.name
             self.run = None
 
-    def next_request(self) -> bytes:
-        """Remove and return the next complete request; empty if there is none."""
-        received = self.received
-        if len(received) >= PREFIX_BYTES:
-            end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
-            if len(received) >= end:
-                self.received = received[end:]
-                return received[PREFIX_BYTES:end]
-        return b""
+    def next_request(self) -> bytes | None:
+        """Remove and return the next complete request; None if there is none."""
+        return frames.cut(self.received)
 
     def hear(self) -> bool:
         """Read from the line; False if it has ended: the scheduler is gone or needs the number no more."""
@@ -245,18 +238,17 @@ class Supervisor:
     # ---- numbers ----
 
     def _add_numbers(self) -> None:
-        capacity = _socket.CMSG_SPACE(FD_BYTES)
-        message, handed, _, _ = self._channel.recvmsg(NUMBER_BYTES, capacity, _socket.MSG_CMSG_CLOEXEC)
+        message, given = frames.receive(self._channel, NUMBER_BYTES)
         if not message:
             self._poll.unregister(self._channel.fileno())  # the launcher has ended
-        for _, _, data in handed:
-            self.add(int.from_bytes(message, "little"), int.from_bytes(data[:FD_BYTES], sys.byteorder))
+        for line in given:
+            self.add(int.from_bytes(message, "little"), line)
 
     def add(self, name: int, line: int) -> None:
         """Add a number with its line. The line of a number that exists already is replaced."""
         if (number := self.numbers.get(name)) is not None:
             self._hang_up(number)
-            number.received = b""
+            number.received.clear()
         else:
             number = self.numbers[name] = SupervisorNumber(self, name)
         number.line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, line)

@@ -66,11 +66,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-from vctl.runtime import processes
+from vctl.runtime import frames, processes
 from vctl.runtime.forkserver import ForkServer
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.records import RecordFile, Records
-from vctl.runtime.supervisor import PREFIX_BYTES
 from vctl.runtime.worker_slot import (
     ANSWER_S,
     ASKED,
@@ -246,7 +245,7 @@ class Supervisors:
 
     def _send(self, slot: WorkerSlot, *requests: bytes) -> None:
         for request in requests:
-            slot.outbox += len(request).to_bytes(PREFIX_BYTES, "little") + request
+            slot.outbox += frames.frame(request)
         self._flush(slot)
 
     def _flush(self, slot: WorkerSlot) -> None:

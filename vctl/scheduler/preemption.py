@@ -66,14 +66,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
+from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.scheduler.elasticity import growing
 from vctl.scheduler.nominations import Nomination, Nominations, Part, by_vnode
 from vctl.scheduler.preemption_trial import Emptied, Seat
-from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running, returned_by
 from vctl.scheduler.scheduling_class import SubQueue
@@ -104,6 +105,23 @@ class Preempt:
     nomination: Nomination
 
 
+class PreemptingQueue(Protocol):
+    """What preemption reads of a ``Queue``, and what it keeps there until the next round."""
+
+    parent_id: str
+    policy: QueuePolicy
+    growths: int
+    times_nominated: int
+    look: Look | None
+    search: Search | None
+
+    def note_again(self, at_ns: int | None) -> None:
+        """Scan the queue again at that time."""
+
+    def note_until(self, at_ns: int) -> None:
+        """Note that the scan finds something else from that time on."""
+
+
 @dataclass(eq=False)
 class Preemptor:
     """The preemptions of one round. ``begun``: jobs that started in this round; they are not victims."""
@@ -131,7 +149,7 @@ class Preemptor:
 
     def consider(
         self,
-        queue: Queue,
+        queue: PreemptingQueue,
         sub_queue: SubQueue,
         job: PendingJob,
         reserved: Callable[[], Sequence[Reservation]],
@@ -186,7 +204,7 @@ class Preemptor:
             self.holds.drop(job.job_id)
             self.lapsed.append((job.parent_id, job.job_id))
 
-    def _is_known(self, verdict: NoVictims, queue: Queue, job: PendingJob) -> bool:
+    def _is_known(self, verdict: NoVictims, queue: PreemptingQueue, job: PendingJob) -> bool:
         """Whether a verdict still holds: the state on which it depends is the same and its time not over."""
         reason, stamp, retry_ns, young_ns = verdict
         if self.now_ns >= min(at for at in (retry_ns, young_ns or retry_ns)):
@@ -195,7 +213,7 @@ class Preemptor:
         queue.note_until(retry_ns)
         return stamp == self._stamp(reason, queue, job)
 
-    def _stamp(self, reason: str, queue: Queue, job: PendingJob) -> object:
+    def _stamp(self, reason: str, queue: PreemptingQueue, job: PendingJob) -> object:
         """The state on which a verdict depends."""
         parent_id, running = queue.parent_id, self.running
         state: object = (running.version(parent_id), queue.growths)
@@ -207,7 +225,7 @@ class Preemptor:
         return self.ledger.versions.get(parent_id, 0), queue.times_nominated, limits, state
 
     def _search(
-        self, queue: Queue, job: PendingJob, reserved: Callable[[], Reserved]
+        self, queue: PreemptingQueue, job: PendingJob, reserved: Callable[[], Reserved]
     ) -> Preempt | str | None:
         """The preemption for a job, or the verdict why there is none; None: the next round must continue."""
         search, restarts = queue.search, 0
@@ -236,7 +254,7 @@ class Preemptor:
             # the state has changed since the search began
             restarts, search, queue.look = search.restarts + 1, None, None
 
-    def _begin(self, queue: Queue, job: PendingJob, reserved: Reserved, restarts: int) -> Search:
+    def _begin(self, queue: PreemptingQueue, job: PendingJob, reserved: Reserved, restarts: int) -> Search:
         ending = {victim.job.job_id for preempt in self.found for victim in preempt.victims}
         latest_ns = self.now_ns - queue.policy.min_runtime_ns
         running, begun = self.running, self.begun
@@ -264,7 +282,7 @@ class Preemptor:
             self._left -= emptied.cost
         return Search(job, look, may_end, leaves, reserved, restarts)
 
-    def _state(self, queue: Queue) -> object:
+    def _state(self, queue: PreemptingQueue) -> object:
         """A value that changes if a job of the queue's cluster starts or ends, or capacity comes free."""
         return (
             queue.growths, self.running.version(queue.parent_id), self.running.leavings, len(self.begun),
@@ -297,7 +315,7 @@ class Preemptor:
         )
         return Preempt(job, choice.victims, nomination) if nomination.stands(self.ledger) else None
 
-    def _young_ns(self, queue: Queue, job: PendingJob) -> int | None:
+    def _young_ns(self, queue: PreemptingQueue, job: PendingJob) -> int | None:
         """The time when the next job of lower priority will have run long enough to be ended."""
         least = queue.policy.min_runtime_ns
         if not least:

@@ -27,10 +27,10 @@ from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
 from vctl.scheduler.queueing import Candidates, Queue, Rest
 from vctl.scheduler.reach import reach_of
-from vctl.scheduler.reservations import Reservation
+from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
-from vctl.scheduler.shared_reservations import Shared, SharedReservations
+from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.work import Budget
 
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]

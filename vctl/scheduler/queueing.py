@@ -19,7 +19,7 @@ from vctl.scheduler.feasibility import FeasibilityJudge, could_help
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.reach import reach_of
-from vctl.scheduler.reservations import FOR_EVER, Reservation
+from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey, Verdict
 
 MOST_LEFT = 64
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vctl.core.demand import Demand
     from vctl.scheduler.placement import Places
     from vctl.scheduler.preemption import Look, Search
-    from vctl.scheduler.shared_reservations import Shared
 
 
 class Rest(NamedTuple):

@@ -86,6 +86,25 @@ class Reservation:
         return True
 
 
+@value(frozen=True, slots=True)
+class Shared:
+    """A reservation on a level, and the cluster (scope) below which it binds."""
+
+    reservation: Reservation
+    level: str
+    scope: str
+    own: frozenset[str]
+    """The parent of the job and all clusters above it."""
+    is_turn: bool = False
+    """Whether it belongs to the sibling whose turn it is."""
+    behind: frozenset[tuple[int, int | None]] = frozenset()
+    """The reservations beside which it was found: (job id, start)."""
+
+    def waits_for(self, other: Reservation) -> bool:
+        """Whether it has no known start, and was found behind another reservation: it does not bind its job."""
+        return self.reservation.start_ns is None and (other.job_id, other.start_ns) in self.behind
+
+
 class Claims:
     """The claims of reservations by virtual node, and the amounts that must stay free over a span of time."""
 

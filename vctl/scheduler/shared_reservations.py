@@ -33,32 +33,13 @@ from vctl.scheduler.backfill import reserve
 from vctl.scheduler.disciplines import RESERVE, ReservationTable
 from vctl.scheduler.elasticity import within_limits
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.reservations import FOR_EVER, Reservation, View
+from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared, View
 from vctl.scheduler.running import Running
 from vctl.scheduler.tasking import ancestors
 from vctl.scheduler.work import Budget
 
 MOST_SIBLINGS = 2
 """The most siblings of a fair cluster that have a reservation at a time."""
-
-
-@value(frozen=True, slots=True)
-class Shared:
-    """A reservation on a level, and the cluster (scope) below which it binds."""
-
-    reservation: Reservation
-    level: str
-    scope: str
-    own: frozenset[str]
-    """The parent of the job and all clusters above it."""
-    is_turn: bool = False
-    """Whether it belongs to the sibling whose turn it is."""
-    behind: frozenset[tuple[int, int | None]] = frozenset()
-    """The reservations beside which it was found: (job id, start)."""
-
-    def waits_for(self, other: Reservation) -> bool:
-        """Whether it has no known start, and was found behind another reservation: it does not bind its job."""
-        return self.reservation.start_ns is None and (other.job_id, other.start_ns) in self.behind
 
 
 @value(frozen=True, slots=True)

@@ -247,9 +247,9 @@ def told_as_start() -> Iterator[None]:
         raise
 
 
-def settled(do: Callable[[], T]) -> T:
-    """Call ``do`` again while it raises BeingStarted, for at most ``SETTLE_S`` seconds."""
-    until = time.monotonic() + SETTLE_S
+def settled(do: Callable[[], T], limit_s: float = SETTLE_S) -> T:
+    """Call ``do`` again while it raises BeingStarted, for at most ``limit_s`` seconds."""
+    until = time.monotonic() + limit_s
     while True:
         try:
             return do()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from vctl.core.spans import Spans, spans_of
 from vctl.store.rows import dumps
@@ -113,10 +113,10 @@ def running(store: Store, array: Row) -> list[Row]:
     )
 
 
-def waiting_spans(store: Store, array: Row) -> Spans:
-    """The members that wait."""
+def waiting_spans(store: Store, array: Row, without: Collection[int]) -> Spans:
+    """The members that wait, without some of them."""
     waiting = "SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ? AND status = 'PENDING' ORDER BY 1"
-    return spans_of(store.column(waiting, *_span(array)))
+    return spans_of(one for one in store.column(waiting, *_span(array)) if one not in without)
 
 
 def emptied(store: Store, array_ids: Iterable[str]) -> list[str]:

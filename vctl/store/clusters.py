@@ -51,7 +51,7 @@ class InTables:
             )
         )
 
-    def leases(self, cluster_id: str) -> list[Lease]:
+    def leases_of(self, cluster_id: str) -> list[Lease]:
         """The leases of which a cluster is the borrower or the lender."""
         found = self.store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
         return [rows.lease(row) for row in found]

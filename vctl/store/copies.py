@@ -13,7 +13,7 @@ from pathlib import Path
 from vctl.errors import VctlError
 from vctl.store.database import apply_migrations, database_path, open_file
 from vctl.store.ownership import TABLES
-from vctl.store.schema import VERSION
+from vctl.store.schema import FIRST, VERSION
 
 _COUNTED = ("job_counts", "queue_counts")
 """Tables that triggers fill."""
@@ -61,6 +61,11 @@ def check_copy(path: Path) -> int:
                 raise VctlError(
                     f"{path} is no vctl backup or from a newer vctl (schema {version}, this one knows {VERSION})",
                     fix="name another file made by `vctl backup`",
+                )
+            if version < FIRST:
+                raise VctlError(
+                    f"{path} is of a build before the first release (schema {version}, the first is {FIRST})",
+                    fix="restore it with that build, or name a newer file made by `vctl backup`",
                 )
             _compare(path, db, version)
             sound = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -200,7 +205,9 @@ def _take_rows(copy: sqlite3.Connection, source: Path, version: int) -> None:
     copy.execute("BEGIN")
     for kind, name in _objects(copy):
         if kind == "table" and name not in _COUNTED:
-            columns = ", ".join(column.decode() for column, *_ in _columns(copy, name))
+            columns = ", ".join(
+                column.decode() for column, _, _, hidden in _columns(copy, name) if not hidden
+            )
             copy.execute(f"DELETE FROM main.{name}")
             copy.execute(f"INSERT INTO main.{name} ({columns}) SELECT {columns} FROM old.{name}")
     copy.execute("DELETE FROM main.sqlite_sequence")

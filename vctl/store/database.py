@@ -16,7 +16,7 @@ from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError,
 from vctl.store import files, ownership
 from vctl.store.files import Tables, command_name
 from vctl.store.ownership import TABLES
-from vctl.store.schema import MIGRATIONS, VERSION
+from vctl.store.schema import FIRST, LATER, SCHEMA, VERSION
 
 BUSY_TIMEOUT_S = 30.0
 NETWORK_FILESYSTEMS = frozenset(
@@ -27,8 +27,6 @@ _TRIES = 3
 """How often to open tables whose files are replaced meanwhile."""
 PLACE = "place"
 """The key in ``meta`` for the name of the records (files beside the tables) that belong to these tables."""
-HEAD_SINCE = 6
-"""The first schema with the table ``head``."""
 _WAL_WRITE_LOCK_BYTE = 120  # of the -shm file: https://www.sqlite.org/walformat.html#wal_locks
 
 
@@ -141,6 +139,12 @@ def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> Tab
             UnicodeDecodeError,
         ) as error:  # SQLite's message may quote damaged text
             raise _unreadable(path, error) from None
+        if 0 < version < FIRST:
+            db.close()
+            raise Conflict(
+                f"{path} was written by a build before the first release (schema {version}, the first is {FIRST})",
+                fix="let its jobs end with that build, then set VCTL_HOME to a new directory",
+            )
         if version > VERSION:
             db.close()
             raise Conflict(
@@ -249,12 +253,11 @@ def apply_migrations(db: sqlite3.Connection, version: int = VERSION) -> None:
     from sqlite_utils.migrations import Migrations
 
     migrations = Migrations("vctl")
-    for name, script in MIGRATIONS[:version]:
+    for name, script in [(f"{FIRST:04}_first", SCHEMA), *LATER[: version - FIRST]]:
         migrations(name=name)(_step(script))
     target = sqlite_utils.Database(db)
     migrations.apply(target)
-    if version >= HEAD_SINCE:
-        db.execute("UPDATE head SET format = ?", (version,))
+    db.execute("UPDATE head SET format = ?", (version,))
     db.execute(f"PRAGMA user_version = {version}")
 
 
@@ -306,6 +309,7 @@ def disown(home: Path) -> None:
     """Separate the tables from all records of processes, as they come from another place or time."""
     with closing(open_file(database_path(home))) as db:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
-        if db.execute("PRAGMA user_version").fetchone()[0] >= HEAD_SINCE:  # another journal begins here
-            newest = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
-            db.execute(f"UPDATE head SET journal = ?, base = {newest}", (os.urandom(8).hex(),))
+        newest = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
+        db.execute(
+            f"UPDATE head SET journal = ?, base = {newest}, contents = random()", (os.urandom(8).hex(),)
+        )  # another one begins

@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from vctl.store.filters import MOMENT, NUMBER, TEXT, FilterColumn
 from vctl.store.store import Row, Store
 
+UNREAD_NS = 60 * 10**9
+"""How old an entry of the journal is when every scheduler has read it."""
+MOST_FORGOTTEN = 4_096
+
 
 def last(store: Store) -> int:
     """Number of the newest event."""
@@ -23,8 +27,39 @@ def newest_at(store: Store) -> int | None:
 
 
 def journal(store: Store, seq: int) -> list[Row]:
-    """The entries of the journal after a number, those without an event included, oldest first."""
-    return store.rows("SELECT * FROM events WHERE seq > ? ORDER BY seq", seq)
+    """The entries of the journal after a number, those without an event included, oldest first.
+
+    ``change`` is NULL where rows were changed by hand, and where it is kept no more: up to ``base``.
+    """
+    sql = "SELECT e.*, c.change FROM events e LEFT JOIN changes c USING (seq) WHERE e.seq > ? ORDER BY e.seq"
+    return store.rows(sql, seq)
+
+
+def base(store: Store) -> int:
+    """The entry after which the journal has all that makes the tables what they are."""
+    found: int = store.value("SELECT base FROM head")
+    return found
+
+
+def forget_changes(store: Store) -> None:
+    """Delete changes that every scheduler has read: those of entries of a minute ago, a limited number at a time.
+
+    A scheduler that has not read one of them reads the tables anew, as it does where entries are missing.
+    """
+    lowest: int | None = store.value("SELECT min(seq) FROM changes")
+    if lowest is None:
+        return
+    before, last_of_all = store.clock() - UNREAD_NS, lowest + MOST_FORGOTTEN
+    at: int | None = store.value("SELECT at FROM events WHERE seq = ?", last_of_all)
+    if at is None or at >= before:
+        young = "SELECT seq FROM changes CROSS JOIN events USING (seq) WHERE at >= ? ORDER BY seq LIMIT 1"
+        first_young = store.value(young, before)
+        last_of_all = (last(store) if first_young is None else first_young) - 1
+    if last_of_all < lowest:
+        return
+    with store.transaction():
+        store.db.execute("DELETE FROM changes WHERE seq <= ?", (last_of_all,))
+        store.db.execute("UPDATE head SET base = max(base, ?)", (last_of_all,))
 
 
 FILTERED = {
@@ -82,4 +117,5 @@ def span_before(store: Store, before_ns: int) -> tuple[int, int]:
 def delete_until(store: Store, seq: int) -> None:
     """Delete the events up to a number. A follower sees by the numbers that the oldest events are missing."""
     with store.transaction():
-        store.db.execute("DELETE FROM events WHERE seq <= ?", (seq,))
+        for table in ("events", "changes"):
+            store.db.execute(f"DELETE FROM {table} WHERE seq <= ?", (seq,))

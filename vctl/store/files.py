@@ -2,8 +2,8 @@
 
 SQLite finds ``cluster.db-wal`` and ``cluster.db-shm`` by their names. After somebody has removed or replaced one of
 these files, two processes write to the tables without knowing of each other, and each overwrites what the other one
-has committed. So a connection notes which files it has, compares them with the directory in each transaction, and
-writes no more once they differ.
+has committed. So a connection notes which files it has, looks in each transaction whether they are still those of the
+directory, and writes no more once they differ.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
 from vctl.errors import Unreachable, VctlError
 from vctl.store import ownership
 from vctl.store.announcements import announced, nudge, turn
+from vctl.store.known import KnownContents
 from vctl.store.ownership import PARTS, TABLES
 
 REMOVED = ".removed-"
@@ -32,6 +34,8 @@ _PATIENCE_S = 30.0
 _LEAVES_S, _PAUSE_S = 2.0, 0.02
 """How long to wait for a process that has removed files open: a scheduler ends at once when it notices."""
 _NEAR = 8
+COARSEST_NS = 3 * 10**9
+"""More than the coarsest step of the times of a file system."""
 _shm_fds: dict[str, int] = {}
 """Path -> the descriptor at which it was found: all connections of a process share one."""
 
@@ -51,6 +55,14 @@ def identity(path: str | Path) -> Identity:
     return found.st_dev, found.st_ino
 
 
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
 _open: weakref.WeakSet[Tables] = weakref.WeakSet()
 """The connections of this process."""
 
@@ -66,8 +78,15 @@ class Tables(sqlite3.Connection):
     _near = 3
     _folder: Identity = None
     _ours: tuple[Identity, ...] | None = None
+    _unchanged: tuple[int, int, int] | None = None
+    """Identity and ctime of the directory when the files in it were compared."""
     mark = b""
     """The identities of the tables and of the WAL, as a commit announces them."""
+
+    @cached_property
+    def known(self) -> KnownContents:
+        """The numbers of contents that were looked up."""
+        return KnownContents()
 
     def place(self, path: Path, near: int) -> None:
         """Say where the tables lie, and after which descriptor SQLite has opened them."""
@@ -110,8 +129,20 @@ class Tables(sqlite3.Connection):
         yield from map(int, os.listdir("/proc/self/fd"))
 
     def replaced(self) -> str | None:
-        """The name of the first file that is no longer the one of the directory; None if all are in place."""
-        if self._ours is None or (found := self._found()) == self._ours:
+        """The name of the first file that is no longer the one of the directory; None if all are in place.
+
+        While nothing was added to the directory, removed or renamed there, its ctime stays, which nobody can set: one
+        look at it is enough then. A ctime of just now says nothing, as the next change may get the same one.
+        """
+        if self._ours is None:
+            return None
+        folder = _stamp(self._home)
+        if folder is not None and folder == self._unchanged:
+            return None
+        found = self._found()
+        if found == self._ours:
+            if folder is not None and time.time_ns() - folder[2] > COARSEST_NS:
+                self._unchanged = folder
             return None
         return next(
             TABLES + part for part, *both in zip(PARTS, found, self._ours, strict=True) if len({*both}) > 1

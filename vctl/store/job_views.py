@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from vctl.core import jobs as jb
+from vctl.core.gates import opens_at
 from vctl.core.listed import Alike, Values, joined
 from vctl.core.resources import Amounts
 from vctl.store import database, filters, queues, rows
+from vctl.store.contents import JOB, JOBS
 from vctl.store.filters import MOMENT, NUMBER, TEXT, Condition, Filter, FilterColumn
 from vctl.store.store import Row, Store
 
 VIEW = (
-    "SELECT j.*, coalesce(u.reason, w.reason) AS judged, coalesce(u.message, w.message) AS judged_words,"
+    f"SELECT {JOB}, coalesce(u.reason, w.reason) AS judged, coalesce(u.message, w.message) AS judged_words,"
     " coalesce(u.since, w.since) AS judged_at"
-    " FROM jobs j LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id"
-    " AND w.shape = j.shape"
+    f" FROM {JOBS} LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id"
+    " AND w.shape = q.shape"
     " LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_cluster_id"
-    " AND u.shape = j.shape || ';user=' || j.user "
+    " AND u.shape = q.shape || ';user=' || j.user "
 )
 """The scheduler's last verdict on a waiting job is kept by shape; by shape and user where users are limited."""
 
@@ -56,7 +58,7 @@ def listed(store: Store, columns: Sequence[str], where: str, values: Iterable[ob
     found = database.fetched(cursor, f"SELECT {', '.join(OWN)} FROM jobs j WHERE {where} {order}", given)
     if not found:
         return dict.fromkeys(columns, ())
-    these = f"FROM jobs j WHERE {where}"
+    these = f"FROM {JOBS} WHERE {where}"
     read: dict[str, Values] = dict(zip(OWN, zip(*found, strict=True), strict=True))
     rest = [name for name in columns if name not in OWN]
     kinds = database.fetched(cursor, f"SELECT DISTINCT {', '.join(rest)} {these} LIMIT {KINDS + 1}", given)
@@ -182,7 +184,7 @@ def head(store: Store, parent_id: str, limit: int) -> list[tuple[Row, int, int]]
     while page:
         row, *rest = page
         if row["array_id"] is None:
-            found.append((row, 1, int(queues.is_ready(row["held"], row["waits_for"], row["begin_at"], now))))
+            found.append((row, 1, int(opens_at(row["held"], row["waits_for"], row["begin_at"]) <= now)))
             page = rest
             continue
         last: int = store.value("SELECT last_job_id FROM arrays WHERE array_id = ?", row["array_id"])
@@ -207,7 +209,7 @@ def _page(store: Store, parent_id: str, where: str, values: Iterable[object], li
 def running(store: Store, limit: int, where: str, values: Iterable[object]) -> list[Row]:
     """The running jobs that match, newest first."""
     return store.rows(
-        f"SELECT * FROM jobs j WHERE status = 'RUNNING' AND {where} ORDER BY job_id DESC LIMIT ?",
+        f"SELECT {JOB} FROM {JOBS} WHERE j.status = 'RUNNING' AND {where} ORDER BY j.job_id DESC LIMIT ?",
         *values,
         limit,
     )
@@ -261,7 +263,7 @@ def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
 def ended_rows(store: Store, since_ns: int | None, until_ns: int | None) -> list[Row]:
     """Jobs submitted in a span of time that started and ended, by arrival; of a retried job the last try."""
     return store.rows(
-        "SELECT * FROM jobs WHERE started_at IS NOT NULL AND ended_at IS NOT NULL"
+        f"SELECT {JOB} FROM {JOBS} WHERE started_at IS NOT NULL AND ended_at IS NOT NULL"
         " AND submitted_at >= ? AND submitted_at < ? ORDER BY submitted_at, job_id",
         since_ns if since_ns is not None else 0, until_ns if until_ns is not None else 1 << 62,
     )  # fmt: skip

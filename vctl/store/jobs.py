@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from sqlite3 import Row
 
 from vctl.core.compact import dumps
+from vctl.store.contents import COMMAND, COMMANDS, JOB, JOBS
 from vctl.store.store import Store
 
 SUBMITTED_BY = (
@@ -31,17 +32,18 @@ def next_number(store: Store) -> int:
 
 
 def launch(store: Store, job_id: int) -> Row | None:
-    """The command of a job: argv, environment, directory, options. The members of an array share one."""
-    own = store.row("SELECT * FROM job_launches WHERE job_id = ?", job_id)
-    return own or store.row("SELECT arrays.* FROM arrays JOIN jobs USING (array_id) WHERE job_id = ?", job_id)
+    """The command of a job: argv, environment, directory, options; ``count``: the members of its array."""
+    count = "(SELECT count FROM arrays a WHERE a.array_id = jobs.array_id) AS count"
+    return store.row(f"SELECT {COMMAND}, {count} FROM jobs {COMMANDS} WHERE job_id = ?", job_id)
 
 
 def files_in_use(store: Store, since: int) -> set[str]:
     """The directories with files of jobs that are not over, or ended after a moment."""
     return set(
         store.column(
-            "SELECT json_extract(l.options, '$.ray.files') FROM job_launches l JOIN jobs j USING (job_id)"
-            " WHERE (j.ended_at IS NULL OR j.ended_at > ?) AND l.options LIKE '%\"files\"%'",
+            "SELECT json_extract(c.options, '$.ray.files') FROM commands c WHERE c.options LIKE '%\"files\"%'"
+            " AND EXISTS (SELECT 1 FROM jobs j WHERE j.command_id = c.command_id"
+            " AND (j.ended_at IS NULL OR j.ended_at > ?))",
             since,
         )
     )
@@ -49,8 +51,9 @@ def files_in_use(store: Store, since: int) -> set[str]:
 
 def runtime_envs(store: Store, job_id: int | None = None) -> dict[int, str]:
     """The runtime environments, as JSON, of all jobs submitted through Ray's job API, or of one job."""
+    which = "CROSS JOIN jobs USING (command_id)" if job_id is None else "JOIN jobs USING (command_id)"
     return store.mapping(
-        "SELECT job_id, json_extract(options, '$.ray.runtime_env') FROM job_launches"
+        f"SELECT job_id, json_extract(options, '$.ray.runtime_env') FROM commands {which}"
         f" WHERE options LIKE '%\"ray\"%' AND {'1' if job_id is None else 'job_id = ?'}",
         *([] if job_id is None else [job_id]),
     )
@@ -92,7 +95,7 @@ def last_number(store: Store) -> int | None:
 
 def get(store: Store, job_id: int) -> Row | None:
     """One row of ``jobs``."""
-    return store.row("SELECT * FROM jobs WHERE job_id = ?", job_id)
+    return store.row(f"SELECT {JOB} FROM {JOBS} WHERE j.job_id = ?", job_id)
 
 
 def is_running(store: Store, job_id: int) -> bool:
@@ -102,7 +105,7 @@ def is_running(store: Store, job_id: int) -> bool:
 
 def running_rows(store: Store) -> list[Row]:
     """Jobs that run."""
-    return store.rows("SELECT * FROM jobs WHERE status = 'RUNNING' ORDER BY job_id")
+    return store.rows(f"SELECT {JOB} FROM {JOBS} WHERE j.status = 'RUNNING' ORDER BY j.job_id")
 
 
 def numbers_ended(store: Store, before_ns: int) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vctl.core import tasks as tk
+from vctl.store.contents import JOBS
 from vctl.store.rows import dumps
 from vctl.store.store import Row, Store
 
@@ -57,8 +58,8 @@ def tidy(store: Store) -> None:
     store.db.execute("DELETE FROM job_counts WHERE count = 0")
     store.db.execute(
         "DELETE FROM waits WHERE (parent_cluster_id, shape) NOT IN ("
-        "SELECT parent_cluster_id, shape FROM jobs WHERE status = 'PENDING' UNION ALL"
-        " SELECT parent_cluster_id, shape || ';user=' || user FROM jobs WHERE status = 'PENDING')"
+        f"SELECT parent_cluster_id, shape FROM {JOBS} WHERE status = 'PENDING' UNION ALL"
+        f" SELECT parent_cluster_id, shape || ';user=' || user FROM {JOBS} WHERE status = 'PENDING')"
     )
 
 

@@ -9,25 +9,19 @@ from operator import itemgetter
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.store import rows
+from vctl.store.contents import JOBS
+from vctl.store.gates import in_queue, opens
 from vctl.store.store import Row, Store
 
-_PENDING = f"SELECT {', '.join(rows.PENDING)} FROM jobs WHERE status = 'PENDING'"
-_IN_QUEUE = "held = 0 AND waits_for = 0 AND closed = 0"
-_QUEUED = f"{_PENDING} AND {_IN_QUEUE}"
+_PENDING = f"SELECT {', '.join(rows.PENDING)} FROM {JOBS} WHERE status = 'PENDING'"
+_QUEUED = f"{_PENDING} AND {in_queue()}"
 
 MOST_ASKED = 1_000
 """The number of queued jobs at which a command looks to see which nodes are scarce."""
-FIRST_QUEUED = f"SELECT * FROM jobs WHERE status = 'PENDING' AND {_IN_QUEUE} LIMIT {MOST_ASKED}"
-_NEVER = (1 << 63) - 1
-_OPENS = f"iif(held OR waits_for, {_NEVER}, coalesce(begin_at, 0))"
-"""From when a job may start, as far as it is known: never while it is held or waits for other jobs.
-
-The triggers of ``job_counts`` say the same. A member that the limit of its array keeps back counts as one that may
-start: what ends in the queue lets it in.
-"""
+FIRST_QUEUED = f"{_QUEUED} LIMIT {MOST_ASKED}"
 _SHUT = (
-    "FROM jobs INDEXED BY jobs_gated WHERE status = 'PENDING' AND (held OR waits_for OR begin_at IS NOT NULL)"
-    f" AND parent_cluster_id = ?1 AND {_OPENS} > ?4"
+    f"FROM jobs INDEXED BY jobs_gated WHERE status = 'PENDING' AND {opens()} > 0 AND parent_cluster_id = ?1"
+    f" AND {opens()} > ?4"
 )
 """The jobs of a queue that may not start yet, from an index of few rows."""
 
@@ -45,7 +39,7 @@ def pending_kinds(store: Store) -> list[Row]:
         "submitted_at": "iif(typeof(submitted_at) <> 'integer', submitted_at, 0)",
     }
     columns = ", ".join(f"{good.get(name, name)} AS {name}" for name in rows.PENDING)
-    return store.rows(f"SELECT DISTINCT {columns} FROM jobs WHERE status = 'PENDING'")
+    return store.rows(f"SELECT DISTINCT {columns} FROM {JOBS} WHERE status = 'PENDING'")
 
 
 def pending(store: Store) -> Iterator[PendingJob]:
@@ -64,8 +58,8 @@ def queued(store: Store, cluster_ids: Iterable[str] | None = None) -> Iterator[P
 def short(store: Store) -> Iterator[PendingJob]:
     """One queued job of each shape that was told last that there is too little for it."""
     told = (
-        "SELECT 1 FROM waits w WHERE w.parent_cluster_id = jobs.parent_cluster_id"
-        " AND w.shape IN (jobs.shape, jobs.shape || ';user=' || jobs.user) AND w.reason = ?"
+        "SELECT 1 FROM waits w WHERE w.parent_cluster_id = j.parent_cluster_id"
+        " AND w.shape IN (q.shape, q.shape || ';user=' || j.user) AND w.reason = ?"
     )
     sql = f"{_QUEUED} AND coalesce(begin_at, 0) <= ? AND EXISTS ({told}) GROUP BY parent_cluster_id, shape"
     return _values(store, sql, store.clock(), jb.INSUFFICIENT)
@@ -150,12 +144,7 @@ def placed(order: Iterable[tuple[int, bool]]) -> dict[int, int]:
 def waiting_rows(store: Store, parent_id: str) -> list[Row]:
     """The jobs that wait in a queue, with the columns that determine their order."""
     return store.rows(
-        f"SELECT job_id, priority, submitted_at, user, spec, entry, time_limit_s, array_id, {_OPENS} <= ? AS is_ready"
-        " FROM jobs WHERE status = 'PENDING' AND parent_cluster_id = ?",
+        f"SELECT job_id, priority, submitted_at, user, spec, entry, time_limit_s, array_id, {opens()} <= ? AS is_ready"
+        f" FROM {JOBS} WHERE status = 'PENDING' AND parent_cluster_id = ?",
         store.clock(), parent_id,
     )  # fmt: skip
-
-
-def is_ready(held: int, waits_for: int, begin_at: int | None, now: int) -> bool:
-    """Whether a waiting job may start at a time, from columns that were read: ``_OPENS`` in Python."""
-    return not (held or waits_for) and (begin_at or 0) <= now

@@ -7,6 +7,8 @@ from sqlite3 import DatabaseError, Row
 from vctl.engine.changes import RowSetAside
 from vctl.engine.lifecycle import Lifecycle
 from vctl.store import moves
+from vctl.store.contents import JOB, JOBS
+from vctl.store.gates import opens
 from vctl.store.store import Store
 from vctl.store.write.repair import KEYS
 
@@ -68,8 +70,7 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
     counted = " UNION ALL ".join(
         (
             (
-                "SELECT parent_cluster_id, status, priority, iif(held OR waits_for, 9223372036854775807,"
-                " coalesce(begin_at, 0)) AS opens, job_id >> 10 AS block, count(*) AS n"
+                f"SELECT parent_cluster_id, status, priority, {opens()} AS opens, job_id >> 10 AS block, count(*) AS n"
                 f" FROM {of['queue']} WHERE status = 'PENDING' GROUP BY 1, 2, 3, 4, 5"
             ),
             started.format(of["running"], "status = 'RUNNING'"),
@@ -90,8 +91,8 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
 
 def table_rows(store: Store, table: str) -> list[Row]:
     """All rows of one table, raw."""
-    assert table in (*KEYS, "waits", "events", "meta", "set_aside", "terms", "job_launches"), table
-    return store.rows(f"SELECT * FROM {table}")
+    assert table in (*KEYS, "waits", "events", "meta", "set_aside", "terms"), table
+    return store.rows(f"SELECT {JOB} FROM {JOBS}" if table == "jobs" else f"SELECT * FROM {table}")
 
 
 def live_rows(store: Store, table: str) -> list[Row]:

@@ -15,9 +15,10 @@ from vctl.core.jobs import PendingJob
 from vctl.core.queue_policy import DEFAULT, QueuePolicy
 from vctl.engine.codec import text_of, value_of
 from vctl.scheduler.placement_result import Placed
-from vctl.scheduler.reservations import Reservation
-from vctl.scheduler.shared_reservations import Kept, Shared
+from vctl.scheduler.reservations import Reservation, Shared
+from vctl.scheduler.shared_reservations import Kept
 from vctl.store import settings
+from vctl.store.gates import in_queue
 from vctl.store.rows import dumps, in_ns, loads
 from vctl.store.store import Row, Store
 
@@ -32,8 +33,9 @@ def load(store: Store) -> dict[str, dict[int, Kept]]:
     found: dict[str, dict[int, Kept]] = {}
     policies: dict[str, str] | None = None
     for row in store.rows(
-        "SELECT r.*, j.time_limit_s FROM reservations r JOIN jobs j USING (job_id, parent_cluster_id, priority, shape)"
-        " WHERE j.status = 'PENDING' AND NOT (j.held OR j.waits_for OR j.closed) ORDER BY job_id"
+        "SELECT r.*, j.time_limit_s FROM reservations r JOIN jobs j USING (job_id, parent_cluster_id, priority)"
+        " JOIN commands USING (command_id) JOIN requests USING (request_id, shape)"
+        f" WHERE j.status = 'PENDING' AND {in_queue('j.')} ORDER BY job_id"
     ):
         policies = policies or {one: text_of(policy) for one, policy in settings.queues(store).items()}
         is_same = row["policy"] == policies.get(row["parent_cluster_id"], text_of(DEFAULT))

@@ -31,8 +31,8 @@ HEARTBEAT = "scheduler.beat"
 HEARTBEAT_BYTES = 512
 HEARTBEAT_EVERY_S = 5.0
 _HEAD = (
-    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), term, format, revision, capacity"
-    " FROM head"
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), term, format, revision, capacity,"
+    " contents FROM head"
 )
 
 
@@ -189,6 +189,7 @@ class Store:
                 ahead.forget(self)
         except BaseException as error:
             self._unwritten.clear()
+            self._db.known.clear()
             self.withdrawn.clear()
             if self.db.in_transaction:  # on a full disk SQLite has rolled back already
                 with suppress(sqlite3.OperationalError):
@@ -253,6 +254,7 @@ class Store:
             yield
         except BaseException:
             self._unwritten.clear()
+            self._db.known.clear()
             self.db.execute("ROLLBACK TO part")
             self.head = before
             raise
@@ -346,6 +348,7 @@ class Store:
                 f"the tables have schema {head.format} now, this vctl knows {VERSION}",
                 fix="start this command again, with the newer vctl",
             )
+        self._db.known.hold_at(head.contents)
         head.read = (head.revision, head.capacity, head.term)
         return head
 

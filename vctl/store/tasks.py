@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vctl.core import tasks as tk
+from vctl.store.contents import COMMAND, COMMANDS
 from vctl.store.filters import MOMENT, NUMBER, TEXT, FilterColumn
 from vctl.store.store import Row, Store
 
@@ -24,7 +25,7 @@ def get(store: Store, task_id: str) -> Row | None:
 
 def launch(store: Store, task_id: str) -> Row | None:
     """The command of a task: argv, environment, directory."""
-    return store.row("SELECT * FROM task_launches WHERE task_id = ?", task_id)
+    return store.row(f"SELECT {COMMAND} FROM tasks {COMMANDS} WHERE task_id = ?", task_id)
 
 
 def views(

@@ -19,12 +19,8 @@ def heartbeats(store: Store) -> list[tuple[str, float, int]]:
 
 
 def inhabited(store: Store) -> set[str]:
-    """Clusters in which a task is not over, and sub-clusters that are detached."""
-    sql = (
-        "SELECT cluster_id FROM tasks WHERE ended_at IS NULL"
-        " UNION SELECT cluster_id FROM clusters WHERE kind = 'sub' AND detached"
-    )
-    return set(store.column(sql))
+    """Clusters in which a task is not over."""
+    return set(store.column("SELECT DISTINCT cluster_id FROM tasks WHERE ended_at IS NULL"))
 
 
 def whole_of(store: Store, node_id: str) -> list[VNode]:

@@ -37,7 +37,7 @@ class Occupancy(Protocol):
     def is_used(self, cluster: Cluster) -> bool:
         """Whether jobs wait or run in a cluster itself, or a process or an unfinished task is in it."""
 
-    def leases(self, cluster_id: str) -> Iterable[Lease]:
+    def leases_of(self, cluster_id: str) -> Iterable[Lease]:
         """The leases of which a cluster is the borrower or the lender."""
 
 
@@ -80,7 +80,7 @@ def removal(there: Occupancy, cluster_id: str, *, silent: bool = False) -> Clust
     """The change that removes an empty cluster: its leases end, and its loans go over to its parent."""
     cluster = there.cluster(cluster_id)
     parent_id = None if cluster is None else cluster.parent_id
-    return ClusterRemoved.of(cluster_id, parent_id, there.leases(cluster_id), silent=silent)
+    return ClusterRemoved.of(cluster_id, parent_id, there.leases_of(cluster_id), silent=silent)
 
 
 def _goes(there: Occupancy, cluster: Cluster, going: Collection[str] = ()) -> bool:
@@ -154,6 +154,6 @@ class InState:
             or any(task.cluster_id == cluster_id for task in state.tasks.unfinished.values())
         )
 
-    def leases(self, cluster_id: str) -> Iterable[Lease]:
+    def leases_of(self, cluster_id: str) -> Iterable[Lease]:
         """The leases of which a cluster is the borrower or the lender."""
         return [one for one in self.state.leases.values() if cluster_id in (one.borrower_id, one.lender_id)]

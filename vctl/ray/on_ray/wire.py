@@ -14,13 +14,13 @@ from typing import Any
 from vctl.core import resources as rs
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.values import value
+from vctl.runtime import frames
 from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord
 
 NAMESPACE = "vctl"
 """The Ray namespace of the agents: Ray names actors within a namespace."""
 FORMAT = 2
 """The version of the requests to agents and of their answers; other versions are not understood."""
-PREFIX_BYTES = 4
 MOST_CHUNK_BYTES = 1 << 18
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NODE_LETTERS = 16
@@ -155,19 +155,13 @@ def with_devices(shown: str, chosen: Chosen) -> str:
 
 def framed(message: Packed) -> bytes:
     """A marshalled message after its length."""
-    data = marshal.dumps(message)
-    return len(data).to_bytes(PREFIX_BYTES, "little") + data
+    return frames.frame(marshal.dumps(message))
 
 
 def unframed(received: bytearray) -> Iterator[Packed]:
     """The complete messages at the beginning of the received bytes; they are removed from the bytes."""
-    while len(received) >= PREFIX_BYTES:
-        end = PREFIX_BYTES + int.from_bytes(received[:PREFIX_BYTES], "little")
-        if len(received) < end:
-            return
-        message = marshal.loads(bytes(received[PREFIX_BYTES:end]))
-        del received[:end]
-        yield message
+    while (body := frames.cut(received)) is not None:
+        yield marshal.loads(body)
 
 
 def packed_request(request: LaunchRequest) -> Packed:

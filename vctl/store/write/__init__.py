@@ -12,7 +12,7 @@ from typing import Any
 
 from vctl.engine.changes import HOMES, Change, JobEnded, JobStarted, RunEnded
 from vctl.engine.codec import encode
-from vctl.store.entries import Emitted, Entry, Event
+from vctl.store.entries import Emitted, Entry, Event, place_of
 from vctl.store.rows import dumps
 from vctl.store.write import jobs
 from vctl.store.write.table import WRITERS, Writer, insert
@@ -22,7 +22,8 @@ for home in HOMES:
 _IN_TURNS = (JobStarted, RunEnded, JobEnded)
 """Types that alternate where jobs end and others start in their place. Written type by type, in this order,
 they leave the same rows: a job starts before its run and itself end, and no job writes rows of another."""
-_EVENT = "events (seq, at, kind, object, object_id, cluster_id, job_id, data, change)"
+_EVENT = "events (seq, at, kind, object, object_id, place, job_id, data)"
+_CHANGE = "changes (seq, change)"
 
 
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
@@ -31,6 +32,10 @@ def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
         writer(db, equal)
     first = last - len(entries) + 1
     insert(db, _EVENT, [_row(seq, entry) for seq, entry in enumerate(entries, first)])
+    changes = [
+        (seq, encode(one.change)) for seq, one in enumerate(entries, first) if isinstance(one, Emitted)
+    ]
+    insert(db, _CHANGE, changes)
 
 
 def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]]]:
@@ -52,12 +57,14 @@ def _row(seq: int, entry: Entry) -> tuple[object, ...]:
     """An entry as a row of the journal."""
     if isinstance(entry, Event):
         return (
-            seq, entry.at, entry.kind, entry.object, entry.object_id, entry.cluster_id, entry.job_id, entry.data,
-            entry.change,
+            seq, entry.at, entry.kind, entry.object, entry.object_id, place_of(entry.cluster_id, entry.object_id),
+            entry.job_id, entry.data,
         )  # fmt: skip
     told = entry.change.public_event()
+    if not told.kind:  # nobody is shown it
+        return seq, entry.at, "", "", "", None, told.job_id, "{}"
     text = dumps(told.data) if told.data else "{}"
     return (
-        seq, entry.at, told.kind, told.object_kind, told.object_id, told.cluster_id, told.job_id, text,
-        encode(entry.change),
+        seq, entry.at, told.kind, told.object_kind, told.object_id, place_of(told.cluster_id, told.object_id),
+        told.job_id, text,
     )  # fmt: skip

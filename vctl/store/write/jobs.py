@@ -18,7 +18,7 @@ from vctl.store.write.table import insert, writes
 
 Whole = tuple[ch.JobStarted, ch.RunEnded, ch.JobEnded]
 """A job that starts and ends in one transaction: no row of its cluster is ever written."""
-_STARTED = "cluster_id = ?, attempt = ?, started_at = ?, node_ids = ?, resources = ?, master_port = ?"
+_STARTED = "attempt = ?, started_at = ?, node_ids = ?, resources = ?, master_port = ?"
 _OVER = "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?, waits_for = 0"
 
 
@@ -71,7 +71,7 @@ def _jobs_started(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> N
 
 def _started(one: ch.JobStarted) -> tuple[object, ...]:
     job = one.job
-    return job.cluster_id, job.attempt, one.at, dumps(one.nodes), dumps(job.held), job.master_port
+    return job.attempt, one.at, dumps(one.nodes), dumps(job.held), job.master_port
 
 
 def _over(one: ch.JobEnded) -> tuple[object, ...]:

@@ -6,7 +6,9 @@ import sqlite3
 from collections.abc import Sequence
 
 from vctl.engine import changes as ch
+from vctl.store.contents import COLUMNS
 from vctl.store.rows import dumps
+from vctl.store.write import contents
 from vctl.store.write.table import writes
 
 KEYS = {
@@ -25,9 +27,9 @@ KEYS = {
     "provider_requests": ("request_id",),
     "events": ("seq",),
 }
-_LAUNCHES = {"jobs": "job_launches", "tasks": "task_launches"}
-"""Table -> the table with the commands of its rows, which are deleted, and so set aside, with the rows."""
-
+_WITH_COMMAND = ("jobs", "tasks")
+"""Tables whose rows are set aside together with what they name in other tables."""
+_COMMANDS = "commands LEFT JOIN environments USING (environment_id) LEFT JOIN requests USING (request_id)"
 
 _NEW_BASE = "UPDATE head SET base = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
 """Moves the base of the journal: no change made the row, so the tables do not follow from earlier entries."""
@@ -43,18 +45,23 @@ def _rows_set_aside(db: sqlite3.Connection, aside: Sequence[ch.RowSetAside]) -> 
             for name, part in zip(KEYS[one.table], key, strict=True)
         )
         content = _row(db, one.table, where, key)
-        if one.table in _LAUNCHES:
-            content["launch"] = _row(db, _LAUNCHES[one.table], where, key)
+        if one.table in _WITH_COMMAND:
+            command = f"command_id = (SELECT command_id FROM {one.table} WHERE {where})"
+            content["launch"] = _row(db, _COMMANDS, command, key, COLUMNS)
         event = one.public_event()
         db.execute(
             "INSERT INTO set_aside (source, row_key, content, problem, at) VALUES (?, ?, ?, ?, ?)",
             (one.table, event.object_id, dumps(content), one.problem, one.at),
         )
-        db.execute(f"DELETE FROM {one.table} WHERE {where}", key)
+        named = "command_id" if one.table in _WITH_COMMAND else "NULL"
+        gone = db.execute(f"DELETE FROM {one.table} WHERE {where} RETURNING {named}", key).fetchall()
+        contents.drop_unused(db, [row[0] for row in gone if row[0] is not None])
 
 
-def _row(db: sqlite3.Connection, table: str, where: str, key: Sequence[object]) -> dict[str, object]:
-    columns = [column[0] for column in db.execute(f"SELECT * FROM {table} LIMIT 0").description]
+def _row(
+    db: sqlite3.Connection, table: str, where: str, key: Sequence[object], columns: Sequence[str] = ()
+) -> dict[str, object]:
+    columns = columns or [column[0] for column in db.execute(f"SELECT * FROM {table} LIMIT 0").description]
     raw = ", ".join(f"iif(typeof({name}) = 'text', CAST({name} AS BLOB), {name})" for name in columns)
     values = db.execute(f"SELECT {raw} FROM {table} WHERE {where}", key).fetchone()
     return {name: _shown(value) for name, value in zip(columns, values or (), strict=False)}

@@ -11,64 +11,72 @@ from vctl.core.spans import Spans
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
 from vctl.store import moves, rows
+from vctl.store.write import contents
 from vctl.store.write.table import insert, writes
 
-_OWN = ("job_id", "submission_id", "cluster_id", "closed", "array_id", "array_index")
+_OWN = ("job_id", "submission_id", "closed", "array_id", "array_index")
 _COMMON = (
-    "parent_cluster_id", "shares_parent", "status", "priority", "shape", "spec", "entry", "entrypoint", "user",
-    "held", "begin_at", "waits_for", "per_node", "submitted_at", "name", "metadata", "time_limit_s", "grace_s",
-    "resources", "rules", "submitted_by",
-)  # fmt: skip
+    "parent_cluster_id",
+    "shares_parent",
+    "status",
+    "priority",
+    "command_id",
+    "user",
+    "held",
+    "begin_at",
+    "waits_for",
+    "per_node",
+    "submitted_at",
+    "name",
+    "metadata",
+    "time_limit_s",
+    "grace_s",
+    "resources",
+    "submitted_by",
+)
 _JOB = f"jobs ({', '.join((*_OWN, *_COMMON))})"
-_LAUNCH = "job_launches (job_id, argv, env, cwd, options)"
 _WAIT = "dependencies (job_id, condition, awaited)"
 
 
-def _common(job: PendingJob, details: ch.SubmitDetails, launch: ch.Launch) -> tuple[object, ...]:
+def _common(
+    db: sqlite3.Connection, job: PendingJob, details: ch.SubmitDetails, launch: ch.Launch | None
+) -> tuple[object, ...]:
     """The columns that are the same for all members of an array."""
+    request = job.shape, rows.spec_text(job.spec), rows.dumps(job.entry), job.rules
+    command_id = contents.command_of(db, launch or ch.Launch(), request)
     return (
-        job.parent_id, job.shares_parent, jb.PENDING, job.priority, job.shape, rows.spec_text(job.spec),
-        rows.dumps(job.entry), launch.entrypoint, job.user, job.held, job.begin_at_ns, job.waits_for, job.per_node,
-        job.submitted_at_ns, details.name, details.metadata, details.time_limit_s, job.grace_s, details.resources,
-        job.rules, details.submitted_by,
+        job.parent_id, job.shares_parent, jb.PENDING, job.priority, command_id, job.user, job.held, job.begin_at_ns,
+        job.waits_for, job.per_node, job.submitted_at_ns, details.name, details.metadata, details.time_limit_s,
+        job.grace_s, details.resources, details.submitted_by,
     )  # fmt: skip
 
 
 @writes(ch.JobSubmitted)
 def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]) -> None:
-    jobs, launches, waits = list[tuple[object, ...]](), list[tuple[object, ...]](), list[tuple[object, ...]]()
+    jobs, waits = list[tuple[object, ...]](), list[tuple[object, ...]]()
     for one in submitted:
-        job, launch = one.job, one.launch or ch.Launch()
-        own = (job.job_id, job.submission_id, job.cluster_id, False, None, None)
-        jobs.append((*own, *_common(job, one.details, launch)))
-        launches.append((job.job_id, launch.argv, launch.env, launch.cwd, launch.options))
+        job = one.job
+        own = (job.job_id, job.submission_id, False, None, None)
+        jobs.append((*own, *_common(db, job, one.details, one.launch)))
         waits += ((job.job_id, condition, awaited) for condition, awaited in one.after)
     insert(db, _JOB, jobs)
-    insert(db, _LAUNCH, launches)
     insert(db, _WAIT, waits)
 
 
 @writes(ch.ArraySubmitted)
 def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmitted]) -> None:
     for one in submitted:
-        job, launch, open_ = one.template, one.launch or ch.Launch(), one.open
-        first, array_id, prefix = job.job_id, job.submission_id, f"{job.cluster_id}_"
+        job, open_ = one.template, one.open
+        first, array_id = job.job_id, job.submission_id
         db.execute(
-            "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count, at_once, argv, env, cwd, options)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                array_id, first, first + one.count - 1, one.shown, one.count, one.at_once, launch.argv, launch.env,
-                launch.cwd, launch.options,
-            ),
-        )  # fmt: skip
-        common = _common(job, one.details, launch)
+            "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count, at_once) VALUES (?, ?, ?, ?, ?, ?)",
+            (array_id, first, first + one.count - 1, one.shown, one.count, one.at_once),
+        )
+        common = _common(db, job, one.details, one.launch)
         members = [
-            (
-                first + n, f"{array_id}_{index}", job.cluster_id if job.shares_parent else f"{prefix}{index}",
-                n >= open_, array_id, index, *common,
-            )
+            (first + n, f"{array_id}_{index}", n >= open_, array_id, index, *common)
             for n, index in enumerate(range(*one.indices))
-        ]  # fmt: skip
+        ]
         insert(db, _JOB, members)
         insert(
             db,
@@ -78,9 +86,11 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
 
 
 def _delete(db: sqlite3.Connection, spans: Spans) -> None:
+    commands = contents.used_by(db, spans)
     for table in ("runs", "tasks", "objects", "promises", "task_inputs", "nominations"):
         db.executemany(f"DELETE FROM {table} WHERE job_id BETWEEN ? AND ?", spans)
     moves.delete_spans(db, JOB, "forget", spans)
+    contents.drop_unused(db, commands)
 
 
 @writes(ch.JobForgotten)

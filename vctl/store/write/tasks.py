@@ -11,13 +11,14 @@ from vctl.engine import changes as ch
 from vctl.engine.lifecycle import TASK
 from vctl.store import moves
 from vctl.store.rows import dumps
+from vctl.store.write import contents
 from vctl.store.write.runs import RUN_COLUMNS, run_row
 from vctl.store.write.table import insert, writes
 
 _TASK = (
     "INSERT INTO tasks (task_number, task_id, job_id, cluster_id, owner_id, name, state, request, selector, strategy,"
-    " origin_vnode_id, inputs, outputs, max_retries, detached, grace_s, created_at)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " origin_vnode_id, inputs, outputs, max_retries, detached, grace_s, created_at, command_id)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -32,13 +33,10 @@ def _task_row(task: Task, at: int) -> tuple[object, ...]:
 
 @writes(ch.TaskSubmitted)
 def _submitted(db: sqlite3.Connection, submitted: Sequence[ch.TaskSubmitted]) -> None:
-    db.executemany(_TASK, [_task_row(one.task, one.at) for one in submitted])
     for one in submitted:
-        task, launch = one.task, one.launch or ch.Launch()
-        db.execute(
-            "INSERT INTO task_launches (task_id, argv, env, cwd) VALUES (?, ?, ?, ?)",
-            (task.task_id, launch.argv, launch.env, launch.cwd),
-        )
+        task = one.task
+        command_id = contents.command_of(db, one.launch or ch.Launch())
+        db.execute(_TASK, (*_task_row(task, one.at), command_id))
         if task.outputs:
             db.executemany(
                 "INSERT OR REPLACE INTO promises VALUES (?, ?, ?)",
