@@ -23,6 +23,7 @@ from tests.benchmarks.bed import Bed, bed
 from tests.benchmarks.report import Report
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import SCALE
+from vctl.daemon.collection import Collection
 from vctl.daemon.scheduler import Scheduler
 from vctl.ops import clusters, jobs, nodes, submitting, why
 from vctl.spec.cluster_change import ClusterChange
@@ -155,7 +156,7 @@ class Pieces:
             taken += (time.perf_counter() - began) * 1e3
             poll = select.poll()
             poll.register(self.scheduler.watch.fileno(), select.POLLIN)
-            if poll.poll(QUIET_S * 1e3):
+            if self.scheduler.work.more or poll.poll(QUIET_S * 1e3):
                 quiet_at = time.monotonic() + QUIET_S
         return taken
 
@@ -266,11 +267,13 @@ def timed(times: int, act: Callable[[int], object]) -> Iterator[float]:
 @contextmanager
 def ruling(place: Bed) -> Iterator[Scheduler]:
     """A scheduler in this process, which is not started yet."""
-    store = Store.open(place.home)
+    store, collection = Store.open(place.home), Collection()
     scheduler = Scheduler(store, kind="foreground", local_node=False)
+    collection.start()  # as the daemon does: no collection inside a turn
     try:
         yield scheduler
     finally:
+        collection.stop()
         scheduler.close()
         store.close()
 

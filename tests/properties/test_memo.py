@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,13 @@ SEARCH = turn.Turn._search
 
 
 def without_memory(ledger: Any, queues: Any, tasks: Any, more: Any) -> tuple[Plan, Any]:
-    """A round on a copy in which every queue is visited; and its queues."""
+    """A round on a copy in which every queue is visited, and all sums are added up; and its queues."""
     ledger, queues, tasks, more = copy.deepcopy((ledger, queues, tasks, more))
+    ledger.derived.clear()
+    more["running"]._sums.clear()
     for queue in queues.values():
         queue.memo = None
+        queue.users = Counter(job.user for job in queue.jobs.values())
     return decide(ledger, queues, tasks, **more), queues
 
 

@@ -11,10 +11,9 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
-from vctl.scheduler import feasibility_judge
+from vctl.scheduler import feasibility
 from vctl.scheduler.cycle import decide
-from vctl.scheduler.feasibility import emptied, ever
-from vctl.scheduler.feasibility_judge import FeasibilityJudge
+from vctl.scheduler.feasibility import FeasibilityJudge, emptied, ever
 from vctl.scheduler.plan import Plan, apply
 from vctl.scheduler.queueing import Queue
 
@@ -93,17 +92,19 @@ def test_who_judges_many_shapes_empties_the_cluster_once(monkeypatch: pytest.Mon
         made += 1
         return emptied(ledger, cluster_id)
 
-    monkeypatch.setattr(feasibility_judge, "emptied", counted)
+    jobs = []
     for number in range(1, 41):
         cpus, gpus = number // 4, number % 4
         gang = candidates.spec(
             *[f"{['PACK', 'STRICT_PACK'][number % 2]}: {cpus}c {gpus}g"] * (1 + number % 3)
         )
-        job = PendingJob(number, f"j{number}", "a", f"s{number}", gang, {})
-        never = ever(world, "a", gang, {})
+        jobs.append(PendingJob(number, f"j{number}", "a", f"s{number}", gang, {}))
+    alone = [ever(world, "a", job.spec, {}) for job in jobs]
+    monkeypatch.setattr(feasibility, "emptied", counted)
+    for number, (job, never) in enumerate(zip(jobs, alone, strict=True)):
         assert (judge.why_never(world, job) is None) == (never is None), (number, never)
         assert never is None or never.capacity in (judge.why_never(world, job) or "")
     assert made == 1
     trees.change_node(world, "n1", state=DEAD)
-    assert judge.why_never(world, job) is not None
+    assert judge.why_never(world, jobs[-1]) is not None
     assert made == 2

@@ -102,7 +102,7 @@ EVENTS: dict[str, tuple[Callable[[Rounds], object], str]] = {
     "time": (lambda rounds: setattr(rounds, "now_ns", 599 * S), ""),
     "a job came": (lambda rounds: rounds.submit("b"), "b"),
     "a job left": (lambda rounds: rounds.queues["b"].drop(2), ""),
-    "something came free": (lambda rounds: rounds.end_and_use("a"), "a"),
+    "something came free and is in use again": (lambda rounds: rounds.end_and_use("a"), ""),
     "order": (lambda rounds: rounds.policy("b", order=FIFO), "b"),
     "weight": (lambda rounds: rounds.policy("b", weight=3), "b"),
     "a node drains": (lambda rounds: trees.change_node(rounds.ledger, "n1", state=DRAINING), "abc"),
@@ -125,13 +125,28 @@ def test_only_where_something_has_happened(monkeypatch: pytest.MonkeyPatch, even
         assert rounds.looked_at() == ""
 
 
+def test_where_something_came_free_for_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = full(Rounds(monkeypatch, *FIXED))
+    rounds.ledger.discharge("old-a")
+    rounds.seen.clear()
+    plan = decide(rounds.ledger, rounds.queues, now_ns=rounds.now_ns, running=rounds.running)
+    assert [start.job.parent_id for start in plan.starts] == ["a"]
+    assert rounds.seen == ["a"]
+
+
 def test_what_comes_free_above_concerns_all_that_can_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = full(Rounds(monkeypatch, *ELASTIC))
     assert rounds.looked_at() == ""
     rounds.ledger.discharge("beside-n2")
-    rounds.use("x", "n2", "1c")
+    assert rounds.looked_at() == "", "there are 2 free, and the jobs need 4"
+    rounds.submit("a", size="3.5c")
+    rounds.submit("b", size="3.5c")
     assert rounds.looked_at() == "ab"
-    assert rounds.looked_at() == ""
+    rounds.ledger.discharge("old-b")
+    rounds.seen.clear()
+    plan = decide(rounds.ledger, rounds.queues, now_ns=rounds.now_ns, running=rounds.running)
+    assert rounds.seen == ["b"], "what came free is a part of its minimum"
+    assert [start.job.parent_id for start in plan.starts] == ["b"]
 
 
 def test_a_begin_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
-from vctl.scheduler.placement import place_on
+from vctl.scheduler.queue_scan import QueueScan
 from vctl.scheduler.trial import RunningHolder, Situation
 from vctl.scheduler.whatif import ProposedChange, Trials
 from vctl.scheduler.whatif_search import helpful, nearest
@@ -260,7 +260,7 @@ def test_a_trial_judges_what_its_change_could_help_however_many_shapes_wait():
 
         def note(frame: FrameType, event: str, _: object) -> None:
             nonlocal count
-            count += event == "call" and frame.f_code is place_on.__code__
+            count += event == "call" and frame.f_code is QueueScan._try.__code__
 
         trials = kind(Situation(world, queue, runs), queue[20])
         outcome = trials.outcome()

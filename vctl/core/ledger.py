@@ -58,10 +58,16 @@ class Ledger:
         """The machines that a node provider can make: work that fits no present node may run on these."""
         self.versions: dict[str, int] = {}
         """cluster id -> the number of changes of its virtual nodes (not of what is free on them)."""
+        self.inside: dict[str, int] = {}
+        """cluster id -> the number of changes of the virtual nodes of the clusters of its jobs."""
         self._totals: dict[Allocation, Allocation] = {}
         self._indexes: dict[str, SlotIndex] = {}
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
         self._indexes_made = 0
+        self.edition = 0
+        """The number of changes of what is free, who has borrowed, who lends, and of the limits of clusters."""
+        self.derived: dict[tuple[str, object], object] = {}
+        """What the scheduler has derived from the present state, each with the edition or stamps for which it holds."""
         self.demand = Demand()
         """What the clusters ask of nodes, and the work that waits (``scheduler.scarcity``)."""
         self.kinds = NodeKinds()
@@ -83,6 +89,7 @@ class Ledger:
         twin._leases = dict(self._leases)
         twin._borrowed = {one: dict(leases) for one, leases in self._borrowed.items()}
         twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), self.withheld
+        twin.inside = dict(self.inside)
         twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
         twin.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
         twin.demand, twin._indexes_made = self.demand.copy(), self._indexes_made
@@ -113,6 +120,7 @@ class Ledger:
 
     def promise(self, cluster_id: str, amounts: Amounts, sign: int = 1) -> None:
         """Count a promised gain of a cluster for a nominated job; ``sign`` -1: a loan, or a promise's end."""
+        self.edition += 1
         mine = self.promised.setdefault(cluster_id, {})
         for name, amount in amounts.items():
             mine[name] = mine.get(name, 0) + sign * amount
@@ -137,6 +145,7 @@ class Ledger:
 
     def put_lease(self, lease: Lease) -> None:
         """Add or replace a lease; one without amounts is over, and removed."""
+        self.edition += 1
         mine = self._borrowed.setdefault(lease.borrower_id, {})
         if any(lease.amounts.values()):
             self._leases[lease.lease_id] = mine[lease.lease_id] = lease
@@ -175,6 +184,7 @@ class Ledger:
     def remove_node(self, node_id: str) -> None:
         """Remove a node on which no cluster has a virtual node."""
         assert not self.children[node_id], node_id
+        self.edition += 1
         self._note_change(PRIMARY)
         for index in self._indexes.values():
             index.drop(node_id)
@@ -186,6 +196,7 @@ class Ledger:
 
     def put_cluster(self, cluster: Cluster) -> None:
         """Add or replace a cluster."""
+        self.edition += 1
         self.clusters[cluster.cluster_id] = cluster
         (self.removing.add if cluster.state == cl.REMOVING else self.removing.discard)(cluster.cluster_id)
         (self.lenders.add if any(cluster.lending_limit.values()) else self.lenders.discard)(
@@ -199,6 +210,7 @@ class Ledger:
     def remove_cluster(self, cluster_id: str) -> None:
         """Remove a cluster with its virtual nodes and what it borrowed; its children and processes must be gone."""
         assert not self.subclusters.get(cluster_id), cluster_id
+        self.edition += 1
         self._refile([self._release(vnode_id) for vnode_id in list(self.members[cluster_id])])
         cluster = self.clusters.pop(cluster_id)
         for lease in list(self.borrowed(cluster_id)):
@@ -211,6 +223,7 @@ class Ledger:
         for known in (self._indexes, self._sums):
             known.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
+        self.inside.pop(cluster_id, None)
         if cluster.kind == cl.JOB:
             self.versions.pop(cluster_id, None)  # only another attempt of the job brings the id back
         if cluster.parent_id is not None:
@@ -390,6 +403,9 @@ class Ledger:
 
     def _note_change(self, cluster_id: str) -> None:
         self.versions[cluster_id] = self.versions.get(cluster_id, 0) + 1
+        cluster = self.clusters.get(cluster_id)
+        if cluster is not None and cluster.kind == cl.JOB and (parent_id := cluster.parent_id) is not None:
+            self.inside[parent_id] = self.inside.get(parent_id, 0) + 1
 
     def _take(self, slot_id: str, node_id: str, allocation: Allocation) -> None:
         """Take an allocation from a virtual node. On a node that shrank, it may exceed what is free."""
@@ -403,6 +419,7 @@ class Ledger:
 
     def _refile(self, vnode_ids: Iterable[str]) -> None:
         """Let the next use of the index file these virtual nodes anew; until then they may change often."""
+        self.edition += 1
         for vnode_id in vnode_ids:
             if (index := self._indexes.get(self.vnodes[vnode_id].cluster_id)) is not None:
                 index.unfiled[vnode_id] = None

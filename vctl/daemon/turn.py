@@ -29,8 +29,10 @@ from vctl.scheduler.plan import Plan
 from vctl.store.store import Store
 
 Mark = tuple[int, int, bool, tuple[Template, ...]]
-STEPS_NS = 500_000_000
+STEPS_NS = 100_000_000
 """How long a turn repeats its steps before it returns to its caller."""
+PIECE = 2_500
+"""The steps of a search before the scheduler looks at the world again: about 50 ms."""
 
 
 class Turn:
@@ -53,6 +55,8 @@ class Turn:
         """The mark of the state in which the last search found everything that can start."""
         self._until_ns: int | None = None
         """When that search ends to hold although the state is the same; None: never."""
+        self._piece = PIECE
+        """The steps of the next search."""
         self.refused: tuple[Mark | None, int] = None, 0
         """The mark of the state in which a whole plan was refused, and how often it was refused there."""
 
@@ -89,7 +93,11 @@ class Turn:
             plan, started = self._decide(state, stimuli, tables, now, None)
         elif not (plan := self._search(state)).is_empty:
             plan, started = self._decide(state, stimuli, tables, now, plan)
-        elif self._is_judged(state) and self._follows(state, wanted := self._machines(state, now), now):
+        elif (
+            not plan.unsearched
+            and self._is_judged(state)
+            and self._follows(state, wanted := self._machines(state, now), now)
+        ):
             plan, started = self._decide(state, wanted, tables, now, None)
         else:
             is_written = False
@@ -214,8 +222,9 @@ class Turn:
             return Plan()
         plan = decide(
             state.ledger, state.queues, state.tasks.queues,
-            now_ns=now_ns, running=state.running, usage=state.usage, keeps=True,
+            now_ns=now_ns, running=state.running, usage=state.usage, steps=self._piece, keeps=True,
         )  # fmt: skip
+        self._piece = 2 * self._piece if plan.stalled else PIECE
         state.trial = plan.trial
         self._note_search(state, plan, plan.proposed, now_ns)
         self.rounds += not plan.is_empty

@@ -27,7 +27,10 @@ from vctl.scheduler.plan import Start
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import Claims, Reservation, View
 from vctl.scheduler.running import Running
+from vctl.scheduler.work import Budget
 
+RESERVE = 100
+"""The steps of a search for a reserved start."""
 MOST_KEPT = MOST_HEADS
 """The most reservations that a queue keeps for the next round."""
 
@@ -35,14 +38,15 @@ MOST_KEPT = MOST_HEADS
 class ReservationTable:
     """The reservations of one queue in one round: the jobs behind must leave them alone."""
 
-    def __init__(self, ledger: Ledger, queue: Queue, running: Running, *, now_ns: int, stale: bool) -> None:
+    def __init__(
+        self, ledger: Ledger, queue: Queue, running: Running, budget: Budget, *, now_ns: int
+    ) -> None:
         self.ledger = ledger
         self.queue = queue
         self.policy: QueuePolicy = queue.policy
         self.running = running
         self.now_ns = now_ns
-        self.stale = stale
-        """Whether something came free since the last round, so that an earlier start may be found."""
+        self.budget = budget
         self.stopped_by: PendingJob | None = None
         """The head that no job may pass."""
         self.heads = 0
@@ -55,9 +59,9 @@ class ReservationTable:
             first = min(self.reserved, key=lambda n: order_key(queue.jobs[n], self.policy))
             self.reserved = {first: self.reserved[first]}
         self._drop_fallen()
-        self._seen: set[int] = set()
+        self.seen: set[int] = set()
         """Jobs whose reservation, or lack of one, was settled in this round."""
-        self._disturbed = False
+        self._disturbed = queue.is_disturbed
         """Whether a job with a better right has ignored a reservation."""
         self._profile: AvailabilityProfile | None = None
         self._views: dict[tuple[int, ...], View] = {}
@@ -104,7 +108,7 @@ class ReservationTable:
         if other is None or self.policy.order == FIFO:
             return False
         if self.policy.order == FAIR and job.user != other.user:
-            return reservation.job_id not in self._seen
+            return reservation.job_id not in self.seen
         return job.priority > other.priority and order_key(job, self.policy) < order_key(other, self.policy)
 
     def view(self, binding: Sequence[Reservation]) -> View:
@@ -134,7 +138,7 @@ class ReservationTable:
 
     def promise(self, job: PendingJob, reservation: Reservation | None) -> None:
         """Set the reservation of a job; None: it has none."""
-        self._seen.add(job.job_id)
+        self.seen.add(job.job_id)
         before = self.reserved.pop(job.job_id, None)
         if reservation is None:
             return
@@ -157,16 +161,20 @@ class ReservationTable:
             return False  # the reserved start has come, and the job could not start
         if not self._disturbed or reservation.start_ns is None:
             return True
-        confirmed = [self.reserved[n] for n in self._seen if n in self.reserved and n != reservation.job_id]
+        confirmed = [self.reserved[n] for n in self.seen if n in self.reserved and n != reservation.job_id]
         return Claims(self.ledger, [*confirmed, reservation], self.profile).are_met(self.now_ns)
 
-    def promises(self) -> dict[int, Reservation]:
-        """The reservations to keep for the next round; of too many, the first in the queue's order."""
-        if self._disturbed:
+    def promises(self, *, is_over: bool = True) -> dict[int, Reservation]:
+        """The reservations to keep for the next round; of too many, the first in the queue's order.
+
+        ``is_over`` False: the round was cut, and those that were not confirmed are looked at in the next one.
+        """
+        self.queue.is_disturbed = self._disturbed and not is_over
+        if self._disturbed and is_over:
             for job_id, reservation in list(self.reserved.items()):
-                if job_id in self._seen:
+                if job_id in self.seen:
                     continue
-                self._seen.add(job_id)
+                self.seen.add(job_id)
                 if not self.holds(reservation):
                     del self.reserved[job_id]
         most = max(MOST_KEPT, self.policy.backfill_depth)
@@ -176,10 +184,24 @@ class ReservationTable:
                 del self.reserved[job_id]
         return dict(self.reserved)
 
-    def may_improve(self) -> bool:
+    def may_improve(self, job: PendingJob) -> bool:
         """Whether to search an earlier start for the present head: the first one, and one other in turn."""
+        if job.job_id in self.queue.improved:
+            return False
         others = self.policy.backfill_depth - 1
-        return self.stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
+        return self.queue.is_stale and (self.heads == 1 or self.queue.growths % others == self.heads - 2)
+
+    def reserve(
+        self,
+        job: PendingJob,
+        others: Sequence[Reservation] = (),
+        *,
+        before_ns: int | None = None,
+        endless: bool = False,
+    ) -> Reservation | None:
+        """Search a reserved start for a job."""
+        self.budget.spend(RESERVE)
+        return reserve(self.ledger, job, self.profile, others, before_ns=before_ns, endless=endless)
 
     def starves(self, job: PendingJob) -> bool:
         """Whether a job has waited long enough for a reservation; never in the order fair."""
@@ -202,10 +224,7 @@ def best_effort(table: ReservationTable, job: PendingJob) -> None:
     if table.heads > 1 or not table.starves(job):
         return
     reserved = table.reserved.get(job.job_id)
-    if (
-        reserved is None
-        and (found := reserve(table.ledger, job, table.profile, (), endless=True)) is not None
-    ):
+    if reserved is None and (found := table.reserve(job, endless=True)) is not None:
         # without times, so that it binds every other job
         reserved = replace(found, start_ns=None, end_ns=None)
     table.promise(job, reserved)
@@ -217,12 +236,11 @@ def backfill(table: ReservationTable, job: PendingJob) -> None:
     reserved = table.reserved.get(job.job_id)
     if reserved is not None and not table.holds(reserved):
         reserved = None
-    if table.heads <= table.policy.backfill_depth and (reserved is None or table.may_improve()):
+    if table.heads <= table.policy.backfill_depth and (reserved is None or table.may_improve(job)):
         before_ns = None if reserved is None else reserved.start_ns
-        fresh = reserve(
-            table.ledger, job, table.profile, table.others(job),
-            before_ns=before_ns, endless=reserved is None and table.starves(job),
-        )  # fmt: skip
+        table.queue.improved.add(job.job_id)
+        endless = reserved is None and table.starves(job)
+        fresh = table.reserve(job, table.others(job), before_ns=before_ns, endless=endless)
         reserved = fresh or reserved
     table.promise(job, reserved)
 

@@ -13,6 +13,7 @@ the same order (``order_of_starts``), so that nobody is told another order than 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
@@ -147,12 +148,10 @@ class Usage:
             if not is_fair(ledger, queue.parent_id):
                 continue  # who waits there counts for nobody
             out = {job.job_id for job in queue.delayed() if not job.may_start(self.at_ns or 0)}
-            out.update(started)
+            out.update(n for n in started if n in queue.jobs)
+            gone = Counter(queue.jobs[n].user for n in out)
             left = {
-                sub_queue.user
-                for shape in queue.shapes.values()
-                for sub_queue in shape.sub_queues.values()
-                if sub_queue.order[0][1] not in out or any(n not in out for _, n in sub_queue.order)
+                user if queue.splits_users else "" for user, many in queue.users.items() if many > gone[user]
             }
             self.waiting |= {(queue.parent_id, "", user) for user in left}
             if left:
@@ -230,8 +229,10 @@ class Shares(HeldShares):
 
     def __init__(self, ledger: Ledger, running: Running, usage: Usage | None = None) -> None:
         super().__init__(ledger, {}, usage)
-        for job in running.jobs.values():
-            self.add(job.parent_id, job.user, running.amounts_of(ledger, job))
+        for parent_id, jobs in running.of_parent.items():
+            by_user = running.held_in(ledger, parent_id) if jobs else {}
+            for user, amounts in by_user.items():
+                self.add(parent_id, user, amounts)
         if usage is not None:
             usage.rates = self.held  # the same dict, so that the starts of the round are added
 

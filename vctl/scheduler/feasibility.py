@@ -6,19 +6,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, Cluster, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.clusters import FLEXIBLE, PRIMARY, Cluster, ClusterSpec, FixedNode, Group, VNode
+from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING, MADE_BY, Node, possible
 from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity, difference
 from vctl.core.slots import template_of
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
+from vctl.core.wording import cluster_text
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
-from vctl.scheduler.elasticity import revert_growth
-from vctl.scheduler.gang_growth import place_with_growth, surely_grows
+from vctl.scheduler.elasticity import allowance, growing, revert_growth
+from vctl.scheduler.gang_growth import place_with_growth
 from vctl.scheduler.placement import Placed, Unplaced, place, place_on
 from vctl.scheduler.shortage import Part, parts_of
 from vctl.scheduler.tasking import in_order, is_named, pinned_to, settled
@@ -30,28 +33,27 @@ INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "a
 
 def ever(
     ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts, *,
-    empty: Callable[[], CandidateNodes] | None = None, bare: Callable[[], Ledger] | None = None,
+    bare: Callable[[], Ledger] | None = None,
 ) -> Unplaced | None:  # fmt: skip
     """Why a gang can never run: it has no place even on empty nodes, with a parent that has grown.
 
     Alive and draining nodes count. None: it may run; also if the search ended at its budget, which proves
-    nothing. For callers that ask about many gangs: ``empty`` returns the empty candidate nodes of a parent that
-    cannot grow, ``bare`` the ``emptied`` ledger of one that can. The ledger is left as it was.
+    nothing. ``bare``, for callers that ask about many gangs, returns the ``emptied`` ledger of a parent that can grow.
+    The ledger is left as it was.
     """
-    candidates = None
+    candidates, count = None, UpperBound(spec)
     if not ledger.clusters[parent_id].spec.flexible:
-        candidates = empty() if empty is not None else candidates_when_empty(ledger, parent_id)
-        count = UpperBound(spec)
+        candidates = empty_nodes(ledger, parent_id)
         if count.is_exact(entry) and count.is_met(count.within(candidates.classes)):
             return None
+    elif _surely_grows_when_empty(ledger, parent_id, count, entry):
+        return None
     if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
         return None
     if candidates is not None:
         answer = place_on(candidates, spec, entry)
         return None if isinstance(answer, Placed) or answer.exhausted else answer
     alone = emptied(ledger, parent_id) if bare is None else bare()
-    if surely_grows(alone, parent_id, UpperBound(spec), entry):
-        return None
     answer = place(alone, parent_id, spec, entry)
     if isinstance(answer, Placed) or answer.exhausted:
         return None
@@ -61,6 +63,30 @@ def ever(
     for step in reversed(grown[0]):
         revert_growth(alone, step)
     return None
+
+
+def empty_nodes(ledger: Ledger, cluster_id: str) -> CandidateNodes:
+    """The candidate nodes of a cluster if nothing ran; made again only after its virtual nodes or any node changed."""
+    state, known = ledger.capacity(cluster_id), ledger.derived.get(key := ("empty", cluster_id))
+    if isinstance(known, tuple) and known[0] == state:
+        candidates: CandidateNodes = known[1]
+        return candidates
+    candidates = candidates_when_empty(ledger, cluster_id)
+    ledger.derived[key] = (state, candidates)
+    return candidates
+
+
+def _surely_grows_when_empty(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
+    """Whether growth certainly makes a place on empty nodes: ``surely_grows`` by what clusters beside it share.
+
+    False proves nothing.
+    """
+    chain, cluster = growing(ledger, cluster_id), ledger.clusters[cluster_id]
+    above = ledger.clusters[cluster.parent_id or cluster_id]
+    if len(chain) != 1 or above.spec.flexible or not count.is_exact(entry) or allowance(ledger, cluster):
+        return False
+    empty = empty_nodes(ledger, above.cluster_id)
+    return not empty.crowded and count.is_met(count.within(empty.classes))
 
 
 def with_machines(ledger: Ledger) -> Ledger:
@@ -307,3 +333,74 @@ def _without(vnode: VNode, inside: Sequence[Allocation], surplus: dict[str, int]
     cores = sorted(capacity.cores)[: max(len(vnode.allocation.cores) - rest // SCALE, 0)]
     less = difference(vnode.allocation, Allocation(amounts, instances, tuple(cores)))
     return replace(less, instances={name: shares for name, shares in less.instances.items() if shares})
+
+
+# ---- the answers that a queue remembers ----
+
+Larger = tuple[Ledger, Callable[[], Ledger]]
+
+MOST_JUDGED = 10_000
+"""The number of shapes for which ``why_never`` is remembered."""
+
+
+class FeasibilityJudge:
+    """Judges why jobs of one parent cluster can never run, and remembers the answers."""
+
+    def __init__(self, parent_id: str) -> None:
+        self.parent_id = parent_id
+        self.never: dict[str, tuple[object, str | None]] = {}
+        """Shape -> (capacity of the parent, the reason or None). The answer holds only for that capacity."""
+        self._seen: tuple[object, object] | None = None
+        """Versions of the parent and the clusters above it, and the capacity for them."""
+        self._bare: tuple[object, Ledger] | None = None
+        self._larger: tuple[object, Ledger, Larger] | None = None
+
+    def why_never(self, ledger: Ledger, job: PendingJob) -> str | None:
+        """Why a job can never run, even on empty nodes and all machines of the provider; None: it may."""
+        capacity = self.capacity(ledger)
+        known = self.never.get(job.shape)
+        if known is None or known[0] != capacity:
+            if len(self.never) >= MOST_JUDGED:
+                self.never.clear()
+            bare: Callable[[], Ledger] = partial(self._emptied, ledger, capacity)
+            never = ever(ledger, self.parent_id, job.spec, job.entry, bare=bare)
+            if never is not None and ledger.templates:
+                larger, bare = self._with_machines(ledger, capacity)
+                never = ever(larger, self.parent_id, job.spec, job.entry, bare=bare)
+            known = self.never[job.shape] = (
+                capacity,
+                None
+                if never is None
+                else f"exceeds the capacity of {cluster_text(self.parent_id)}: {never.capacity}",
+            )
+        return known[1]
+
+    def capacity(self, ledger: Ledger) -> object:
+        """A value that changes whenever the feasibility of jobs may change; not with borrowed capacity."""
+        return self._of_tree(ledger), ledger.templates
+
+    def _of_tree(self, ledger: Ledger) -> object:
+        parent = ledger.clusters[self.parent_id]
+        if not parent.spec.flexible:
+            return ledger.capacity(self.parent_id)
+        chain = ledger.upward(self.parent_id)
+        rows = [(cluster, ledger.versions.get(cluster.cluster_id, 0)) for cluster in chain]
+        versions = (ledger.capacity(self.parent_id), *rows)
+        if self._seen is None or self._seen[0] != versions:
+            limits = [(cluster.spec, cluster.borrow_limit) for cluster in chain]
+            self._seen = (versions, (ledger.versions.get(PRIMARY, 0), limits, idle_parts(ledger, chain)))
+        return self._seen[1]
+
+    def _emptied(self, ledger: Ledger, capacity: object) -> Ledger:
+        """The parent and the clusters above it if nothing ran, made once per capacity."""
+        if self._bare is None or self._bare[0] != capacity:
+            self._bare = (capacity, emptied(ledger, self.parent_id))
+        return self._bare[1]
+
+    def _with_machines(self, ledger: Ledger, capacity: object) -> Larger:
+        """The ledger with the machines of its provider, and it without work; once per capacity."""
+        if self._larger is None or self._larger[0] != capacity or self._larger[1] is not ledger:
+            larger = with_machines(ledger)
+            bare = cache(partial(emptied, larger, self.parent_id))
+            self._larger = (capacity, ledger, (larger, bare))
+        return self._larger[2]

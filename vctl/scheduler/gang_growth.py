@@ -31,7 +31,8 @@ from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
 from vctl.scheduler.growth_supply import OWN, UNLIMITED, Ladder, Need
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.placement_result import Piece, seated
-from vctl.scheduler.recall import Move, idle_amounts, lend, put_back, recall, undo
+from vctl.scheduler.reach import has_idle, reach_of
+from vctl.scheduler.recall import Move, lend, put_back, recall, undo
 from vctl.scheduler.upper_bound import UpperBound
 from vctl.scheduler.work import Work, finished
 
@@ -84,8 +85,7 @@ def _loosened(
     serves it, so they keep their own loans; only their limits can ask for these.
     """
     top_id = level_above(ledger, parent_id)
-    idle = idle_amounts(ledger, top_id)
-    if not idle or is_lacking(ledger, parent_id, spec, idle):
+    if not has_idle(ledger, top_id) or not reach_of(ledger, parent_id).may_hold(UpperBound(spec)):
         return
     levels = [ledger.clusters[one].parent_id or "" for one in chain]
     is_limited = any(allowance(ledger, ledger.clusters[one]) for one in chain)
@@ -106,8 +106,7 @@ def place_loosely(
 
     None: nothing that is idle can help.
     """
-    idle = idle_amounts(ledger, parent_id)
-    if not idle or is_lacking(ledger, parent_id, spec, idle):
+    if not has_idle(ledger, parent_id) or not reach_of(ledger, parent_id).may_hold(UpperBound(spec)):
         return None
     moves: list[Move] = []
     found: Placed | Unplaced | None = None
@@ -189,21 +188,6 @@ def find_growth(
     return found
 
 
-def is_short(ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: UpperBound) -> bool:
-    """Whether a gang certainly has no place: its cluster and those from which it can grow have too little."""
-    if ledger.clusters[cluster_id].spec.flexible:
-        return shortage(ledger, cluster_id, spec, lending=True) is not None
-    return not count.is_met(count.inside(ledger.index(cluster_id)))
-
-
-def is_lacking(ledger: Ledger, cluster_id: str, spec: ClusterSpec, idle: Amounts) -> bool:
-    """Whether a gang certainly has no place, also if ``idle`` came home: there is too little in total."""
-    if growing(ledger, cluster_id):
-        return shortage(ledger, cluster_id, spec, lending=True, idle=idle) is not None
-    need = rs.total([*(node.resources for node in spec.fixed), spec.flexible_min])
-    return any(a > _free(ledger, cluster_id, n)[0] + idle.get(n, 0) for n, a in need.items() if a)
-
-
 def surely_grows(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
     """Whether growth certainly makes a place, without a search: equal pieces, one level, no limit, no loan.
 
@@ -240,13 +224,10 @@ def grow(
     return found[0] if isinstance(found, tuple) else None
 
 
-def shortage(
-    ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool, idle: Amounts = EMPTY.amounts
-) -> Unplaced | None:
+def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool) -> Unplaced | None:
     """A reason if a cluster and its suppliers together have too little of a resource; None: no such resource.
 
-    This is a cheap necessary condition. ``lending``: siblings that lend are suppliers, too. ``idle``: what
-    could come home.
+    This is a cheap necessary condition. ``lending``: siblings that lend are suppliers, too.
     """
     chain = growing(ledger, cluster_id)
     if not chain:
@@ -262,8 +243,7 @@ def shortage(
             continue
         own, own_most = _free(ledger, cluster_id, name)
         others = [_free(ledger, one, name) for one in above]
-        more = idle.get(name, 0)
-        gain = min(sum(free for free, _ in others) + more, limit.get(name, UNLIMITED) + more)
+        gain = min(sum(free for free, _ in others), limit.get(name, UNLIMITED))
         largest = max((resources.get(name, 0) for resources in fixed), default=0)
         for need, have, where in (
             (amount, own + gain, "in total"),

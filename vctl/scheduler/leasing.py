@@ -112,6 +112,9 @@ def idle_parts(
     if cluster is None:
         return
     parts = flexible_parts(ledger, lease.borrower_id)
+    free = [one for one in parts if any(a > 0 for a in ledger.capacities[one.vnode_id].free.values())]
+    if not free:
+        return
     beside = [one for one in ledger.borrowed(lease.borrower_id) if one.lease_id != lease.lease_id]
     least: Amounts = cluster.spec.flexible_min
     if is_of_gang(ledger, lease):  # of this only what the job has grown by is ever idle
@@ -119,7 +122,7 @@ def idle_parts(
     over = beyond(rs.total(part.allocation.amounts for part in parts), least)
     left = lease.amounts if most is None else least_of(lease.amounts, most)
     rest = {part.vnode_id: part.allocation for part in parts}
-    order = parts[::-1]
+    order = free[::-1]
     order.sort(key=lambda one: not ledger.capacities[one.vnode_id].is_untouched())
     for part in order:
         wanted = least_of(least_of(left, over), ledger.capacities[part.vnode_id].free)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from vctl.core.resources import SCALE, Amounts, within
+from vctl.core.slots import SlotIndex
 from vctl.core.values import replace
 from vctl.core.wording import amount_text, amounts_text, counted, number_text
 from vctl.scheduler.growth_supply import Need
@@ -16,6 +17,7 @@ from vctl.scheduler.node_states import full_levels, share_of
 from vctl.scheduler.placement_model import BundleKind, Problem, amounts_of
 from vctl.scheduler.placement_result import Unplaced
 from vctl.scheduler.placement_search import Tried
+from vctl.scheduler.upper_bound import UpperBound
 
 Shortage = tuple[str, int, int]
 """Resource, need and have, both in 1/10000."""
@@ -24,9 +26,29 @@ Shortage = tuple[str, int, int]
 def quick_reason(problem: Problem) -> Unplaced | None:
     """The reason of the first necessary condition that fails. None does not prove that there is a place."""
     if not problem.node_classes.counts:
-        return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node in service")
+        return _no_node()
     checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible, _growth)
     return next((reason for check in checks if (reason := check(problem))), None)
+
+
+def plain_reason(index: SlotIndex, count: UpperBound) -> Unplaced | None:
+    """``quick_reason`` of a gang for which counting is exact (``UpperBound.is_exact``), without a model of the gang.
+
+    None: it may have a place, or the numbers of the reason need the model.
+    """
+    if not index.classes:
+        return _no_node()
+    totals = count.inside(index)
+    if count.is_met(totals):
+        return None
+    request = dict(count.kinds[0])
+    slots = [
+        ({name: max(group.capacity.free.get(name, 0), 0) for name in request}, len(group.ids))
+        for group in index.classes.values()
+    ]
+    if not any(totals):
+        return _on_no_node(request, [free for free, _ in slots])
+    return _short(count.total, {n: sum(free[n] * many for free, many in slots) for n in request})
 
 
 def search_reason(problem: Problem, tried: Tried) -> Unplaced:
@@ -96,14 +118,22 @@ def _one_bundle(problem: Problem) -> Unplaced | None:
             selector = ", ".join(f"{c.key}: {c}" for c in problem.selectors[demand.selector])
             none = f"a node with {selector} asked, none exists"
             return Unplaced("", SCALE, 0, f"needs a node with {selector}, 0 nodes match", beyond=none)
-        request = amounts_of(problem, demand.request)
-        name, need, have = _closest(request, capacities)
-        if have < need:
-            return _on_one_node(name, need, have)
-        asked = f"{amounts_text(request)} asked on one node, no node has all of it"
-        text = f"needs {amounts_text(request)} on one node, no node has all of it free at once"
-        return Unplaced(name, need, have, text, beyond=asked)
+        return _on_no_node(amounts_of(problem, demand.request), capacities)
     return None
+
+
+def _no_node() -> Unplaced:
+    return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node in service")
+
+
+def _on_no_node(request: Amounts, capacities: Sequence[Amounts]) -> Unplaced:
+    """The reason if no single slot has enough for a piece."""
+    name, need, have = _closest(request, capacities)
+    if have < need:
+        return _on_one_node(name, need, have)
+    asked = f"{amounts_text(request)} asked on one node, no node has all of it"
+    text = f"needs {amounts_text(request)} on one node, no node has all of it free at once"
+    return Unplaced(name, need, have, text, beyond=asked)
 
 
 def _lack(name: str, need: int, have: int, asked: str, free: str, exist: str = "") -> Unplaced:
@@ -150,6 +180,11 @@ def _totals(problem: Problem) -> Unplaced | None:
         for name, amount in bundle.amounts.items():
             if amount:
                 wanted[name] += amount
+    return _short(wanted, free)
+
+
+def _short(wanted: Amounts, free: Amounts) -> Unplaced | None:
+    """A reason if there is too little of a resource in total."""
     short = [(a * 1000 // max(free.get(n, 0), 1), n) for n, a in wanted.items() if a > free.get(n, 0)]
     if not short:
         return None

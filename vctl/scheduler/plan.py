@@ -142,8 +142,10 @@ class Plan:
     lapsed: tuple[tuple[str, int], ...] = ()
     """(parent id, job id) of nominations that end because the job still did not fit."""
     unsearched: bool = False
-    """Whether a next round should follow at once: the search for victims ended at the steps of the round, or a
+    """Whether a next round should follow at once: the round or its search for victims ended at its budget, or a
     reservation that has kept other jobs from starting is gone."""
+    stalled: bool = False
+    """Whether the round ended at its budget before it started or judged anything: the next one needs a larger one."""
     tasks_deferred: bool = False
     """Whether tasks were put off that may start in the next round."""
     trial: Trial | None = field(default=None, compare=False)

@@ -18,17 +18,20 @@ from vctl.core.values import replace
 from vctl.core.wording import cluster_text, counted
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.fairness import Shares, is_fair
-from vctl.scheduler.gang_growth import is_short, place_loosely, place_with_growth, surely_grows
+from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place_again
+from vctl.scheduler.placement_reasons import plain_reason
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Candidates, Queue
+from vctl.scheduler.queueing import Candidates, Queue, Rest
+from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
+from vctl.scheduler.work import Budget
 
 Head = tuple[float, OrderKey, SubQueue, Candidates | None]
 """(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
@@ -38,6 +41,12 @@ OVERTAKEN = 24
 
 More of them let fewer loans move; fewer of them keep the order of one queue, in which large jobs start earlier.
 """
+PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
+"""The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
+HEADS = 16
+"""The heads that are lined up, or passed, in one step."""
+START, VNODE = 15, 4
+"""The steps of writing and carrying out a start, and of each virtual node of it."""
 Turn = tuple[int, int, bool]
 
 
@@ -59,8 +68,9 @@ class QueueScan:
         shared: SharedReservations,
         *,
         now_ns: int,
-        stale: bool,
         may_loosen: Callable[[], bool],
+        budget: Budget,
+        rest: Rest | None = None,
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -77,18 +87,55 @@ class QueueScan:
         self._goes_first = shares is not None and is_fair(ledger, queue.parent_id)
         self._held: int | None = None
         """The head that found no place in what its cluster has or what is free: idle loans are its next try."""
-        self._table = ReservationTable(ledger, queue, running, now_ns=now_ns, stale=stale)
-        self._heads: list[Head] = [
+        self._settled_at = -1
+        """The edition of the ledger at which the heads were dropped whose verdict stands."""
+        self.budget = budget
+        self.judged = 0
+        """The number of classes that got a verdict."""
+        self._table = ReservationTable(ledger, queue, running, budget, now_ns=now_ns)
+        self._users: set[str] = set()
+        self._heads: list[Head] = []
+        self._is_open = False
+        if rest is not None:  # the first heads were passed before the cut, and nothing has happened since
+            self._table.heads, self._is_open = self._table.most_heads, True
+            self._heads, self._said, self._table.seen = rest
+        elif shares is not None and self.policy.order == FAIR:
+            self._open()
+
+    def _open(self) -> None:
+        """Line up the heads. Most queues do not come to their turn in a round that is cut."""
+        self._is_open = True
+        self._heads = [
             (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
-            for shape in queue.shapes.values()
+            for shape in self.queue.shapes.values()
             for sub_queue in shape.sub_queues.values()
         ]
         heapify(self._heads)
+        self.budget.spend(len(self._heads) // HEADS)
+        self._users = {head[2].user for head in self._heads}
+
+    @property
+    def rest(self) -> Rest | None:
+        """Where the scan was cut, if it needs no second look at what it has come to."""
+        is_cut = self._is_open and self._heads and self._table.heads >= self._table.most_heads
+        if not is_cut or not self._passes_unseen or self._goes_first or self.policy.discipline == STRICT:
+            return None
+        return Rest(self._heads, self._said, self._table.seen)
+
+    @property
+    def _first(self) -> OrderKey:
+        """The first head."""
+        return self._heads[0][1] if self._is_open else self.queue.first
+
+    @property
+    def _passes_unseen(self) -> bool:
+        """Whether jobs whose verdict is known and reported need no look, once the first heads were passed."""
+        return not (self.preemptor.holds.nominations or self.policy.preempts)
 
     @property
     def is_over(self) -> bool:
         """Whether every job was started or passed."""
-        return not self._heads
+        return self._is_open and not self._heads
 
     def rank(self) -> tuple[tuple[float, ...], Turn]:
         """The rank of the queue: the queue with the least rank has the next turn.
@@ -96,19 +143,26 @@ class QueueScan:
         Where no order is fair, the highest priority is first, then the oldest job, as in one queue. But a job that
         needs idle loans of other clusters lets the ``OVERTAKEN`` jobs behind it go first, so that few loans move.
         """
-        key = self._heads[0][1]
-        job = self.queue.jobs[key[1]]
+        job = self.queue.jobs[self._first[1]]
         turn = turn_of(job.priority, job.job_id, is_held=self._held == job.job_id)
         if self.shares is None:
             return (), turn
-        return (*self.shares.turn_of(self.queue.parent_id), self._heads[0][0]), turn
+        share = self._heads[0][0] if self._heads else 0.0
+        return (*self.shares.turn_of(self.queue.parent_id), share), turn
 
     def finish(self) -> None:
         """Keep the reservations for the next round."""
-        self.queue.kept = self._table.promises()
+        self.queue.kept = self._table.promises(is_over=self.is_over)
+        if self.is_over:
+            self.queue.is_stale = False
+            self.queue.improved.clear()
 
     def step(self) -> Start | None:
         """Try the next job; its start is applied to the ledger."""
+        self.budget.spend(PASS)
+        if not self._is_open:
+            self._open()
+            return None  # another queue may be first
         if (head := self._next_head()) is None:
             return None
         job, sub_queue, rest = head
@@ -155,6 +209,7 @@ class QueueScan:
         else:
             verdict = self._verdict(job, found, reach)
             shape.judge(verdict)
+            self.judged += 1
             self._pass_blocked(job, sub_queue, rest, verdict)
         return start
 
@@ -192,6 +247,7 @@ class QueueScan:
             self.queue, sub_queue, job, lambda: self._table.binding(job)
         )
         self._pass(job, sub_queue, rest, verdict.reason, verdict.message, more=preempts)
+        self._is_known(self.queue.shapes[sub_queue.shape])
         if verdict.reason == jb.INSUFFICIENT and not preempts:
             self.shared.consider(self.queue, self._table, job)
 
@@ -232,7 +288,7 @@ class QueueScan:
             table.promise(job, None)
         else:
             DISCIPLINES[self.policy.discipline](table, job)
-        if table.heads == table.most_heads:
+        if table.heads >= table.most_heads and self._settled_at != self.ledger.edition:
             self._pass_settled()
         if self.policy.discipline == BACKFILL and table.heads >= self.policy.backfill_depth and not more:
             if reason == jb.HEAD_OF_LINE:
@@ -245,18 +301,33 @@ class QueueScan:
 
     def _pass_settled(self) -> None:
         """Drop heads whose verdict is known and reported, once further heads get no reservation."""
-        if self.preemptor.holds.nominations or self.policy.preempts or self.shared.concerns(self.queue):
+        if not (self._passes_unseen and self.shared.is_settled_for(self.queue, self._users)):
             return
-        reserved = {self.queue.jobs[job_id].shape for job_id in self._table.reserved}
-        settled: dict[str, bool] = {}
-        for name, shape in self.queue.shapes.items():
-            verdict = shape.blocked
-            settled[name] = verdict is not None and name not in reserved and all(
-                self.queue.told.get(self.queue.wait_key(sub_queue)) == verdict[:2]
-                for sub_queue in shape.sub_queues.values()
-            )  # fmt: skip
-        self._heads = [head for head in self._heads if head[3] is not None or not settled[head[2].shape]]
-        heapify(self._heads)
+        self._settled_at = self.ledger.edition
+        self.budget.spend(len(self._heads) // HEADS)
+        reserved = {self.queue.jobs[job_id].shape for job_id in self._reserved}
+        known: dict[str, bool] = {}
+        left = []
+        for head in self._heads:
+            if head[3] is None and (name := head[2].shape) not in reserved:
+                if name not in known:
+                    known[name] = self._is_known(self.queue.shapes[name])
+                if known[name]:
+                    continue
+            left.append(head)
+        self._heads = left
+        heapify(left)
+
+    def _is_known(self, shape: SchedulingClass) -> bool:
+        """Whether the verdict of a class stands and was reported for all of its sub-queues."""
+        if (
+            not shape.is_told
+            and self.queue.stands(self.ledger, shape)
+            and (verdict := shape.verdict) is not None
+        ):
+            told, key = self.queue.told, self.queue.wait_key
+            shape.is_told = all(told.get(key(one)) == verdict[:2] for one in shape.sub_queues.values())
+        return shape.is_told
 
     def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
         """Keep back all jobs of the queue in this round. ``winners`` False: nominated jobs may still start.
@@ -313,7 +384,7 @@ class QueueScan:
         """
         if not outer:
             found = self._start(job, shape, binding, why=True, loose=loose)
-        elif not loose and is_short(self.ledger, job.parent_id, job.spec, shape.count):
+        elif not loose and self._is_short(shape):
             found = None
         else:
             with self.shared.hidden(outer):
@@ -375,6 +446,7 @@ class QueueScan:
         if not (can_grow or loose) and not self._has_capacity(shape):
             return None
         view = self._table.view(binding)
+        self.budget.spend(SEARCH)
         if view.has_capacity(shape.count) and (placed := view.place(job)) is not None:
             return self._take(start_of(self.ledger, job, placed))
         if not (can_grow or loose):
@@ -400,17 +472,30 @@ class QueueScan:
             return None
         return found if start is None else _with_doubt(found, start)
 
+    def _is_short(self, shape: SchedulingClass) -> bool:
+        """Whether a class certainly has no place now: in its cluster, or with what it can grow by."""
+        if self.ledger.clusters[self.queue.parent_id].spec.flexible:
+            return not reach_of(self.ledger, self.queue.parent_id).may_hold(shape.count)
+        return not self._has_capacity(shape)
+
     def _has_capacity(self, shape: SchedulingClass) -> bool:
         index = self.ledger.index(self.queue.parent_id)
         return shape.count.is_met(shape.count.inside(index))
 
     def _place(self, job: PendingJob) -> Placed | Unplaced:
-        places = self.queue.shapes[job.shape].places
-        return place_again(self.ledger, job.parent_id, job.spec, job.entry, places)
+        shape = self.queue.shapes[job.shape]
+        if shape.count.is_exact(job.entry):
+            self.budget.spend(COUNT)
+            if reason := plain_reason(self.ledger.index(job.parent_id), shape.count):
+                return reason
+        self._spend(job)
+        return place_again(self.ledger, job.parent_id, job.spec, job.entry, shape.places)
 
     def _grow(self, job: PendingJob, *, loose: bool) -> Start | Unplaced | None:
         """Start a job after growth, or (``loose``) the return of idle loans. None: neither is possible."""
         ledger, parent_id = self.ledger, job.parent_id
+        if loose or ledger.clusters[parent_id].spec.flexible:
+            self._spend(job)
         if ledger.clusters[parent_id].spec.flexible:
             grown = place_with_growth(ledger, parent_id, job.spec, job.entry, loose=loose)
         elif not loose or (more := place_loosely(ledger, parent_id, job.spec, job.entry)) is None:
@@ -422,6 +507,10 @@ class QueueScan:
         steps, placed = grown
         return self._take(start_of(self.ledger, job, placed, steps))
 
+    def _spend(self, job: PendingJob) -> None:
+        shape = self.queue.shapes[job.shape]
+        self.budget.spend(COUNT if self._is_short(shape) else SEARCH + len(job.spec.fixed) // PIECES)
+
     def _take(self, start: Start) -> Start:
         self._table.drop_views()
         take(self.ledger, start, start.run_id)
@@ -430,6 +519,7 @@ class QueueScan:
     def _count(self, start: Start) -> None:
         """Note a start in the counts, shares and reservations of this round."""
         job = start.job
+        self.budget.spend(START + len(start.vnodes) * VNODE)
         self.preemptor.count(job)
         self.shared.note_start(job)
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
@@ -455,6 +545,7 @@ class QueueScan:
         self._said.add(key)
         if self.queue.told.get(key) != (reason, message):
             self.queue.told[key] = (reason, message)
+            self.queue.shapes[sub_queue.shape].is_told = False
             self.waits.append(Wait(self.queue.parent_id, key, reason, message))
 
     def _share_of(self, user: str) -> float:

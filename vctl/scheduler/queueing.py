@@ -1,28 +1,26 @@
 """Queues: the pending jobs of one cluster by scheduling class, so that equal jobs are judged once.
 
 A class that did not fit keeps its verdict until capacity came free that could help it (``reconsider``,
-``regard_growth``), the capacity of the cluster changed (``judge_capacity``), or its limits or those of
+``regard``), the capacity of the cluster changed (``judge_capacity``), or its limits or those of
 clusters around it (``forget_verdicts``). The policy changes the order, never what fits.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
-from vctl.scheduler.elasticity import level_above
-from vctl.scheduler.feasibility import could_help
-from vctl.scheduler.feasibility_judge import FeasibilityJudge
-from vctl.scheduler.gang_growth import is_lacking, is_short
+from vctl.scheduler.feasibility import FeasibilityJudge, could_help
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
-from vctl.scheduler.recall import idle_amounts
+from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared
-from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey
+from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey, Verdict
 
 MOST_LEFT = 64
 """The number of shapes without a waiting job whose places are remembered."""
@@ -33,13 +31,28 @@ if TYPE_CHECKING:
     from vctl.scheduler.preemption import Look, Search
 
 
+class Rest(NamedTuple):
+    """Where a scan was cut, if it needs no second look at what it has come to."""
+
+    heads: list[tuple[float, OrderKey, SubQueue, Candidates | None]]
+    """The heads that it has not come to (``queue_scan``)."""
+    said: set[str]
+    """The wait keys whose reason was reported."""
+    seen: set[int]
+    """The jobs whose reservation, or lack of one, was settled."""
+
+
 class Memo(NamedTuple):
-    """That the last scan of a queue found everything: until something comes free, or what it depends on changes."""
+    """That what the last scan of a queue has found holds, until something comes free or what it depends on changes."""
 
     stamp: object
     """What the scan depends on (``cycle``)."""
     due_ns: int | None
     """When it ends to hold although nothing has happened; None: never."""
+    rest: Rest | None = None
+    """Where it was cut; None: it came to the end."""
+    edition: int | None = None
+    """The edition of the ledger for which it holds, where others decide about the jobs, too; None: for any."""
 
 
 class Queue:
@@ -49,7 +62,11 @@ class Queue:
         self.parent_id = parent_id
         self.policy = policy
         self.jobs: dict[int, PendingJob] = {}
+        self.users: Counter[str] = Counter()
+        """User -> the number of jobs here."""
         self.shapes: dict[str, SchedulingClass] = {}
+        self._first: OrderKey | None = None
+        """The key of the first job; None: not known."""
         self.timed: set[int] = set()
         """Jobs with a begin time."""
         self.emptied: set[str] = set()
@@ -81,25 +98,44 @@ class Queue:
         """Preemption: the running jobs at the last look, and the search to continue in the next round."""
         self.again_ns: int | None = None
         """When to scan the queue again, because a running job will have run long enough to be ended."""
+        self.is_stale = False
+        """Whether something came free since a scan was over, so that an earlier reserved start may be found."""
+        self.improved: set[int] = set()
+        """The jobs for which a reserved start was searched since a scan was over."""
+        self.is_disturbed = False
+        """Whether a scan that was cut has ignored a reservation, so that the others are to be confirmed."""
         self.memo: Memo | None = None
         """The last scan; None: the queue is scanned in the next round."""
         self.until_ns: int | None = None
         """When the last scan ends to hold, even if nothing else happens; None: it holds (``note_until``)."""
 
+    @property
+    def first(self) -> OrderKey:
+        """The key of the first job in the order of the queue, where users do not count."""
+        if self._first is None:
+            self._first = min(
+                sub_queue.order[0]
+                for shape in self.shapes.values()
+                for sub_queue in shape.sub_queues.values()
+            )
+        return self._first
+
     def put(self, job: PendingJob) -> None:
         """Add a job, or take over its new row (priority, hold)."""
         if job.job_id in self.jobs:
             self.drop(job.job_id)
-        self.memo = None
+        self.memo = self._first = None
         self.jobs[job.job_id] = job
+        self.users[job.user] += 1
         self._file(job)
         if job.begin_at_ns is not None:
             self.timed.add(job.job_id)
 
     def put_all(self, jobs: Mapping[int, PendingJob]) -> None:
         """Add many jobs at once, by number. None of them is in the queue yet."""
-        self.memo = None
+        self.memo = self._first = None
         self.jobs.update(jobs)
+        self.users.update(job.user for job in jobs.values())
         self.timed.update(job_id for job_id, job in jobs.items() if job.begin_at_ns is not None)
         self._file_all(jobs.values())
 
@@ -154,6 +190,7 @@ class Queue:
         sub_queue = shape.sub_queues.get(key := self._sub_queue_key(job))
         if sub_queue is None:
             sub_queue = shape.sub_queues[key] = SubQueue(job.shape, *key)
+            shape.is_told = False
             self.emptied.discard(self.wait_key(sub_queue))
         return sub_queue
 
@@ -162,7 +199,10 @@ class Queue:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
-        self.memo = None
+        self.memo = self._first = None
+        self.users[job.user] -= 1
+        if not self.users[job.user]:
+            del self.users[job.user]
         self.timed.discard(job_id)
         self.kept.pop(job_id, None)
         self.shared.pop(job_id, None)
@@ -205,6 +245,7 @@ class Queue:
         self.shared.clear()
         self.kept.clear()
         self.search = self.look = None  # victims are chosen by the policy
+        self._first = None
         before, self.shapes = self.shapes, {}
         self._file_all(self.jobs.values())
         for name, shape in self.shapes.items():
@@ -215,6 +256,8 @@ class Queue:
     def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
         """Take over the reasons that were reported before; keys without a waiting job go to ``emptied``."""
         self.told = dict(told)
+        for shape in self.shapes.values():
+            shape.is_told = False
         keys = {
             self.wait_key(sub_queue)
             for shape in self.shapes.values()
@@ -233,12 +276,16 @@ class Queue:
             return sub_queue.shape
         return f"{sub_queue.shape};user={sub_queue.user}"
 
+    @property
+    def splits_users(self) -> bool:
+        """Whether the jobs of each user have sub-queues of their own."""
+        return self.policy.order == FAIR or self.policy.max_running_per_user is not None
+
     def _sub_queue_key(self, job: PendingJob) -> SubQueueKey:
         policy = self.policy
-        by_user = policy.order == FAIR or policy.max_running_per_user is not None
         priority = job.priority if policy.preempts else 0
         winner = job.job_id if job.job_id in self.nominations else 0
-        return (job.user if by_user else "", priority, winner)
+        return (job.user if self.splits_users else "", priority, winner)
 
     def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
         """Mark the verdicts on shapes that may fit after capacity came free in these virtual nodes.
@@ -261,7 +308,7 @@ class Queue:
                 continue
             if (verdict is not None and verdict.exhausted) or self.can_help(ledger, shape, slots):
                 if verdict is not None:
-                    shape.grown = slots
+                    shape.doubt(slots)
                 for sub_queue in reserved:
                     sub_queue.blocked_by = ()
 
@@ -280,21 +327,22 @@ class Queue:
                     shape.judge(None)
 
     def can_help(self, ledger: Ledger, shape: SchedulingClass, slots: list[str]) -> bool:
-        """Whether the free capacity of these virtual nodes may help a class."""
-        job = shape.example
-        if ledger.index(self.parent_id).stamp in shape.places:
+        """Whether the free capacity of these virtual nodes may help a class; ``[]``: what is free anywhere."""
+        if not slots or ledger.clusters[self.parent_id].spec.flexible:
+            return reach_of(ledger, self.parent_id).may_hold(shape.count)
+        index = ledger.index(self.parent_id)
+        if index.stamp in shape.places:
             return True
-        if is_short(ledger, self.parent_id, job.spec, shape.count):
+        if not shape.count.is_met(shape.count.inside(index)):
             return False  # the free capacity is too small in total
-        can_grow = ledger.clusters[self.parent_id].spec.flexible
-        return can_grow or could_help(ledger, self.parent_id, job.spec, job.entry, slots)
+        return could_help(ledger, self.parent_id, shape.example.spec, shape.example.entry, slots)
 
     def stands(self, ledger: Ledger, shape: SchedulingClass) -> bool:
         """Whether the verdict of a class holds: no capacity that may help came free, or others took it."""
         verdict = shape.verdict
         if verdict is None or shape.grown is None:
             return verdict is not None
-        if verdict.valid_for != ledger.index(self.parent_id).stamp:
+        if not shape.grown or verdict.valid_for != ledger.index(self.parent_id).stamp:
             if verdict.exhausted or self.can_help(ledger, shape, shape.grown):
                 return False
         shape.grown = None
@@ -309,28 +357,28 @@ class Queue:
             shape.forget()
             shape.places.clear()
 
-    def regard_growth(self, ledger: Ledger) -> None:
-        """Judge the verdicts again after capacity came free in this cluster or where it can grow from.
+    def regard(self, ledger: Ledger) -> None:
+        """Judge the verdicts again after capacity came free elsewhere: where this cluster can grow from, or where
+        something borrowed is idle.
 
-        An uncertain verdict is forgotten. A certain one is marked for ``stands`` if the shape could fit now.
+        An uncertain verdict is forgotten. A certain one is left to ``stands`` if its shape may fit now: it holds again
+        if other starts take what came free.
         """
         self.growths += 1
+        reach = reach_of(ledger, self.parent_id)
         for shape in self.shapes.values():
-            told = shape.blocked
-            is_sure = told is not None and not (self.nominations or told.nominations or told.exhausted)
-            if told is None or told.reason not in (INFEASIBLE, INSUFFICIENT) or not is_sure:
+            told = shape.verdict
+            if told is None or not self._is_sure(told):
                 shape.forget()
-            elif self.can_help(ledger, shape, []):
+            elif reach.may_hold(shape.count):
                 shape.forget()
-                shape.verdict, shape.grown = told, []  # it holds again if other starts take the capacity
+                shape.verdict = told
+                shape.doubt([])
 
-    def regard_loans(self, ledger: Ledger) -> None:
-        """Forget the verdicts on shapes that may fit after something borrowed came idle."""
-        self.growths += 1
-        idle = idle_amounts(ledger, level_above(ledger, self.parent_id))
-        for shape in self.shapes.values():
-            if not is_lacking(ledger, self.parent_id, shape.example.spec, idle):
-                shape.forget()
+    def _is_sure(self, told: Verdict) -> bool:
+        """Whether a verdict was a proof for what was free then."""
+        is_short = told.reason in (INFEASIBLE, INSUFFICIENT)
+        return is_short and not (self.nominations or told.nominations or told.exhausted)
 
     def short(self, now_ns: int, *, judged: bool) -> Iterator[PendingJob]:
         """An example of each class with a job that may start now and was told that there is too little for it.

@@ -121,19 +121,6 @@ def is_loose(ledger: Ledger) -> bool:
     )
 
 
-def idle_amounts(ledger: Ledger, top_id: str) -> dict[str, int]:
-    """At most what can be brought together below a cluster: what borrowers and lenders have free on nodes that take
-    work. It is asked for each shape that waits, so it is a sum over classes of equal virtual nodes."""
-    found: dict[str, int] = {}
-    for cluster_id in {*ledger.borrowers, *ledger.lenders}:
-        if is_below(ledger, cluster_id, top_id):
-            for group in ledger.index(cluster_id).classes.values():
-                for name, amount in group.capacity.free.items():
-                    if amount > 0:
-                        found[name] = found.get(name, 0) + amount * len(group.ids)
-    return found
-
-
 def _has_idle(ledger: Ledger, cluster_id: str) -> bool:
     parts = (part.vnode_id for part in flexible_parts(ledger, cluster_id))
     return any(amount > 0 for one in parts for amount in ledger.capacities[one].free.values())

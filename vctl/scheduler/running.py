@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
-from vctl.core.resources import Allocation, total
+from vctl.core.resources import Allocation, Amounts, add, total
 
 Held = tuple[object, tuple[tuple[str, Allocation], ...], dict[str, int]]
 """(State for which the rest is valid, (virtual node, allocation) pairs of a job, their sum)."""
@@ -31,6 +31,8 @@ class Running:
         self._ledger: Ledger | None = None
         self._held: dict[int, Held] = {}
         """Job -> its allocations in ``_ledger``."""
+        self._sums: dict[str, tuple[object, dict[str, Amounts]]] = {}
+        """Cluster -> (state for which the rest is valid, user -> what the jobs of that user hold)."""
         for job in jobs:
             self.put(job)
 
@@ -115,6 +117,17 @@ class Running:
     def amounts_of(self, ledger: Ledger, job: RunningJob) -> dict[str, int]:
         """The sum of a job's allocations; computed again only if its cluster has changed."""
         return self._known_of(ledger, job)[2]
+
+    def held_in(self, ledger: Ledger, parent_id: str) -> Mapping[str, Amounts]:
+        """What the running jobs of a cluster hold, by user; added up again only if one of them has changed."""
+        state = (id(ledger), self._versions.get(parent_id, 0), ledger.inside.get(parent_id, 0))
+        known = self._sums.get(parent_id)
+        if known is None or known[0] != state:
+            found: dict[str, Amounts] = {}
+            for job in self.of_parent.get(parent_id, {}).values():
+                found[job.user] = add(found.get(job.user, {}), self.amounts_of(ledger, job))
+            known = self._sums[parent_id] = (state, found)
+        return known[1]
 
     def held_by(self, ledger: Ledger, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
         """The allocations of a job: (virtual node of the parent, allocation)."""

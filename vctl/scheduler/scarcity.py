@@ -9,22 +9,36 @@ from vctl.core.ledger import Ledger
 from vctl.scheduler.candidate_nodes import candidates_now
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.task_queue import TaskQueue
+from vctl.scheduler.work import Budget
 
 TASKS = "tasks"
 """The source of the demand of all waiting tasks."""
 
 
-def note_demand(demand: Demand, queues: Iterable[Queue], tasks: Iterable[TaskQueue]) -> None:
-    """Let the demand of a ledger know what the jobs in the queues and the waiting tasks ask of nodes."""
+def note_demand(
+    demand: Demand, queues: Iterable[Queue], tasks: Iterable[TaskQueue], budget: Budget | None = None
+) -> None:
+    """Let the demand of a ledger know what the jobs in the queues and the waiting tasks ask of nodes.
+
+    With a budget, at most half of it: the next round goes on.
+    """
+    most = None if budget is None or budget.left is None else max(budget.left, 2) // 2
     for queue in queues:
         if queue.demand is not demand:
             queue.demand, queue.unnoted = demand, dict.fromkeys(queue.shapes)
-        for name in queue.unnoted:
+        if most is not None and len(queue.unnoted) > most:
+            names = list(queue.unnoted)[:most]
+        else:
+            names = list(queue.unnoted)
+        for name in names:
+            del queue.unnoted[name]
             if (shape := queue.shapes.get(name)) is None:
                 demand.put((queue.parent_id, name))
             else:
                 demand.ask((queue.parent_id, name), shape.example.spec, shape.example.entry, whole=True)
-        queue.unnoted.clear()
+        if budget is not None and most is not None:
+            budget.spend(len(names))
+            most -= len(names)
     demand.put(TASKS, tuple({one: None for queue in tasks for one in queue.requests()}))
 
 

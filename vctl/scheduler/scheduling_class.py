@@ -72,6 +72,8 @@ class SchedulingClass:
     """Virtual nodes with capacity that came free since then and may help; ``[]``: elsewhere; None: none."""
     places: Places = field(default_factory=dict)
     """Places of its gang by the free capacity of the cluster."""
+    is_told: bool = False
+    """Whether the verdict stood when it was looked at last, and was reported for all of its sub-queues."""
     _count: UpperBound | None = None
 
     @property
@@ -88,7 +90,11 @@ class SchedulingClass:
 
     def judge(self, verdict: Verdict | None) -> None:
         """Take over the verdict of an attempt; None: there is no verdict any more."""
-        self.verdict, self.grown = verdict, None
+        self.verdict, self.grown, self.is_told = verdict, None, False
+
+    def doubt(self, slots: list[str]) -> None:
+        """Leave the verdict to whoever tries the class next: capacity came free in these virtual nodes."""
+        self.grown, self.is_told = slots, False
 
     def forget(self) -> None:
         """Forget all verdicts."""

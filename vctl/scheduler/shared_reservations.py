@@ -30,12 +30,13 @@ from vctl.scheduler.availability import (
     level_of,
 )
 from vctl.scheduler.backfill import reserve
-from vctl.scheduler.disciplines import ReservationTable
+from vctl.scheduler.disciplines import RESERVE, ReservationTable
 from vctl.scheduler.elasticity import within_limits
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared, View
 from vctl.scheduler.running import Running
 from vctl.scheduler.tasking import ancestors
+from vctl.scheduler.work import Budget
 
 MOST_SIBLINGS = 2
 """The most siblings of a fair cluster that have a reservation at a time."""
@@ -91,8 +92,10 @@ class SharedReservations:
         running: Running,
         now_ns: int,
         grown: Collection[str] = (),
+        budget: Budget | None = None,
     ) -> None:
         self.ledger = ledger
+        self.budget = budget or Budget()
         self.running = running
         self.now_ns = now_ns
         self._fair: dict[str, dict[str, Shared]] = {}
@@ -279,13 +282,14 @@ class SharedReservations:
         at = chain.index(fair)
         return chain[at - 1] if at else f"user {job.user}"
 
-    def finish(self, queues: Iterable[Queue]) -> None:
+    def finish(self, queues: Iterable[Queue], *, is_over: bool = True) -> None:
         """Hand the reservations over to the queues for the next round.
 
         A reservation whose start came before this round is dropped: its job was not tried, or has no other.
+        ``is_over`` False: the round was cut, and the next one may try it.
         """
         for job_id, shared in list(self._reserved.items()):
-            if job_id not in self._fresh and shared.reservation.is_due(self.now_ns):
+            if is_over and job_id not in self._fresh and shared.reservation.is_due(self.now_ns):
                 del self._reserved[job_id]
         still = {shared.reservation.job_id: shared.reservation for shared in self._all()}
         self.frees = any(
@@ -320,6 +324,7 @@ class SharedReservations:
     def _reserve(self, job: PendingJob, level: str, scope: str, *, endless: bool) -> Shared | None:
         if not self._may_grow(job):
             return None
+        self.budget.spend(RESERVE)
         own = frozenset(self._upward(job.parent_id))
         others = [shared.reservation for shared in self._all() if shared.level == level]
         others = [reservation for reservation in others if reservation.job_id != job.job_id]
@@ -352,10 +357,21 @@ class SharedReservations:
             level in grown or any(cluster_id in grown for cluster_id in elastic_below(self.ledger, level))
         )
 
-    def concerns(self, queue: Queue) -> bool:
-        """Whether jobs of a queue may have shared reservations."""
-        level, fair = self._level_and_fair(queue.parent_id)
-        return fair is not None or level != queue.parent_id
+    def is_settled_for(self, queue: Queue, users: Collection[str]) -> bool:
+        """Whether no further job of a queue that is passed gets a reservation. ``users``: those whose jobs wait in it.
+
+        In a fair cluster one may, until its sibling has one or there are as many as there may be.
+        """
+        fair = self._level_and_fair(queue.parent_id)[1]
+        if fair is None:
+            return True
+        siblings = self._fair.get(fair, {})
+        if len(siblings) >= MOST_SIBLINGS:
+            return True
+        if queue.parent_id == fair:
+            return all(f"user {user}" in siblings for user in users)
+        chain = self._upward(queue.parent_id)
+        return chain[chain.index(fair) - 1] in siblings
 
     def _has_elastic(self, level: str) -> bool:
         """Whether a cluster below a level may have grown over its capacity."""

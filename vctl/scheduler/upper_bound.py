@@ -37,6 +37,11 @@ class UpperBound:
         for kind, count in zip(self.kinds, self.wanted, strict=True):
             for name, amount in kind:
                 self.total[name] = self.total.get(name, 0) + count * amount
+        self.needed: dict[str, int] = dict(self.total)
+        """That sum and the flexible minimum."""
+        for name, amount in spec.flexible_min.items():
+            if amount:
+                self.needed[name] = self.needed.get(name, 0) + amount
         self._known: tuple[int, list[int]] | None = None
         one_thing = len(self.kinds) == 1 and len(self.kinds[0]) == 1
         self._only = self.kinds[0][0] if one_thing else None

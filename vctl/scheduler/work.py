@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
@@ -18,3 +19,23 @@ def finished(work: Work[Answer]) -> Answer:
         except StopIteration as end:
             answer: Answer = end.value
             return answer
+
+
+@dataclass(slots=True)
+class Budget:
+    """The steps that are left of a piece of work, about 20 µs each; None: as many as it takes.
+
+    Steps are counted, not timed, so that the same state gives the same piece on every machine.
+    """
+
+    left: int | None = None
+
+    def spend(self, steps: int) -> None:
+        """Note that these steps were done."""
+        if self.left is not None:
+            self.left -= steps
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the piece ends here."""
+        return self.left is not None and self.left <= 0
