@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core.leases import Lease
-from vctl.core.wording import amounts_text, cluster_text, counted, listed
+from vctl.core.wording import amounts_text, cluster_text, listed
 from vctl.ops.forms import Shown, timestamp
 from vctl.store import arrays, dependencies, job_views, rows, settings
 from vctl.store.store import Row, Store
@@ -210,21 +210,15 @@ class Reasons:
 
     def _limit(self, row: Row, parent_id: str) -> tuple[str, str] | None:
         """The reached limit of running jobs; None when no limit is reached."""
+        from vctl.scheduler.explain.words import limit_reached
+        from vctl.scheduler.limits import reached
+
         policy = settings.queue_of(self.store, parent_id)
         if parent_id not in self._running:
             self._running[parent_id] = job_views.running_by_user(self.store, parent_id)
-        running, name = self._running[parent_id], cluster_text(parent_id)
-        most, here = policy.max_running_jobs, sum(running.values())
-        if most is not None and here >= most:
-            return jb.CAP_REACHED, f"{_run(here, '')} in {name}, where at most {most} may run at a time"
-        most, here = policy.max_running_per_user, running.get(row["user"], 0)
-        if most is not None and here >= most:
-            user = f" of {row['user']}"
-            return (
-                jb.USER_LIMIT,
-                f"{_run(here, user)} in {name}, where at most {most} of each user may run at a time",
-            )
-        return None
+        running, user = self._running[parent_id], str(row["user"])
+        refusal = reached(policy, sum(running.values()), running.get(user, 0))
+        return None if refusal is None else (refusal.rule, limit_reached(refusal, parent_id, user))
 
     def _age(self, row: Row) -> str:
         """The time since a verdict was stored, or since the last round of a scheduler if that was later."""
@@ -287,10 +281,6 @@ class Reasons:
 def is_gate(reason: str | None) -> bool:
     """Whether a reason of ``gate`` keeps a job out of the queue; a preempted job is in the queue again."""
     return reason not in (None, jb.PREEMPTED)
-
-
-def _run(count: int, whose: str) -> str:
-    return f"{counted(count, 'job')}{whose} run{'s' if count == 1 else ''}"
 
 
 AT_LIMIT = "the running members of its array are at the limit"

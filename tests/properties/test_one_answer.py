@@ -1,0 +1,122 @@
+"""One answer to each question: asked on every surface about random states, it gets the same one.
+
+The states are those of ``test_reasons.Walk``, with several users and limits for each of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.properties.test_reasons import PRIMARY, Count, Walk
+from tests.specification import spec
+from tests.world import World
+from vctl.engine.state import SchedulerState
+from vctl.ops import clusters as cluster_ops
+from vctl.ops import jobs as job_ops
+from vctl.ops import nodes as node_ops
+from vctl.ops import why
+
+pytestmark = spec("8.reasons")
+
+USERS = ("ann", "bob")
+LIMITED = {"CapReached": "max_running_jobs", "UserLimit": "max_running_per_user"}
+
+
+class States(Walk):
+    """The walk with users, of which each may have a limit. After each turn the same questions are asked everywhere."""
+
+    def __init__(self, world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.user = USERS[0]
+        monkeypatch.setattr(node_ops, "author", lambda: self.user)
+        super().__init__(world, seed)
+        self.each: dict[str, int | None] = {}
+        self.actions.append((3, self.limit))
+
+    def submit(self) -> None:
+        self.user = self.dice.choice(USERS)
+        super().submit()
+
+    def limit(self) -> None:
+        super().limit()
+        cluster = self.dice.choice((PRIMARY, "shared"))
+        self.each[cluster] = self.dice.choice((None, 1, 2))
+        cluster_ops.update(self.store, cluster, queue={"max_running_per_user": self.each[cluster]})
+
+    def judge(self, job: dict[str, Any], count: Count) -> None:
+        if job["state_reason"] != "UserLimit":
+            super().judge(job, count)
+
+    def turned(self) -> Iterator[dict[str, Any]]:
+        """The waiting jobs of states in which the scheduler has just come to rest."""
+        self.world.turn()
+        yield from (job for job in job_ops.list_jobs(self.store)[0] if job["status"] == "PENDING")
+
+    def running(self, cluster: str, user: str | None = None) -> int:
+        """The number of running jobs in the tables."""
+        sql = "SELECT count(*) FROM jobs WHERE status = 'RUNNING' AND parent_cluster_id = ?"
+        return int(
+            self.store.value(
+                sql + ("" if user is None else " AND user = ?"), cluster, *([user] if user else [])
+            )
+        )
+
+    @property
+    def known(self) -> SchedulerState:
+        """The state of the scheduler."""
+        assert self.world.scheduler is not None
+        assert self.world.scheduler.state is not None
+        return self.world.scheduler.state
+
+    def told(self, job_id: int) -> str:
+        """What the last round told about a waiting job."""
+        return str(self.store.value("SELECT message FROM v_jobs WHERE job_id = ?", job_id))
+
+
+def walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int) -> Iterator[States]:
+    """A walk after each of its steps."""
+    with World(tmp_path / "state") as world:
+        states = States(world, seed, monkeypatch)
+        for _ in range(steps):
+            states.step()
+            yield states
+
+
+LONG = [pytest.param(seed, 300, marks=pytest.mark.soak) for seed in range(20, 26)]
+
+
+@pytest.mark.parametrize(("seed", "steps"), [(11, 60), (13, 60), *LONG])
+def test_a_limit_is_the_same_number_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int
+) -> None:
+    """The round, the list of jobs, why and its changes name the same limit and the same number of running jobs."""
+    seen = set()
+    for states in walk(tmp_path, monkeypatch, seed, steps):
+        for job in states.turned():
+            if (limit := LIMITED.get(job["state_reason"])) is None:
+                continue
+            seen.add(limit)
+            cluster, user = job["parent_cluster_id"], job["user"]
+            per_user = limit == "max_running_per_user"
+            most = (states.each if per_user else states.limits)[cluster]
+            running = states.running(cluster, user if per_user else None)
+            known = states.known.running
+            assert running == (known.count_of(cluster, user) if per_user else known.count(cluster))
+            assert most is not None
+            assert running >= most
+            assert re.match(rf"at most {most} jobs? ", states.told(job["job_id"])), job
+            assert re.match(rf"{running} jobs? .* where at most {most} ", job["message"]), job
+            said = why.why(states.store, job["job_id"])
+            assert (said["state_reason"], said["message"].split(";")[0]) == (
+                job["state_reason"],
+                job["message"],
+            )
+            for change in said["changes"]:
+                if change["kind"] in LIMITED.values():
+                    field = states.each if change["kind"] == "max_running_per_user" else states.limits
+                    assert change["change"].endswith(f"at a time instead of {field[cluster]}"), change
+    assert seen == {*LIMITED.values()}

@@ -1,0 +1,1 @@
+"""What is refused, in words, and what would help."""
