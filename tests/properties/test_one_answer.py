@@ -14,12 +14,13 @@ import pytest
 
 from tests.properties.test_reasons import PRIMARY, Count, Walk
 from tests.specification import spec
-from tests.world import World
+from tests.world import World, amounts
 from vctl.engine.state import SchedulerState
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
-from vctl.ops import why
+from vctl.ops import submitting, why
+from vctl.spec.job_request import JobRequest
 
 pytestmark = spec("8.reasons")
 
@@ -86,7 +87,7 @@ def walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int)
             yield states
 
 
-LONG = [pytest.param(seed, 300, marks=pytest.mark.soak) for seed in range(20, 26)]
+LONG = [pytest.param(seed, 100, marks=pytest.mark.soak) for seed in range(20, 26)]
 
 
 @pytest.mark.parametrize(("seed", "steps"), [(11, 60), (13, 60), *LONG])
@@ -120,3 +121,29 @@ def test_a_limit_is_the_same_number_everywhere(
                     field = states.each if change["kind"] == "max_running_per_user" else states.limits
                     assert change["change"].endswith(f"at a time instead of {field[cluster]}"), change
     assert seen == {*LIMITED.values()}
+
+
+def test_the_limit_of_each_user_is_told_with_the_jobs_of_that_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the verdict the limit became another one: of equal jobs all showed the count of the first one's user."""
+    user = USERS[0]
+    monkeypatch.setattr(node_ops, "author", lambda: user)
+    with World(tmp_path / "state") as world:
+        node_ops.add(world.store, resources=amounts(8), count=1, template="t")
+        cluster_ops.update(world.store, "primary", queue={"max_running_jobs": 3})
+        for number, name in enumerate(("ann", "bob", "bob", "ann", "bob")):
+            user = name
+            request = JobRequest(argv=("x",), submission_id=f"j{number}", cwd="/", entry=amounts(1))
+            submitting.submit(world.store, request, environment={})
+        world.turn()
+        cluster_ops.update(
+            world.store, "primary", queue={"max_running_jobs": None, "max_running_per_user": 1}
+        )
+        waiting = {
+            job["submission_id"]: job["message"]
+            for job in job_ops.list_jobs(world.store)[0]
+            if job["status"] == "PENDING"
+        }
+    most = "in primary, where at most 1 of each user may run at a time"
+    assert waiting == {"j3": f"1 job of ann runs {most}", "j4": f"2 jobs of bob run {most}"}

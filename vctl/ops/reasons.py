@@ -116,7 +116,7 @@ class Reasons:
             self._key(row),
             row["judged"],
             row["judged_words"],
-            row["user"] if row["judged"] == jb.USER_LIMIT else "",
+            row["user"] if row["judged"] in (jb.CAP_REACHED, jb.USER_LIMIT) else "",
         )
         if key not in self._judged:
             self._judged[key] = self._judge(row)
