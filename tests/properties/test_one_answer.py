@@ -6,7 +6,7 @@ The states are those of ``test_reasons.Walk``, with several users and limits for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,19 @@ import pytest
 
 from tests.properties.test_reasons import PRIMARY, Count, Walk
 from tests.specification import spec
-from tests.world import World, amounts
+from tests.world import World, amounts, picture
+from vctl.core.ledger import Ledger
+from vctl.core.resources import total
+from vctl.core.wording import in_units
 from vctl.engine.state import SchedulerState
+from vctl.ops import cluster_views, submitting, views, why
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
-from vctl.ops import submitting, why
+from vctl.ops.reach import Reach
+from vctl.scheduler.elasticity import allowance
 from vctl.spec.job_request import JobRequest
+from vctl.store import clusters
 
 pytestmark = spec("8.reasons")
 
@@ -121,6 +127,72 @@ def test_a_limit_is_the_same_number_everywhere(
                     field = states.each if change["kind"] == "max_running_per_user" else states.limits
                     assert change["change"].endswith(f"at a time instead of {field[cluster]}"), change
     assert seen == {*LIMITED.values()}
+
+
+@pytest.mark.parametrize(("seed", "steps"), [(31, 60), (32, 60), *LONG])
+def test_what_is_free_is_the_same_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int
+) -> None:
+    """The scheduler's ledger, the tables' one, lists of nodes and clusters, and what reasons count with."""
+    for states in walk(tmp_path, monkeypatch, seed, steps):
+        states.world.turn()
+        store, ledger = states.store, clusters.load_ledger(states.store)
+        assert picture(states.known.ledger) == picture(ledger)
+        reach, forms_of = Reach(store), {one["cluster_id"]: one for one in cluster_views.list_clusters(store)}
+        for cluster_id in ledger.clusters:
+            free = in_units({n: max(a, 0) for n, a in available(ledger, cluster_id).items()})
+            assert without_zeros(views.available_resources(store, cluster_id)) == without_zeros(free)
+            assert without_zeros(forms_of[cluster_id]["available_resources"]) == without_zeros(free)
+            by_node = {
+                one["NodeID"]: without_zeros(one["Available"]) for one in views.nodes(store, cluster_id)
+            }
+            for vnode_id, shown in by_node.items():
+                assert shown == without_zeros(in_units(available_in(ledger, vnode_id)))
+            in_view = {
+                slot_id: group for group in ledger.index(cluster_id).classes.values() for slot_id in group.ids
+            }
+            counted = {slot.slot_id: slot for slot in reach.slots(cluster_id).all}
+            assert counted.keys() == in_view.keys()
+            assert all(slot_id in by_node for slot_id in in_view)
+            for slot_id, slot in counted.items():
+                capacity, group = ledger.capacities[slot_id], in_view[slot_id]
+                assert (slot.capacity.free, slot.capacity.instances) == (capacity.free, capacity.instances)
+                assert (slot.template_id, slot.untouched) == (group.template_id, group.untouched)
+                assert slot.labels() == ledger.vnodes[slot_id].labels
+            for above in reach.above(cluster_id):
+                grower = ledger.clusters[cluster_id]
+                assert above.left == allowance(ledger, grower)
+            sums = forms_of[cluster_id]
+            below = [one for one in forms_of.values() if one["parent_id"] == cluster_id]
+            assert without_zeros(sums["total"]) == without_zeros(in_units(living(ledger, cluster_id)))
+            assert without_zeros(sums["reserved"]) == without_zeros(
+                in_units(total(living(ledger, one["cluster_id"]) for one in below))
+            )
+        for node in node_ops.list_nodes(store):
+            assert without_zeros(node["available"]) == without_zeros(
+                in_units(available_in(ledger, node["node_id"]))
+            )
+
+
+def available(ledger: Ledger, cluster_id: str) -> dict[str, int]:
+    """What is free in all virtual nodes of a cluster; of each at least nothing."""
+    return total(available_in(ledger, vnode_id) for vnode_id in ledger.members[cluster_id])
+
+
+def available_in(ledger: Ledger, vnode_id: str) -> dict[str, int]:
+    if not ledger.nodes[ledger.vnodes[vnode_id].node_id].schedulable:
+        return {}
+    return {name: max(amount, 0) for name, amount in ledger.capacities[vnode_id].free.items()}
+
+
+def living(ledger: Ledger, cluster_id: str) -> dict[str, int]:
+    """The total of a cluster on nodes that are not dead."""
+    vnodes = map(ledger.vnodes.__getitem__, ledger.members[cluster_id])
+    return total(one.allocation.amounts for one in vnodes if ledger.nodes[one.node_id].state != "DEAD")
+
+
+def without_zeros(amounts: Mapping[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def test_the_limit_of_each_user_is_told_with_the_jobs_of_that_user(

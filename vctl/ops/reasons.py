@@ -21,8 +21,8 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.core.ledger import Ledger
-    from vctl.ops.free_amounts import FreeAmounts
     from vctl.ops.idle_holders import IdleHolders
+    from vctl.ops.reach import Reach
     from vctl.scheduler.minimum import BelowMinimum
     from vctl.scheduler.shortage import Shortage
 
@@ -47,11 +47,11 @@ class Reasons:
         self._round_at: int | None = None
 
     @cached_property
-    def capacity(self) -> FreeAmounts:
+    def capacity(self) -> Reach:
         """The free resources, read on first use."""
-        from vctl.ops.free_amounts import FreeAmounts
+        from vctl.ops.reach import Reach
 
-        return FreeAmounts(self.store)
+        return Reach(self.store)
 
     def of(self, row: Row) -> Shown:
         """Token and message of a row of ``job_views``."""

@@ -13,7 +13,7 @@ from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted, number_text
 from vctl.errors import NotFound, param
 from vctl.ops.forms import Shown
-from vctl.ops.free_amounts import FreeAmounts
+from vctl.ops.reach import Reach
 from vctl.ops.reasons import FITS_NOW, UNSEEN
 from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, shortage
 from vctl.scheduler.tasking import growing_for, pinned_to, settled_by
@@ -29,9 +29,9 @@ class TaskReasons:
         self._judged: dict[object, Shown] = {}
 
     @cached_property
-    def capacity(self) -> FreeAmounts:
+    def capacity(self) -> Reach:
         """The free resources, read on first use."""
-        return FreeAmounts(self.store)
+        return Reach(self.store)
 
     def of(self, row: Row) -> Shown:
         """Token and message of a row of ``tasks``."""

@@ -7,6 +7,7 @@ grow. ``Shortage.fits`` is exact for most requests with one kind of piece; else 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from heapq import nsmallest
 from itertools import chain
 
@@ -50,6 +51,15 @@ class Slots:
         self.groups = list(groups.values())
         self.crowded = len({slot.node_id for slot in self.all}) < len(self.all)
         """Whether a physical node has several of these virtual nodes."""
+
+    @cached_property
+    def free(self) -> dict[str, int]:
+        """What is free in all of them together."""
+        found: dict[str, int] = {}
+        for group in self.groups:
+            for name, amount in group[0].capacity.free.items():
+                found[name] = found.get(name, 0) + max(amount, 0) * len(group)
+        return found
 
 
 @value(frozen=True, slots=True)
@@ -364,7 +374,7 @@ class _Look:
         return True
 
     def _sum(self, slots: Slots, name: str) -> int:
-        return sum(max(group[0].capacity.free.get(name, 0), 0) * len(group) for group in slots.groups)
+        return slots.free.get(name, 0)
 
     def _is_inside(self, part: Part) -> bool:
         """Whether a part lies inside another: the entrypoint in the flexible minimum."""
