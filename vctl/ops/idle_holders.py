@@ -24,7 +24,9 @@ MOST_NAMED = 3
 class IdleHolders:
     """What logical clusters hold idle, as of one snapshot. ``withheld``: what lenders keep for their own work."""
 
-    def __init__(self, store: Store, capacity: Reach, withheld: Callable[[], Mapping[str, object]]) -> None:
+    def __init__(
+        self, store: Store, capacity: Reach, withheld: Callable[[str], Mapping[str, object]]
+    ) -> None:
         self.store, self.capacity, self.withheld = store, capacity, withheld
         self._texts: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}
         self._has: dict[str, dict[str, int]] = {}
@@ -85,7 +87,7 @@ class IdleHolders:
         """Why the idle part of what a cluster has for itself stays with it."""
         what, limits = amounts_text(own), cluster.lending_limit
         if cluster.kind == LOGICAL and any(limits.get(n, 0) for n in own):
-            if cluster.cluster_id in self.withheld():
+            if cluster.cluster_id in self.withheld(cluster.cluster_id):
                 return f"keeps {what} for its own waiting work"
             lent = {n: max(cluster.spec.flexible_min.get(n, 0) - has.get(n, 0), 0) for n in own}
             if all(lent[n] >= limits.get(n, 0) for n in own):

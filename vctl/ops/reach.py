@@ -24,6 +24,7 @@ class Reach:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._slots: dict[tuple[str, int], Slots] = {}
+        self._above: dict[tuple[str, int], list[Above]] = {}
         self._clusters: dict[str, Cluster | None] = {}
         self.nominations = preemptions.nominations(store)
         self._reserved_in: dict[str, set[int]] = {}
@@ -38,8 +39,7 @@ class Reach:
 
     def slots(self, cluster_id: str, job_id: int = 0) -> Slots:
         """The virtual nodes of a cluster that accept work; resources that are reserved for that job count as free."""
-        winner = job_id if any(one.job_id == job_id for one in self.nominations) else 0
-        key = (cluster_id, winner)
+        key = (cluster_id, winner := self._winner(job_id))
         if key not in self._slots:
             self._slots[key] = Slots(self._read(cluster_id, winner))
             if not self._slots[key].all and self._has_no_nodes(cluster_id):
@@ -48,6 +48,15 @@ class Reach:
 
     def above(self, cluster_id: str, job_id: int = 0) -> list[Above]:
         """The clusters from which a cluster can grow, nearest first; the last of them cannot grow itself."""
+        key = (cluster_id, self._winner(job_id))
+        if key not in self._above:
+            self._above[key] = self._read_above(cluster_id, job_id)
+        return self._above[key]
+
+    def _winner(self, job_id: int) -> int:
+        return job_id if any(one.job_id == job_id for one in self.nominations) else 0
+
+    def _read_above(self, cluster_id: str, job_id: int) -> list[Above]:
         found: list[Above] = []
         cluster = self.cluster(cluster_id)
         while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:

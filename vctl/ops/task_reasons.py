@@ -15,7 +15,7 @@ from vctl.errors import NotFound, param
 from vctl.ops.forms import Shown
 from vctl.ops.reach import Reach
 from vctl.ops.reasons import FITS_NOW, UNSEEN
-from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, shortage
+from vctl.scheduler.shortage import Part, Shortage, Slot, Slots
 from vctl.scheduler.tasking import growing_for, pinned_to, settled_by
 from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
@@ -83,7 +83,7 @@ class TaskReasons:
         if asked is not None and above:
             places, task = places or self.capacity.slots(task.cluster_id).all, asked
         part = Part("one", {n: a for n, a in task.request.items() if a}, 1, task.selector)
-        return shortage([part], Slots(places), above)
+        return Shortage([part], Slots(places), above)
 
     def _settled(self, task: PendingTask) -> PendingTask:
         return settled_by(

@@ -18,7 +18,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.node_kinds import NodeKind
 from vctl.core.resources import SCALE, FreeCapacity
 from vctl.scheduler.elasticity import can_grow
-from vctl.store import clusters, leases, rows
+from vctl.store import clusters, leases, nodes, rows, settings
 from vctl.store.free import COMMON, alike
 from vctl.store.queues import FIRST_QUEUED
 from vctl.store.rows import dumps, loads
@@ -122,6 +122,46 @@ def load_some(store: Store, cluster_id: str, most: int) -> Ledger:
     ledger = Ledger()
     _load_with_ancestors(store, ledger, found)
     _put_cluster(store, ledger, cluster_id)
+    return ledger
+
+
+def load_branch(store: Store, top_id: str, spare: int) -> Ledger:
+    """A ledger with all that lies in a logical cluster that cannot grow: its own work has no other nodes.
+
+    Of the clusters around it, it has what this one lies in, and for each up to ``spare`` undivided nodes of each
+    template, which it could be given.
+    """
+    ids = [top_id, *clusters.subtree(store, top_id)]
+    vnodes: dict[str, list[Row]] = {}
+    row: Row | None
+    for row in store.rows(
+        "SELECT * FROM vnodes WHERE cluster_id IN (SELECT value FROM json_each(?)) ORDER BY cluster_id, rank, vnode_id",
+        dumps(ids),
+    ):  # fmt: skip
+        vnodes.setdefault(row["cluster_id"], []).append(row)
+    slots = {row["parent_vnode_id"] for row in vnodes.get(top_id, ())}
+    above, row = list[str](), clusters.get(store, top_id)
+    while row is not None:
+        above.append(row["cluster_id"])
+        for template in nodes.templates_in(store):
+            slots.update(_undivided(store, row["parent_id"], template, spare))
+        row = clusters.get(store, row["parent_id"])
+    ledger = Ledger()
+    ledger.set_primary_queue(settings.queue_of(store, PRIMARY))
+    _load_with_ancestors(store, ledger, slots)
+    for cluster_id in (*reversed(above[1:]), *ids):
+        _put_cluster(store, ledger, cluster_id)
+        for row in vnodes.get(cluster_id, ()):
+            ledger.assign(rows.vnode(row))
+    for row in store.rows(
+        "SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id IN (SELECT value FROM json_each(?))",
+        dumps(ids),
+    ):
+        run = rows.run(row)
+        ledger.charge(run.run_id, run.vnode_id, run.allocation)
+    for row in leases.all_rows(store):
+        if row["borrower_id"] in ledger.clusters and row["lender_id"] in ledger.clusters:
+            ledger.put_lease(rows.lease(row))
     return ledger
 
 
