@@ -371,12 +371,12 @@ class TestTwoVirtualNodesOnOnePhysicalNode:
     def test_a_bundle_lies_in_one_slot(self) -> None:
         plan = place(self.world(), "part", spec("PACK: 3c"), {})
         assert isinstance(plan, Unplaced)
-        assert (plan.resource, plan.need, plan.have) == ("CPU", 3 * SCALE, 2 * SCALE)
+        assert (plan.refusal.subject, plan.refusal.asked, plan.refusal.have) == ("CPU", 3 * SCALE, 2 * SCALE)
 
     def test_a_cluster_only_uses_its_own_nodes(self) -> None:
         plan = place(self.world(), PRIMARY, spec("PACK: 4c"), {})
         assert isinstance(plan, Unplaced)
-        assert plan.have == 3 * SCALE
+        assert plan.refusal.have == 3 * SCALE
 
 
 FLEXIBLE_IN_SLICES = {
@@ -455,7 +455,11 @@ class TestEver:
     ) -> None:
         limit = ever(world_of("4c 1g, 4c 1g", "n1:4c", {}), PRIMARY, want_spec, {})
         assert limit is not None
-        assert (limit.resource, limit.need, limit.have) == (resource, need * SCALE, have * SCALE)
+        assert (limit.refusal.subject, limit.refusal.asked, limit.refusal.have) == (
+            resource,
+            need * SCALE,
+            have * SCALE,
+        )
         assert limit.message == message
 
 
