@@ -5,6 +5,7 @@ The states are those of ``test_reasons.Walk``, with several users and limits for
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import total
 from vctl.core.wording import in_units
 from vctl.engine.state import SchedulerState
+from vctl.errors import VctlError
 from vctl.ops import cluster_views, submitting, views, why
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
@@ -172,6 +174,32 @@ def test_what_is_free_is_the_same_everywhere(
             assert without_zeros(node["available"]) == without_zeros(
                 in_units(available_in(ledger, node["node_id"]))
             )
+
+
+@pytest.mark.parametrize(("seed", "steps"), [(41, 60), (42, 60), *LONG])
+def test_why_says_what_the_next_round_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int
+) -> None:
+    """Nothing happens between the question and the round: who is told to start starts, and the others are told why."""
+    seen = set()
+    for states in walk(tmp_path, monkeypatch, seed, steps):
+        store, dice = states.store, states.dice
+        states.world.turn()
+        with contextlib.suppress(VctlError):
+            dice.choice((states.submit, states.hold, states.release, states.limit, states.undrain))()
+        waiting = [job for job in job_ops.list_jobs(store)[0] if job["status"] == "PENDING"]
+        asked = dice.sample(waiting, min(3, len(waiting)))
+        said = {job["job_id"]: why.why(store, job["job_id"]) for job in asked}
+        states.world.turn()
+        for job_id, answer in said.items():
+            after = job_ops.get_job(store, job_id)
+            starts = answer["message"] == why.STARTS_NOW
+            assert starts == (after["status"] != "PENDING"), (answer, after)
+            if not starts:
+                seen.add(answer["state_reason"])
+                told = store.value("SELECT state_reason FROM v_jobs WHERE job_id = ?", job_id)
+                assert answer["state_reason"] == after["state_reason"] == told, (answer, after)
+    assert {"InsufficientResources", "CapReached"} <= seen
 
 
 def available(ledger: Ledger, cluster_id: str) -> dict[str, int]:

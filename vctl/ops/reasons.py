@@ -22,6 +22,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.core.jobs import PendingJob
     from vctl.core.ledger import Ledger
+    from vctl.core.queue_policy import QueuePolicy
     from vctl.ops.idle_holders import IdleHolders
     from vctl.ops.reach import Reach
     from vctl.scheduler.explain.refusal import Refusal
@@ -48,6 +49,7 @@ class Reasons:
         self._running: dict[str, dict[str, int]] = {}
         self._arrays: dict[str, str | None] = {}
         self._ledgers: dict[str, Ledger] = {}
+        self._policies: dict[str, QueuePolicy] = {}
         self._searches = 0
         self._round_at: int | None = None
 
@@ -127,8 +129,8 @@ class Reasons:
 
     def _verdict_key(self, row: Row) -> object:
         """What the reason of a job in the queue depends on: it is the same for all jobs that have this in common."""
-        is_limited = row["judged"] in (jb.CAP_REACHED, jb.USER_LIMIT)
-        return self._key(row), row["judged"], row["judged_words"], row["user"] if is_limited else ""
+        each = self._policy(row["parent_cluster_id"]).max_running_per_user
+        return self._key(row), row["judged"], row["judged_words"], "" if each is None else row["user"]
 
     def _token(self, row: Row) -> str:
         """The scheduler's verdict, if the present resources confirm it."""
@@ -142,15 +144,13 @@ class Reasons:
         parent = self.capacity.cluster(parent_id)
         if parent is not None and not parent.starts_jobs:
             return jb.CLUSTER_STOPPED
-        match verdict:
-            case jb.HEAD_OF_LINE:
-                return jb.HEAD_OF_LINE
-            case jb.CAP_REACHED | jb.USER_LIMIT if (limit := self._limit(row, parent_id)) is not None:
-                return limit.rule
-            case jb.INFEASIBLE if self._why_never(row) is not None:
-                return jb.INFEASIBLE
-        lacks = verdict is not None and not self._fits(row)
-        return jb.INSUFFICIENT if lacks else jb.PENDING_EVALUATION
+        if verdict in (None, jb.HEAD_OF_LINE):
+            return verdict or jb.PENDING_EVALUATION
+        if (limit := self._limit(row, parent_id)) is not None:
+            return limit.rule  # as in a round, whose first question it is
+        if verdict == jb.INFEASIBLE and self._why_never(row) is not None:
+            return jb.INFEASIBLE
+        return jb.PENDING_EVALUATION if self._fits(row) else jb.INSUFFICIENT
 
     def _words(self, row: Row) -> str:
         """The message beside the token."""
@@ -246,13 +246,20 @@ class Reasons:
 
     def _limit(self, row: Row, parent_id: str) -> Refusal | None:
         """The reached limit of running jobs; None when no limit is reached."""
-        from vctl.scheduler.limits import reached
+        from vctl.scheduler.limits import has_limit, reached
 
+        policy = self._policy(parent_id)
+        if not has_limit(policy):
+            return None
         if parent_id not in self._running:
             self._running[parent_id] = job_views.running_by_user(self.store, parent_id)
         running = self._running[parent_id]
-        policy = settings.queue_of(self.store, parent_id)
         return reached(policy, sum(running.values()), running.get(str(row["user"]), 0))
+
+    def _policy(self, cluster_id: str) -> QueuePolicy:
+        if cluster_id not in self._policies:
+            self._policies[cluster_id] = settings.queue_of(self.store, cluster_id)
+        return self._policies[cluster_id]
 
     def _age(self, row: Row) -> str:
         """The time since a verdict was stored, or since the last round of a scheduler if that was later."""
