@@ -19,7 +19,7 @@ from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
 from vctl.ops import clusters, job_edits, jobs, nodes, obstacles, overview, submitting, why
-from vctl.scheduler import whatif
+from vctl.scheduler.explain import whatif
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import WarningSignal, parse_array, parse_dependency
 

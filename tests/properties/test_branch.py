@@ -21,9 +21,9 @@ from vctl.core.values import replace
 from vctl.errors import VctlError
 from vctl.ops import cluster_changes, clusters, feasible, nodes, situations, submitting, why
 from vctl.ops.prove import prove
+from vctl.scheduler.explain.whatif import NOTHING, Trials
+from vctl.scheduler.explain.whatif_search import helpful
 from vctl.scheduler.plan import Wait
-from vctl.scheduler.whatif import NOTHING, Trials
-from vctl.scheduler.whatif_search import helpful
 from vctl.spec.job_request import JobRequest
 from vctl.store import clusters as table
 from vctl.store import partial, queues

@@ -25,7 +25,7 @@ from vctl.ops import cluster_views, submitting, views, why
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
-from vctl.ops.reach import Reach
+from vctl.ops.reachable import Reachable
 from vctl.scheduler.elasticity import allowance
 from vctl.spec.job_request import JobRequest
 from vctl.store import clusters
@@ -140,7 +140,10 @@ def test_what_is_free_is_the_same_everywhere(
         states.world.turn()
         store, ledger = states.store, clusters.load_ledger(states.store)
         assert picture(states.known.ledger) == picture(ledger)
-        reach, forms_of = Reach(store), {one["cluster_id"]: one for one in cluster_views.list_clusters(store)}
+        reach, forms_of = (
+            Reachable(store),
+            {one["cluster_id"]: one for one in cluster_views.list_clusters(store)},
+        )
         for cluster_id in ledger.clusters:
             free = in_units({n: max(a, 0) for n, a in available(ledger, cluster_id).items()})
             assert without_zeros(views.available_resources(store, cluster_id)) == without_zeros(free)

@@ -11,7 +11,8 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINING
 from vctl.core.resources import SCALE
 from vctl.core.values import replace
-from vctl.scheduler.feasibility import could_help, ever, explain
+from vctl.scheduler.explain.nodes import explain
+from vctl.scheduler.feasibility import could_help, ever
 from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 
 pytestmark = specification.spec("6.policies", "6.gang", "6.deterministic")

@@ -20,10 +20,10 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
+from vctl.scheduler.explain.trial import RunningHolder, Situation
+from vctl.scheduler.explain.whatif import ProposedChange, Trials
+from vctl.scheduler.explain.whatif_search import helpful, nearest
 from vctl.scheduler.queue_scan import QueueScan
-from vctl.scheduler.trial import RunningHolder, Situation
-from vctl.scheduler.whatif import ProposedChange, Trials
-from vctl.scheduler.whatif_search import helpful, nearest
 
 pytestmark = spec("11.why")
 

@@ -11,7 +11,7 @@ from vctl.core.resources import Amounts
 from vctl.core.values import field, value
 from vctl.ops import forms
 from vctl.store import clusters, leases, nodes
-from vctl.store.free import Alike, alike
+from vctl.store.free import EqualSlots, alike
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
@@ -144,7 +144,7 @@ def _available(state: str, free: Amounts) -> Sums:
     return {name: max(amount, 0) if state == ALIVE else 0 for name, amount in free.items()}
 
 
-def _total(one: Alike) -> Amounts:
+def _total(one: EqualSlots) -> Amounts:
     has, free = one.capacity.total.amounts, one.capacity.free
     beyond = [name for name, amount in free.items() if amount and name not in has]
     return {**has, **dict.fromkeys(beyond, 0)} if beyond else has

@@ -12,7 +12,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, Cluster
 from vctl.core.resources import Amounts
 from vctl.core.wording import amounts_text, cluster_text, listed
-from vctl.ops.reach import Reach
+from vctl.ops.reachable import Reachable
 from vctl.store import clusters, rows
 from vctl.store.store import Store
 
@@ -25,7 +25,7 @@ class IdleHolders:
     """What logical clusters hold idle, as of one snapshot. ``withheld``: what lenders keep for their own work."""
 
     def __init__(
-        self, store: Store, capacity: Reach, withheld: Callable[[str], Mapping[str, object]]
+        self, store: Store, capacity: Reachable, withheld: Callable[[str], Mapping[str, object]]
     ) -> None:
         self.store, self.capacity, self.withheld = store, capacity, withheld
         self._texts: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}

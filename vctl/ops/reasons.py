@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from vctl.core.ledger import Ledger
     from vctl.core.queue_policy import QueuePolicy
     from vctl.ops.idle_holders import IdleHolders
-    from vctl.ops.reach import Reach
+    from vctl.ops.reachable import Reachable
     from vctl.scheduler.explain.refusal import Refusal
+    from vctl.scheduler.explain.shortage import Shortage
     from vctl.scheduler.minimum import BelowMinimum
-    from vctl.scheduler.shortage import Shortage
 
 UNSEEN = "the scheduler has not evaluated it yet"
 FITS_NOW = "it can start in the next round of the scheduler"
@@ -54,11 +54,11 @@ class Reasons:
         self._round_at: int | None = None
 
     @cached_property
-    def capacity(self) -> Reach:
+    def capacity(self) -> Reachable:
         """The free resources, read on first use."""
-        from vctl.ops.reach import Reach
+        from vctl.ops.reachable import Reachable
 
-        return Reach(self.store)
+        return Reachable(self.store)
 
     def of(self, row: Row) -> Shown:
         """Token and message of a row of ``job_views``."""
@@ -107,7 +107,7 @@ class Reasons:
 
     def shortage(self, row: Row) -> Shortage:
         """The needed and the free resources of a job."""
-        from vctl.scheduler.shortage import Shortage, parts_of
+        from vctl.scheduler.explain.shortage import Shortage, parts_of
 
         key = self._key(row)
         if key not in self._shortages:
@@ -190,7 +190,7 @@ class Reasons:
         kept = self.capacity.reserved_for(str(row["parent_cluster_id"]), int(row["job_id"]))
         beside = f"; not counting resources reserved for {listed(kept, MOST_NAMED)}" if kept else ""
         if short.fits is None:
-            from vctl.scheduler.shortage import parts_of
+            from vctl.scheduler.explain.shortage import parts_of
 
             parts = parts_of(rows.spec(row["spec"]), rows.loads(row["entry"]))
             several = len(parts) > 1 or any(part.count > 1 for part in parts)

@@ -17,12 +17,12 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import amounts_text, listed
 from vctl.ops import situations
+from vctl.scheduler.explain.trial import Situation, stop
 from vctl.scheduler.explain.words import limit_beside
 from vctl.scheduler.feasibility import with_machines
 from vctl.scheduler.gang_growth import grow, place_or_grow
 from vctl.scheduler.limits import reached
 from vctl.scheduler.tasking import choose, growing_for, pinned_to, settled
-from vctl.scheduler.trial import Situation, stop
 from vctl.store import arrays, dependencies, jobs, rows, runs, settings, tasks
 from vctl.store.store import Row, Store
 

@@ -15,6 +15,7 @@ from vctl.core.values import replace
 from vctl.ops import forms
 from vctl.ops.feasible import judge_of, templates
 from vctl.scheduler.elasticity import apply_growth, revert_growth, sharing
+from vctl.scheduler.explain.trial import RunningHolder, Situation
 from vctl.scheduler.fairness import Shares, Usage
 from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.lending import Waiting, keepers, waiting_job
@@ -22,7 +23,6 @@ from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.plan import Start
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import Turns, kind_of, note_turn
-from vctl.scheduler.trial import RunningHolder, Situation
 from vctl.scheduler.victims import Victim
 from vctl.store import (
     clusters,

@@ -13,9 +13,9 @@ from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted, number_text
 from vctl.errors import NotFound, param
 from vctl.ops.forms import Shown
-from vctl.ops.reach import Reach
+from vctl.ops.reachable import Reachable
 from vctl.ops.reasons import FITS_NOW, UNSEEN
-from vctl.scheduler.shortage import Part, Shortage, Slot, Slots
+from vctl.scheduler.explain.shortage import Part, Shortage, Slot, Slots
 from vctl.scheduler.tasking import growing_for, pinned_to, settled_by
 from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
@@ -29,9 +29,9 @@ class TaskReasons:
         self._judged: dict[object, Shown] = {}
 
     @cached_property
-    def capacity(self) -> Reach:
+    def capacity(self) -> Reachable:
         """The free resources, read on first use."""
-        return Reach(self.store)
+        return Reachable(self.store)
 
     def of(self, row: Row) -> Shown:
         """Token and message of a row of ``tasks``."""

@@ -24,13 +24,13 @@ from vctl.ops.reasons import Reasons
 from vctl.ops.remedies import remedy, remedy_for_task
 from vctl.ops.self_waiting import task_waits_for_itself
 from vctl.ops.task_reasons import TaskReasons
+from vctl.scheduler.explain.shortage import Shortage
+from vctl.scheduler.explain.trial import RunningHolder, Situation
+from vctl.scheduler.explain.whatif import NOTHING, Spent, TrialOutcome, Trials, task_trials
+from vctl.scheduler.explain.whatif_search import helpful, nearest
 from vctl.scheduler.running import allocations_of
-from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.task_queue import in_turn
-from vctl.scheduler.trial import RunningHolder, Situation
 from vctl.scheduler.victims import Victim, loss_of
-from vctl.scheduler.whatif import NOTHING, Spent, TrialOutcome, Trials, task_trials
-from vctl.scheduler.whatif_search import helpful, nearest
 from vctl.store import arrays as members
 from vctl.store import job_views, preemptions, provider, rows, runs, tasks
 from vctl.store import jobs as table

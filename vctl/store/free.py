@@ -43,7 +43,7 @@ Held = tuple[str, str]
 """The amounts and the instances of an allocation, as their columns are written."""
 
 
-class Alike:
+class EqualSlots:
     """Virtual nodes of a cluster that are equal in everything but their ids, and what is free in each of them.
 
     ``slots``: (node, virtual node) of each. ``used``: the parts that are in use. ``left``: a logical child has all of
@@ -91,7 +91,7 @@ class Alike:
         return {key: own.get(key, value) for key, value in labels.items()}
 
 
-def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Alike]:
+def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[EqualSlots]:
     """All virtual nodes of a cluster, or the nodes of the primary, by what they are equal in. ``apart``: those that
     are to be told from all others."""
     used: dict[str, tuple[Held, ...]] = {}
@@ -101,7 +101,7 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Al
         if goes_whole:
             left.add(slot_id)
     used = {slot_id: tuple(sorted(parts)) if len(parts) > 1 else parts for slot_id, parts in used.items()}
-    found: dict[object, Alike] = {}
+    found: dict[object, EqualSlots] = {}
     allocation = cache(_allocation)
     sql, *given = (_NODES,) if cluster_id == PRIMARY else (_SLOTS, cluster_id)
     for ids, *static, labels in store.rows(sql, *given):
@@ -115,7 +115,7 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Al
                 capacity = FreeCapacity(allocation(key[1], key[2]))
                 for part in parts:
                     capacity.take_beyond(allocation(*part))
-                group = found[which] = Alike(key, labels, parts, capacity, left=slot_id in left)
+                group = found[which] = EqualSlots(key, labels, parts, capacity, left=slot_id in left)
             group.slots.append((node_id, slot_id))
     return list(found.values())
 

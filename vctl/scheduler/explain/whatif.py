@@ -18,6 +18,15 @@ from vctl.core.values import replace, value
 from vctl.scheduler import task_queue
 from vctl.scheduler.cycle import leaves_more
 from vctl.scheduler.elasticity import revert_growth
+from vctl.scheduler.explain.trial import (
+    Known,
+    RunningHolder,
+    Situation,
+    TrialRounds,
+    capacities_of,
+    settle,
+    stop,
+)
 from vctl.scheduler.gang_growth import place_or_grow
 from vctl.scheduler.membership import join
 from vctl.scheduler.placement import Unplaced
@@ -25,7 +34,6 @@ from vctl.scheduler.plan import Plan, Start, Wait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.shared_reservations import keep
 from vctl.scheduler.task_rounds import verdict_on
-from vctl.scheduler.trial import Known, RunningHolder, Situation, TrialRounds, capacities_of, settle, stop
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8

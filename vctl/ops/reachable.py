@@ -12,13 +12,13 @@ from vctl.core.clusters import LOGICAL, PRIMARY, Cluster
 from vctl.core.leases import Lease
 from vctl.core.resources import Allocation
 from vctl.core.wording import cluster_text
-from vctl.scheduler.shortage import Above, Slot, Slots
+from vctl.scheduler.explain.shortage import Above, Slot, Slots
 from vctl.store import clusters, leases, preemptions, rows
 from vctl.store.free import alike
 from vctl.store.store import Store
 
 
-class Reach:
+class Reachable:
     """What clusters and those above them have free, as of one snapshot; each cluster is read once."""
 
     def __init__(self, store: Store) -> None:

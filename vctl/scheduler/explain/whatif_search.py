@@ -15,10 +15,10 @@ from vctl.core.nodes import DRAINED, DRAINING, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
+from vctl.scheduler.explain.trial import RunningHolder
+from vctl.scheduler.explain.whatif import MOST_WORK, ProposedChange, Spent, Trials
 from vctl.scheduler.limits import OF_ALL, OF_USER, limits_of, raised
 from vctl.scheduler.membership import of_whole_nodes, undivided
-from vctl.scheduler.trial import RunningHolder
-from vctl.scheduler.whatif import MOST_WORK, ProposedChange, Spent, Trials
 
 RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
@@ -193,7 +193,9 @@ def _running_limits(trials: Trials) -> Iterator[ProposedChange]:
 
 def _with_more_running(cluster: Cluster, kind: str, limit: int, number: int) -> ProposedChange:
     policy = raised(cluster.queue, kind, limit + number)
-    return ProposedChange(kind, cluster.cluster_id, limit, limit + number, cluster=replace(cluster, queue=policy))
+    return ProposedChange(
+        kind, cluster.cluster_id, limit, limit + number, cluster=replace(cluster, queue=policy)
+    )
 
 
 def _limits(trials: Trials, kind: str) -> Iterator[ProposedChange]:
