@@ -241,6 +241,8 @@ class Trials:
             kept = situation.kept.get(name, {})
             keep(queue, {n: one for n, one in kept.items() if n != job.job_id or job == self.job})
             queue.recall(situation.told.get(name, {}))
+        for key in _wait_keys(job) if job.parent_id in self._queues else ():
+            self._queues[job.parent_id].told.pop(key, None)  # so that the round tells it
 
     def _is_new(self, one: PendingJob | PendingTask) -> bool:
         """Whether a job or task is submitted in place of the one in question."""
@@ -331,7 +333,11 @@ def task_trials(situation: Situation, task: PendingTask, others: Sequence[Runnin
 
 def _is_of(wait: Wait, job: PendingJob) -> bool:
     """Whether a wait is that of the job: of its shape, or of its user's jobs of that shape."""
-    return wait.parent_id == job.parent_id and wait.shape in (job.shape, f"{job.shape};user={job.user}")
+    return wait.parent_id == job.parent_id and wait.shape in _wait_keys(job)
+
+
+def _wait_keys(job: PendingJob) -> tuple[str, str]:
+    return job.shape, f"{job.shape};user={job.user}"
 
 
 @contextmanager
