@@ -16,6 +16,7 @@ from vctl.ops import forms
 from vctl.ops.feasible import judge_of, templates
 from vctl.scheduler.elasticity import apply_growth, revert_growth, sharing
 from vctl.scheduler.explain.trial import RunningHolder, Situation
+from vctl.scheduler.explain.whatif import MOST_CLASSES
 from vctl.scheduler.fairness import Shares, Usage
 from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.lending import Waiting, keepers, waiting_job
@@ -52,7 +53,7 @@ def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None
     """The present input of a round of the scheduler; inside a snapshot.
 
     ``cluster_id``: only the work that may use what the work of this cluster needs waits in it. ``tree``: the result of
-    ``ledger`` in this snapshot.
+    ``ledger`` in this snapshot. Where so much waits that no trial fits into the budget, the queues are not read.
     """
     tree = ledger(store) if tree is None else tree
     nominations = preemptions.nominations(store)
@@ -75,12 +76,13 @@ def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None
         if not (mine := run_ids.get(row["job_id"])) or not tree.charges.keys().isdisjoint(mine)
     ]
     told: dict[str, dict[str, tuple[str, str]]] = {}
-    for row in observed.waits(store, beside):
+    is_crowded = observed.count_waits(store, beside) > MOST_CLASSES
+    for row in () if is_crowded else observed.waits(store, beside):
         told.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
     known = Running(holder.row for holder in running if holder.row is not None)
     return Situation(
         ledger=tree,
-        pending=list(queues.queued(store, beside)),
+        pending=() if is_crowded else list(queues.queued(store, beside)),
         running=running,
         tasks=[rows.task(row).pending() for row in waiting],
         turns=_turns(store, {row["cluster_id"] for row in waiting}),
@@ -96,6 +98,7 @@ def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None
         next_job=jobs.next_number(store),
         next_task=tasks.next_number(store),
         passed=[row["task_id"] for row in waiting if row["state_reason"] in (jb.INSUFFICIENT, jb.INFEASIBLE)],
+        is_crowded=is_crowded,
     )
 
 

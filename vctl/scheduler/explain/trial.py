@@ -67,6 +67,8 @@ class Situation:
     """The numbers that the next job and the next task get."""
     passed: Collection[str] = ()
     """The tasks that found no place in the last round."""
+    is_crowded: bool = False
+    """Whether too much waits for any trial, so that ``pending`` was not read."""
 
 
 def running_of(situation: Situation) -> Running:

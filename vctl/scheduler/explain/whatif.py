@@ -38,8 +38,11 @@ from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
 """The most rounds of a trial: like a scheduler, a trial goes on at once after a full round."""
+CLASSES_PER_UNIT = 50
 MOST_WORK = 600
 """The budget of one question: a trial costs one unit, and more where the queue or the cluster is large."""
+MOST_CLASSES = MOST_WORK * CLASSES_PER_UNIT
+"""With more classes of jobs, one trial costs more than the budget."""
 
 
 @value(frozen=True, slots=True)
@@ -125,7 +128,8 @@ class Trials:
                 of_cluster, shape = self._passed.setdefault(task.cluster_id, {}), task_queue.shape_of(task)
                 if shape not in of_cluster:
                     of_cluster[shape] = verdict_on(situation.ledger, task)
-        self._price = 1 + sum(len(queue.shapes) for queue in self._queues.values()) // 50
+        self._price = 1 + sum(len(queue.shapes) for queue in self._queues.values()) // CLASSES_PER_UNIT
+        self.left = 0 if situation.is_crowded else self.left
         self._copy_price = 1 + len(situation.ledger.vnodes) // 1000
 
     def starts(self, change: ProposedChange = NOTHING) -> bool:
