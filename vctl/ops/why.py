@@ -166,7 +166,9 @@ def _reason(before: Sequence[int], outcome: TrialOutcome, shown: Shown, short: S
         return reason, STARTS_NOW
     if reason == jb.WAITING_FOR_PREEMPTION or not outcome.tried:
         return reason, message
-    if reason == jb.PENDING_EVALUATION:
+    # whose turn it is cannot be counted, so an order that has changed since the last round shows only in the next one
+    is_stale = reason == jb.HEAD_OF_LINE and outcome.wait is not None and outcome.wait.reason != reason
+    if reason == jb.PENDING_EVALUATION or is_stale:
         reason, message = _now(before, outcome, short)
         return reason, message
     return reason, f"{message}{_after(before, outcome)}{_ends(outcome)}"
