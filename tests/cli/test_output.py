@@ -374,7 +374,7 @@ FORBIDDEN += [
 ]  # with the last comes all of the scheduler
 CHANGES = ["vctl.engine.changes", "vctl.store.write"]
 """What only commands import that change something."""
-JUDGES = ["vctl.ops.free_amounts", "vctl.ops.task_reasons", "vctl.core.ledger", "heapq"]
+JUDGES = ["vctl.ops.reachable", "vctl.ops.task_reasons", "vctl.core.ledger", "heapq"]
 """What nobody needs who asks for no reason why something waits."""
 HOT = {
     "job list -o json": CHANGES,

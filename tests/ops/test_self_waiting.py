@@ -115,11 +115,15 @@ def test_a_member_of_an_array_that_depends_on_the_array(world: World) -> None:
     assert str(said(world, "inner")).startswith("inner cannot start before all_1 ends: it waits for all_1")
 
 
-def test_a_limit_of_running_jobs(world: World) -> None:
-    clusters.update(world.store, "primary", ClusterChange(queue={"max_running_jobs": 1}))
+@pytest.mark.parametrize(
+    ("limit", "of"), [("max_running_jobs", ""), ("max_running_per_user", " of each user")]
+)
+def test_a_limit_of_running_jobs(world: World, limit: str, of: str) -> None:
+    """The limit of a user was not looked at: a job that waited for its submitter for ever was not warned of."""
+    clusters.update(world.store, "primary", ClusterChange(queue={limit: 1}))
     submit(world, "outer", 1)
     submit(world, "inner", 1, inside="outer")
-    assert "at most 1 may run at a time" in str(said(world, "inner"))
+    assert f"at most 1{of} may run at a time" in str(said(world, "inner"))
 
 
 def test_in_a_cluster_that_can_grow(world: World) -> None:

@@ -18,8 +18,8 @@ from vctl.cli.why_view import draw, draw_dry_run
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.errors import Infeasible, NotFound
-from vctl.ops import clusters, job_edits, jobs, nodes, obstacles, overview, submitting, why
-from vctl.scheduler import whatif
+from vctl.ops import clusters, job_edits, jobs, nodes, obstacles, overview, situations, submitting, why
+from vctl.scheduler.explain import whatif
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import WarningSignal, parse_array, parse_dependency
@@ -561,15 +561,17 @@ def test_what_a_limit_keeps_back_is_told_with_the_name_of_the_cluster_that_scree
 
 
 @pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("limit", [(whatif, "MOST_WORK"), (situations, "MOST_CLASSES")])
 def test_with_too_much_to_try_the_answer_has_what_is_known(
-    world: World, monkeypatch: pytest.MonkeyPatch, held: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, held: bool, limit: tuple[Any, str]
 ):
     add(world)
     submit(world, "first", gang(1, CPU=3))
     submit(world, "late", gang(1, CPU=3), hold=held)
+    submit(world, "other", gang(1, CPU=3))
     world.turn()
     known = why.why(world.store, "late")
-    monkeypatch.setattr(whatif, "MOST_WORK", 0)
+    monkeypatch.setattr(*limit, 0)
     answer = why.why(world.store, "late")
     assert answer["state_reason"] == known["state_reason"]
     assert known["message"].startswith(answer["message"])

@@ -16,7 +16,7 @@ from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import NotFound
 from vctl.ops import jobs, nodes, submitting, tasks, views, why
-from vctl.scheduler import whatif
+from vctl.scheduler.explain import whatif
 from vctl.spec.job_request import JobRequest
 from vctl.spec.selectors import parse_selector
 from vctl.spec.task_request import TaskRequest

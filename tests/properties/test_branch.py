@@ -15,13 +15,15 @@ import pytest
 from tests.specification import spec
 from tests.world import World
 from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
+from vctl.core.jobs import INSUFFICIENT
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE
 from vctl.core.values import replace
 from vctl.errors import VctlError
-from vctl.ops import cluster_changes, clusters, feasible, nodes, situations, submitting
+from vctl.ops import cluster_changes, clusters, feasible, nodes, situations, submitting, why
 from vctl.ops.prove import prove
-from vctl.scheduler.whatif import NOTHING, Trials
-from vctl.scheduler.whatif_search import helpful
+from vctl.scheduler.explain.whatif import NOTHING, Trials
+from vctl.scheduler.explain.whatif_search import helpful
+from vctl.scheduler.plan import Wait
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.store import clusters as table
@@ -186,6 +188,11 @@ def test_a_part_of_the_tree_answers_as_the_whole_one(
     assert min(done["with a part"], done["refused"], done["never"], done["may run"]) > len(seeds)
 
 
+def shown(wait: Wait) -> str:
+    """The message of a wait as users see it: that of a lack of resources is counted anew."""
+    return "" if wait.reason == INSUFFICIENT else wait.message
+
+
 @spec("11.why")
 def test_what_waits_elsewhere_changes_no_answer_about_a_job(tmp_path: Path) -> None:
     """Neither whether and where it starts in the next round, nor which changes start it."""
@@ -199,15 +206,22 @@ def test_what_waits_elsewhere_changes_no_answer_about_a_job(tmp_path: Path) -> N
                 trees.dice.choice((trees.submit, trees.submit, trees.submit, trees.end_one))()
             for job in list(queues.queued(store))[-8:]:
                 with store.snapshot():
-                    near, everything = situations.load(store, job.parent_id), situations.load(store)
+                    branch = situations.ledger(store, job.parent_id)
+                    near, everything = situations.load(store, job.parent_id, branch), situations.load(store)
+                done["a branch"] += len(branch.vnodes) < len(everything.ledger.vnodes)
                 done["smaller"] += len(near.pending) < len(everything.pending)
                 found = []
                 for situation in (near, everything):
                     trials = Trials(situation, job, left=10**6)
                     one = trials.outcome(replace(NOTHING, job=job), preempts=True)
-                    told = None if one.wait is None else (one.wait.reason, one.wait.message)
-                    changes, _ = helpful(trials, situations.kinds_of_nodes(situation))
+                    told = None if one.wait is None else (one.wait.reason, shown(one.wait))
+                    changes, _ = helpful(trials, situations.kinds_of_nodes(trees.store))
                     found.append((one.start, told, one.preempts, changes))
                 assert found[0] == found[1], (seed, job.submission_id)
                 done["with a change"] += bool(found[0][-1])
-    assert done["smaller"] > 20 and done["with a change"] > 20, done
+            for job in list(queues.queued(store))[-2:]:
+                near_said = why.why(store, job.job_id)
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(situations, "branch_of", lambda *_: PRIMARY)
+                    assert near_said == why.why(store, job.job_id), (seed, job.submission_id)
+    assert done["a branch"] > 20 and done["smaller"] > 20 and done["with a change"] > 20, done

@@ -3,7 +3,7 @@
 Random trees of elastic and lending clusters under every order and discipline, with a past, with gangs, and in every
 other state with tasks that wait beside the jobs. The state is made anew for every change that is offered, and for every
 two changes that help together; each is made as its command makes it, and the real scheduler turns until it rests.
-Nothing of ``vctl/scheduler/whatif.py`` decides here.
+Nothing of ``vctl/scheduler/explain/whatif.py`` decides here.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from vctl.ops import job_edits, submitting, why
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
-from vctl.scheduler import whatif_search as kinds
-from vctl.scheduler.whatif import ProposedChange
+from vctl.scheduler.explain import whatif_search as kinds
+from vctl.scheduler.explain.whatif import ProposedChange
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest

@@ -15,9 +15,9 @@ from vctl.core.resources import SCALE
 from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
+from vctl.scheduler.explain.trial import RunningHolder, Situation, stop
+from vctl.scheduler.explain.whatif import ProposedChange
 from vctl.scheduler.queueing import Queue
-from vctl.scheduler.trial import RunningHolder, Situation, stop
-from vctl.scheduler.whatif import ProposedChange
 
 TEMPLATES = ("4c", "8c 2g", "2c 4g")
 SPECS = (

@@ -11,7 +11,8 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DRAINING
 from vctl.core.resources import SCALE
 from vctl.core.values import replace
-from vctl.scheduler.feasibility import could_help, ever, explain
+from vctl.scheduler.explain.nodes import explain
+from vctl.scheduler.feasibility import could_help, ever
 from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 
 pytestmark = specification.spec("6.policies", "6.gang", "6.deterministic")
@@ -371,12 +372,12 @@ class TestTwoVirtualNodesOnOnePhysicalNode:
     def test_a_bundle_lies_in_one_slot(self) -> None:
         plan = place(self.world(), "part", spec("PACK: 3c"), {})
         assert isinstance(plan, Unplaced)
-        assert (plan.resource, plan.need, plan.have) == ("CPU", 3 * SCALE, 2 * SCALE)
+        assert (plan.refusal.subject, plan.refusal.asked, plan.refusal.have) == ("CPU", 3 * SCALE, 2 * SCALE)
 
     def test_a_cluster_only_uses_its_own_nodes(self) -> None:
         plan = place(self.world(), PRIMARY, spec("PACK: 4c"), {})
         assert isinstance(plan, Unplaced)
-        assert plan.have == 3 * SCALE
+        assert plan.refusal.have == 3 * SCALE
 
 
 FLEXIBLE_IN_SLICES = {
@@ -455,7 +456,11 @@ class TestEver:
     ) -> None:
         limit = ever(world_of("4c 1g, 4c 1g", "n1:4c", {}), PRIMARY, want_spec, {})
         assert limit is not None
-        assert (limit.resource, limit.need, limit.have) == (resource, need * SCALE, have * SCALE)
+        assert (limit.refusal.subject, limit.refusal.asked, limit.refusal.have) == (
+            resource,
+            need * SCALE,
+            have * SCALE,
+        )
         assert limit.message == message
 
 

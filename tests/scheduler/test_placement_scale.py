@@ -57,4 +57,4 @@ def test_never_possible_is_said_quickly_for_many_nodes() -> None:
     world = equal_nodes(2000)
     limit = ever(world, PRIMARY, candidates.spec("PACK: 9c"), {})
     assert limit is not None
-    assert limit.have == 8 * rs.SCALE
+    assert limit.refusal.have == 8 * rs.SCALE

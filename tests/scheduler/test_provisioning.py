@@ -316,6 +316,23 @@ def test_nothing_is_asked_for_what_may_not_start_anyway() -> None:
     assert found.nodes == {"2c": 1}
 
 
+def test_nothing_is_asked_for_more_jobs_of_a_user_than_may_run() -> None:
+    """The limit of each user was not counted: five machines were bought for a user who may run two jobs."""
+    ledger = g.ledger("1c")
+    queue = Queue(PRIMARY, QueuePolicy(max_running_per_user=2))
+    ledger.set_primary_queue(queue.policy)
+    for number in range(1, 6):
+        queue.put(waiting_job(number, "PACK: 2c"))
+    queue.put(replace(waiting_job(6, "PACK: 2c"), user="other"))
+    decide(ledger, {PRIMARY: queue}, now_ns=10)
+    found = wanted_nodes(ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, now_ns=10)
+    assert found.nodes == {"2c": 3}
+    user = queue.jobs[1].user
+    running = Running([RunningJob(9, PRIMARY, "r", "r", user, None)])
+    found = wanted_nodes(ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, running=running, now_ns=10)
+    assert found.nodes == {"2c": 2}
+
+
 def test_nodes_on_their_way_are_not_asked_for_again() -> None:
     """Spec 9."""
     ledger = g.ledger("1c")

@@ -12,7 +12,7 @@ from tests.scheduler.situations import cases, queues_of, single_numbers, starts_
 from tests.specification import spec
 from tests.world import picture
 from vctl.core.clusters import FIXED, LOGICAL, PRIMARY, Cluster, ClusterSpec, VNode
-from vctl.core.jobs import PendingJob
+from vctl.core.jobs import INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD, DRAINED, Node
 from vctl.core.resources import CPU, SCALE, whole_node
@@ -20,10 +20,10 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import decide
+from vctl.scheduler.explain.trial import RunningHolder, Situation
+from vctl.scheduler.explain.whatif import ProposedChange, Trials
+from vctl.scheduler.explain.whatif_search import helpful, nearest
 from vctl.scheduler.queue_scan import QueueScan
-from vctl.scheduler.trial import RunningHolder, Situation
-from vctl.scheduler.whatif import ProposedChange, Trials
-from vctl.scheduler.whatif_search import helpful, nearest
 
 pytestmark = spec("11.why")
 
@@ -273,3 +273,25 @@ def test_a_trial_judges_what_its_change_could_help_however_many_shapes_wait():
     (answer, few), (same, many) = judged(Trials), judged(Anew)
     assert answer == same
     assert few * 5 < many, (few, many)
+
+
+def test_the_last_round_is_believed_where_a_count_proves_it_and_nowhere_else(monkeypatch):
+    """Shapes of others that still have too little are not judged; one that fits by now goes first, as in a round."""
+    tried = []
+    judge = QueueScan._try_due
+
+    def noting(scan, one, *rest, **more):
+        tried.append(one.shape)
+        return judge(scan, one, *rest, **more)
+
+    monkeypatch.setattr(QueueScan, "_try_due", noting)
+    world = g.ledger("4c,4c")
+    other = running(world, 1, "PACK: 4c")
+    tried.clear()
+    queue = [job(2, "PACK: 3c"), job(4, "PACK: 4c, 4c")]
+    told = {PRIMARY: {one.shape: (INSUFFICIENT, "once") for one in queue}}
+    outcome = Trials(Situation(world, queue, [other], told=told), job(9, "PACK: 2c")).outcome()
+    assert (outcome.starts, outcome.others) == (False, (2,))
+    assert set(tried) == {"s2", "s9"}
+    assert outcome.wait is not None
+    assert outcome.wait.reason == INSUFFICIENT

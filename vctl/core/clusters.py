@@ -119,6 +119,22 @@ class Cluster:
     """A sub-cluster: it outlives its job. A job cluster: its job is over, but detached work in it is not."""
 
     @property
+    def is_limited(self) -> bool:
+        """Whether anything limits its growth."""
+        return self.spec.flexible_max is not None or self.borrow_limit is not None
+
+    def left_to_grow(self, has: Amounts) -> dict[str, int]:
+        """How much more it may have, beside so much in flexible virtual nodes; a missing name is not limited."""
+        limits = [] if self.spec.flexible_max is None else [self.spec.flexible_max]
+        if self.borrow_limit is not None:
+            limits.append({n: self.spec.flexible_min.get(n, 0) + a for n, a in self.borrow_limit.items()})
+        left: dict[str, int] = {}
+        for limit in limits:
+            for name, most in limit.items():
+                left[name] = max(min(left.get(name, most), most - has.get(name, 0)), 0)
+        return left
+
+    @property
     def starts_jobs(self) -> bool:
         """Whether its queued jobs may start: also in the state REMOVING, so that its queue becomes empty."""
         return self.state != "STOPPED"

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL, PRIMARY
 from vctl.core.nodes import ALIVE, DEAD, LOST
+from vctl.core.resources import Amounts
 from vctl.core.values import field, value
 from vctl.ops import forms
 from vctl.store import clusters, leases, nodes
+from vctl.store.free import EqualSlots, alike
 from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
@@ -85,9 +87,9 @@ def _add_leases(store: Store, sums: Mapping[str, Capacity]) -> None:
         _add(sums.get(lease["lender_id"], nobody).lent, amounts)
 
 
-def _add(sums: Sums, amounts: Mapping[str, int]) -> None:
+def _add(sums: Sums, amounts: Amounts, times: int = 1) -> None:
     for name, amount in amounts.items():
-        sums[name] = sums.get(name, 0) + amount
+        sums[name] = sums.get(name, 0) + amount * times
 
 
 Sums = dict[str, int]
@@ -103,8 +105,8 @@ class ClusterSlot:
 
     row: Row
     state: str
-    total: Sums
-    free: Sums
+    total: Amounts
+    free: Amounts
 
     def form(self) -> NodeForm:
         """A physical node in its documented JSON form."""
@@ -130,7 +132,7 @@ class ClusterSlot:
     @property
     def available(self) -> Sums:
         """What new work may take: nothing on a node that takes no work, or of an overdrawn resource."""
-        return {name: max(amount, 0) if self.state == ALIVE else 0 for name, amount in self.free.items()}
+        return _available(self.state, self.free)
 
     @property
     def used(self) -> Sums:
@@ -138,46 +140,41 @@ class ClusterSlot:
         return {name: amount - self.free.get(name, 0) for name, amount in self.total.items()}
 
 
+def _available(state: str, free: Amounts) -> Sums:
+    return {name: max(amount, 0) if state == ALIVE else 0 for name, amount in free.items()}
+
+
+def _total(one: EqualSlots) -> Amounts:
+    has, free = one.capacity.total.amounts, one.capacity.free
+    beyond = [name for name, amount in free.items() if amount and name not in has]
+    return {**has, **dict.fromkeys(beyond, 0)} if beyond else has
+
+
 def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str, ClusterSlot]:
     """The virtual nodes of a cluster by id; whole nodes that a logical child owns only if ``owned``."""
-    slots: dict[str, ClusterSlot] = {}
-    if cluster_id == PRIMARY:
-        for row in nodes.all_rows(store):
-            total = loads(row["amounts"])
-            slots[row["node_id"]] = ClusterSlot(row, row["state"], total, dict(total))
-    else:
-        states = clusters.node_states(store, cluster_id)
-        for row in clusters.vnode_rows(store, cluster_id):
-            total = loads(row["amounts"])
-            slots[row["vnode_id"]] = ClusterSlot(row, states[row["node_id"]], total, dict(total))
-    for held in clusters.child_allocations(store, cluster_id):
-        if held["whole"] and held["kind"] == LOGICAL and not owned:
-            slots.pop(held["parent_vnode_id"], None)
-        elif (slot := slots.get(held["parent_vnode_id"])) is not None:
-            _take(slot, held["amounts"])
-    for held in clusters.run_allocations(store, cluster_id):
-        if (slot := slots.get(held["vnode_id"])) is not None:
-            _take(slot, held["amounts"])
-    return slots
-
-
-def _take(slot: ClusterSlot, amounts: str) -> None:
-    if amounts != "{}":
-        for name, amount in loads(amounts).items():
-            slot.free[name] = slot.free.get(name, 0) - amount
-            if amount:
-                slot.total.setdefault(name, 0)
+    of: dict[str, tuple[str, Amounts, Amounts]] = {}
+    for one in alike(store, cluster_id):
+        if owned or not one.left:
+            of.update(
+                dict.fromkeys(
+                    [slot_id for _, slot_id in one.slots], (one.state, _total(one), one.capacity.free)
+                )
+            )
+    key, found = (
+        ("node_id", nodes.all_rows(store))
+        if cluster_id == PRIMARY
+        else ("vnode_id", clusters.vnode_rows(store, cluster_id))
+    )
+    return {row[key]: ClusterSlot(row, *of[row[key]]) for row in found if row[key] in of}
 
 
 def totals_of(store: Store, cluster_id: str) -> tuple[Sums, Sums]:
     """Sums over the virtual nodes of a cluster: (total without lost nodes, free on ALIVE nodes)."""
     total: Sums = {}
     free: Sums = {}
-    for slot in slots_of(store, cluster_id).values():
-        if slot.state in LOST:
+    for one in alike(store, cluster_id):
+        if one.left or one.state in LOST:
             continue
-        for name, amount in slot.total.items():
-            total[name] = total.get(name, 0) + amount
-        for name, amount in slot.available.items():
-            free[name] = free.get(name, 0) + amount
+        _add(total, _total(one), len(one.slots))
+        _add(free, _available(one.state, one.capacity.free), len(one.slots))
     return total, free

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from vctl.core import resources as rs
 from vctl.core.clusters import JOB, LOGICAL, PRIMARY, SUB, Cluster, ClusterSpec, Group, VNode
 from vctl.core.ledger import Ledger
-from vctl.core.resources import SCALE, Amounts, within
+from vctl.core.resources import Amounts, within
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text, listed
 from vctl.engine.changes import ClusterAdded, ClusterChanged, ClusterDetached, VNodesChanged
@@ -400,10 +400,10 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
             f"cluster {cluster_text(cluster.cluster_id)} exceeds the capacity of"
             f" {cluster_text(cluster.parent_id)}: {never.capacity}",
             fix=feasible.fix_for(store, feasible.judge_of(store, cluster.parent_id), never),
-            details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
+            details=feasible.numbers_of(never, "largest"),
         )
     return Conflict(
         f"not enough free resources for cluster {cluster_text(cluster.cluster_id)} now: {answer.message}",
         fix="free some resources first; `vctl status` shows who holds them",
-        details={"resource": answer.resource, "need": answer.need / SCALE, "have": answer.have / SCALE},
+        details=feasible.numbers_of(answer, "have"),
     )

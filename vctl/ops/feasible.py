@@ -61,20 +61,28 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
     if never is not None and not never.exhausted:
         above = None if judge == parent_id else ever(ledger, judge, spec, entry)
         # name the nodes of the limiting cluster, unless the limits of a cluster on the way leave less
-        if above is None or (above.resource == never.resource and above.have > never.have):
+        if above is None or (
+            above.refusal.subject == never.refusal.subject and above.refusal.have > never.refusal.have
+        ):
             where = parent_id
         else:
             where, never = judge, above
         raise Infeasible(
             f"the job can never run: it exceeds the capacity of {cluster_text(where)}: {never.capacity}",
             fix=fix_for(store, where, never),
-            details={"resource": never.resource, "need": never.need / SCALE, "largest": never.have / SCALE},
+            details=numbers_of(never, "largest"),
         )
+
+
+def numbers_of(unplaced: Unplaced, have: str) -> dict[str, Any]:
+    """The details of an error: the resource, what was asked of it, and what there is, by the name ``have``."""
+    refusal = unplaced.refusal
+    return {"resource": refusal.subject, "need": refusal.asked / SCALE, have: refusal.have / SCALE}
 
 
 def fix_for(store: Store, cluster_id: str, never: Unplaced) -> str:
     """The fix for a request that exceeds the capacity of a cluster."""
-    if not never.have and not nodes.states(store):  # there is no node at all
+    if not never.refusal.have and not nodes.states(store):  # there is no node at all
         return f"{to_enlarge(store, cluster_id)}, or let this machine be one: VCTL_LOCAL_NODE=1"
     return f"ask for less, or {to_enlarge(store, cluster_id)}"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, LOGICAL, Cluster
+from vctl.core.clusters import LOGICAL, Cluster
 from vctl.core.resources import Amounts
 from vctl.core.wording import amounts_text, cluster_text, listed
-from vctl.ops.free_amounts import FreeAmounts
+from vctl.ops.reachable import Reachable
 from vctl.store import clusters, rows
 from vctl.store.store import Store
 
@@ -25,10 +25,11 @@ class IdleHolders:
     """What logical clusters hold idle, as of one snapshot. ``withheld``: what lenders keep for their own work."""
 
     def __init__(
-        self, store: Store, capacity: FreeAmounts, withheld: Callable[[], Mapping[str, object]]
+        self, store: Store, capacity: Reachable, withheld: Callable[[str], Mapping[str, object]]
     ) -> None:
         self.store, self.capacity, self.withheld = store, capacity, withheld
         self._texts: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}
+        self._has: dict[str, dict[str, int]] = {}
 
     def text(self, cluster_id: str, wanted: Amounts) -> str:
         """The end of a message about work of a cluster that needs these amounts; empty if nobody holds any idle."""
@@ -61,18 +62,20 @@ class IdleHolders:
                     yield rows.cluster(row)
 
     def _free(self, cluster_id: str, wanted: Collection[str]) -> dict[str, int]:
-        slots = self.capacity.slots(cluster_id).all
-        return {n: sum(max(slot.capacity.free.get(n, 0), 0) for slot in slots) for n in wanted}
+        free = self.capacity.slots(cluster_id).free
+        return {n: free.get(n, 0) for n in wanted}
+
+    def _flexible(self, cluster_id: str) -> dict[str, int]:
+        """What a cluster has in flexible virtual nodes."""
+        if cluster_id not in self._has:
+            self._has[cluster_id] = clusters.flexible_amounts(self.store, cluster_id)
+        return self._has[cluster_id]
 
     def _of(self, cluster: Cluster, wanted: Collection[str]) -> Iterator[str]:
         """What a cluster holds idle of these resources: of its own, then of what it has borrowed."""
         name, least = cluster_text(cluster.cluster_id), cluster.spec.flexible_min
         free = self._free(cluster.cluster_id, wanted)
-        has = rs.total(
-            rows.loads(row["amounts"])
-            for row in clusters.vnode_rows(self.store, cluster.cluster_id)
-            if row["kind"] == FLEXIBLE
-        )
+        has = self._flexible(cluster.cluster_id)
         over = {n: min(free[n], max(has.get(n, 0) - least.get(n, 0), 0)) for n in free}
         own = {n: free[n] - over[n] for n in free if free[n] > over[n]}
         if own:
@@ -84,7 +87,7 @@ class IdleHolders:
         """Why the idle part of what a cluster has for itself stays with it."""
         what, limits = amounts_text(own), cluster.lending_limit
         if cluster.kind == LOGICAL and any(limits.get(n, 0) for n in own):
-            if cluster.cluster_id in self.withheld():
+            if cluster.cluster_id in self.withheld(cluster.cluster_id):
                 return f"keeps {what} for its own waiting work"
             lent = {n: max(cluster.spec.flexible_min.get(n, 0) - has.get(n, 0), 0) for n in own}
             if all(lent[n] >= limits.get(n, 0) for n in own):

@@ -14,8 +14,8 @@ from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import cluster_text
 from vctl.ops import forms
-from vctl.scheduler.feasibility import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
-from vctl.scheduler.trial import RunningHolder, Situation
+from vctl.scheduler.explain.nodes import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
+from vctl.scheduler.explain.trial import RunningHolder, Situation
 
 if TYPE_CHECKING:
     from vctl.spec.reports import HolderForm, NodeObstacle, Obstacles

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.gates import gate_of
 from vctl.core.leases import Lease
-from vctl.core.wording import amounts_text, cluster_text, counted, listed
+from vctl.core.wording import amounts_text, cluster_text, listed
 from vctl.ops.forms import Shown, timestamp
 from vctl.store import arrays, dependencies, job_views, rows, settings
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
+    from vctl.core.jobs import PendingJob
     from vctl.core.ledger import Ledger
-    from vctl.ops.free_amounts import FreeAmounts
+    from vctl.core.queue_policy import QueuePolicy
     from vctl.ops.idle_holders import IdleHolders
+    from vctl.ops.reachable import Reachable
+    from vctl.scheduler.explain.refusal import Refusal
+    from vctl.scheduler.explain.shortage import Shortage
     from vctl.scheduler.minimum import BelowMinimum
-    from vctl.scheduler.shortage import Shortage
 
 UNSEEN = "the scheduler has not evaluated it yet"
 FITS_NOW = "it can start in the next round of the scheduler"
@@ -40,19 +43,23 @@ class Reasons:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.now = store.clock()
-        self._judged: dict[object, tuple[str, str]] = {}
+        self._tokens: dict[object, str] = {}
+        self._messages: dict[object, str] = {}
+        self._never: dict[object, str | None] = {}
         self._shortages: dict[object, Shortage] = {}
         self._running: dict[str, dict[str, int]] = {}
         self._arrays: dict[str, str | None] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        self._policies: dict[str, QueuePolicy] = {}
         self._searches = 0
         self._round_at: int | None = None
 
     @cached_property
-    def capacity(self) -> FreeAmounts:
+    def capacity(self) -> Reachable:
         """The free resources, read on first use."""
-        from vctl.ops.free_amounts import FreeAmounts
+        from vctl.ops.reachable import Reachable
 
-        return FreeAmounts(self.store)
+        return Reachable(self.store)
 
     def of(self, row: Row) -> Shown:
         """Token and message of a row of ``job_views``."""
@@ -63,10 +70,19 @@ class Reasons:
             return reason, message
         if row["state_reason"] == jb.WAITING_FOR_PREEMPTION:
             return jb.WAITING_FOR_PREEMPTION, f"{row['message']}; {self.shortage(row).text}"
-        shown = self._verdict(row)
         if reason == jb.PREEMPTED:
-            return jb.PREEMPTED, f"{message}; {shown[1]}"
-        return shown
+            return jb.PREEMPTED, f"{message}; {self._words(row)}"
+        return self._token(row), self._words(row)
+
+    def token(self, row: Row) -> str | None:
+        """The token of ``of`` alone: without numbers in words, it costs much less."""
+        if row["status"] != jb.PENDING:
+            return str(row["state_reason"])
+        reason, _ = gate(self.store, row)
+        if reason is not None:
+            return reason
+        is_winner = row["state_reason"] == jb.WAITING_FOR_PREEMPTION
+        return jb.WAITING_FOR_PREEMPTION if is_winner else self._token(row)
 
     def gate(self, row: Row) -> str | None:
         """The reason that keeps a pending job out of the queue; None for a job in the queue."""
@@ -92,13 +108,13 @@ class Reasons:
 
     def shortage(self, row: Row) -> Shortage:
         """The needed and the free resources of a job."""
-        from vctl.scheduler.shortage import parts_of, shortage
+        from vctl.scheduler.explain.shortage import Shortage, parts_of
 
         key = self._key(row)
         if key not in self._shortages:
             parent_id, winner = str(row["parent_cluster_id"]), int(row["job_id"])
             parts = parts_of(rows.spec(row["spec"]), rows.loads(row["entry"]))
-            self._shortages[key] = shortage(
+            self._shortages[key] = Shortage(
                 parts, self.capacity.slots(parent_id, winner), self.capacity.above(parent_id, winner)
             )
         return self._shortages[key]
@@ -112,64 +128,84 @@ class Reasons:
         winner = row["job_id"] if row["job_id"] in self.winners else 0
         return row["parent_cluster_id"], row["shape"], winner
 
-    def _verdict(self, row: Row) -> tuple[str, str]:
-        key = (
-            self._key(row),
-            row["judged"],
-            row["judged_words"],
-            row["user"] if row["judged"] == jb.USER_LIMIT else "",
-        )
-        if key not in self._judged:
-            self._judged[key] = self._judge(row)
-        return self._judged[key]
+    def _verdict_key(self, row: Row) -> object:
+        """What the reason of a job in the queue depends on: it is the same for all jobs that have this in common."""
+        each = self._policy(row["parent_cluster_id"]).max_running_per_user
+        return self._key(row), row["judged"], row["judged_words"], "" if each is None else row["user"]
 
-    def _judge(self, row: Row) -> tuple[str, str]:
+    def _token(self, row: Row) -> str:
         """The scheduler's verdict, if the present resources confirm it."""
+        key = self._verdict_key(row)
+        if key not in self._tokens:
+            self._tokens[key] = self._judge(row)
+        return self._tokens[key]
+
+    def _judge(self, row: Row) -> str:
         parent_id, verdict = str(row["parent_cluster_id"]), row["judged"]
         parent = self.capacity.cluster(parent_id)
-        name = cluster_text(parent_id)
-        if parent is not None and parent.state == "STOPPED":
-            return jb.CLUSTER_STOPPED, f"{name} admits no jobs until `vctl vc resume {parent_id}`"
-        short = self.shortage(row)
-        match verdict:
-            case None:
-                return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}{self._below(parent_id)}"
-            case jb.HEAD_OF_LINE:
-                return (
-                    jb.HEAD_OF_LINE,
-                    f"{row['judged_words']} ({self._age(row)}); {short.text}{self._below(parent_id)}",
-                )
-            case jb.CAP_REACHED | jb.USER_LIMIT if (shown := self._limit(row, parent_id)) is not None:
-                return shown
-            case jb.INFEASIBLE if (never := self._why_never(row)) is not None:
-                return jb.INFEASIBLE, f"{never}{self._below(parent_id)}"
-        return self._insufficient(row, short) or (jb.PENDING_EVALUATION, f"{FITS_NOW}; {short.text}")
+        if parent is not None and not parent.starts_jobs:
+            return jb.CLUSTER_STOPPED
+        if verdict in (None, jb.HEAD_OF_LINE):
+            return verdict or jb.PENDING_EVALUATION
+        if (limit := self._limit(row, parent_id)) is not None:
+            return limit.rule  # as in a round, whose first question it is
+        if verdict == jb.INFEASIBLE and self._why_never(row) is not None:
+            return jb.INFEASIBLE
+        return jb.PENDING_EVALUATION if self._fits(row) else jb.INSUFFICIENT
 
-    def _insufficient(self, row: Row, short: Shortage) -> tuple[str, str] | None:
-        """The lack of resources; None when all needed resources are free by now."""
+    def _words(self, row: Row) -> str:
+        """The message beside the token."""
+        key = self._verdict_key(row)
+        if key not in self._messages:
+            self._messages[key] = self._explained(row)
+        return self._messages[key]
+
+    def _explained(self, row: Row) -> str:
+        parent_id, user = str(row["parent_cluster_id"]), str(row["user"])
+        match self._token(row):
+            case jb.CLUSTER_STOPPED:
+                return f"{cluster_text(parent_id)} admits no jobs until `vctl vc resume {parent_id}`"
+            case jb.HEAD_OF_LINE:
+                verdict = f"{row['judged_words']} ({self._age(row)})"
+                return f"{verdict}; {self.shortage(row).text}{self._below(parent_id)}"
+            case jb.CAP_REACHED | jb.USER_LIMIT if (limit := self._limit(row, parent_id)) is not None:
+                from vctl.scheduler.explain.words import limit_reached
+
+                return limit_reached(limit, parent_id, user)
+            case jb.INFEASIBLE:
+                return f"{self._why_never(row)}{self._below(parent_id)}"
+            case jb.INSUFFICIENT:
+                return self._lack(row)
+        if row["judged"] is None:
+            return f"{UNSEEN}; {self.shortage(row).text}{self._below(parent_id)}"
+        return f"{FITS_NOW}; {self.shortage(row).text}"
+
+    def _fits(self, row: Row) -> bool:
+        """Whether all needed resources are free by now: counted, and searched where counting does not decide."""
+        fits = self.shortage(row).fits
+        return self._has_place(row) if fits is None else fits
+
+    def _lack(self, row: Row) -> str:
+        """The lack of resources in words."""
+        short = self.shortage(row)
         kept = self.capacity.reserved_for(str(row["parent_cluster_id"]), int(row["job_id"]))
         beside = f"; not counting resources reserved for {listed(kept, MOST_NAMED)}" if kept else ""
-        if short.fits is None and self._has_place(row):
-            return None
         if short.fits is None:
-            from vctl.scheduler.shortage import parts_of
+            from vctl.scheduler.explain.shortage import parts_of
 
             parts = parts_of(rows.spec(row["spec"]), rows.loads(row["entry"]))
             several = len(parts) > 1 or any(part.count > 1 for part in parts)
             what = "the parts do not all fit at the same time" if several else "that is not enough for it"
             beside = f"{beside}; {what}"
-        if short.fits:
-            return None
         parent_id = str(row["parent_cluster_id"])
         idle = self._idle.text(parent_id, {n: a for n, a in rows.loads(row["resources"]).items() if a})
-        told = f"{short.text}{beside}{self._coming_back(row)}{idle}{self._below(parent_id)}"
-        return jb.INSUFFICIENT, told
+        return f"{short.text}{beside}{self._coming_back(row)}{idle}{self._below(parent_id)}"
 
     @cached_property
     def _idle(self) -> IdleHolders:
         from vctl.ops.idle_holders import IdleHolders
 
-        return IdleHolders(self.store, self.capacity, lambda: self.ledger.withheld)
+        return IdleHolders(self.store, self.capacity, lambda cluster_id: self.ledger(cluster_id).withheld)
 
     def _coming_back(self, row: Row) -> str:
         """The end of a message: the resources that a job needs and that borrowers are giving back."""
@@ -209,23 +245,22 @@ class Reasons:
         ]
         return f"; {listed(found, MOST_NAMED)}" if found else ""
 
-    def _limit(self, row: Row, parent_id: str) -> tuple[str, str] | None:
+    def _limit(self, row: Row, parent_id: str) -> Refusal | None:
         """The reached limit of running jobs; None when no limit is reached."""
-        policy = settings.queue_of(self.store, parent_id)
+        from vctl.scheduler.limits import has_limit, reached
+
+        policy = self._policy(parent_id)
+        if not has_limit(policy):
+            return None
         if parent_id not in self._running:
             self._running[parent_id] = job_views.running_by_user(self.store, parent_id)
-        running, name = self._running[parent_id], cluster_text(parent_id)
-        most, here = policy.max_running_jobs, sum(running.values())
-        if most is not None and here >= most:
-            return jb.CAP_REACHED, f"{_run(here, '')} in {name}, where at most {most} may run at a time"
-        most, here = policy.max_running_per_user, running.get(row["user"], 0)
-        if most is not None and here >= most:
-            user = f" of {row['user']}"
-            return (
-                jb.USER_LIMIT,
-                f"{_run(here, user)} in {name}, where at most {most} of each user may run at a time",
-            )
-        return None
+        running = self._running[parent_id]
+        return reached(policy, sum(running.values()), running.get(str(row["user"]), 0))
+
+    def _policy(self, cluster_id: str) -> QueuePolicy:
+        if cluster_id not in self._policies:
+            self._policies[cluster_id] = settings.queue_of(self.store, cluster_id)
+        return self._policies[cluster_id]
 
     def _age(self, row: Row) -> str:
         """The time since a verdict was stored, or since the last round of a scheduler if that was later."""
@@ -238,17 +273,20 @@ class Reasons:
     # ---- where counting does not decide: the search of the scheduler, on a ledger of this snapshot ----
 
     def _why_never(self, row: Row) -> str | None:
+        key = row["parent_cluster_id"], row["shape"]
+        if key not in self._never:
+            self._never[key] = self._searched_never(rows.pending(row))
+        return self._never[key]
+
+    def _searched_never(self, job: PendingJob) -> str | None:
         from vctl.scheduler.feasibility import ever
 
-        job = rows.pending(row)
-        if job.parent_id not in self.ledger.clusters:
+        ledger = self._larger(job.parent_id)
+        if job.parent_id not in ledger.clusters:
             return None
-        never = ever(self._larger, job.parent_id, job.spec, job.entry)
-        return (
-            None
-            if never is None
-            else f"exceeds the capacity of {cluster_text(job.parent_id)}: {never.capacity}"
-        )
+        never = ever(ledger, job.parent_id, job.spec, job.entry)
+        where = cluster_text(job.parent_id)
+        return None if never is None else f"exceeds the capacity of {where}: {never.capacity}"
 
     def _has_place(self, row: Row) -> bool:
         from vctl.scheduler.elasticity import revert_growth
@@ -258,7 +296,8 @@ class Reasons:
         self._searches += 1
         if self._searches > MOST_SEARCHES:
             return False
-        ledger, job = self.ledger, rows.pending(row)
+        job = rows.pending(row)
+        ledger = self.ledger(job.parent_id)
         kept = Nominations(ledger, [one for one in self.capacity.nominations if one.job_id != job.job_id])
         try:
             if job.parent_id not in ledger.clusters:
@@ -270,28 +309,24 @@ class Reasons:
         finally:
             kept.close()
 
-    @cached_property
-    def ledger(self) -> Ledger:
-        """The whole tree, read on first use."""
+    def ledger(self, cluster_id: str) -> Ledger:
+        """The tree, as far as the work of a cluster can have something of it; read once."""
         from vctl.ops import situations
 
-        return situations.ledger(self.store)
+        if (top_id := situations.branch_of(self.store, cluster_id)) not in self._ledgers:
+            self._ledgers[top_id] = situations.ledger(self.store, top_id)
+        return self._ledgers[top_id]
 
-    @cached_property
-    def _larger(self) -> Ledger:
+    def _larger(self, cluster_id: str) -> Ledger:
         """The ledger with all machines of the node provider."""
         from vctl.scheduler.feasibility import with_machines
 
-        return with_machines(self.ledger)
+        return with_machines(self.ledger(cluster_id))
 
 
 def is_gate(reason: str | None) -> bool:
     """Whether a reason of ``gate`` keeps a job out of the queue; a preempted job is in the queue again."""
     return reason not in (None, jb.PREEMPTED)
-
-
-def _run(count: int, whose: str) -> str:
-    return f"{counted(count, 'job')}{whose} run{'s' if count == 1 else ''}"
 
 
 AT_LIMIT = "the running members of its array are at the limit"

@@ -10,8 +10,8 @@ from vctl.core.clusters import Cluster
 from vctl.core.nodes import SIMULATED, Node
 from vctl.core.wording import amount_text, cluster_text, counted
 from vctl.ops.resubmit import command, document, resubmit, run_again
-from vctl.scheduler import whatif_search as kinds
-from vctl.scheduler.whatif import ProposedChange
+from vctl.scheduler.explain import whatif_search as kinds
+from vctl.scheduler.explain.whatif import ProposedChange
 from vctl.store.rows import dumps
 from vctl.store.store import Row
 

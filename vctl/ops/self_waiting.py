@@ -17,10 +17,12 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import amounts_text, listed
 from vctl.ops import situations
+from vctl.scheduler.explain.trial import Situation, stop
+from vctl.scheduler.explain.words import limit_beside
 from vctl.scheduler.feasibility import with_machines
 from vctl.scheduler.gang_growth import grow, place_or_grow
+from vctl.scheduler.limits import reached
 from vctl.scheduler.tasking import choose, growing_for, pinned_to, settled
-from vctl.scheduler.trial import Situation, stop
 from vctl.store import arrays, dependencies, jobs, rows, runs, settings, tasks
 from vctl.store.store import Row, Store
 
@@ -38,10 +40,10 @@ def job_waits_for_itself(store: Store, row: Row, now: Situation | None = None) -
     names = [str(one["submission_id"]) for one in chain]
     if (awaited := _awaited(store, row, chain)) is not None:
         return _warning(str(row["submission_id"]), [awaited], f"it waits for {awaited} (--after)")
-    most = settings.queue_of(store, row["parent_cluster_id"]).max_running_jobs
-    beside = sum(one["parent_cluster_id"] == row["parent_cluster_id"] for one in chain)
-    if most is not None and beside >= most:
-        return _warning(str(row["submission_id"]), names, f"at most {most} may run at a time")
+    beside = [one["user"] for one in chain if one["parent_cluster_id"] == row["parent_cluster_id"]]
+    policy = settings.queue_of(store, row["parent_cluster_id"])
+    if (refusal := reached(policy, len(beside), beside.count(row["user"]))) is not None:
+        return _warning(str(row["submission_id"]), names, limit_beside(refusal))
     now = situations.load(store, str(row["parent_cluster_id"])) if now is None else now
     ledger = _emptied(now, {int(one["job_id"]) for one in chain})
     if _has_place(ledger, rows.pending(row)):

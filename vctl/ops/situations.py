@@ -7,13 +7,16 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
+from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOST, MADE_BY, Node
 from vctl.core.resources import whole_node
 from vctl.core.values import replace
 from vctl.ops import forms
-from vctl.ops.feasible import templates
+from vctl.ops.feasible import judge_of, templates
 from vctl.scheduler.elasticity import apply_growth, revert_growth, sharing
+from vctl.scheduler.explain.trial import RunningHolder, Situation
+from vctl.scheduler.explain.whatif import MOST_CLASSES
 from vctl.scheduler.fairness import Shares, Usage
 from vctl.scheduler.leasing import above_minimum
 from vctl.scheduler.lending import Waiting, keepers, waiting_job
@@ -21,20 +24,36 @@ from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.plan import Start
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import Turns, kind_of, note_turn
-from vctl.scheduler.trial import RunningHolder, Situation
 from vctl.scheduler.victims import Victim
-from vctl.store import clusters, jobs, observed, preemptions, queues, reservations, rows, runs, tasks, usage
+from vctl.store import (
+    clusters,
+    jobs,
+    nodes,
+    observed,
+    partial,
+    preemptions,
+    queues,
+    reservations,
+    rows,
+    runs,
+    tasks,
+    usage,
+)  # fmt: skip
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
     from vctl.spec.reports import Loan, PieceForm, Preempted
 
 
+MOST_SPARE = 64
+"""The most whole nodes of each template that a cluster could be given."""
+
+
 def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None) -> Situation:
     """The present input of a round of the scheduler; inside a snapshot.
 
     ``cluster_id``: only the work that may use what the work of this cluster needs waits in it. ``tree``: the result of
-    ``ledger`` in this snapshot.
+    ``ledger`` in this snapshot. Where so much waits that no trial fits into the budget, the queues are not read.
     """
     tree = ledger(store) if tree is None else tree
     nominations = preemptions.nominations(store)
@@ -54,14 +73,16 @@ def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None
             replace(rows.running(row), run_id=ids[0]) if ids else None,
         )
         for row in running_rows
+        if not (mine := run_ids.get(row["job_id"])) or not tree.charges.keys().isdisjoint(mine)
     ]
     told: dict[str, dict[str, tuple[str, str]]] = {}
-    for row in observed.waits(store, beside):
+    is_crowded = observed.count_waits(store, beside) > MOST_CLASSES
+    for row in () if is_crowded else observed.waits(store, beside):
         told.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
     known = Running(holder.row for holder in running if holder.row is not None)
     return Situation(
         ledger=tree,
-        pending=list(queues.queued(store, beside)),
+        pending=() if is_crowded else list(queues.queued(store, beside)),
         running=running,
         tasks=[rows.task(row).pending() for row in waiting],
         turns=_turns(store, {row["cluster_id"] for row in waiting}),
@@ -77,7 +98,18 @@ def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None
         next_job=jobs.next_number(store),
         next_task=tasks.next_number(store),
         passed=[row["task_id"] for row in waiting if row["state_reason"] in (jb.INSUFFICIENT, jb.INFEASIBLE)],
+        is_crowded=is_crowded,
     )
+
+
+def branch_of(store: Store, cluster_id: str) -> str:
+    """The cluster that has all that the work of a cluster can have; the primary where that is no smaller tree.
+
+    Machines that a provider makes, places reserved by preemptions, and a node that replaces a dead one may come from
+    anywhere.
+    """
+    is_open = any(one in LOST for one in nodes.states(store)) or preemptions.nominations(store)
+    return PRIMARY if is_open or templates(store) else judge_of(store, cluster_id)
 
 
 def _beside(tree: Ledger, cluster_id: str, nominations: Sequence[Nomination]) -> set[str] | None:
@@ -99,10 +131,17 @@ def _turns(store: Store, cluster_ids: Collection[str]) -> dict[str, Turns]:
     return turns
 
 
-def ledger(store: Store) -> Ledger:
-    """The ledger of the whole tree, with the lenders that keep what they have for their own waiting work."""
-    found = clusters.load_ledger(store)
-    found.templates = templates(store)
+def ledger(store: Store, cluster_id: str | None = None) -> Ledger:
+    """The ledger of the whole tree, with the lenders that keep what they have for their own waiting work.
+
+    ``cluster_id``: only what the work of this cluster can have is needed.
+    """
+    top_id = PRIMARY if cluster_id is None else branch_of(store, cluster_id)
+    if top_id == PRIMARY:
+        found = clusters.load_ledger(store)
+        found.templates = templates(store)
+    else:
+        found = partial.load_branch(store, top_id, MOST_SPARE)
     if any(any(cluster.lending_limit.values()) for cluster in found.clusters.values()):
         found.withheld = keepers(found, _waiting(store, found), preemptions.nominations(store))
     return found
@@ -111,17 +150,20 @@ def ledger(store: Store) -> Ledger:
 def _waiting(store: Store, tree: Ledger) -> Iterator[Waiting]:
     """The work that was told last that there is too little for it."""
     for job in queues.short(store):
-        yield waiting_job(tree, job)
+        if job.parent_id in tree.clusters:
+            yield waiting_job(tree, job)
     for row in tasks.waiting_rows(store):
-        if row["state_reason"] == jb.INSUFFICIENT:
+        if row["state_reason"] == jb.INSUFFICIENT and row["cluster_id"] in tree.clusters:
             yield Waiting(row["cluster_id"], rows.task(row).request)
 
 
-def kinds_of_nodes(situation: Situation) -> dict[str, Node]:
-    """One new node of every known template, with the id that ``vctl node add`` would choose."""
+def kinds_of_nodes(store: Store) -> dict[str, Node]:
+    """One new node of every known template, with the id that ``vctl node add`` would choose; inside a snapshot."""
     found: dict[str, Node] = {}
-    known = situation.ledger.nodes
-    for node in sorted(known.values(), key=lambda node: (node.state in LOST, node.node_id)):
+    known = set(nodes.ids_like(store, ""))
+    for node in sorted(
+        map(rows.node, nodes.examples(store)), key=lambda node: (node.state in LOST, node.node_id)
+    ):
         amounts = {name: amount for name, amount in sorted(node.total.amounts.items()) if amount}
         labels = {name: value for name, value in sorted(node.labels.items()) if name != MADE_BY}
         key = json.dumps([node.template_id, amounts, labels])

@@ -13,9 +13,9 @@ from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted, number_text
 from vctl.errors import NotFound, param
 from vctl.ops.forms import Shown
-from vctl.ops.free_amounts import FreeAmounts
+from vctl.ops.reachable import Reachable
 from vctl.ops.reasons import FITS_NOW, UNSEEN
-from vctl.scheduler.shortage import Part, Shortage, Slot, Slots, shortage
+from vctl.scheduler.explain.shortage import Part, Shortage, Slot, Slots
 from vctl.scheduler.tasking import growing_for, pinned_to, settled_by
 from vctl.store import clusters, nodes, rows
 from vctl.store.store import Row, Store
@@ -29,9 +29,9 @@ class TaskReasons:
         self._judged: dict[object, Shown] = {}
 
     @cached_property
-    def capacity(self) -> FreeAmounts:
+    def capacity(self) -> Reachable:
         """The free resources, read on first use."""
-        return FreeAmounts(self.store)
+        return Reachable(self.store)
 
     def of(self, row: Row) -> Shown:
         """Token and message of a row of ``tasks``."""
@@ -83,7 +83,7 @@ class TaskReasons:
         if asked is not None and above:
             places, task = places or self.capacity.slots(task.cluster_id).all, asked
         part = Part("one", {n: a for n, a in task.request.items() if a}, 1, task.selector)
-        return shortage([part], Slots(places), above)
+        return Shortage([part], Slots(places), above)
 
     def _settled(self, task: PendingTask) -> PendingTask:
         return settled_by(

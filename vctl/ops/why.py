@@ -24,13 +24,13 @@ from vctl.ops.reasons import Reasons
 from vctl.ops.remedies import remedy, remedy_for_task
 from vctl.ops.self_waiting import task_waits_for_itself
 from vctl.ops.task_reasons import TaskReasons
+from vctl.scheduler.explain.shortage import Shortage
+from vctl.scheduler.explain.trial import RunningHolder, Situation
+from vctl.scheduler.explain.whatif import NOTHING, Spent, TrialOutcome, Trials, task_trials
+from vctl.scheduler.explain.whatif_search import helpful, nearest
 from vctl.scheduler.running import allocations_of
-from vctl.scheduler.shortage import Shortage
 from vctl.scheduler.task_queue import in_turn
-from vctl.scheduler.trial import RunningHolder, Situation
 from vctl.scheduler.victims import Victim, loss_of
-from vctl.scheduler.whatif import NOTHING, Spent, TrialOutcome, Trials, task_trials
-from vctl.scheduler.whatif_search import helpful, nearest
 from vctl.store import arrays as members
 from vctl.store import job_views, preemptions, provider, rows, runs, tasks
 from vctl.store import jobs as table
@@ -74,13 +74,14 @@ def why(store: Store, ref: str | int) -> Why:
         launch = table.launch(store, row["job_id"])
         assert launch is not None
         job = rows.pending(row)
-        situation = situations.load(store, job.parent_id, reasons.ledger)
+        situation = situations.load(store, job.parent_id, reasons.ledger(job.parent_id))
         itself = self_waiting.job_waits_for_itself(store, row, situation)
         ending = _leaving(store, situation, job.job_id)
         short = reasons.shortage(row)
         answer["ahead"] = _ahead(store, reasons, before)
         gate = reasons.gate(row)
         coming = _coming(store)
+        kinds = situations.kinds_of_nodes(store)
         more = feasible.to_enlarge(store, feasible.judge_of(store, job.parent_id))
     trials = Trials(situation, job)
     outcome = _next_round(trials, job, preempts=gate is None)
@@ -101,14 +102,10 @@ def why(store: Store, ref: str | int) -> Why:
     if not outcome.tried:
         answer["cut"] = NONE_TESTED
     elif gate in (None, jb.HELD) and (gate or outcome.start is None):
-        found, cut = helpful(trials, situations.kinds_of_nodes(situation))
+        found, cut = helpful(trials, kinds)
         answer["changes"] = [remedy(change, row, launch, answer["state_reason"]) for change in found]
         answer["searched"], answer["cut"] = True, CUT if cut else None
-        if (
-            not found
-            and not cut
-            and (both := nearest(trials, situations.kinds_of_nodes(situation))) is not None
-        ):
+        if not found and not cut and (both := nearest(trials, kinds)) is not None:
             answer["nearest"] = [remedy(change, row, launch, answer["state_reason"]) for change in both]
     return answer
 
@@ -169,7 +166,9 @@ def _reason(before: Sequence[int], outcome: TrialOutcome, shown: Shown, short: S
         return reason, STARTS_NOW
     if reason == jb.WAITING_FOR_PREEMPTION or not outcome.tried:
         return reason, message
-    if reason == jb.PENDING_EVALUATION:
+    # whose turn it is cannot be counted, so an order that has changed since the last round shows only in the next one
+    is_stale = reason == jb.HEAD_OF_LINE and outcome.wait is not None and outcome.wait.reason != reason
+    if reason == jb.PENDING_EVALUATION or is_stale:
         reason, message = _now(before, outcome, short)
         return reason, message
     return reason, f"{message}{_after(before, outcome)}{_ends(outcome)}"
@@ -249,7 +248,7 @@ def _queued(reasons: Reasons, row: Row) -> Ahead:
         "user": row["user"],
         "priority": row["priority"],
         "resources": forms.amounts(rows.loads(row["resources"])) if row["resources"] else {},
-        "state_reason": reasons.of(row)[0],
+        "state_reason": reasons.token(row),
     }
 
 
@@ -269,7 +268,8 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
             shown, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
             before = ahead(store, row) if row["status"] == jb.PENDING else []
             listed_, short = _ahead(store, reasons, before), reasons.shortage(row)
-        situation = situations.load(store, str(row["parent_cluster_id"]), reasons.ledger)
+        parent_id = str(row["parent_cluster_id"])
+        situation = situations.load(store, parent_id, reasons.ledger(parent_id))
     if row["status"] != jb.PENDING:
         return _forecast(row, "never starts", shown)
     job = rows.pending(row)
@@ -341,7 +341,7 @@ def why_task(store: Store, row: Row) -> WhyTask:
         situation = situations.load(store, task.cluster_id)
         others = _running(store, task)
         answer["waits_for_itself"] = task_waits_for_itself(store, row, situation)
-        coming = _coming(store)
+        coming, kinds = _coming(store), situations.kinds_of_nodes(store)
     together = [one for one in situation.tasks if one.cluster_id == task.cluster_id]
     order = in_turn(together, situation.turns.get(task.cluster_id, {}))
     ahead = list(takewhile(lambda one: one.task_id != task.task_id, order))
@@ -361,7 +361,7 @@ def why_task(store: Store, row: Row) -> WhyTask:
         answer["message"] = f"{answer['message']}; nothing blocks it"
         return answer
     answer["message"] = f"{answer['message']}{coming}"
-    found, cut = helpful(trials, situations.kinds_of_nodes(situation))
+    found, cut = helpful(trials, kinds)
     answer["changes"] = [remedy_for_task(change, row, launch) for change in found]
     answer["searched"], answer["cut"] = True, CUT if cut else None
     return answer

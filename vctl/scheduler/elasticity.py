@@ -123,17 +123,7 @@ def growing(ledger: Ledger, cluster_id: str) -> list[str]:
 
 def allowance(ledger: Ledger, cluster: Cluster) -> dict[str, int]:
     """How much more a cluster may have by its maximum and its borrow limit; a missing name is not limited."""
-    limits = [] if cluster.spec.flexible_max is None else [cluster.spec.flexible_max]
-    if cluster.borrow_limit is not None:
-        limits.append({n: cluster.spec.flexible_min.get(n, 0) + a for n, a in cluster.borrow_limit.items()})
-    if not limits:
-        return {}
-    has = held(ledger, cluster.cluster_id)
-    left: dict[str, int] = {}
-    for limit in limits:
-        for name, most in limit.items():
-            left[name] = max(min(left.get(name, most), most - has.get(name, 0)), 0)
-    return left
+    return cluster.left_to_grow(held(ledger, cluster.cluster_id)) if cluster.is_limited else {}
 
 
 def within_limits(ledger: Ledger, cluster: Cluster, more: Mapping[str, int]) -> bool:

@@ -15,7 +15,6 @@ from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity, difference, merged
 from vctl.core.values import replace
-from vctl.core.wording import amount_text, cluster_text, number_text
 from vctl.scheduler.candidate_nodes import instance_ladders, is_unit, whole_ladder
 from vctl.scheduler.elasticity import (
     Grow,
@@ -27,6 +26,7 @@ from vctl.scheduler.elasticity import (
     lenders_to,
     level_above,
 )
+from vctl.scheduler.explain.refusal import GROWN_IN_TOTAL, GROWN_ON_ONE, NO_GROWTH, Refusal
 from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
 from vctl.scheduler.growth_supply import OWN, UNLIMITED, Ladder, Need
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
@@ -167,7 +167,7 @@ def find_growth(
     ``lends``: siblings may lend, if free capacity is not enough.
     ``avoid``: physical nodes that must not be used.
     """
-    found = Unplaced("", 0, 0, f"{cluster_text(parent_id)} cannot grow")
+    found = Unplaced(Refusal(NO_GROWTH, "", 0, 0, detail=parent_id))
     for lending in (False, True)[: 1 + lends]:
         chain = growing(ledger, parent_id)
         if lending and not _has_lenders(ledger, chain):
@@ -245,13 +245,12 @@ def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: boo
         others = [_free(ledger, one, name) for one in above]
         gain = min(sum(free for free, _ in others), limit.get(name, UNLIMITED))
         largest = max((resources.get(name, 0) for resources in fixed), default=0)
-        for need, have, where in (
-            (amount, own + gain, "in total"),
-            (largest, own_most + gain, "on one node"),
+        for need, have, rule in (
+            (amount, own + gain, GROWN_IN_TOTAL),
+            (largest, own_most + gain, GROWN_ON_ONE),
         ):
             if have < need:
-                most = f"{number_text(name, have)} can be had with growth"
-                return Unplaced(name, need, have, f"needs {amount_text(name, need)} {where}, {most}")
+                return Unplaced(Refusal(rule, name, need, have))
     return None
 
 

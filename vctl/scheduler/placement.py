@@ -72,8 +72,8 @@ from vctl.core.clusters import FLEXIBLE, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, SCALE, Amounts, FreeCapacity, maximum
 from vctl.core.values import replace, value
-from vctl.core.wording import amount_text
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_now
+from vctl.scheduler.explain.refusal import ENTRY_IN_MAXIMUM, NO_NODE, Refusal
 from vctl.scheduler.placement_assignment import assign, pieces_of
 from vctl.scheduler.placement_model import Bundle, Phase, Problem, SpreadRule, holds
 from vctl.scheduler.placement_reasons import no_capacity_for_entry, quick_reason, search_reason
@@ -214,8 +214,7 @@ def _above_maximum(spec: ClusterSpec, question: _Question) -> Unplaced | None:
     for name, need in sorted(question.flexible_entry.items()):
         have = need if spec.flexible_max is None else spec.flexible_max.get(name, need)
         if need > have:
-            text = f"the entrypoint needs {amount_text(name, need)}, flexible_resource_max allows"
-            return Unplaced(name, need, have, f"{text} {amount_text(name, have)}")
+            return Unplaced(Refusal(ENTRY_IN_MAXIMUM, name, need, have))
     return None
 
 
@@ -225,7 +224,7 @@ def _a_place_to_be(candidates: CandidateNodes, spec: ClusterSpec) -> Placed | Un
         return Placed((), 0, EMPTY, exact=False)
     slot_id = candidates.first_slot()
     if slot_id is None:
-        return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node in service")
+        return Unplaced(Refusal(NO_NODE, "", SCALE, 0))
     piece = Piece(FLEXIBLE, 0, -1, slot_id, candidates.node_of(slot_id), EMPTY, {}, whole=False)
     return Placed((piece,), 0, EMPTY, exact=False)
 

@@ -1,4 +1,4 @@
-"""Reasons why a gang has no place: the first necessary condition that fails, with numbers for the user.
+"""Refusals of a gang that has no place: the first necessary condition that fails, with its numbers.
 
 Each check is a function from the problem to a reason or None; ``quick_reason`` runs them before the search.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from vctl.core.resources import SCALE, Amounts, within
 from vctl.core.slots import SlotIndex
-from vctl.core.values import replace
-from vctl.core.wording import amount_text, amounts_text, counted, number_text
+from vctl.scheduler.explain import refusal as rules
+from vctl.scheduler.explain.refusal import Refusal
 from vctl.scheduler.growth_supply import Need
 from vctl.scheduler.node_states import full_levels, share_of
 from vctl.scheduler.placement_model import BundleKind, Problem, amounts_of
@@ -58,28 +59,24 @@ def search_reason(problem: Problem, tried: Tried) -> Unplaced:
     wanted = {n: a + problem.flexible.get(n, 0) for n, a in wanted.items()}
     free = amounts_of(problem, _free(problem))
     name = max(problem.names, key=lambda n: wanted[n] * 1000 // max(free.get(n, 0), 1), default="")
-    templates = Counter(bundle.template for _, bundle in problem.items if bundle.template)
-    whole = "".join(
-        f" and {counted(number, 'whole node')} of template {t}" for t, number in sorted(templates.items())
+    refusal = Refusal(
+        rules.WITHIN_BUDGET if tried.exhausted else rules.TOGETHER,
+        name,
+        wanted.get(name, 0),
+        free.get(name, 0),
+        of=wanted,
+        free={n: free.get(n, 0) for n in wanted},
+        whole=Counter(bundle.template for _, bundle in problem.items if bundle.template),
+        count=tried.steps if tried.exhausted else items,
+        fit=tried.depth,
     )
-    asked, found = f"{amounts_text(wanted)}{whole} asked", amounts_text({n: free.get(n, 0) for n in wanted})
-    numbers = f"{asked} for, {found} free"
-    need, have = wanted.get(name, 0), free.get(name, 0)
-    if tried.exhausted:
-        text = f"no placement found within the search budget after {tried.steps} steps ({numbers})"
-        return Unplaced(name, need, have, text, exhausted=True)
-    together = f"{tried.depth} of {counted(items, 'fixed node')} fit together"
-    return Unplaced(
-        name, need, have, f"does not fit as a whole: {together} ({numbers}, in pieces)",
-        beyond=f"only {together} ({asked}, {found} exist, in pieces)",
-    )  # fmt: skip
+    return Unplaced(refusal, exhausted=tried.exhausted)
 
 
 def no_capacity_for_entry(entry: Amounts, pieces: Sequence[Amounts]) -> Unplaced:
     """The reason when the entrypoint asks for more than any fixed piece has and there is no flexible part."""
     name, need, have = _closest(entry, pieces)
-    text = f"the entrypoint needs {amounts_text(entry)} in one virtual node, the largest has"
-    return Unplaced(name, need, have, f"{text} {amount_text(name, have)}")
+    return _refused(rules.ENTRY_IN_PIECE, name, need, have, of=entry)
 
 
 def _closest(request: Amounts, capacities: Sequence[Amounts]) -> Shortage:
@@ -115,36 +112,29 @@ def _one_bundle(problem: Problem) -> Unplaced | None:
             return _template_reason(problem, demand, 0)
         capacities = list(_matching(problem, demand))
         if not capacities:
-            selector = ", ".join(f"{c.key}: {c}" for c in problem.selectors[demand.selector])
-            none = f"a node with {selector} asked, none exists"
-            return Unplaced("", SCALE, 0, f"needs a node with {selector}, 0 nodes match", beyond=none)
+            return _refused(rules.NO_MATCH, "", SCALE, 0, selector=problem.selectors[demand.selector])
         return _on_no_node(amounts_of(problem, demand.request), capacities)
     return None
 
 
+def _refused(rule: str, name: str, need: int, have: int, **more: Any) -> Unplaced:
+    return Unplaced(Refusal(rule, name, need, have, **more))
+
+
 def _no_node() -> Unplaced:
-    return Unplaced("", SCALE, 0, "no node takes work now", beyond="it has no node in service")
+    return _refused(rules.NO_NODE, "", SCALE, 0)
 
 
 def _on_no_node(request: Amounts, capacities: Sequence[Amounts]) -> Unplaced:
-    """The reason if no single slot has enough for a piece."""
+    """The refusal if no single slot has enough for a piece."""
     name, need, have = _closest(request, capacities)
     if have < need:
-        return _on_one_node(name, need, have)
-    asked = f"{amounts_text(request)} asked on one node, no node has all of it"
-    text = f"needs {amounts_text(request)} on one node, no node has all of it free at once"
-    return Unplaced(name, need, have, text, beyond=asked)
+        return _refused(rules.ON_ONE, name, need, have)
+    return _refused(rules.ALL_ON_ONE, name, need, have, of=request)
 
 
-def _lack(name: str, need: int, have: int, asked: str, free: str, exist: str = "") -> Unplaced:
-    return Unplaced(name, need, have, f"needs {asked}, {free}", beyond=f"{asked} asked, {exist or free}")
-
-
-def _on_one_node(name: str, need: int, have: int, policy: str = "") -> Unplaced:
-    wanted, where = amount_text(name, need), f"on one node{policy}"
-    text = f"needs {wanted} {where}, the most free on one node is {amount_text(name, have)}"
-    beyond = f"{wanted} asked {where}, the largest node has {number_text(name, have)}"
-    return Unplaced(name, need, have, text, beyond=beyond)
+def _too_few(rule: str, need: int, have: int, **more: Any) -> Unplaced:
+    return _refused(rule, "", need * SCALE, have * SCALE, count=need, fit=have, **more)
 
 
 def _template_reason(problem: Problem, demand: BundleKind, have: int) -> Unplaced | None:
@@ -153,12 +143,9 @@ def _template_reason(problem: Problem, demand: BundleKind, have: int) -> Unplace
     if demand.with_entry and have == 0:
         plain = _untouched(problem, demand)
         if plain >= need:
-            whole = f"{counted(plain, 'whole node')} of template {demand.template}"
-            text = f"the entrypoint does not fit on any of the {whole}"
-            return Unplaced("", SCALE, 0, text)
+            return _refused(rules.ENTRY_ON_WHOLE, "", SCALE, 0, whole={demand.template: plain})
         have = plain
-    whole = f"{counted(need, 'whole node')} of template {demand.template}"
-    return _lack("", need * SCALE, have * SCALE, whole, f"{have} untouched", f"{have} exist")
+    return _too_few(rules.WHOLE_NODES, need, have, whole={demand.template: need})
 
 
 def _untouched(problem: Problem, demand: BundleKind) -> int:
@@ -189,10 +176,7 @@ def _short(wanted: Amounts, free: Amounts) -> Unplaced | None:
     if not short:
         return None
     name = max(short)[1]
-    need, have = wanted[name], free.get(name, 0)
-    asked = amount_text(name, need)
-    text = f"needs {asked} in total, {amount_text(name, have)} free"
-    return Unplaced(name, need, have, text, beyond=f"{asked} asked, {number_text(name, have)} exist")
+    return _refused(rules.IN_TOTAL, name, wanted[name], free.get(name, 0))
 
 
 def _nodes_of_phase(problem: Problem) -> Unplaced | None:
@@ -206,17 +190,16 @@ def _nodes_of_phase(problem: Problem) -> Unplaced | None:
                 if any(problem.bounds(s)[d] for d in demands)
             )
             if have < need:
-                asked = f"{need} distinct nodes ({phase.policy})"
                 every = have == sum(problem.node_classes.counts.values())
-                exist = f"{have} exist" if every else f"{have} could hold a part of it"
-                return _lack("", need * SCALE, have * SCALE, asked, f"have {have}", exist)
+                rule = rules.DISTINCT if every else rules.DISTINCT_ABLE
+                return _too_few(rule, need, have, detail=phase.policy)
         if phase.rule.limit == 1 and need:
             first = problem.phase_of.index(number)
             request = amounts_of(problem, problem.rest[first])
             nodes = [amounts_of(problem, problem.node_classes.free(s)) for s in problem.node_classes.counts]
             name, amount, free = _closest(request, nodes)
             if amount > free:
-                return _on_one_node(name, amount, free, f" ({phase.policy})")
+                return _refused(rules.ON_ONE, name, amount, free, detail=phase.policy)
     return None
 
 
@@ -229,15 +212,13 @@ def _copies(problem: Problem) -> Unplaced | None:
             return _template_reason(problem, demand, have)
         request = amounts_of(problem, demand.request)
         if problem.phases[demand.phase].rule.distinct:
-            text = f"needs {need} distinct nodes with {amounts_text(request)} free each, have {have}"
-            beyond = f"{need} distinct nodes with {amounts_text(request)} each asked, {have} exist"
-            return Unplaced("", need * SCALE, have * SCALE, text, beyond=beyond)
+            return _too_few(rules.DISTINCT_PIECES, need, have, of=request)
         name = min(
             request,
             key=lambda n: sum(capacity.get(n, 0) for capacity in _matching(problem, demand)) // request[n],
         )
-        asked = f"{need} times {amounts_text(request)}"
-        return _lack(name, need * request[name], have * request[name], asked, f"{have} fit")
+        more = {"of": request, "count": need, "fit": have}
+        return _refused(rules.PIECES, name, need * request[name], have * request[name], **more)
     return None
 
 
@@ -251,10 +232,7 @@ def _flexible(problem: Problem) -> Unplaced | None:
         ]
         name, need, have = _closest(entry, capacities)
         if have < need:
-            one = _on_one_node(name, need, have)
-            return replace(
-                one, message=f"the entrypoint {one.message}", beyond=f"{one.beyond} (for the command)"
-            )
+            return _refused(rules.ENTRY_ON_ONE, name, need, have)
     for r, want in enumerate(problem.want):
         if not want:
             continue
@@ -265,10 +243,7 @@ def _flexible(problem: Problem) -> Unplaced | None:
             for option, slots in problem.node_classes.options(s)
         )
         if want > have:
-            asked, most = amount_text(name, want), amount_text(name, have)
-            text = f"the flexible minimum needs {asked}, {most} can be had"
-            beyond = f"{asked} asked as the flexible minimum, {number_text(name, have)} can be had"
-            return Unplaced(name, want, have, text, beyond=beyond)
+            return _refused(rules.MINIMUM, name, want, have)
     return None
 
 
@@ -286,11 +261,7 @@ def _growth(problem: Problem) -> Unplaced | None:
         ]
         have = budgets.most(name, needs, wanted)
         if have < wanted:
-            asked, most = amount_text(name, wanted), number_text(name, have)
-            limits = "the limits of the clusters that would grow"
-            text = f"needs {asked} in total, {most} can be had within {limits}"
-            beyond = f"{asked} asked, {limits} allow {most}"
-            return Unplaced(name, wanted, have, text, beyond=beyond)
+            return _refused(rules.GROWTH_LIMITS, name, wanted, have)
     return None
 
 

@@ -9,6 +9,8 @@ from vctl.core.clusters import VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity
 from vctl.core.values import replace, value
+from vctl.scheduler.explain import words
+from vctl.scheduler.explain.refusal import Refusal
 
 
 @value(frozen=True, slots=True)
@@ -51,24 +53,20 @@ class Placed:
 
 @value(frozen=True, slots=True)
 class Unplaced:
-    """Why a gang has no place. ``need`` and ``have`` are in 1/10000 units of ``resource``.
+    """Why a gang has no place. ``exhausted``: the search ended at its step budget, so this is not a proof."""
 
-    ``resource`` is empty when labels, templates or a policy are the limit; then the numbers are nodes in
-    1/10000. ``exhausted``: the search ended at its step budget, so this is not a proof.
-    """
-
-    resource: str
-    need: int
-    have: int
-    message: str
+    refusal: Refusal
     exhausted: bool = False
-    beyond: str = ""
-    """The reason in words for a cluster in which everything is free: what was asked, and how much exists."""
+
+    @property
+    def message(self) -> str:
+        """Why it does not fit now, in words."""
+        return words.lack(self.refusal)
 
     @property
     def capacity(self) -> str:
-        """Why it does not even fit when everything is free."""
-        return self.beyond or self.message
+        """Why it does not even fit when everything is free, in words."""
+        return words.lack_when_empty(self.refusal)
 
 
 def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple[VNode, ...]:

@@ -20,6 +20,7 @@ from vctl.core.nodes import Node, Template
 from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
 from vctl.core.tasks import PendingTask
 from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
+from vctl.scheduler.limits import reached
 from vctl.scheduler.machine_choice import Prices, nodes_of, pieces_on
 from vctl.scheduler.plan import Start, TaskStart, revert, start_of, take
 from vctl.scheduler.queueing import Queue
@@ -128,15 +129,14 @@ class _Trial:
         """
         begun = len(self._begun)
         has_place = {id(_waiting(one)) for one in self._begun}
-        started = Counter(one.job.parent_id for one in self._begun if isinstance(one, Start))
+        jobs_begun = [one.job for one in self._begun if isinstance(one, Start)]
+        started = Counter(job.parent_id for job in jobs_begun)
+        of_user = Counter((job.parent_id, job.user) for job in jobs_begun)
         for task in [task for queue in tasks.values() for task in queue.tasks.values()]:
             if pinned_to(settled(self.ledger, task)) is None and task.bound_vnode_id is None:
                 if id(task) not in has_place:
                     self._satisfy(task)
         for jobs in queues.values():
-            left = jobs.policy.max_running_jobs
-            if left is not None:
-                left -= running.count(jobs.parent_id) + started[jobs.parent_id]
             waiting = {
                 name: shape
                 for name, shape in jobs.shapes.items()
@@ -146,12 +146,21 @@ class _Trial:
                 job = jobs.jobs[job_id]
                 if job.shape not in waiting or not job.may_start(now_ns) or id(job) in has_place:
                     continue
-                if left is not None and left <= 0:
+                where, user = jobs.parent_id, (jobs.parent_id, job.user)
+                limit = reached(
+                    jobs.policy,
+                    running.count(where) + started[where],
+                    running.count_of(*user) + of_user[user],
+                )
+                if limit is not None and limit.rule == jb.CAP_REACHED:
                     break
+                if limit is not None:
+                    continue
                 if not self._satisfy(job):
                     del waiting[job.shape]
-                elif left is not None:
-                    left -= 1
+                else:
+                    started[where] += 1
+                    of_user[user] += 1
         return len(self._begun) > begun
 
     def _satisfy(self, one: PendingJob | PendingTask) -> bool:

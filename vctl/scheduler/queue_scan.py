@@ -15,8 +15,9 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, FAIR, STRICT
 from vctl.core.values import replace
-from vctl.core.wording import cluster_text, counted
+from vctl.scheduler import limits
 from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
+from vctl.scheduler.explain import words
 from vctl.scheduler.fairness import Shares, is_fair
 from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
 from vctl.scheduler.orders import OrderKey, order_key
@@ -347,23 +348,21 @@ class QueueScan:
 
     def _is_kept_back(self, job: PendingJob, sub_queue: SubQueue) -> bool:
         """Whether a blocked head or a limit keeps the job back, and so its whole sub-queue."""
-        policy, parent_id = self.policy, self.queue.parent_id
+        parent_id = self.queue.parent_id
         head = self._table.stopped_by
         if head is not None and job.job_id not in self.preemptor.holds.nominations:
             text = f"job {head.submission_id} is ahead of it and must start first"
             return self._keep_back(sub_queue, jb.HEAD_OF_LINE, text, winners=False)
-        most = policy.max_running_jobs
-        if most is not None and self.running.count(parent_id) >= most:
-            text = f"at most {counted(most, 'job')} may run in {cluster_text(parent_id)} at a time"
+        refusal = limits.reached(
+            self.policy, self.running.count(parent_id), self.running.count_of(parent_id, job.user)
+        )
+        if refusal is None:
+            return False
+        text = words.verdict_on_limit(refusal, parent_id, job.user)
+        if refusal.rule == jb.CAP_REACHED:
             return self._keep_back(sub_queue, jb.CAP_REACHED, text, winners=True)
-        most = policy.max_running_per_user
-        if most is not None and self.running.count_of(parent_id, job.user) >= most:
-            text = (
-                f"at most {counted(most, 'job')} of {job.user} may run in {cluster_text(parent_id)} at a time"
-            )
-            self._say(sub_queue, jb.USER_LIMIT, text)
-            return True
-        return False
+        self._say(sub_queue, refusal.rule, text)
+        return True
 
     def _try(
         self,

@@ -7,6 +7,7 @@ from sqlite3 import Row
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import PRIMARY
+from vctl.core.resources import total
 from vctl.store import jobs, nodes, rows, settings
 from vctl.store.store import Store
 
@@ -150,15 +151,6 @@ def get_vnode(store: Store, vnode_id: str) -> Row | None:
     return store.row("SELECT * FROM vnodes WHERE vnode_id = ?", vnode_id)
 
 
-def child_allocations(store: Store, cluster_id: str) -> list[Row]:
-    """The virtual nodes of the children of a cluster: rows of ``parent_vnode_id, amounts, whole, kind``."""
-    return store.rows(
-        "SELECT v.parent_vnode_id, v.amounts, v.instances, v.whole, c.kind, c.cluster_id"
-        " FROM clusters c JOIN vnodes v USING (cluster_id) WHERE c.parent_id = ?",
-        cluster_id,
-    )
-
-
 def run_allocations(store: Store, cluster_id: str) -> list[Row]:
     """The parts that processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts, instances``."""
     return store.rows(
@@ -167,23 +159,10 @@ def run_allocations(store: Store, cluster_id: str) -> list[Row]:
     )
 
 
-def schedulable_slots(store: Store, cluster_id: str) -> list[Row]:
-    """The virtual nodes of a cluster on nodes that take work.
-
-    ``of_node``: the total of the physical node, for a flexible virtual node on a node that did not shrink.
-    """
-    if cluster_id == PRIMARY:
-        return store.rows(
-            "SELECT node_id AS slot_id, node_id, amounts, instances, labels, template_id, 1 AS whole, '' AS of_node"
-            " FROM nodes WHERE state = 'ALIVE' ORDER BY node_id"
-        )
-    return store.rows(
-        "SELECT v.vnode_id AS slot_id, v.node_id, v.amounts, v.instances, v.labels, n.template_id, v.whole,"
-        " CASE WHEN v.kind = 'flexible' AND NOT n.shrunk THEN n.amounts ELSE '' END AS of_node"
-        " FROM vnodes v JOIN nodes n USING (node_id) WHERE v.cluster_id = ? AND n.state = 'ALIVE'"
-        " ORDER BY v.node_id, v.vnode_id",
-        cluster_id,
-    )
+def flexible_amounts(store: Store, cluster_id: str) -> dict[str, int]:
+    """The sum of the flexible virtual nodes of a cluster."""
+    sql = "SELECT amounts FROM vnodes WHERE cluster_id = ? AND kind = 'flexible'"
+    return total(map(rows.loads, store.column(sql, cluster_id)))
 
 
 def node_ids_of(store: Store, cluster_id: str) -> list[str]:

@@ -85,6 +85,19 @@ def samples(store: Store, per_class: int) -> list[Row]:
     )
 
 
+def examples(store: Store) -> list[Row]:
+    """The first node of each kind, of the lost ones and of the others."""
+    return store.rows(
+        "SELECT *, min(node_id) FROM nodes GROUP BY template_id, amounts, instances, labels, source, shrunk,"
+        " state IN ('DEAD', 'RELEASING')"
+    )
+
+
+def templates_in(store: Store) -> list[str]:
+    """The templates of the nodes."""
+    return store.column("SELECT DISTINCT template_id FROM nodes ORDER BY 1")
+
+
 def states(store: Store) -> dict[str, int]:
     """How many nodes are in each state."""
     return store.mapping("SELECT state, count(*) FROM nodes GROUP BY state ORDER BY state")

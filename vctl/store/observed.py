@@ -41,6 +41,15 @@ def waits(store: Store, cluster_ids: Iterable[str] | None = None) -> list[Row]:
     )
 
 
+def count_waits(store: Store, cluster_ids: Iterable[str] | None = None) -> int:
+    """How many classes of jobs wait for some reason: in these clusters, or in all."""
+    sql = "SELECT count(*) FROM waits"
+    if cluster_ids is None:
+        return int(store.value(sql))
+    where = "WHERE parent_cluster_id IN (SELECT value FROM json_each(?))"
+    return int(store.value(f"{sql} {where}", dumps(sorted(cluster_ids))))
+
+
 def clear_wait(store: Store, parent_id: str, shape: str) -> None:
     """Delete the reason of a shape that has no waiting job any more."""
     store.db.execute("DELETE FROM waits WHERE parent_cluster_id = ? AND shape = ?", (parent_id, shape))

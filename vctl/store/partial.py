@@ -16,9 +16,10 @@ from vctl.core.demand import Demand
 from vctl.core.labels import OWN
 from vctl.core.ledger import Ledger
 from vctl.core.node_kinds import NodeKind
-from vctl.core.resources import SCALE, subtract, total
+from vctl.core.resources import SCALE, FreeCapacity
 from vctl.scheduler.elasticity import can_grow
-from vctl.store import clusters, leases, rows
+from vctl.store import clusters, leases, nodes, rows, settings
+from vctl.store.free import COMMON, alike
 from vctl.store.queues import FIRST_QUEUED
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Store
@@ -28,25 +29,6 @@ _UNDIVIDED = (
     " AND {slot} NOT IN (SELECT vnode_id FROM runs WHERE state <> 'ENDED') ORDER BY {rank}{slot} LIMIT ?"
 )
 _RANK = "(SELECT value FROM json_each(?) WHERE key = n.labels || n.amounts), "
-_COMMON = (
-    "replace(replace(v.labels, '\"ray.io/vnode_id\":\"' || v.vnode_id || '\"', ''),"
-    " '\"ray.io/node-id\":\"' || v.node_id || '\"', '')"
-)
-"""The labels of a virtual node without those in which equal ones differ (``labels.OWN``)."""
-_SLOTS = (
-    "SELECT group_concat(v.node_id || char(9) || v.vnode_id, char(10)), v.amounts, v.instances, v.kind, v.whole,"
-    f" n.template_id, n.shrunk, n.amounts, {_COMMON} FROM vnodes v JOIN nodes n USING (node_id)"
-    " WHERE v.cluster_id = ? AND n.state = 'ALIVE' GROUP BY 2, 3, 4, 5, 6, 7, 8, 9"
-)
-_NODES = (
-    "SELECT group_concat(node_id || char(9) || node_id, char(10)), amounts, instances, 'physical', 1, template_id,"
-    " shrunk, amounts, labels FROM nodes WHERE state = 'ALIVE' GROUP BY 2, 3, 6, 7, 9"
-)
-_PARTS = (
-    "SELECT v.parent_vnode_id, v.amounts, v.instances, v.whole AND c.kind = 'logical' FROM clusters c"
-    " JOIN vnodes v USING (cluster_id) WHERE c.parent_id = ?1"
-    " UNION ALL SELECT vnode_id, amounts, instances, 0 FROM runs WHERE state <> 'ENDED' AND cluster_id = ?1"
-)
 SELECTS = '"selector":[['
 """The part of the text of a spec with a selector."""
 
@@ -84,16 +66,16 @@ def load_for_pieces(store: Store, cluster: Cluster) -> Ledger | None:
         return None
     if any(one.key in OWN for node in cluster.spec.fixed for one in node.selector):
         return None
-    alike = _alike(store, parent_id)
-    kinds = {(*static[2:], static[0]) for static, _ in alike}
-    on_nodes = [node_id for slots in alike.values() for node_id, _ in slots]
-    if len(kinds) > 1 or len(set(on_nodes)) < len(on_nodes):
+    there = [one for one in alike(store, parent_id) if one.takes_work]
+    on_nodes = [node_id for one in there for node_id, _ in one.slots]
+    if len({(*one.static[3:], one.static[1]) for one in there}) > 1 or len(set(on_nodes)) < len(on_nodes):
         return None
     own = clusters.vnode_rows(store, cluster.cluster_id)
     chosen = {row["parent_vnode_id"] for row in own}
-    for (static, used), slots in alike.items():
-        most = _most_pieces(cluster.spec, static[0], static[1], used)
-        chosen.update(slot_id for _, slot_id in nsmallest(most, slots))
+    for one in there:
+        chosen.update(
+            slot_id for _, slot_id in nsmallest(_most_pieces(cluster.spec, one.capacity), one.slots)
+        )
     ledger = Ledger()
     _load_with_ancestors(store, ledger, chosen)
     _put_cluster(store, ledger, parent_id)
@@ -102,34 +84,12 @@ def load_for_pieces(store: Store, cluster: Cluster) -> Ledger | None:
     return ledger
 
 
-_Used = tuple[tuple[str, str], ...]
-"""The amounts and instances of each part of a virtual node that is in use."""
-
-
-def _alike(store: Store, parent_id: str) -> dict[tuple[tuple[str, ...], _Used], list[tuple[str, str]]]:
-    """The virtual nodes of a cluster that take work, as (node, virtual node), by all in which they may differ."""
-    used: dict[str, _Used] = {}
-    left = set()
-    for slot_id, amounts, instances, goes_whole in store.rows(_PARTS, parent_id):
-        used[slot_id] = (*used[slot_id], (amounts, instances)) if slot_id in used else ((amounts, instances),)
-        if goes_whole:
-            left.add(slot_id)
-    used = {slot_id: tuple(sorted(parts)) if len(parts) > 1 else parts for slot_id, parts in used.items()}
-    alike: dict[tuple[tuple[str, ...], _Used], list[tuple[str, str]]] = {}
-    for ids, *static in store.rows(_NODES) if parent_id == PRIMARY else store.rows(_SLOTS, parent_id):
-        for line in ids.split("\n"):
-            node_id, _, slot_id = line.partition("\t")
-            if slot_id not in left:
-                alike.setdefault((tuple(static), used.get(slot_id, ())), []).append((node_id, slot_id))
-    return alike
-
-
-def _most_pieces(spec: ClusterSpec, amounts: str, instances: str, used: _Used) -> int:
-    """The most virtual nodes of these amounts, used alike, in which the pieces of a spec can lie.
+def _most_pieces(spec: ClusterSpec, capacity: FreeCapacity) -> int:
+    """The most virtual nodes with this free capacity in which the pieces of a spec can lie.
 
     A part of the minimum takes all that a virtual node has free, of unit resources at least one whole unit.
     """
-    free, units = subtract(loads(amounts), total(loads(one) for one, _ in used)), loads(instances)
+    free, units = capacity.free, capacity.total.instances
     pieces = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values())
     for name, need in spec.flexible_min.items():
         part = min(free.get(name, 0), SCALE) if name in units else free.get(name, 0)
@@ -155,13 +115,53 @@ def load_some(store: Store, cluster_id: str, most: int) -> Ledger:
     drained, with all that contains them, and with nothing in use."""
     found = store.column(
         "SELECT vnode_id FROM (SELECT v.vnode_id, row_number() OVER (PARTITION BY v.amounts, v.whole, n.template_id,"
-        f" {_COMMON} ORDER BY v.node_id) nth FROM vnodes v JOIN nodes n USING (node_id)"
+        f" {COMMON} ORDER BY v.node_id) nth FROM vnodes v JOIN nodes n USING (node_id)"
         " WHERE v.cluster_id = ? AND n.state IN ('ALIVE', 'DRAINING')) WHERE nth <= ?",
         cluster_id, most,
     )  # fmt: skip
     ledger = Ledger()
     _load_with_ancestors(store, ledger, found)
     _put_cluster(store, ledger, cluster_id)
+    return ledger
+
+
+def load_branch(store: Store, top_id: str, spare: int) -> Ledger:
+    """A ledger with all that lies in a logical cluster that cannot grow: its own work has no other nodes.
+
+    Of the clusters around it, it has what this one lies in, and for each up to ``spare`` undivided nodes of each
+    template, which it could be given.
+    """
+    ids = [top_id, *clusters.subtree(store, top_id)]
+    vnodes: dict[str, list[Row]] = {}
+    row: Row | None
+    for row in store.rows(
+        "SELECT * FROM vnodes WHERE cluster_id IN (SELECT value FROM json_each(?)) ORDER BY cluster_id, rank, vnode_id",
+        dumps(ids),
+    ):  # fmt: skip
+        vnodes.setdefault(row["cluster_id"], []).append(row)
+    slots = {row["parent_vnode_id"] for row in vnodes.get(top_id, ())}
+    above, row = list[str](), clusters.get(store, top_id)
+    while row is not None:
+        above.append(row["cluster_id"])
+        for template in nodes.templates_in(store):
+            slots.update(_undivided(store, row["parent_id"], template, spare))
+        row = clusters.get(store, row["parent_id"])
+    ledger = Ledger()
+    ledger.set_primary_queue(settings.queue_of(store, PRIMARY))
+    _load_with_ancestors(store, ledger, slots)
+    for cluster_id in (*reversed(above[1:]), *ids):
+        _put_cluster(store, ledger, cluster_id)
+        for row in vnodes.get(cluster_id, ()):
+            ledger.assign(rows.vnode(row))
+    for row in store.rows(
+        "SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id IN (SELECT value FROM json_each(?))",
+        dumps(ids),
+    ):
+        run = rows.run(row)
+        ledger.charge(run.run_id, run.vnode_id, run.allocation)
+    for row in leases.all_rows(store):
+        if row["borrower_id"] in ledger.clusters and row["lender_id"] in ledger.clusters:
+            ledger.put_lease(rows.lease(row))
     return ledger
 
 

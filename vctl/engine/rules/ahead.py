@@ -31,6 +31,7 @@ from vctl.engine.state import SchedulerState
 from vctl.scheduler.elasticity import allowance, growing
 from vctl.scheduler.fairness import is_fair
 from vctl.scheduler.handover import moved, over
+from vctl.scheduler.limits import has_limit
 from vctl.scheduler.orders import OrderKey
 from vctl.scheduler.plan import has_place
 from vctl.scheduler.queue_scan import Turn, turn_of
@@ -161,8 +162,7 @@ def _is_certain(state: SchedulerState, run: Run, job: PendingJob, now: int, *, b
         return False
     if ledger.clusters[run.cluster_id].kind != JOB:
         return False
-    policy = ledger.clusters[job.parent_id].queue
-    if policy.max_running_jobs is not None or policy.max_running_per_user is not None:
+    if has_limit(ledger.clusters[job.parent_id].queue):
         return False
     if any(allowance(ledger, ledger.clusters[one]) for one in growing(ledger, job.parent_id)):
         return False

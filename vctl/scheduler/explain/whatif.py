@@ -18,6 +18,15 @@ from vctl.core.values import replace, value
 from vctl.scheduler import task_queue
 from vctl.scheduler.cycle import leaves_more
 from vctl.scheduler.elasticity import revert_growth
+from vctl.scheduler.explain.trial import (
+    Known,
+    RunningHolder,
+    Situation,
+    TrialRounds,
+    capacities_of,
+    settle,
+    stop,
+)
 from vctl.scheduler.gang_growth import place_or_grow
 from vctl.scheduler.membership import join
 from vctl.scheduler.placement import Unplaced
@@ -25,13 +34,15 @@ from vctl.scheduler.plan import Plan, Start, Wait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.shared_reservations import keep
 from vctl.scheduler.task_rounds import verdict_on
-from vctl.scheduler.trial import Known, RunningHolder, Situation, TrialRounds, capacities_of, settle, stop
 from vctl.scheduler.victims import Victim
 
 MOST_ROUNDS = 8
 """The most rounds of a trial: like a scheduler, a trial goes on at once after a full round."""
+CLASSES_PER_UNIT = 50
 MOST_WORK = 600
 """The budget of one question: a trial costs one unit, and more where the queue or the cluster is large."""
+MOST_CLASSES = MOST_WORK * CLASSES_PER_UNIT
+"""With more classes of jobs, one trial costs more than the budget."""
 
 
 @value(frozen=True, slots=True)
@@ -117,7 +128,8 @@ class Trials:
                 of_cluster, shape = self._passed.setdefault(task.cluster_id, {}), task_queue.shape_of(task)
                 if shape not in of_cluster:
                     of_cluster[shape] = verdict_on(situation.ledger, task)
-        self._price = 1 + sum(len(queue.shapes) for queue in self._queues.values()) // 50
+        self._price = 1 + sum(len(queue.shapes) for queue in self._queues.values()) // CLASSES_PER_UNIT
+        self.left = 0 if situation.is_crowded else self.left
         self._copy_price = 1 + len(situation.ledger.vnodes) // 1000
 
     def starts(self, change: ProposedChange = NOTHING) -> bool:
@@ -233,6 +245,8 @@ class Trials:
             kept = situation.kept.get(name, {})
             keep(queue, {n: one for n, one in kept.items() if n != job.job_id or job == self.job})
             queue.recall(situation.told.get(name, {}))
+        for key in _wait_keys(job) if job.parent_id in self._queues else ():
+            self._queues[job.parent_id].told.pop(key, None)  # so that the round tells it
 
     def _is_new(self, one: PendingJob | PendingTask) -> bool:
         """Whether a job or task is submitted in place of the one in question."""
@@ -323,7 +337,11 @@ def task_trials(situation: Situation, task: PendingTask, others: Sequence[Runnin
 
 def _is_of(wait: Wait, job: PendingJob) -> bool:
     """Whether a wait is that of the job: of its shape, or of its user's jobs of that shape."""
-    return wait.parent_id == job.parent_id and wait.shape in (job.shape, f"{job.shape};user={job.user}")
+    return wait.parent_id == job.parent_id and wait.shape in _wait_keys(job)
+
+
+def _wait_keys(job: PendingJob) -> tuple[str, str]:
+    return job.shape, f"{job.shape};user={job.user}"
 
 
 @contextmanager

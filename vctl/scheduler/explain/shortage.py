@@ -7,6 +7,7 @@ grow. ``Shortage.fits`` is exact for most requests with one kind of piece; else 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from heapq import nsmallest
 from itertools import chain
 
@@ -44,12 +45,34 @@ class Slots:
         self.all = list(slots)
         self.nothing = "no node takes work now"
         """The text about a cluster without virtual nodes."""
+        self._joined: tuple[Sequence[Above], Slots] | None = None
         groups: dict[tuple[int, str], list[Slot]] = {}
         for slot in self.all:
             groups.setdefault((id(slot.capacity), slot.template_id), []).append(slot)
         self.groups = list(groups.values())
         self.crowded = len({slot.node_id for slot in self.all}) < len(self.all)
         """Whether a physical node has several of these virtual nodes."""
+
+    def joined(self, above: Sequence[Above]) -> Slots:
+        """The physical nodes with what is free on each, in these virtual nodes and in those of the clusters above."""
+        if self._joined is None or self._joined[0] is not above:
+            together: dict[str, FreeCapacity] = {}
+            everything = [*self.all, *(slot for level in above for slot in level.slots.all)]
+            for slot in everything:
+                known = together.get(slot.node_id)
+                together[slot.node_id] = slot.capacity if known is None else _joined(known, slot.capacity)
+            reach = {one.node_id: Slot(one.node_id, together[one.node_id], one.labels) for one in everything}
+            self._joined = above, Slots(reach.values())
+        return self._joined[1]
+
+    @cached_property
+    def free(self) -> dict[str, int]:
+        """What is free in all of them together."""
+        found: dict[str, int] = {}
+        for group in self.groups:
+            for name, amount in group[0].capacity.free.items():
+                found[name] = found.get(name, 0) + max(amount, 0) * len(group)
+        return found
 
 
 @value(frozen=True, slots=True)
@@ -95,18 +118,48 @@ class Part:
         return f"{self.count} times {amounts}{where}"
 
 
-@value(frozen=True, slots=True)
 class Shortage:
-    """``need`` and ``free`` are phrases; ``fits`` is None when only a search can tell."""
+    """What a request needs, and what is free for it in its cluster and in those from which that can grow.
 
-    need: str
-    free: str
-    fits: bool | None
+    ``need`` and ``free`` are phrases; ``fits`` is None when only a search can tell. Each is worked out when it is
+    asked for.
+    """
+
+    def __init__(self, parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -> None:
+        self._parts, self._slots, self._above, self._look = parts, slots, above, _Look(parts)
 
     @property
     def text(self) -> str:
         """Need and free amounts in one sentence."""
         return f"needs {self.need}; free: {self.free}"
+
+    @cached_property
+    def need(self) -> str:
+        """The need of all parts in one phrase."""
+        return need_text(self._parts)
+
+    @cached_property
+    def fits(self) -> bool | None:
+        """Whether all parts fit."""
+        if not self._above:
+            return self._look.fits(self._slots)
+        return self._look.fits_with(self._slots, self._above)
+
+    @cached_property
+    def free(self) -> str:
+        """The free amounts by node, of each cluster that counts."""
+        look, texts = self._look, [self._look.free_text(self._slots)]
+        for level in self._above:
+            full = sorted(name for name in look.names if not level.left.get(name, UNBOUNDED))
+            if full:
+                texts.append(f"{level.grower} may not grow beyond its limit of {' and '.join(full)}")
+                break
+            free = look.free_text(level.slots)
+            texts.append(f"in {level.cluster}, from which {level.grower} can grow: {free}")
+            some = {name: level.left[name] for name in look.names if name in level.left}
+            if some:
+                texts[-1] += f" ({level.grower} may take {amounts_text(some)} more)"
+        return "; ".join(texts)
 
 
 def parts_of(spec: ClusterSpec, entry: Amounts) -> list[Part]:
@@ -150,25 +203,6 @@ def need_text(parts: Sequence[Part]) -> str:
     if len(parts) > MOST_PARTS:
         texts.append(counted(sum(part.count for part in parts[MOST_PARTS:]), "more node"))
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
-
-
-def shortage(parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -> Shortage:
-    """The shortage of a request in its cluster, and in the clusters from which that can grow."""
-    look = _Look(parts)
-    own = look.free_text(slots)
-    if not above:
-        return Shortage(need_text(parts), own, look.fits(slots))
-    texts = [own]
-    for level in above:
-        full = sorted(name for name in look.names if not level.left.get(name, UNBOUNDED))
-        if full:
-            texts.append(f"{level.grower} may not grow beyond its limit of {' and '.join(full)}")
-            break
-        texts.append(f"in {level.cluster}, from which {level.grower} can grow: {look.free_text(level.slots)}")
-        some = {name: level.left[name] for name in look.names if name in level.left}
-        if some:
-            texts[-1] += f" ({level.grower} may take {amounts_text(some)} more)"
-    return Shortage(need_text(parts), "; ".join(texts), look.fits_with(slots, above))
 
 
 @value(slots=True)
@@ -287,13 +321,7 @@ class _Look:
                 if name in level.left
             ):
                 return False
-        together: dict[str, FreeCapacity] = {}
-        everything = [*slots.all, *(slot for level in above for slot in level.slots.all)]
-        for slot in everything:
-            known = together.get(slot.node_id)
-            together[slot.node_id] = slot.capacity if known is None else _joined(known, slot.capacity)
-        reach = [Slot(slot.node_id, together[slot.node_id], slot.labels) for slot in everything]
-        nodes = Slots({slot.node_id: slot for slot in reach}.values())
+        nodes = slots.joined(above)
         pieces = [part for part in self.parts if part.how != "whole" and not part.selector]
         bound = _Look(pieces)
         return None if all(bound._met(part, nodes) for part in pieces) else False
@@ -364,7 +392,7 @@ class _Look:
         return True
 
     def _sum(self, slots: Slots, name: str) -> int:
-        return sum(max(group[0].capacity.free.get(name, 0), 0) * len(group) for group in slots.groups)
+        return slots.free.get(name, 0)
 
     def _is_inside(self, part: Part) -> bool:
         """Whether a part lies inside another: the entrypoint in the flexible minimum."""

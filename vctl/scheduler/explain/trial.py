@@ -18,6 +18,7 @@ from vctl.scheduler.lending import end_leases, keepers, take_back, withhold, wor
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.plan import Plan, Start, TaskStart, apply, revert
 from vctl.scheduler.queueing import Queue
+from vctl.scheduler.reach import reach_of
 from vctl.scheduler.replacement import replace_dead
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import Verdict
@@ -66,6 +67,8 @@ class Situation:
     """The numbers that the next job and the next task get."""
     passed: Collection[str] = ()
     """The tasks that found no place in the last round."""
+    is_crowded: bool = False
+    """Whether too much waits for any trial, so that ``pending`` was not read."""
 
 
 def running_of(situation: Situation) -> Running:
@@ -107,6 +110,19 @@ def capacities_of(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, obje
     return {name: one.feasibility.capacity(ledger) for name, one in queues.items() if name in ledger.clusters}
 
 
+def believe(ledger: Ledger, queue: Queue) -> None:
+    """Take over from the last round that there is too little for a class, where a count proves that there still is.
+
+    What was told may be older than the state: without the proof the class is judged as in a first round.
+    """
+    reach = reach_of(ledger, queue.parent_id) if queue.parent_id in ledger.clusters else None
+    for shape in queue.shapes.values():
+        told = {queue.told.get(queue.wait_key(sub_queue)) for sub_queue in shape.sub_queues.values()}
+        one = told.pop() if len(told) == 1 else None
+        if one is not None and one[0] == INSUFFICIENT and reach and not reach.may_hold(shape.count):
+            shape.judge(Verdict(*one))
+
+
 class TrialRounds:
     """Rounds of the scheduler on a ledger and queues that are reverted at the end."""
 
@@ -119,7 +135,6 @@ class TrialRounds:
         before: Mapping[str, Mapping[task_queue.SchedulingClass, task_queue.TaskVerdict]] | None = None,
     ) -> None:
         self.now_ns = situation.now_ns
-        self.is_first = True
         self.usage = situation.usage
         self.ledger = ledger
         self.queues = queues
@@ -145,16 +160,14 @@ class TrialRounds:
             queue.forget_verdicts()
         if known is not None:
             known.pass_on(ledger, queues)
+        for queue in queues.values() if known is None else ():
+            believe(ledger, queue)
 
     def decide(self, *, preempts: bool) -> Plan:
         """One round, before which lenders keep what their own work starts with."""
         if self.ledger.lenders:
             work = work_in_lenders(self.ledger, self.queues, self.tasks, self.now_ns, judged=False)
             withhold(self.ledger, keepers(self.ledger, work, self.nominations))
-        if self.is_first:
-            self.is_first = False
-            for queue in self.queues.values():
-                queue.told.clear()  # so that the round tells all of its verdicts
         return decide(
             self.ledger, self.queues, self.tasks,
             now_ns=self.now_ns, running=self.running, usage=self.usage, preempts=preempts,

@@ -1,4 +1,4 @@
-"""The free resources of a cluster for each virtual node, from the tables; equal virtual nodes share one entry.
+"""What the work of a cluster can take: its own virtual nodes, and those of the clusters from which it can grow.
 
 Resources that are reserved by preemptions count as not free.
 """
@@ -7,32 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property, partial
-from typing import Any
 
-from vctl.core import labels as lb
-from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster
-from vctl.core.labels import Labels
+from vctl.core.clusters import LOGICAL, PRIMARY, Cluster
 from vctl.core.leases import Lease
-from vctl.core.resources import Allocation, FreeCapacity
+from vctl.core.resources import Allocation
 from vctl.core.wording import cluster_text
-from vctl.scheduler.shortage import Above, Slot, Slots
+from vctl.scheduler.explain.shortage import Above, Slot, Slots
 from vctl.store import clusters, leases, preemptions, rows
-from vctl.store.rows import loads
-from vctl.store.store import Row, Store
-
-_Held = tuple[str, str]
-"""The amounts and the instances of an allocation, as their columns are written."""
+from vctl.store.free import alike
+from vctl.store.store import Store
 
 
-class FreeAmounts:
-    """Free amounts of clusters as of one snapshot; each cluster is read once."""
+class Reachable:
+    """What clusters and those above them have free, as of one snapshot; each cluster is read once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._slots: dict[tuple[str, int], Slots] = {}
+        self._above: dict[tuple[str, int], list[Above]] = {}
         self._clusters: dict[str, Cluster | None] = {}
-        self._parsed: dict[_Held, Allocation] = {}
         self.nominations = preemptions.nominations(store)
         self._reserved_in: dict[str, set[int]] = {}
         """Cluster -> jobs with reserved resources on its virtual nodes; complete after ``slots`` of that cluster."""
@@ -46,8 +39,7 @@ class FreeAmounts:
 
     def slots(self, cluster_id: str, job_id: int = 0) -> Slots:
         """The virtual nodes of a cluster that accept work; resources that are reserved for that job count as free."""
-        winner = job_id if any(one.job_id == job_id for one in self.nominations) else 0
-        key = (cluster_id, winner)
+        key = (cluster_id, winner := self._winner(job_id))
         if key not in self._slots:
             self._slots[key] = Slots(self._read(cluster_id, winner))
             if not self._slots[key].all and self._has_no_nodes(cluster_id):
@@ -56,6 +48,15 @@ class FreeAmounts:
 
     def above(self, cluster_id: str, job_id: int = 0) -> list[Above]:
         """The clusters from which a cluster can grow, nearest first; the last of them cannot grow itself."""
+        key = (cluster_id, self._winner(job_id))
+        if key not in self._above:
+            self._above[key] = self._read_above(cluster_id, job_id)
+        return self._above[key]
+
+    def _winner(self, job_id: int) -> int:
+        return job_id if any(one.job_id == job_id for one in self.nominations) else 0
+
+    def _read_above(self, cluster_id: str, job_id: int) -> list[Above]:
         found: list[Above] = []
         cluster = self.cluster(cluster_id)
         while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
@@ -110,84 +111,26 @@ class FreeAmounts:
 
     def _left(self, cluster: Cluster) -> dict[str, int]:
         """The resources that a cluster can still gain; a name without a limit is missing."""
-        limits: list[dict[str, int]] = []
-        if cluster.spec.flexible_max is not None:
-            limits.append(dict(cluster.spec.flexible_max))
-        if cluster.borrow_limit is not None:
-            limits.append(
-                {n: cluster.spec.flexible_min.get(n, 0) + a for n, a in cluster.borrow_limit.items()}
-            )
-        if not limits:
+        if not cluster.is_limited:
             return {}
-        has = rs.total(
-            loads(row["amounts"])
-            for row in clusters.vnode_rows(self.store, cluster.cluster_id)
-            if row["kind"] == FLEXIBLE
-        )
-        names = {name for limit in limits for name in limit}
-        return {
-            name: max(0, min(limit[name] for limit in limits if name in limit) - has.get(name, 0))
-            for name in names
-        }
+        return cluster.left_to_grow(clusters.flexible_amounts(self.store, cluster.cluster_id))
 
     def _has_no_nodes(self, cluster_id: str) -> bool:
         """Whether a cluster has no virtual nodes at all, not even on nodes that take no work."""
         return cluster_id != PRIMARY and not clusters.vnode_rows(self.store, cluster_id)
 
     def _read(self, cluster_id: str, winner: int) -> Iterator[Slot]:
-        held: dict[str, list[_Held]] = {}
-        gone: set[str] = set()
-        for row in clusters.child_allocations(self.store, cluster_id):
-            if row["whole"] and row["kind"] == LOGICAL:
-                gone.add(row["parent_vnode_id"])
-            held.setdefault(row["parent_vnode_id"], []).append((row["amounts"], row["instances"]))
-        for row in clusters.run_allocations(self.store, cluster_id):
-            held.setdefault(row["vnode_id"], []).append((row["amounts"], row["instances"]))
         kept: dict[str, list[tuple[int, Allocation]]] = {}
         for one in self.nominations:
             for slot_id, allocation in one.pieces if one.job_id != winner else ():
                 kept.setdefault(slot_id, []).append((one.job_id, allocation))
-        capacities: dict[object, FreeCapacity] = {}
-        for row in clusters.schedulable_slots(self.store, cluster_id):
-            slot_id = row["slot_id"]
-            if slot_id in gone:
+        for group in alike(self.store, cluster_id, kept):
+            if not group.takes_work:
                 continue
-            here = held.get(slot_id, [])
-            self._reserved_in.setdefault(cluster_id, set()).update(
-                job_id for job_id, _ in kept.get(slot_id, ())
-            )
-            key = (row["amounts"], row["instances"], tuple(sorted(here)), slot_id if slot_id in kept else "")
-            capacity = capacities.get(key)
-            if capacity is None:
-                capacity = capacities[key] = self._capacity_of((row["amounts"], row["instances"]), here)
-                for _, allocation in kept.get(slot_id, ()):
-                    capacity.take_most(Allocation(allocation.amounts, allocation.instances))
-            whole = row["whole"] or (
-                row["of_node"] and rs.within(loads(row["of_node"]), capacity.total.amounts)
-            )
-            template = row["template_id"] if whole else ""
-            labels = partial(_labels, row, physical=cluster_id == PRIMARY)
-            yield Slot(row["node_id"], capacity, labels, template, capacity.is_untouched(), slot_id)
-
-    def _capacity_of(self, total: _Held, held: list[_Held]) -> FreeCapacity:
-        capacity = FreeCapacity(self._allocation(total))
-        for one in held:
-            capacity.take_beyond(self._allocation(one))
-        return capacity
-
-    def _allocation(self, text: _Held) -> Allocation:
-        known = self._parsed.get(text)
-        if known is None:
-            instances: dict[str, Any] = loads(text[1]) if text[1] != "{}" else {}
-            known = self._parsed[text] = Allocation(
-                loads(text[0]),
-                {name: {int(i): share for i, share in shares.items()} for name, shares in instances.items()},
-            )
-        return known
-
-
-def _labels(row: Row, *, physical: bool) -> Labels:
-    labels: dict[str, str] = loads(row["labels"])
-    if physical:
-        return {**labels, lb.VNODE_ID: row["node_id"], lb.VCLUSTER_ID: PRIMARY, lb.NODE_ID: row["node_id"]}
-    return labels
+            for job_id, allocation in kept.get(group.slots[0][1], ()):
+                self._reserved_in.setdefault(cluster_id, set()).add(job_id)
+                group.capacity.take_most(Allocation(allocation.amounts, allocation.instances))
+            capacity, template, untouched = group.capacity, group.template, group.capacity.is_untouched()
+            for node_id, slot_id in group.slots:
+                labels = partial(group.labels_of, node_id, slot_id)
+                yield Slot(node_id, capacity, labels, template, untouched, slot_id)

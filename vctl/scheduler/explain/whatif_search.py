@@ -15,13 +15,14 @@ from vctl.core.nodes import DRAINED, DRAINING, Node
 from vctl.core.resources import MEMORY, OBJECT_STORE_MEMORY, SCALE, Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.values import replace, value
+from vctl.scheduler.explain.trial import RunningHolder
+from vctl.scheduler.explain.whatif import MOST_WORK, ProposedChange, Spent, Trials
+from vctl.scheduler.limits import OF_ALL, OF_USER, limits_of, raised
 from vctl.scheduler.membership import of_whole_nodes, undivided
-from vctl.scheduler.trial import RunningHolder
-from vctl.scheduler.whatif import MOST_WORK, ProposedChange, Spent, Trials
 
 RELEASE, RESUME, UNDRAIN, PRIORITY = "release", "resume", "undrain", "priority"
 MAXIMUM, BORROW, REQUEST, NODE = "maximum", "borrow_limit", "request", "node"
-RUNNING_JOBS, RUNNING_PER_USER = "max_running_jobs", "max_running_per_user"
+RUNNING_JOBS, RUNNING_PER_USER = OF_ALL, OF_USER
 STOP, CANCEL, ANYWHERE, REPLICAS = "stop", "cancel", "anywhere", "replicas"
 MOST_PRIORITY = 2**31
 MOST_NODES, MOST_STOPS = 64, 32
@@ -185,20 +186,16 @@ def _running_limits(trials: Trials) -> Iterator[ProposedChange]:
     """A higher limit of running jobs for the job's parent cluster, as low as possible."""
     situation = trials.situation
     cluster = situation.ledger.clusters[trials.job.parent_id]
-    for kind, limit in (
-        (RUNNING_JOBS, cluster.queue.max_running_jobs),
-        (RUNNING_PER_USER, cluster.queue.max_running_per_user),
-    ):
-        if limit is not None:
-            more = partial(_with_more_running, cluster, kind, limit)
-            yield from _fewest(trials, more, len(situation.running) + len(situation.pending) + 1)
+    for kind, limit in limits_of(cluster.queue):
+        more = partial(_with_more_running, cluster, kind, limit)
+        yield from _fewest(trials, more, len(situation.running) + len(situation.pending) + 1)
 
 
 def _with_more_running(cluster: Cluster, kind: str, limit: int, number: int) -> ProposedChange:
-    policy, most = cluster.queue, limit + number
-    jobs = kind == RUNNING_JOBS
-    policy = replace(policy, max_running_jobs=most) if jobs else replace(policy, max_running_per_user=most)
-    return ProposedChange(kind, cluster.cluster_id, limit, most, cluster=replace(cluster, queue=policy))
+    policy = raised(cluster.queue, kind, limit + number)
+    return ProposedChange(
+        kind, cluster.cluster_id, limit, limit + number, cluster=replace(cluster, queue=policy)
+    )
 
 
 def _limits(trials: Trials, kind: str) -> Iterator[ProposedChange]:
