@@ -124,3 +124,31 @@ def test_a_class_of_values_tells_its_fields() -> None:
     match Named("a", 2):
         case Named(name, count):
             assert (name, count) == ("a", 2)
+
+
+def test_fields_may_be_left_out_of_the_constructor_and_of_the_hash() -> None:
+    @value(frozen=True, slots=True)
+    class Keyed:
+        name: str
+        amounts: dict[str, int] = field(hash=False)
+        total: int = field(init=False)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "total", sum(self.amounts.values()))
+
+    one, other = Keyed("a", {"CPU": 1}), Keyed("a", {"CPU": 2})
+    assert (one.total, other.total) == (1, 2)
+    assert one != other == Keyed("a", {"CPU": 2})
+    with pytest.raises(TypeError, match="positional"):
+        Keyed("a", {}, 3)  # type: ignore[call-arg]
+
+
+def test_without_eq_an_object_is_equal_to_itself_only() -> None:
+    @value(eq=False)
+    class Search:
+        name: str
+
+    one, other = Search("a"), Search("a")
+    assert one == one != other
+    assert len({one, other}) == 2
+    assert repr(one).endswith("Search(name='a')")

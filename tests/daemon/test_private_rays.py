@@ -40,15 +40,15 @@ pytestmark = spec("16.ray")
     ],
 )
 def test_an_id_as_a_label_of_ray(text: str, label: str) -> None:
-    assert private_rays.value(text) == label
+    assert private_rays.label_value(text) == label
 
 
 @pytest.mark.parametrize("text", ["kPrimaryClusterID##" + "x" * 45, "kPrimaryClusterID##ends-"])
 def test_an_id_that_is_no_label_of_ray_ends_in_a_hash(text: str) -> None:
-    label = private_rays.value(text)
+    label = private_rays.label_value(text)
     assert lb.value_problem(label) is None
     assert label.startswith(text.replace("##", "--")[:20])
-    assert label != private_rays.value(text + "y")
+    assert label != private_rays.label_value(text + "y")
 
 
 def executable(path: Path) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl import ops
@@ -17,6 +16,7 @@ from vctl.core import jobs as jb
 from vctl.core import tasks as tk
 from vctl.core.clusters import PRIMARY, PRIMARY_ALIAS
 from vctl.core.text import visible
+from vctl.core.values import value
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,7 +125,7 @@ class Progress:
         self._console.print(text, end="\n" if stays else "", overflow="crop", soft_wrap=True)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Line:
     """A line about one job or task.
 

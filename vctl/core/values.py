@@ -1,4 +1,4 @@
-"""Immutable values: a fast substitute for dataclasses.
+"""Values: a fast substitute for dataclasses.
 
 A type checker sees dataclasses. At run time this module makes the classes, because importing ``dataclasses``
 and letting it make the classes that one command imports takes longer than everything else in the command.
@@ -32,7 +32,8 @@ else:
         """A field of a value, with what ``dataclasses.field`` takes."""
 
         default = default_factory = MISSING
-        repr = compare = True
+        init = repr = compare = True
+        hash = None
         kw_only = False
         metadata = MappingProxyType({})
 
@@ -41,9 +42,12 @@ else:
 
     field = Field
 
-    def value(*, frozen: bool = False, slots: bool = False, kw_only: bool = False) -> Callable[[type], type]:
+    def value(
+        *, frozen: bool = False, slots: bool = False, kw_only: bool = False, eq: bool = True
+    ) -> Callable[[type], type]:
         """Make a value class. With ``frozen``, a type checker refuses assignments and its values have a hash.
 
+        Without ``eq``, an object is equal to itself only.
         At run time fields can be assigned: a check would make a value ten times as expensive to create.
         Methods are compiled at their first call, because a command imports many more classes than it uses.
         """
@@ -69,10 +73,10 @@ else:
                 kind = type(kind)(kind.__name__, kind.__bases__, content)
             kind.__fields__ = known
             kind.__match_args__ = tuple([name for name, member in known.items() if not member.kw_only])
-            for name in METHODS:
+            for name in METHODS if eq else METHODS[:2]:
                 if content.get(name) is None:
                     setattr(kind, name, _late(kind, name))
-            if not frozen:
+            if eq and not frozen:
                 kind.__hash__ = None
             return kind
 
@@ -97,9 +101,10 @@ else:
         if name == "__repr__":
             shown = ", ".join([f"{member.name}={{self.{member.name}!r}}" for member in known if member.repr])
             return f"def __repr__(self): return f'{{self.__class__.__qualname__}}({shown})'"
-        mine = "".join([f"self.{member.name}, " for member in known if member.compare])
         if name == "__hash__":
-            return f"def __hash__(self): return hash(({mine}))"
+            hashed = [one.name for one in known if (one.compare if one.hash is None else one.hash)]
+            return f"def __hash__(self): return hash(({''.join([f'self.{name}, ' for name in hashed])}))"
+        mine = "".join([f"self.{member.name}, " for member in known if member.compare])
         return (
             "def __eq__(self, other):\n"
             f" return ({mine}) == ({mine.replace('self.', 'other.')})"
@@ -108,7 +113,8 @@ else:
 
     def _init(kind: type, scope: dict[str, Any]) -> str:
         words, lines = ["self"], []
-        for member in sorted(kind.__fields__.values(), key=lambda member: member.kw_only):
+        given = [member for member in kind.__fields__.values() if member.init]
+        for member in sorted(given, key=lambda member: member.kw_only):
             word = name = member.name
             if member.kw_only and "*" not in words:
                 words.append("*")
@@ -143,7 +149,8 @@ else:
         if unknown := set(names) - kind.__fields__.keys():
             raise TypeError(f"{kind.__qualname__} has no field {min(unknown)!r}")
         # _1 and _2 are the value and its copy: a field may have any other name
-        lines = [f" _2.{name} = {name if name in names else f'_1.{name}'}\n" for name in kind.__fields__]
+        copied = [name for name, member in kind.__fields__.items() if member.init]
+        lines = [f" _2.{name} = {name if name in names else f'_1.{name}'}\n" for name in copied]
         after = " _2.__post_init__()\n" if hasattr(kind, "__post_init__") else ""
         words = ", ".join(["_1", "/", *names])
         source = f"def copy({words}):\n _2 = _make(_kind)\n{''.join(lines)}{after} return _2"

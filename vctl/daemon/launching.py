@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from vctl.core import resources as rs
@@ -14,6 +13,7 @@ from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
 from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Allocation
+from vctl.core.values import value
 from vctl.daemon import gangs, notices, objects
 from vctl.daemon.following import FollowedState
 from vctl.engine.ahead import RunAhead
@@ -33,7 +33,7 @@ MOST_ENVIRONMENTS = 64
 """The number of environments that are kept in memory, those that were used last."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LaunchCommand:
     """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty."""
 

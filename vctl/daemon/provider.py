@@ -14,9 +14,9 @@ import json
 import os
 import re
 import time
-from dataclasses import dataclass, field
 
 from vctl.core.nodes import UP, NodeRequest
+from vctl.core.values import field, value
 from vctl.daemon.following import FollowedState
 from vctl.engine.rules import machines
 from vctl.engine.settings import MachineTerms
@@ -36,7 +36,7 @@ MOST_CALLS = 8
 """The most commands that run at a time."""
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Provider:
     """Carries out what the rules decide (``engine/rules/machines.py``)."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, field
 
 from vctl.core.jobs import PendingJob
+from vctl.core.values import field, value
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Window:
     """The members of one array that are not over."""
 

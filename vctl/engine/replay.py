@@ -6,7 +6,6 @@ It writes nothing. A replay of repaired tables finds no changes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from vctl.core import jobs as jb
@@ -17,7 +16,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import EMPTY
-from vctl.core.values import replace, value
+from vctl.core.values import field, replace, value
 from vctl.engine.changes import Change, ClusterRemoved, JobEnded, RowSetAside, RunEnded, RunStripped
 from vctl.engine.repair_divisible import repair_divisible
 from vctl.engine.rules import clusters as rule
@@ -52,7 +51,7 @@ class TableRows:
     """The clusters with a task that is not over."""
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Replayed:
     """The result of a replay: the tree, the live runs, and the changes, which ``steps`` explain."""
 

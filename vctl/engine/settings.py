@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from vctl.core.nodes import Template
 from vctl.core.resources import DEFAULT_UNITS, Amounts
-from vctl.core.values import value
+from vctl.core.values import field, value
 
 NO_PROVIDER = "none"
 
@@ -37,7 +35,7 @@ class MachineTerms:
     idle_s: float = 60.0
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class TurnMemo:
     """What the rules remember between turns; times in ns since the machine started.
 

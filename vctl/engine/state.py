@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from vctl.core.jobs import STOPPED_BY_USER, PendingJob, Preemption, Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING, Node, NodeRequest
 from vctl.core.tasks import CANCELLED
-from vctl.core.values import replace
+from vctl.core.values import field, replace, value
 from vctl.engine.ahead import RunsAhead
 from vctl.engine.array_limits import ArrayLimits
 from vctl.engine.settings import LeaseTerms, MachineTerms
@@ -26,7 +25,7 @@ GANG_ENDED = "GangEnded"
 """The reason for the stop of a gang's member after another member failed."""
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Changed:
     """The objects that changed since their reader looked last. A reader looks only at these, and clears them.
 

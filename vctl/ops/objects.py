@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import Maker, Task
+from vctl.core.values import value
 from vctl.engine.changes import ObjectCreated
 from vctl.engine.rules import objects as rule
 from vctl.errors import BadSpec, Conflict, NotFound, param
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vctl.spec.documents import ObjectForm
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class StoredObjects:
     """The objects of a job in the tables."""
 

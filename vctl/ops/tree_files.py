@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, Group
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT
-from vctl.core.values import replace
+from vctl.core.values import field, replace, value
 from vctl.core.wording import cluster_text
 from vctl.engine.changes import QueueChanged
 from vctl.errors import BadSpec, Conflict, VctlError
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 CREATE, UPDATE, DELETE = "create", "update", "delete"
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class ChangedCluster:
     """A cluster that differs from the file. ``after`` is None for a deletion, ``before`` for a creation."""
 
@@ -63,7 +62,7 @@ class ChangedCluster:
         return UPDATE if self.after else DELETE
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Diff:
     """The changes, parents first, and the ids of the unchanged clusters."""
 

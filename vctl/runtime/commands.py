@@ -13,8 +13,8 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
+from vctl.core.values import value
 from vctl.runtime import processes
 
 MOST_ANSWER = 1 << 20
@@ -23,7 +23,7 @@ CALL_MARK = "VCTL_REQUEST_ID"
 """The variable of a command by which a call that outlived its scheduler is found."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Called:
     """How a call ended: the answer, or why there is none."""
 

@@ -3,10 +3,10 @@
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from vctl.core.resources import SCALE
+from vctl.core.values import value
 from vctl.runtime import nvml, processes
 
 Read = Callable[[str], str | None]
@@ -16,7 +16,7 @@ _V1_UNLIMITED = 1 << 60  # version 1 writes "no limit" as the largest multiple o
 _CGROUPS = "/sys/fs/cgroup"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Machine:
     """This machine as a node. `cpus` is in 1/10000; under a quota of CPU time it is less than the cores."""
 

@@ -7,9 +7,9 @@ import select
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from vctl.core.values import value
 from vctl.runtime.protocol import ExitRecord, StartRecord
 from vctl.runtime.records import Entry, RecordFile, Records
 from vctl.runtime.supervisors import Supervisors
@@ -18,7 +18,7 @@ from vctl.runtime.watch import MODIFY, OVERFLOW, Watch
 _SCAN_S = 0.02
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class RunRecords:
     """The records of a run. `held`: a process has its file locked; `proved`: its end came on the line."""
 

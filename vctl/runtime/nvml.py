@@ -3,15 +3,16 @@
 import ctypes
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from vctl.core.values import value
 
 _LIBRARY = "libnvidia-ml.so.1"
 _TEXT_BYTES = 96
 _VENDOR_WORDS = re.compile(r"^(?:(?:NVIDIA|Tesla|GeForce|Quadro)\s+)*")
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Gpu:
     """One device. `index` counts in PCI order, as CUDA does under CUDA_DEVICE_ORDER=PCI_BUS_ID."""
 

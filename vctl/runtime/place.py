@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from vctl.core.values import value
 
 MARK = ".place"
 RECORDS = "records"
@@ -18,7 +19,7 @@ _MOVED = (RECORDS, "stops")
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class MarkedPlace:
     """The content of the mark; ``copied``: the file is a copy."""
 

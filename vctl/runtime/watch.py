@@ -8,9 +8,10 @@ import errno
 import os
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+from vctl.core.values import value
 
 MODIFY, CLOSE_WRITE, MOVED_TO, CREATE, DELETE = 0x2, 0x8, 0x80, 0x100, 0x200
 DELETE_SELF, MOVE_SELF, OVERFLOW, IGNORED = 0x400, 0x800, 0x4000, 0x8000
@@ -23,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FileChange:
     """A change at a watched path; `name` is the entry if the path is a directory, else empty.
 

@@ -6,19 +6,18 @@ Unlike growth for a job it needs no limits of its own: a cluster gets back no mo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE
 from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
-from vctl.core.values import replace
+from vctl.core.values import replace, value
 from vctl.scheduler.elasticity import flexible_in, next_rank
 from vctl.scheduler.placement_result import Piece, vnodes_of
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class AllowedGrowth:
     """The growth of clusters in a trial ledger. ``before``: the ledger of which it is a copy."""
 

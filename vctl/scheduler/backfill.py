@@ -10,13 +10,13 @@ start, and no start is delayed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import FreeCapacity, subtract
 from vctl.core.slots import SlotIndex
+from vctl.core.values import value
 from vctl.scheduler.availability import AvailabilityProfile, amounts_of
 from vctl.scheduler.candidate_nodes import candidates_in
 from vctl.scheduler.placement import Placed, place_on
@@ -47,7 +47,7 @@ def reserve(
     return Reservation.of(job, start_ns, placed) if placed.pieces else None
 
 
-@dataclass(eq=False)
+@value(eq=False)
 class _Ahead:
     """The search for the place of one job in the future."""
 

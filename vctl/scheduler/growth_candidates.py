@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from vctl.core import labels as lb
 from vctl.core.clusters import FLEXIBLE, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, FreeCapacity
 from vctl.core.slots import SlotClass, template_of
-from vctl.core.values import replace, value
+from vctl.core.values import field, replace, value
 from vctl.scheduler.candidate_nodes import CandidateNodes, Way, instance_ladders, is_unit, whole_ladder
 from vctl.scheduler.elasticity import allowance, flexible_parts, growing, lenders_to
 from vctl.scheduler.growth_supply import OWN, Budgets, Lender
@@ -138,7 +137,7 @@ def growth_candidates(
     )  # fmt: skip
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class _View:
     """Collects by node the virtual nodes of growing clusters, sibling loans, and slots that could grow."""
 

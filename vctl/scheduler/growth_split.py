@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from vctl.core.resources import SCALE
-from vctl.core.values import replace
+from vctl.core.values import field, replace, value
 from vctl.scheduler.flexible import (
     FlexiblePart,
     Host,
@@ -155,7 +154,7 @@ def _taken(problem: Problem, slots: Mapping[SlotState, int], r: int) -> Iterator
             yield Need(ladder, count, used * count, used * count)
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class _Spread:
     """Decides how much each slot takes, beside the one that holds the entrypoint."""
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from vctl.core.values import value
 
 OWN = -1
 """The lender of a source that is free capacity of the cluster at that depth."""
@@ -30,7 +31,7 @@ Ladder = tuple[Source, ...]
 """The sources of one place by depth, free capacity before loans."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Lender:
     """A sibling of the cluster that grows from ``depth``, and the most that it may lend in all."""
 
@@ -48,7 +49,7 @@ class Need(NamedTuple):
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Budgets:
     """The gain that each growing cluster may have, lowest first (no name: no limit), and the lenders."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from vctl.core import labels as lb
@@ -17,6 +16,7 @@ from vctl.core.demand import Scarcity
 from vctl.core.labels import Labels, Selector
 from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotClass
+from vctl.core.values import field, value
 from vctl.scheduler.candidate_nodes import (
     CandidateNode,
     CandidateNodes,
@@ -40,7 +40,7 @@ from vctl.scheduler.node_states import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Interest:
     """What a gang asks of nodes: resource names, selectors (the first matches all nodes) and templates.
 

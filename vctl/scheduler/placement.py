@@ -66,7 +66,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from vctl.core.clusters import FLEXIBLE, ClusterSpec
 from vctl.core.ledger import Ledger
@@ -270,7 +269,7 @@ def _with_entry(pieces: tuple[Piece, ...], entry: Amounts, *, exact: bool) -> Pl
     raise AssertionError((pieces, entry))
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class _Wishes:
     """Improves a plan within a small budget: PACK on fewer nodes, SPREAD on more, one flexible piece."""
 

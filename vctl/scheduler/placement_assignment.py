@@ -7,14 +7,13 @@ capacities.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from heapq import heappop, heappush, merge
 from itertools import islice
 from operator import attrgetter
 
 from vctl.core.clusters import FIXED, FLEXIBLE, ClusterSpec
 from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity
-from vctl.core.values import value
+from vctl.core.values import field, value
 from vctl.scheduler.candidate_nodes import CandidateNode, is_unit
 from vctl.scheduler.node_states import SlotState, level_of
 from vctl.scheduler.placement_model import Bundle, Problem, Share, amounts_of
@@ -32,7 +31,7 @@ class Assignment:
     allocation: Allocation
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class _Trial:
     """The real nodes by state, and their free capacities, during an assignment.
 

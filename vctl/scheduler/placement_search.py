@@ -9,10 +9,9 @@ one candidate, so permutations are tried once. The budget counts the moves taken
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vctl.core.values import value
+from vctl.core.values import field, value
 from vctl.scheduler.flexible import FlexiblePart
 from vctl.scheduler.growth_split import split
 from vctl.scheduler.node_states import NodeState
@@ -37,7 +36,7 @@ class Solution:
     exact: bool
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Tried:
     """The outcome of a search: its answer or None, the steps, and whether it stopped at its budget.
 
@@ -50,7 +49,7 @@ class Tried:
     depth: int = 0
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class _Frame:
     """One item of the search: the moves that are still to be tried, and the state before the item."""
 
@@ -61,7 +60,7 @@ class _Frame:
     opened: bool = False
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class _Search:
     problem: Problem
     budget: int

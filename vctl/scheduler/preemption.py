@@ -65,13 +65,13 @@ was freed; the first winner then searches again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import Allocation
+from vctl.core.values import field, value
 from vctl.scheduler.elasticity import growing
 from vctl.scheduler.nominations import Nomination, Nominations, Part, by_vnode
 from vctl.scheduler.preemption_trial import Emptied, Seat
@@ -96,7 +96,7 @@ NoVictims = tuple[str, object, int, int | None]
 """(Verdict, state and time until which it holds, time when the next job has run long enough to be ended)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Preempt:
     """Running jobs that are to end for a waiting job, and the nomination of that job."""
 
@@ -122,7 +122,7 @@ class PreemptingQueue(Protocol):
         """Note that the scan finds something else from that time on."""
 
 
-@dataclass(eq=False)
+@value(eq=False)
 class Preemptor:
     """The preemptions of one round. ``begun``: jobs that started in this round; they are not victims."""
 
@@ -341,7 +341,7 @@ Reserved = tuple[list[Nomination], list[Part]]
 """The capacity hidden from a job: nominations of other jobs, and the parts of reserved starts."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Look:
     """The running jobs of a cluster, and the work that each would lose, as of one moment."""
 
@@ -355,7 +355,7 @@ class Look:
     emptied: Emptied
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Choice:
     """The jobs to end, and the place of the waiting job then. No victims: jobs that end anyway are enough.
 
@@ -367,7 +367,7 @@ class Choice:
     seat: Seat
 
 
-@dataclass(eq=False)
+@value(eq=False)
 class Search:
     """The search for the victims of one job, which can pause.
 

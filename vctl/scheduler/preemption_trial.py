@@ -7,12 +7,12 @@ is done in steps and can pause. A step costs as much as filing one virtual node,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from vctl.core.clusters import FLEXIBLE
 from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY, Allocation, Amounts, FreeCapacity, merged, subtract, total, within
+from vctl.core.values import value
 from vctl.scheduler.elasticity import Grow, allowance, growing, revert_growth, suppliers
 from vctl.scheduler.gang_growth import find_growth, growth_for
 from vctl.scheduler.growth_candidates import GrowthCandidates
@@ -35,7 +35,7 @@ PER_JOBS = 16
 """The price of ``JOBS`` jobs in steps."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Seat:
     """A place, and what it takes of the present virtual nodes, with those of the clusters above."""
 

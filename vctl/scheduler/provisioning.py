@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from heapq import merge
 
 from vctl.core import jobs as jb
@@ -19,6 +18,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node, Template
 from vctl.core.resources import DEFAULT_UNITS, Amounts, whole_node
 from vctl.core.tasks import PendingTask
+from vctl.core.values import field, value
 from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
 from vctl.scheduler.limits import reached
 from vctl.scheduler.machine_choice import Prices, nodes_of, pieces_on
@@ -36,7 +36,7 @@ MOST_PLACED = 1_000
 """The jobs and tasks that are placed to prove better choices; one choice is proved in any case."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class MachinesNeeded:
     """The nodes to request by template."""
 

@@ -7,7 +7,6 @@ and why it tries everything that could make a difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -16,7 +15,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE
 from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotClass, template_of
-from vctl.core.values import replace, value
+from vctl.core.values import field, replace, value
 from vctl.scheduler.allowed_growth import AllowedGrowth, lacking
 from vctl.scheduler.elasticity import flexible_in, flexible_parts
 from vctl.scheduler.minimum import lacks
@@ -60,7 +59,7 @@ class Rule:
         return slot.vnode_id != near, is_away, scarcity(slot.vnode_id), slot.node_id, slot.vnode_id
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Relocation:
     """One search. ``parts``: the displaced virtual nodes, each after the one in which it lies.
 

@@ -7,11 +7,11 @@ priority and nomination).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core.jobs import PendingJob
+from vctl.core.values import field, value
 from vctl.scheduler.orders import OrderKey
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.upper_bound import UpperBound
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SubQueueKey = tuple[str, int, int]
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class SubQueue:
     """Queued jobs of one shape that are equal for the queue policy, in order.
 
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
     """The nominations that the search could use. A job that may use another one must be tried itself."""
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class SchedulingClass:
     """The queued jobs of one shape and the verdict on them (None: not judged yet)."""
 

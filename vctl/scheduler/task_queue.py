@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
@@ -16,6 +15,7 @@ from vctl.core import resources as rs
 from vctl.core.demand import Request
 from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask, Task
+from vctl.core.values import field, value
 
 SchedulingClass = object
 MOST_TOLD = 64
@@ -24,7 +24,7 @@ behind them only a change between feasible and infeasible is.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TaskVerdict:
     """Why the tasks of one shape do not start. ``infeasible``: no virtual node of the cluster suffices."""
 
@@ -71,7 +71,7 @@ def in_turn(tasks: Iterable[PendingTask], turns: Turns) -> Iterator[PendingTask]
             heappush(order, (turns[kind], kinds[kind][0].number, kind))
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class TaskQueue:
     """Tasks of one cluster that wait for a place, oldest first."""
 

@@ -9,11 +9,11 @@ priority are chosen, by bisection. The search is a generator (``Work``), so that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from vctl.core import resources as rs
 from vctl.core.jobs import RunningJob
 from vctl.core.resources import Amounts
+from vctl.core.values import value
 from vctl.scheduler.work import Work
 
 MOST_EXACT = 12
@@ -26,7 +26,7 @@ MOST_QUESTIONS = 1_000
 """The most questions of one choice; after them the best known choice is taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Victim:
     """A running job that may be ended, and the work that would be lost (``loss_of``)."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import TypeVar
+
+from vctl.core.values import value
 
 Answer = TypeVar("Answer")
 Work = Generator[int, None, Answer]
@@ -21,7 +22,7 @@ def finished(work: Work[Answer]) -> Answer:
             return answer
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Budget:
     """The steps that are left of a piece of work, about 20 µs each; None: as many as it takes.
 

@@ -9,10 +9,11 @@ together (neither batch nor interactive alone). Sizes follow the size of the mac
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, lgamma, log, log2
 from random import Random
+
+from vctl.core.values import value
 
 SERIAL, POWER_OF_TWO = 0.244, 0.576
 """The fraction of the jobs that request one node, and of those whose size is rounded to a power of two."""
@@ -38,7 +39,7 @@ SLOTS, SLOT_S, FIRST_SLOT = 48, 1800, 11
 DAY_S = SLOTS * SLOT_S
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ModelJob:
     """A job of the model: arrival ``at`` and run time ``runs`` in seconds, size in nodes, user number."""
 

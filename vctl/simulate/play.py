@@ -7,7 +7,6 @@ clock are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
@@ -17,7 +16,7 @@ from vctl.core.jobs import PendingJob, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import REQUEUE
 from vctl.core.resources import Amounts
-from vctl.core.values import replace
+from vctl.core.values import field, replace, value
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.fairness import Usage
@@ -33,7 +32,7 @@ PROGRESS_EVERY = 250
 """Arrivals between two reports of progress."""
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Played:
     """The result of one job. ``start_ns`` None: it waits or was refused, ``reason`` says why."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vctl.core.nodes import Template
 from vctl.core.resources import DEFAULT_UNITS
+from vctl.core.values import value
 from vctl.spec.fields import as_count, as_list, as_mapping, as_text, child, did_you_mean, refuse
 from vctl.spec.quantities import parse_duration, parse_resources
 from vctl.spec.selectors import parse_labels
@@ -19,7 +19,7 @@ _TEMPLATE = '{"resources": {"CPU": 2}, "max": 4}'
 _EXAMPLE = f'{{"2c": {_TEMPLATE}}}'
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ProviderSpec:
     """A node provider.
 

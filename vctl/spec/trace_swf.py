@@ -7,11 +7,11 @@ archive at https://www.cs.huji.ac.il/labs/parallel/workload has logs in this for
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.jobs import PendingJob
 from vctl.core.resources import CPU, SCALE
+from vctl.core.values import value
 from vctl.simulate.workload import SECOND, Arrival, Workload, in_order
 from vctl.spec.fields import refuse, show
 from vctl.spec.trace_size import Size
@@ -27,7 +27,7 @@ PARTIAL = (2, 3, 4)
 MOST = 2**53
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class _Machine:
     nodes: int | None = None
     processors: int | None = None

@@ -8,10 +8,10 @@ tasks that are not over.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from vctl.core.clusters import JOB, LOGICAL, REMOVING, SUB, Cluster
+from vctl.core.values import value
 from vctl.engine.changes import ClusterRemoved
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _depth(there: Occupancy, cluster_id: str) -> int:
     return 0 if cluster is None else 1 + _depth(there, cluster.parent_id or "")
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class InState:
     """What is in the clusters of a scheduler's state."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from vctl.core import jobs as jb
@@ -11,6 +10,7 @@ from vctl.core import tasks as tk
 from vctl.core.jobs import Run
 from vctl.core.nodes import DEAD
 from vctl.core.tasks import Maker, Task
+from vctl.core.values import value
 from vctl.engine.changes import (
     Change,
     ObjectCreated,
@@ -49,7 +49,7 @@ class JobObjects(Protocol):
         """Whether the job runs: some task may still make an object that nobody has promised."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class KnownObjects:
     """The objects of a job in the state of a scheduler."""
 
@@ -74,7 +74,7 @@ class KnownObjects:
         return self.job_id in self.state.running.jobs
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class InputsVerdict:
     """``awaits`` names a task's missing inputs, ``broken`` says why it never can run; both empty: ready."""
 

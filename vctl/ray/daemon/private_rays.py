@@ -15,7 +15,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL
 from vctl.core.resources import GPU, Allocation, Amounts
+from vctl.core.values import value
 from vctl.daemon import gangs, notices
 from vctl.engine.rules.starts import vnodes_of
 from vctl.engine.state import SchedulerState
@@ -145,19 +145,19 @@ def labels(vnode: VNode) -> dict[str, str]:
         if key not in (lb.NODE_ID, lb.VNODE_ID, lb.VCLUSTER_ID)
     }
     return own | {
-        lb.VNODE_ID: value(vnode.vnode_id),
-        lb.VCLUSTER_ID: value(vnode.cluster_id),
-        NODE_LABEL: value(vnode.node_id),
+        lb.VNODE_ID: label_value(vnode.vnode_id),
+        lb.VCLUSTER_ID: label_value(vnode.cluster_id),
+        NODE_LABEL: label_value(vnode.node_id),
     }
 
 
-def value(text: str) -> str:
+def label_value(text: str) -> str:
     """An id as a label value of Ray; one that does not fit ends in a hash of itself."""
     plain = text.replace("##", "--").replace("/", ".")
     return plain if lb.value_problem(plain) is None else marked(plain, text, _MOST_BYTES)
 
 
-@dataclass(slots=True)
+@value(slots=True)
 class Shown:
     """The content of a job's file: its main process, the temporary directory of its Ray, and the rest."""
 

@@ -17,11 +17,11 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
+from vctl.core.values import value
 from vctl.errors import BadSpec, NotFound
 from vctl.store import jobs as table
 from vctl.store.store import Store
@@ -42,7 +42,7 @@ _DAMAGED = (
 """The exceptions of archive readers for damaged, encrypted and unknown archives."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class JobFiles:
     """The unpacked files of one job."""
 

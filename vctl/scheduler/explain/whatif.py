@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from vctl.core.clusters import Cluster, ClusterSpec, VNode
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import Node
 from vctl.core.tasks import PendingTask
-from vctl.core.values import replace, value
+from vctl.core.values import field, replace, value
 from vctl.scheduler import task_queue
 from vctl.scheduler.cycle import leaves_more
 from vctl.scheduler.elasticity import revert_growth
@@ -98,7 +97,7 @@ def _copied(grown: Mapping[str, set[str]]) -> dict[str, set[str]]:
     return {cluster_id: set(ids) for cluster_id, ids in grown.items()}
 
 
-@dataclass(eq=False)
+@value(eq=False)
 class Trials:
     """The trials of one question. Every trial leaves the ledger and the queues as they were.
 
