@@ -4,11 +4,12 @@ The problem. A run has to start exactly once, and its end has to be known, altho
 supervisor and the machine may each die at any moment; and a job of a millisecond should cost little more than its
 fork and exec. A scheduler cannot be the parent of its jobs: exit codes would die with it.
 
-The idea (decision 0002). A launcher forks a few supervisors, about one per CPU. What may run side by side has
-numbers: one run at a time has a number, and runs follow one another in it. A number is a *worker slot* here
-(worker_slot.py has its states), a record file on disk, and a line, the socket to whichever supervisor serves it. The
-transaction that decides a start writes the number into the row of the run, so anybody may send the request again:
-it goes to the same slot, and the record file decides.
+The idea (decision 0002). A launcher forks a few supervisors, about one per CPU; they are the parents of the jobs.
+Runs that go on side by side have different numbers, and the runs of one number follow one another. A number is a
+*worker slot* here (worker_slot.py has its states: FREE, ASSIGNED, ASKED, PAUSED, BUSY, LEFT), a record file on disk,
+and a line, the socket to whichever supervisor has it; each has several. The transaction that decides a start writes
+the number into the row of the run, so anybody may send the request again: it goes to the same slot, and the record
+file decides.
 
     scheduler                      supervisor                            record file
     commit: run 7.1 has number 3
@@ -17,32 +18,35 @@ it goes to the same slot, and the record file decides.
                  <----------       the main process runs                 S 7.1    its pid and start time
                  <----------       no process of 7.1 is left             E 7.1    code, signal, resources
 
-Without a T the run has not started and never will by itself, so the request may be repeated. A T without an E under
-a lock that nobody holds is a run that was lost. A job can write into the file, too: so an E counts at once only if
-it came on the line, and one that was only read counts when the supervisor has no process of the run left.
+T is for taken, S for started, E for ended. Without a T the run has not started, and the request may be repeated:
+whoever has the lock looks for the T first. A T without an E under a lock that nobody holds is a run that was lost. A
+job can write into the file, too: so an E counts at once only if it came on the line, and one that was only read
+counts when the supervisor has no process of the run left.
 
 Runs ahead (decisions 0015 and 0028). Between the end of one short job and the start of the next there would be a
-wake-up, a search and a commit. So a commit may assign the next run to a number that is still busy (``give_next``),
-in the same cluster or in another one to which the place goes over. For each such run there is an *offer*, the file
-ahead/<run>. The supervisor unlinks it before it takes the run; whoever takes the run back renames it. The kernel
-lets only one of them succeed, without a message to wait for. A run whose offer is gone is declined (D on the line),
-and keeps the number until it is launched as an ordinary run or taken back.
+wake-up, a search and a commit. So a commit may assign the next run to a number that is still busy (``give_next``), in
+the same cluster or in another one to which the place goes over. For each such run there is an *offer*, the file
+ahead/<run>. The supervisor unlinks it before it takes the run; whoever takes the run back renames it. The kernel lets
+only one of them succeed, without a message to wait for. A run whose offer is gone is declined (D on the line), and
+keeps the number until it is requested as an ordinary run of it or goes back to its queue.
 
 Invariants.
-- Only the process that has the record file locked starts runs of the number, and only runs without a T.
-- A run never moves to another number. A slot whose process has ended without a T gets another process
-  (ASKED -> PAUSED -> ASKED), and the lock decides between the two. If MOST_TRIES of them end that way, or the file
-  is gone or of another boot, the run is refused: nobody can know whether it was started.
+- Only the supervisor that has the record file locked starts runs of the number, and only runs without a T.
+- A run never moves to another number. A slot whose supervisor has ended without a T gets another one (ASKED -> PAUSED
+  -> ASKED), and the lock decides between the two. A run is refused if MOST_TRIES of them end that way, and if the
+  file is gone or was made before the last boot: then nobody can know whether it was started.
 - ``idle`` holds exactly the FREE slots, ``untaken`` the ASKED and PAUSED ones. A FREE slot has no run in the tables
   (``awaited``) and no declined one.
-- A process that does not answer is not replaced while it holds the lock. It may be suspended, or slow, and it has
-  the runs of other numbers: it gets SIGCONT after RESUME_S, then at 2, 4, 8, ... 60 seconds.
+- A supervisor that does not answer is not replaced while it holds the lock. It may be suspended, or slow, and it has
+  the runs of other numbers: it gets SIGCONT after RESUME_S, and again after pauses of 2, 4, 8, ... 60 s. If one of
+  these finds the lock free, launcher and supervisor are replaced.
 
 Example. Two CPUs, four running jobs: numbers 1 to 4, of which supervisor 0 has 1 and 3. Somebody kills it. Both lines
-end. Slot 1 was BUSY, it has a T: it is LEFT, its run is lost, and what is left of that run is found by its mark and
-killed. Slot 3 was ASKED, its file has no T: it is PAUSED, for 0 s, then gets a line to the next process that locks
-records/3, and the request again. Should that process end, too, the pauses are 0, 0.08, 0.16, ... s, 20 s for all ten
-tries together.
+end. Slot 1 was BUSY, it has a T: it is LEFT, its run is lost, and what is left of that run is found by its mark (in
+the environment of each process) and killed. Slot 3 was ASKED, its file has no T: it is PAUSED, for 0 s; then the
+launcher hands its line to a supervisor that lives, or forks one, which locks records/3 and gets the request again.
+Should that one end, too, the next pauses are 0.08, 0.16, ... s, 20 s for all ten tries together. Runs that were to
+follow in the two numbers are declined.
 
 The costs. For each run one message to a supervisor and one or two back (T and S wait for the E of a run of less than
 5 ms, or of 30 ms if it followed another one), one write to the file for each, and no fork in the scheduler. An idle

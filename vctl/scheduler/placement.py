@@ -1,51 +1,55 @@
 """Placement of a whole gang: its fixed groups, whole nodes, flexible minimum and entrypoint.
 
-The problem. A gang starts with all of its pieces or not at all. Each piece needs its amounts, and whole
-numbered instances or a share of one, on a node with the right labels. Groups have a policy: PACK (few nodes),
-SPREAD (many), STRICT_PACK (one), STRICT_SPREAD (a node for each). Taking the best node for one piece after the
-other fails where the first choice leaves the free capacity in the wrong pieces, and then a gang waits although
-it would fit. The answer must be fast on 10,000 nodes, and "no" must be a proof, because ``why`` and the
-reservations rely on it.
+The problem. A gang starts with all of its pieces or not at all: those of its fixed groups, whole nodes of a
+*template* (a kind of machine), a *flexible minimum* (a sum, in as many pieces as it takes), and the
+*entrypoint*, a process inside one of these pieces. A fixed piece needs its amounts on a node with the right
+labels; of *instances* (devices with numbers, as GPUs) it gets whole ones, or a share of one. Groups have a
+policy: PACK (few nodes), SPREAD (many), STRICT_PACK (one), STRICT_SPREAD (a node for each). Taking the best
+node for one piece after the other fails where the first choice leaves the free capacity in the wrong places,
+and then a gang waits although it would fit. The answer must be fast on 10,000 nodes, and "no" must be a proof,
+because ``why`` and the reservations rely on it.
 
-The idea. A heuristic first, because it is nearly always right, and a complete search behind it. Both work on
-*classes*: nodes that are equal in everything that this gang asks for are one state with a count
-(``node_classes``), and equal pieces are one demand, so permutations of equal nodes or equal pieces are never
-tried. What is tried, in this order:
+The idea. A heuristic first, because it is nearly always right, and a complete search behind it. Both know of a
+node only its *state*: what this gang could use there, and whether the present group uses it already. Nodes in
+the same state are one choice with a count (``node_classes``), and equal pieces are one demand, so permutations
+of equal nodes or equal pieces are never tried. What is tried, in this order:
 
 1. The entrypoint's piece (``_questions``): a fixed piece that can hold it; if there is none, a whole node of
-   each template, then the flexible part. Each option is a search of its own.
+   each template, then the flexible part. Each option goes through all that follows, until one has a place.
 2. Necessary conditions (``placement_reasons``). They are cheap, and the first that fails is the reason the user
-   sees.
+   sees (that of the last option).
 3. The order of the pieces (``Problem._line_up``): whole nodes, STRICT_PACK, STRICT_SPREAD, the rest; of these
    the group with the fewest possible places first; within a group the largest piece first.
 4. One dive (``_Search._dive``): each piece goes to the state with the best score. For PACK that is a node that
    the group uses already, then the one that holds most of what is left of the group; for SPREAD an unused node.
-   What decides next is what other work would miss (``waste``: scarce labels, unused devices), and then the
-   size: PACK takes the tightest node, SPREAD the emptiest. The flexible minimum is then split over what is left
-   (``growth_split``).
+   What decides next is ``waste``, the least first: how much else is asked for that only such nodes can hold
+   (``core.demand``), then how many kinds of devices are free there for which this gang does not ask. Then the
+   size: SPREAD takes the emptiest node, all others the tightest. At the end the flexible minimum is split over
+   what is left (``growth_split``).
 5. If the dive fails, the same search from the beginning, piece by piece and with going back (``_Search.run``).
 6. Real nodes for the states of the answer, lowest id first, with exact instances and cores
    (``placement_assignment``).
-7. Wishes (``_Wishes``): further searches for a better plan: PACK on fewer nodes, SPREAD on more, one flexible
-   piece.
+7. Wishes (``_Wishes``), as a dive does not look ahead: further searches for the same gang with PACK on fewer
+   nodes, SPREAD with a node for each piece, or one flexible piece. If none succeeds, the first answer stays.
 
 Why it is complete. Step 5 tries every state that can hold the piece, and every different choice of instances
 there. A branch is cut for three reasons only. *Bounds*: for each demand, the sum over all nodes of the most
-copies that each could hold if it held nothing else; with fewer than are needed, no continuation exists. The
-flexible minimum, the limits of growth and the nodes of a group that may use only so many (STRICT_PACK) have
-such bounds, too. *Memory*: a state of all nodes from which the rest of the gang did not fit is not entered
-again; equal keys have equal continuations. *Equals*: of nodes that differ only in what other work would miss,
-one is enough. None of these drops a solution, so the search finds a place if there is one, unless it ends at
-its budget.
+copies that each could still hold if no other demand came; with fewer than are needed, no continuation exists.
+The flexible minimum, the limits of growth and the nodes of a group that may use only so many (STRICT_PACK) have
+such bounds, too. *Memory*: a position (the next piece, and the count of nodes in each state) from which the
+rest of the gang did not fit is not entered again. *Equals*: of nodes that differ only in ``waste``, one is
+enough. None of these drops a solution, so the search finds a place if there is one, unless it ends at its
+budget.
 
-What bounds it. Placing a gang is bin packing, so the worst case is exponential. A *step* is a move that was
-taken back, or a step of the split; time is never measured, so equal states give equal answers. After ``BUDGET``
-steps the answer is ``Unplaced(exhausted=True)``: "not found", not "impossible". All options of the entrypoint
-share one budget. Growth runs the same search on nodes that include what growth could bring (``gang_growth``).
+What bounds it. Placing a gang is bin packing, so the worst case is exponential. A *step* is a piece that was
+taken back, or a further try of the split; time is never measured, so equal input gives equal answers. After
+more than ``BUDGET`` steps the answer is ``Unplaced(exhausted=True)``: "not found", not "impossible". All
+options of the entrypoint share one budget. Growth runs the same search on nodes that include what growth could
+bring (``gang_growth``); the limits of growth are the maximums and borrow limits of those clusters.
 
-Invariants. The ledger does not change. ``Placed`` is whole: every piece with its instances, and it fits into
-the ledger as it is. ``Unplaced`` without ``exhausted`` is a proof for this free capacity. The same state gives
-the same place.
+Invariants. The ledger (who has what, and what is free, on each node) does not change. ``Placed`` is whole:
+every piece with its instances, and it fits into the ledger as it is. ``Unplaced`` without ``exhausted`` is a
+proof for this free capacity. The same state gives the same place.
 
 Example. Free are 6 CPUs on ``n1`` and 4 on ``n2``; the gang is ``PACK`` with pieces of 4, 3 and 3 CPUs. The
 dive puts the 4 on ``n1``, which holds most of the gang. That leaves 2 and 4 CPUs, in which one piece of 3 fits;
@@ -53,9 +57,11 @@ two are needed, so the bound ends the dive before the next piece. The search beg
 the bound and is taken back (one step), 4 on ``n2`` leaves 6 and 0, and both pieces of 3 go to ``n1``. With a
 budget of 0 steps the answer is "exhausted", with 1 it is this place (``tests/scheduler/test_theory.py``).
 
-What it costs. The dive makes equal choices together, so it costs the number of classes times the number of
-different pieces: ten times the equal nodes cost no more. The search adds its steps. Making real nodes costs the
-number of pieces. A place found before is reused while the free capacity has the same classes (``place_again``).
+What it costs. The dive makes equal choices together where it can, and then costs the number of states times the
+number of different pieces: ten times the equal nodes cost no more. It goes piece by piece where several with
+instances share a node, or SPREAD has more pieces than nodes. The search adds its steps. Making real nodes costs
+the number of pieces. A place found before is reused while each node has the free capacity that it had then, and
+the same is asked for by others (``place_again``).
 
 Not done. The search does not weigh places against jobs that wait behind this one, except by ``waste``. Wishes
 are no promise: they end after ``WISH_BUDGET`` steps, so a PACK may lie on more nodes than the fewest possible.

@@ -1,37 +1,39 @@
 """Preemption by priority: the jobs to end for a job that does not fit, and the place to keep for it.
 
 The problem. A job of high priority does not fit, and running jobs of lower priority hold what it needs. Which
-of them have to end, with as little work lost as possible? They take their grace to end, half a minute or more,
-one after the other. If the others went on as usual meanwhile, what the first victim returns would go to any
-small job that fits; the winner still would not fit and would end more. And the question "does it fit without
-these?" costs the placement of a whole gang, while a round has milliseconds.
+of them have to end, with as little work lost as possible? Told to end, each has its grace, half a minute or
+more, so they end at different moments. If the others went on as usual meanwhile, what the first victim returns
+would go to any small job that fits; the winner still would not fit and would end more. And the question "does
+it fit without these?" costs the placement of a whole gang, while a round has milliseconds.
 
 The idea has three parts.
 
 *The choice* (``victims``). With more jobs gone, a gang that fits never stops fitting. So the candidates are
 taken by priority: the lowest levels that are enough are found by bisection; then, from the highest of these
 down, each level gives the set with the least loss that is enough when all below it are gone. The loss of a job
-is its run time times its dominant share of the cluster. A level in which at most 12 candidates are worth
-comparing is solved exactly; in a larger one jobs are spared one after the other, the dearest first.
+is its run time times its dominant share, the largest part that it has of any resource of the cluster. In a
+level jobs are spared one after the other, in one trial the dearest first, in another node by node; the better
+result counts. Where at most 12 jobs each lose no more than that whole result, all their combinations are
+weighed, so it is exact.
 
 *The nomination* (``nominations``). With the victims the search names the place that the job will have when they
 are gone, to the very instances. It is written in the transaction that begins the preemption. In each round,
-what is free of it is charged in the ledger before anything is tried, so tasks, other queues and growing
-clusters cannot use it without knowing of nominations. The charge is lifted for the job itself, and for jobs of
-its queue with a higher priority that have none of their own. ``awaited`` are the jobs that still have to return
-a part. While one is awaited, nothing more is ended for this job. If none is and the job still does not fit, the
-nomination lapses and the search begins again. Where the cluster has to grow for the place, the nomination names
-what growth will take of clusters above and of siblings that lend, and their limits count it as held; the growth
-itself happens with the start.
+what is free of it is charged in the ledger before anything is tried: tasks, other queues and growing clusters
+find it in use, and need to know nothing of nominations. The charge is lifted for the job itself, and for jobs
+of its queue with a higher priority that have none of their own. Its ``awaited`` are the jobs that still have to
+return a part of it, whatever they end for. While one is awaited, nothing more is ended for this job. If none is
+and the job still does not fit, the nomination lapses and the search begins again. Where the cluster has to grow
+for the place, the nomination names what growth will take of clusters above and of siblings that lend, and their
+limits count it as held; the growth itself happens with the start.
 
 *The search that pauses* (``Search``, ``preemption_trial``). It asks a copy of the clusters concerned, made once
 (``Look``), so that nothing that happens meanwhile confuses it. It is a generator that says what its next step
 costs; a round lets it work for ``MOST_STEPS``, and the next round goes on. Most questions are answered by
 counting how many pieces fit on each node by amounts alone: too few is a certain no. At its end the victims and
-the place are compared with the present. If a victim has gone, or something came free meanwhile, it begins
-again, with an eighth of the budget each time and at most three times for what came free, so a busy cluster does
-not put it off for ever. Beyond ``SEARCH_STEPS`` it only bisects, takes whole levels, and then spares the jobs
-whose return the place does not need.
+the place are compared with the present. If a victim or the place is not there any more, it begins again; also
+if something came free meanwhile, but then at most three times, so a busy cluster does not put it off for ever.
+Each time it has an eighth of the budget that it had before. Beyond ``SEARCH_STEPS`` it only bisects, takes
+whole levels, and then spares the jobs whose return the place does not need.
 
 Invariants.
 
@@ -42,19 +44,22 @@ Invariants.
 - No job of a higher level ends where lower levels suffice. In a search within its budget every victim is
   needed.
 - A job that already ends counts as gone and is nobody's victim a second time.
-- Preemption comes after growth and idle loans (``recall``): nobody's work ends where idle resources do.
-- A verdict "nobody can help" is kept with the part of the state on which it depends (``Preemptor._stamp``), so
-  a queue of jobs that wait costs no search in each round.
+- Preemption comes after growth and idle loans (``recall``): nobody's work ends where idle resources alone are
+  enough.
+- A verdict "nobody can help" is kept, for at most 30 s, with the part of the state on which it depends
+  (``Preemptor._stamp``), so a queue of jobs that wait costs no search in each round.
 
 Example (``tests/scheduler/test_theory.py``). A node has 8 CPUs, all in use by jobs of priority 0: ``a`` has 4
-since 100 s, ``b`` 2 since 60 s, ``c`` 2 since 80 s. A job of priority 5 needs 4. Losses are 100 · 4/8 = 50, 60
-· 2/8 = 15 and 80 · 2/8 = 20 (times a second of the whole node). ``b`` and ``c`` together lose 35, less than
-``a``, so they end. The nomination is 4 CPUs of the node, awaiting both. ``b`` ends first: its 2 CPUs stay
-charged, and a job of priority 4 that needs 1 waits. ``c`` ends: the winner starts.
+for 100 s, ``b`` 2 for 60 s, ``c`` 2 for 80 s. A job of priority 5 needs 4. Losses are 100 · 4/8 = 50, 60 · 2/8
+= 15 and 80 · 2/8 = 20 seconds of the whole node. ``b`` and ``c`` together lose 35, less than ``a``, so they
+end. The nomination is 4 CPUs of the node, awaiting both. ``b`` ends first: its 2 CPUs stay charged, and a job
+of priority 4 that needs 1 waits. ``c`` ends: the winner starts.
 
-What it costs. A step is about 30 µs, a round at most 400 steps; one search at most 10,000, a third of a second
-spread over rounds. The copy costs a step for each dozen virtual nodes. Without a waiting job of higher
-priority, or with a verdict that holds, nothing.
+What it costs. A step is about 30 µs. All searches of a round have 400 steps together, but a part that cannot
+pause and costs more (placing a gang costs a step for each piece) is done where it is the only one. One search
+has 10,000, a third of a second spread over rounds, and beyond them what it needs to come to an end. The copy
+costs a step for each dozen virtual nodes. Without a waiting job of higher priority, or with a verdict that
+holds, nothing.
 
 Not done. Jobs of other clusters are no victims: taking back a loan is ``recall`` and ``engine/rules/leases``.
 Idle loans of others do not count as free in the search. Which of several equal nodes are emptied is in a large

@@ -1,73 +1,84 @@
 """Growth, loans and what others do not use: how a start gets resources that its own cluster does not have.
 
-The problem. A cluster has a minimum that is its own, may grow above it up to its maximum, and siblings may lend
-what they do not need of theirs. A cluster that has borrowed keeps what it does not use for a while, so that its
-next job finds it there; and a minimum is kept for its cluster also while that has nothing to run. Neither may
-cost anybody anything: as soon as other work would start with it, the idle part has to be there for that work,
-at whatever level of the tree it waits. But nothing may go to and fro, no cluster may lose what its minimum
-guarantees, and no limit may be passed.
+The problem. Clusters form a tree. Each has a minimum that is its own, may grow above it up to its maximum (and
+by no more than its borrow limit), and siblings may lend what they do not need of their minimum, up to their
+lending limit. A cluster that has borrowed keeps what it does not use for a while, so that its next job finds it
+there; and a minimum is kept for its cluster also while that has nothing to run. Neither may cost anybody
+anything: as soon as other work would start with it, the idle part has to be there for that work, at whatever
+level of the tree it waits. But nothing may go to and fro, no cluster may lose what its minimum guarantees, and
+no limit may be passed.
 
 The idea. Work that waits never waits for a timer: what it lacks moves with its start, and only what it lacks.
 The search for a place stops at the first success of
 
 1. what the cluster has (``placement``);
 2. what is free above it: its ancestors' free capacity, within each one's maximum and borrow limit
-   (``gang_growth``, ``find_growth`` without loans);
-3. idle loans, nearest clusters first: ``recall`` lets everything that is borrowed and idle go home in the
-   ledger, innermost cluster first, so that a cluster passes on what it had borrowed for its child;
-4. minimums that are not used: of siblings, by the search itself, which keeps their lending limits; then of
-   clusters further away or deeper in other branches: ``lend`` lets these lend out of all clusters around them.
+   (``gang_growth``, ``find_growth`` with ``lends=False``);
+3. what others have borrowed and do not use: ``recall`` lets it go home to its lenders in the ledger, level by
+   level: first all of it below the cluster's parent, then below the parent's parent, as far up as clusters can
+   grow (where the cluster itself cannot, once: below it). Inside a level the innermost borrower is first, so
+   that a cluster passes on what it had borrowed for its child. The clusters that grow themselves keep their
+   loans, unless a limit binds them;
+4. minimums that are not used: of siblings, by the search itself, which keeps their lending limits; then, again
+   level by level, of clusters further away or deeper in other branches: ``lend`` lets these lend out of all
+   clusters around them.
 
-The ordinary search runs again after each. If it succeeds, ``put_back`` reverts all moves that the place does
-not need; the rest become the first steps of the start's growth, and are written with it in one transaction. If
-it fails, ``undo`` reverts all, and the verdict of the search holds for a machine without any idle loan. So
-there is one predicate (``elasticity.growth_fits``), which the commit asks again, and no rule of loans beside
-the search.
+The ordinary search runs again after each level, with what has moved so far. If it succeeds, ``put_back`` reverts
+all moves that the place does not need; the rest become the first steps of the start's growth, and are written
+with it in one transaction. If all searches fail, ``undo`` reverts everything; the verdict was then found with
+all idle loans at home. So there is one predicate (``elasticity.growth_fits``), which the commit asks again, and
+no rule of loans beside the search.
 
-What is written. Each step resizes a flexible virtual node (``Grow``). Above the minimum of the cluster that
-grew, the gain is a *lease*: an account of amounts between a borrower and a lender, which is the parent, or the
-cluster that lends (``leasing``; docs/decisions/0026). It names no nodes, so a start through k levels changes at
-most 2k rows where each level borrows from one lender. What comes back and how: an idle part of an account goes
-home with the start that needs it (here), by time when nobody wanted it (``engine/rules/leases``), or because
-its lender *calls* it. A lender calls when its own waiting work lacks it; then the borrower's newest users end,
-with their grace, until that amount can be returned.
+What is written. A cluster has at most one *flexible virtual node*, its part that can change, in each virtual
+node of its parent; each step makes or resizes one (``Grow``), and a move is one idle part with its steps on all
+levels. Above the minimum of the cluster that grew, the gain is a *lease*: an account of amounts between a
+borrower and a lender, which is the parent, or the cluster that lends (``leasing``; docs/decisions/0026). It
+names no nodes, so a start through k levels changes at most 2k rows where each level borrows from one lender: k
+that come home and k that are granted. What comes back and how: an idle part of an account goes home with the
+start that needs it (here), by time when nobody wanted it or its ``lease_duration`` is over
+(``engine/rules/leases``), or because its lender *calls* it. A lender calls when its own waiting work lacks it;
+only then something ends: the borrower's newest tasks and jobs, with their grace, until that amount can be
+returned.
 
 What a lender keeps. A lender withholds amounts, not everything: what its own waiting work needs, if that work
 starts once a loan that others use has come back (``lending.keepers``). Else a loan that was called back would
 be lent again at once. It lends the rest.
 
-Ahead of an end. Where a few runs are live, the place of a run may go over to a job of a sibling. The search for
-that start is tried in the ledger as it will be after the end (``handover``, docs/decisions/0028); no loan moves
-before the end is recorded, and then the end, the moves and the start are one transaction.
+Ahead of an end. Where at most four runs are live, the place of a run may go over to a job of a sibling. The
+search for that start is tried in the ledger as it will be after the end (``handover``, docs/decisions/0028); no
+loan moves before the end is recorded, and then the end, the moves and the start are one transaction.
 
 Invariants.
 
 - The leases of a logical cluster are ``max(held - minimum, 0)`` for each resource, at every moment; ``vctl
   doctor --prove`` checks it.
-- No cluster gives anything that its minimum needs (a lender: beyond its lending limit) or that it uses. What is
-  idle is a matter of amounts (``leasing.idle_parts``): if the borrowed part is in use and the minimum lies idle
-  elsewhere, it gives the latter.
-- What is nominated or reserved for others is charged in the ledger while a round runs, so it is not idle.
+- No cluster gives what it uses, or what its minimum needs, except that a lender gives of an unused minimum as
+  much as its lending limit allows. What is idle is a matter of amounts (``leasing.idle_parts``): if the borrowed
+  part is in use and the minimum lies idle elsewhere, it gives the latter.
+- What is nominated (``preemption``) or reserved for others counts as used in the ledger while a round runs, so
+  it is not idle.
 - A move that the start does not need is put back, so nothing goes to and fro while work waits.
 - After each round no waiting work would start if everything borrowed and idle were home, except for what a
-  limit, an order, a reservation or a lender's own work forbids (``tests/flat.py`` checks this against a machine
-  without clusters).
+  limit, the order of the queues, a reservation or a lender's own work forbids (``tests/flat.py`` checks this
+  against a machine without clusters).
 
 Examples (``tests/scheduler/test_theory.py``). *Recall*: two nodes of 8 CPUs, clusters ``a`` and ``b`` without a
 minimum. A job of ``a`` on both nodes has ended: ``a`` has 16 CPUs, borrowed and idle. A job of ``b`` needs 8:
 nothing is free above, so everything goes home, ``b`` grows by 8 on the first node, and the part on the second
-one is put back: ``a`` still has 8. *Lending*: one node of 8 CPUs; all are the minimum of ``a``, which may lend
-6. A job of ``b`` that needs 4 starts: ``a`` lends 4 and holds 4. One that needs 7 waits. If ``a`` withholds 5
-for a job of its own, it lends 3, but not 4.
+one is put back: ``a`` still has 8. *Lending*: one node of 8 CPUs; all are the minimum of ``a``, which may lend 6
+of them. A job of ``b`` that needs 4 starts: ``a`` lends 4 and holds 4. One that needs 7 waits: the limit is 6.
+If ``a`` withholds 5 for a job of its own, it lends 3, but not 4.
 
-What it costs. ``recall`` and ``lend`` cost the number of leases and lenders with an idle part. They are paid
-only for a shape that fits nowhere else, at most twice for each level above it, and only if the idle amounts
-suffice in total. Where nothing is borrowed and nobody lends, a round pays nothing.
+What it costs. ``recall`` and ``lend`` cost the number of leases and lenders with an idle part, and a search
+after each: two for each level above, and two more. They are paid only for work that fits nowhere else, and only
+if the idle amounts suffice in total; its verdict stands for all jobs that ask for the same (a *shape*). Where
+nothing is borrowed and nobody lends, a round pays nothing.
 
-Not done. A move is not split, so a cluster may return more of one loan than the start takes. A cluster that has
-something idle in several places, and may give only a part of it, chooses without regard to the work: a gang on
-several nodes may wait for another choice. Searches for victims do not count idle loans of others as free.
-Commands move no idle loans.
+Not done. A move is kept or put back whole, so a cluster may return more of one loan than the start takes. A
+cluster that has something idle in several places, and may give only a part of it, chooses without regard to the
+work: a gang on several nodes may wait for another choice. Searches for victims do not count idle loans of others
+as free, so a loan and a victim that would be enough together are not found. Commands (``vc update``) move no
+idle loans.
 """
 
 from __future__ import annotations
