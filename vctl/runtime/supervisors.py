@@ -41,12 +41,12 @@ Invariants.
   the runs of other numbers: it gets SIGCONT after RESUME_S, and again after pauses of 2, 4, 8, ... 60 s. If one of
   these finds the lock free, launcher and supervisor are replaced.
 
-Example. Two CPUs, four running jobs: numbers 1 to 4, of which supervisor 0 has 1 and 3. Somebody kills it. Both lines
-end. Slot 1 was BUSY, it has a T: it is LEFT, its run is lost, and what is left of that run is found by its mark (in
-the environment of each process) and killed. Slot 3 was ASKED, its file has no T: it is PAUSED, for 0 s; then the
-launcher hands its line to a supervisor that lives, or forks one, which locks records/3 and gets the request again.
-Should that one end, too, the next pauses are 0.08, 0.16, ... s, 20 s for all ten tries together. Runs that were to
-follow in the two numbers are declined.
+Example (``tests/simulation/test_supervisors_theory.py``). Two CPUs, four running jobs: numbers 1 to 4, of which
+supervisor 0 has 1 and 3. Somebody kills it. Both lines end. Slot 1 was BUSY, it has a T: it is LEFT, its run is lost,
+and what is left of that run is found by its mark (in the environment of each process) and killed. Slot 3 was ASKED,
+its file has no T: it is PAUSED, for 0 s; then the launcher hands its line to a supervisor that lives, or forks one,
+which locks records/3 and gets the request again. Should that one end, too, the next pauses are 0.08, 0.16, ... s, 20
+s for all ten tries together. Runs that were to follow in the two numbers are declined.
 
 The costs. For each run one message to a supervisor and one or two back (T and S wait for the E of a run of less than
 5 ms, or of 30 ms if it followed another one), one write to the file for each, and no fork in the scheduler. An idle
