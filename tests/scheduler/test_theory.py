@@ -1,4 +1,4 @@
-"""The examples on the pages of theory at the head of placement, recall and preemption, with their numbers."""
+"""The examples on the pages of theory at the head of placement, recall, preemption and cycle, with their numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from tests.scheduler.contest import Contest
 from tests.scheduler.trees import lease, parts, tree
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY
-from vctl.core.resources import SCALE
-from vctl.scheduler.gang_growth import grow
+from vctl.core.jobs import PendingJob
+from vctl.core.resources import SCALE, Allocation
+from vctl.scheduler import queue_scan
+from vctl.scheduler.cycle import decide
+from vctl.scheduler.gang_growth import grow, one_piece
 from vctl.scheduler.placement import Placed, Unplaced, place
+from vctl.scheduler.plan import Plan
+from vctl.scheduler.queueing import Queue
 
-pytestmark = spec("6.complete", "8.preemption", "9.conserving", "9.lending")
+pytestmark = spec("6.complete", "8.preemption", "8.reasons", "9.conserving", "9.lending")
 
 
 def test_a_gang_for_which_the_first_choice_is_wrong() -> None:
@@ -68,3 +73,50 @@ def test_two_small_jobs_end_for_a_larger_one_and_their_place_is_kept() -> None:
     there.gone(there.names["c"])
     there.round()
     assert there.is_running("winner")
+
+
+def test_one_node_comes_free_for_200_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``cycle``."""
+    names = [f"q{number:02}" for number in range(20)]
+    ledger, queues = tree("8c, 8c, 8c", *(f"{name} < primary []" for name in names)), {}
+    for node_id in ("n1", "n2", "n3"):
+        ledger.charge(f"run on {node_id}", node_id, Allocation({"CPU": 8 * SCALE}))
+    for number in range(1, 201):
+        size = 75_000 if number == 1 else 60_000 + 95 * number
+        gang = one_piece({"CPU": size})
+        name = names[number % 20]
+        job = PendingJob(number, f"j{number}", name, str(size), gang, {}, submitted_at_ns=number)
+        queues.setdefault(name, Queue(name)).put(job)
+    done = {"search": 0, "step": 0}
+
+    def counted(owner: object, name: str, what: str) -> None:
+        original = getattr(owner, name)
+
+        def count(*args: object, **more: object) -> object:
+            done[what] += 1
+            return original(*args, **more)
+
+        monkeypatch.setattr(owner, name, count)
+
+    def round_(steps: int | None = None) -> Plan:
+        done.update(search=0, step=0)
+        return decide(ledger, queues, now_ns=10**9, steps=steps)
+
+    counted(queue_scan, "place_with_growth", "search")
+    counted(queue_scan.QueueScan, "step", "step")
+    searches, told, rounds, more = 0, 0, 0, True
+    while more:
+        plan = round_(250)
+        searches, told, rounds, more = (
+            searches + done["search"],
+            told + len(plan.waits),
+            rounds + 1,
+            plan.unsearched,
+        )
+    assert (searches, told, rounds) == (200, 200, 8)
+    assert round_().is_empty and done == {"search": 0, "step": 0}
+
+    ledger.discharge("run on n1")
+    plan = round_()
+    assert [start.job.job_id for start in plan.starts] == [1]
+    assert done == {"search": 1, "step": 41}
