@@ -14,6 +14,7 @@ import random
 import select
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -202,7 +203,9 @@ class Supervisor(Process):
             number.let_go()
             if number.name:
                 self.kernel.orphaned.add(number.name)
-        for _, line in self.unread:
+            self.kernel.killed[number.number] += signo == signal.SIGKILL
+        for name, line in self.unread:
+            self.kernel.killed[name] += 1
             os.close(line)
         for one in self.kernel.table.values():
             if one.parent == self.pid:
@@ -441,6 +444,8 @@ class Kernel:
         """Runs of which a record tells the end."""
         self.orphaned: set[str] = set()
         """Runs whose supervisor was killed before it had said all of them."""
+        self.killed: Counter[int] = Counter()
+        """Number -> how many processes that had it, or were to get it, were killed."""
         self.accepted: set[str] = set()
         """Runs assigned ahead whose offer a supervisor has taken."""
         self.synced: set[int] = set()
@@ -500,6 +505,7 @@ class Kernel:
 
     def kill_launcher(self) -> None:
         for launcher in self.launchers:
+            self.killed.update(number for number, _ in launcher.sent.values())
             launcher.abandon()
         self.launchers.clear()
 

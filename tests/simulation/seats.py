@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.kernel import Kernel, Violation
+from vctl.runtime import supervisors
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import LaunchRequest, RunState
 from vctl.runtime.worker_slot import ASKED, ASSIGNED, BUSY, FREE, PAUSED
@@ -41,6 +42,8 @@ class Row:
     follows: str = ""
     started: bool = False
     at_s: float = 0.0
+    killed: int = 0
+    """How many processes that had its number were killed before it had it."""
 
 
 @dataclass
@@ -64,7 +67,13 @@ class Seats:
     )  # fmt: skip
 
     def __init__(
-        self, home: Path, seed: int, *, jobs: int = 60, without: frozenset[str] = frozenset()
+        self,
+        home: Path,
+        seed: int,
+        *,
+        jobs: int = 60,
+        without: frozenset[str] = frozenset(),
+        tries: int | None = None,
     ) -> None:
         self.home = home
         self.dice = random.Random(f"{seed} seats")
@@ -83,6 +92,10 @@ class Seats:
         self.tables = Tables(list(range(1, jobs + 1)))
         self.kernel = Kernel(self)
         self.kernel.lasts_s = swarm.choice([[0.001], [0.001, 0.1], [0.001, 0.1, 1.0, 3.0]])
+        self.tries = tries or swarm.choice([1, 2, supervisors.MOST_TRIES])
+        """So many processes that end without taking a run, and it is given up."""
+        self.given_up = 0
+        """Runs that were given up like this."""
         self.model: Model | None = None
         self.turns = 0
         self.displaced: set[str] = set()
@@ -398,8 +411,11 @@ class Model:
                 if seen.exit.exit_code != self.world.kernel.truth.get(run_id, seen.exit.exit_code):
                     raise Violation(f"{run_id} ended with {seen.exit}")
             elif seen.state is RunState.LOST or (seen.state is RunState.NEVER_STARTED and row.started):
-                if run_id not in self.world.kernel.orphaned:
+                kernel = self.world.kernel
+                killed = kernel.killed[row.number] - row.killed
+                if run_id not in kernel.orphaned and killed < self.world.tries:
                     raise Violation(f"{run_id} is lost, and nobody killed its supervisor: {seen}")
+                self.world.given_up += run_id not in kernel.orphaned
                 if not self.runtime.clear_lost(run_id):
                     ended.append((0, run_id))
             elif seen.state is RunState.RUNNING:
@@ -467,7 +483,8 @@ class Model:
         """Jobs that wait start in free slots."""
         while len(self.tables.runs) < self.world.slots and self.tables.pending:
             job = self.tables.pending.pop(0)
-            self._put(Row(self._name(job), job, self.runtime.assign()))
+            number = self.runtime.assign()
+            self._put(Row(self._name(job), job, number, killed=self.world.kernel.killed[number]))
 
     def _name(self, job: int) -> str:
         self.tables.made += 1
@@ -483,7 +500,10 @@ class Model:
                     continue
                 before = chain[-1] if chain else run
                 job = self.tables.pending.pop(0)
-                row = Row(self._name(job), job, run.number, before.run_id, at_s=self.world.elapsed_s)
+                row = Row(
+                    self._name(job), job, run.number, before.run_id,
+                    at_s=self.world.elapsed_s, killed=self.world.kernel.killed[run.number],
+                )  # fmt: skip
                 ahead.offer(self.world.home, row.run_id)
                 self.tables.ahead[row.run_id] = row
                 self.unsent.append(row.run_id)
@@ -560,11 +580,19 @@ def request(row: Row) -> LaunchRequest:
     )
 
 
-def play(home: Path, seed: int, *, jobs: int = 60, without: frozenset[str] = frozenset()) -> Seats:
-    """Play a seed to its end; raises Violation."""
+def play(
+    home: Path,
+    seed: int,
+    *,
+    jobs: int = 60,
+    without: frozenset[str] = frozenset(),
+    tries: int | None = None,
+) -> Seats:
+    """Play a seed to its end; raises Violation. ``tries``: of a run before it is given up; else the seed draws."""
     noise = random.Random(f"{seed} noise")
-    world = Seats(home, seed, jobs=jobs, without=without)
+    world = Seats(home, seed, jobs=jobs, without=without, tries=tries)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisors, "MOST_TRIES", world.tries)
         patch.setattr("os.urandom", noise.randbytes)
         world.kernel.install(patch)
         try:

@@ -9,17 +9,30 @@ import pytest
 
 from tests.simulation.seats import play
 from tests.specification import spec
+from vctl.runtime.supervisors import MOST_TRIES
 
 pytestmark = spec("12.daemon-death", "16.local", "8.arrays")
 
-FOUND = (0, 20, 33, 56, 94, 873, 1021)
-"""Seeds that found something."""
+FOUND = (0, 20, 33, 56, 94, 873, 1021, 2168)
+"""Seeds that found something, with the usual number of tries."""
+GIVES_UP = {51: 1, 2030: 2, 2056: 1}
+"""Seed -> so many tries, with which runs are given up; 2056 found one that was started after that."""
 
 
-@pytest.mark.parametrize("seeds", [FOUND, range(100, 115)], ids=["found", "others"])
-def test_each_run_is_taken_once_and_ends(tmp_path: Path, seeds: range | tuple[int, ...]) -> None:
-    for seed in seeds:
+def test_what_was_found_is_mended(tmp_path: Path) -> None:
+    for seed in FOUND:
+        play(tmp_path / str(seed), seed, tries=MOST_TRIES)
+
+
+def test_each_run_is_taken_once_and_ends(tmp_path: Path) -> None:
+    for seed in range(100, 115):
         play(tmp_path / str(seed), seed)
+
+
+def test_a_run_is_given_up_only_after_all_its_tries(tmp_path: Path) -> None:
+    """As each process that was to take it was killed; nobody takes it later, and its number goes back."""
+    given_up = [play(tmp_path / str(seed), seed, tries=tries).given_up for seed, tries in GIVES_UP.items()]
+    assert all(given_up), given_up
 
 
 @pytest.mark.soak

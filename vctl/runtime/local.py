@@ -163,8 +163,8 @@ class LocalRuntime(Runtime):
         """
         with self._lock:
             found = self._findings.find(run_id)
+        refused = self._supervisors.refused.get(run_id)
         if found is None:
-            refused = self._supervisors.refused.get(run_id)
             if refused or run_id in self._running:
                 found = RunRecords(self._running.get(run_id), problem=refused or GONE)
             else:
@@ -184,7 +184,7 @@ class LocalRuntime(Runtime):
             return going
         if ended is not None and (alive or not self._left(run_id, start)):
             return Seen(RunState.EXITED, start, ended)
-        return Seen(RunState.LOST, start, problem=found.problem)
+        return Seen(RunState.LOST, start, problem=refused or found.problem)
 
     def _stands_over(self, pid: int, found: RunRecords) -> bool:
         """Whether a supervisor has the record of this run open, even if the file was removed."""

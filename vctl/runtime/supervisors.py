@@ -33,8 +33,11 @@ keeps the number until it is requested as an ordinary run of it or goes back to 
 Invariants.
 - Only the supervisor that has the record file locked starts runs of the number, and only runs without a T.
 - A run never moves to another number. A slot whose supervisor has ended without a T gets another one (ASKED -> PAUSED
-  -> ASKED), and the lock decides between the two. A run is refused if MOST_TRIES of them end that way, and if the
-  file is gone or was made before the last boot: then nobody can know whether it was started.
+  -> ASKED), and the lock decides between the two. If the file is gone or was made before the last boot, the run is
+  refused: nobody can know whether it was started. If MOST_TRIES supervisors end that way, the scheduler locks the file
+  and writes a T itself before it refuses the run: a supervisor that got the request earlier does not start it later.
+- Each supervisor that ends is a try; one that is lost with a launcher that we kill, as it does not answer, is none.
+  Else all runs that wait for one launcher on a slow machine would be given up together.
 - ``idle`` holds exactly the FREE slots, ``untaken`` the ASKED and PAUSED ones. A FREE slot has no run in the tables
   (``awaited``) and no declined one.
 - A supervisor that does not answer is not replaced while it holds the lock. It may be suspended, or slow, and it has
@@ -70,7 +73,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
-from vctl.runtime import frames, processes
+from vctl.runtime import frames, lines, processes
 from vctl.runtime.forkserver import ForkServer
 from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.records import RecordFile, Records
@@ -215,11 +218,14 @@ class Supervisors:
         with theirs, contextlib.ExitStack() as undone:
             undone.callback(ours.close)
             place = self._place(slot)
-            if not self.live_server().hand(number, place, theirs):
-                if not self._replace_server().hand(number, place, theirs):
+            server = self.live_server()
+            if not server.hand(number, place, theirs):
+                server = self._replace_server()
+                if not server.hand(number, place, theirs):
                     raise RuntimeUnavailable("the launcher dies as it starts", fix="see launcher.log")
             undone.pop_all()
         self._move(slot, "fork")
+        slot.server = server
         slot.line, slot.pid, slot.rest, slot.outbox, slot.waits = ours, 0, b"", b"", False
         slot.tries += 1
         slot.file.heard = ""
@@ -276,6 +282,10 @@ class Supervisors:
     def _replace_server(self) -> ForkServer:
         failed, self.server = self.server, None
         if failed is not None:
+            if not failed.is_dead():
+                for slot in self.untaken.values():
+                    if slot.server is failed and slot.line is not None:
+                        slot.tries -= 1  # its line may lie in this launcher
             failed.abandon()
         self.server = ForkServer(self.records.home)
         return self.server
@@ -371,7 +381,7 @@ class Supervisors:
         if slot.request and slot.file.boot != self.boot:
             self._refuse(slot.run)  # its record file is gone, so no process starts it
             self.leave(slot)
-        elif slot.request and slot.tries >= MOST_TRIES and slot.file.holder() is None:
+        elif slot.request and slot.tries >= MOST_TRIES and self._takes_itself(slot):
             self._refuse(slot.run, f"{slot.tries} supervisors ended before they took it: see launcher.log")
             self.leave(slot)
         elif slot.request:
@@ -379,6 +389,28 @@ class Supervisors:
             self._pause(slot, min(_LONGEST_PAUSE_S, pause_s))
         else:
             self.leave(slot)
+
+    def _takes_itself(self, slot: WorkerSlot) -> bool:
+        """Record a run as taken that is never started; False if a process has the file, or has taken the run."""
+        if slot.file.holder() is not None:
+            return False
+        run_id = os.fsencode(slot.run)
+        taken = b"%d 0 %b" % (
+            os.getpid(),
+            self.boot.encode(),
+        )  # no process starts at 0: nobody seems to run it
+        try:
+            file = lines.Writer(os.fsencode(slot.file.path))
+        except FileNotFoundError:
+            return True
+        except (lines.Busy, OSError):
+            return False
+        try:
+            return file.take(run_id, lines.line(lines.TAKEN, run_id, taken))
+        except OSError:
+            return False  # the disk is full
+        finally:
+            file.close()
 
     def _pause(self, slot: WorkerSlot, pause_s: float) -> None:
         """Let a slot wait before it gets another process for its request."""
@@ -431,8 +463,9 @@ class Supervisors:
             return
         slot.since, slot.answer_s = time.monotonic(), min(2 * slot.answer_s, _LONGEST_ANSWER_S)
         if (holder := slot.file.holder()) is None:
+            if slot.server is self.server:  # else another slot has replaced the launcher meanwhile
+                self._replace_server()
             self._hang_up(slot)
-            self._replace_server()
             self._fork(slot)
         else:
             processes.send(holder, signal.SIGCONT)  # it may be stopped, and has the runs of other numbers too

@@ -10,6 +10,7 @@ import socket
 from collections import deque
 from enum import Enum
 
+from vctl.runtime.forkserver import ForkServer
 from vctl.runtime.records import RecordFile
 
 ANSWER_S = 2.0
@@ -47,7 +48,7 @@ class WorkerSlot:
 
     __slots__ = (
         "answer_s", "due", "file", "line", "outbox", "pid", "place", "queue", "request", "rest", "resumed", "run",
-        "runs", "since", "state", "tries", "waits",
+        "runs", "server", "since", "state", "tries", "waits",
     )  # fmt: skip
 
     def __init__(self, file: RecordFile) -> None:
@@ -56,6 +57,7 @@ class WorkerSlot:
         self.line: socket.socket | None = None
         self.outbox = b""
         self.rest = b""
+        self.server: ForkServer | None = None  # the launcher that its line was handed to
         self.pid = 0
         self.place: int | None = None  # the index of the supervisor that has the number
         self.run = ""  # the run that it has while it is ASKED, PAUSED or BUSY
@@ -66,5 +68,7 @@ class WorkerSlot:
         self.waits = False  # for its line to take more
         self.due = 0.0  # when a PAUSED slot gets another process
         self.answer_s = ANSWER_S
-        self.tries = 0  # processes that it got for the present request
+        self.tries = (
+            0  # processes that it got for the present request, without those lost with their launcher
+        )
         self.runs = 0  # runs that it has carried out
