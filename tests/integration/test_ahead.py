@@ -103,12 +103,16 @@ def test_single_jobs_follow_each_other_across_kills_of_the_daemon(place: Place) 
 
 
 def test_the_place_of_a_job_goes_over_to_siblings_across_kills_of_the_daemon(place: Place) -> None:
-    """Whoever borrows the whole machine next has it at once: each runs once, and is started with its own command."""
+    """Whoever borrows the whole machine next has it at once: each runs once, and is started with its own command.
+
+    The priorities have the next job in another cluster at each end, so there are over a hundred places to go over.
+    In the order of arrival the jobs of one cluster would go first, and on a busy machine none of three would.
+    """
     place.add_nodes(2, '{"CPU": 2}')
     clusters = [f"c{number}" for number in range(4)]
     for name in clusters:
         place.ok("vc", "create", name, "--divisible", "--spec", "{}")
-    count, chance = 120, random.Random(7)
+    count = 120
     gang = ClusterSpec(groups=(Group((FixedNode({"CPU": 2 * SCALE}),) * 2, "STRICT_SPREAD"),), flexible=False)
     with Store.open(place.home) as store:
         for n in range(1, count + 1):
@@ -118,7 +122,8 @@ def test_the_place_of_a_job_goes_over_to_siblings_across_kills_of_the_daemon(pla
                 submission_id=f"a_{n}",
                 cwd=str(place.folder),
                 spec=gang,
-                cluster=chance.choice(clusters),
+                cluster=clusters[n % len(clusters)],
+                priority=count - n,
             )
             submitting.submit(store, request, environment={"PATH": os.environ["PATH"]})
     with keeper(place, 8, 11, ["daemon"]) as process:
