@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.runtime.conftest import STUBBORN, eventually, is_gone
 from tests.specification import spec
-from vctl.runtime import lines, processes
+from vctl.runtime import lines, processes, supervisors
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
 
@@ -85,12 +85,18 @@ def test_launches_go_on_when_the_launcher_is_killed_again_and_again(ground):
     assert sorted(map(int, tally.read_text().split())) == list(range(60))
 
 
-def test_observing_is_enough_to_recover_from_a_dead_launcher(ground):
+def test_observing_is_enough_to_recover_from_a_dead_launcher(ground, monkeypatch):
+    """It is killed before it has read that there is a run."""
+    sent: list[int] = []
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda _launcher, signo: sent.append(signo))
+    monkeypatch.setattr(supervisors, "ANSWER_S", 1000.0)  # it is not replaced for being slow
     ground.runtime.prepare()
     eventually(lambda: launchers(ground.home))
     (launcher,) = launchers(ground.home)
     os.kill(launcher, signal.SIGSTOP)
+    eventually(lambda: processes.process(launcher).state == "T")
     ground.launch("a", "sh", "-c", "exit 8")
+    assert sent == [signal.SIGCONT], "it would have been resumed, and have read it"
     assert ground.runtime.observe("a").state is RunState.NEVER_STARTED
     os.kill(launcher, signal.SIGKILL)
     assert ground.ended("a").exit_code == 8
