@@ -106,6 +106,41 @@ def test_no_transaction_holds_others_up(tmp_path: Path) -> None:
         assert sum(store.held) > 4 * jobs.SLICE_S  # in one go it would have been too long
 
 
+TASKS = 40
+
+
+def give_tasks(store: Store, fraction: int) -> None:
+    """The last jobs, one of so many, ran dear: each has ``TASKS`` tasks, each of these a run."""
+    last, count = store.row("SELECT max(job_id), count(*) FROM jobs WHERE ended_at IS NOT NULL") or (0, 0)
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {TASKS})"
+    dear = f"jobs WHERE ended_at IS NOT NULL AND job_id > {last - count // fraction}"
+    with store.transaction():
+        store.db.execute(
+            f"{numbers} INSERT INTO tasks (task_id, job_id, cluster_id, owner_id, state, request, selector, strategy,"
+            " created_at, ended_at, command_id) SELECT 't-' || job_id || '-' || i, job_id, cluster_id, 'o',"
+            f" 'SUCCEEDED', '{{}}', '{{}}', 'DEFAULT', submitted_at, ended_at, command_id FROM n, {dear}"
+        )
+        store.db.execute(
+            "INSERT INTO runs (run_id, job_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances,"
+            " cores, assigned_at, ended_at) SELECT 'run-' || task_id, job_id, 1, 0, cluster_id, 'v', 'sim-1',"
+            " 'ENDED', '{}', '{}', '[]', created_at, ended_at FROM tasks"
+        )
+
+
+def test_no_transaction_holds_others_up_where_dear_jobs_come_after_cheap_ones(tmp_path: Path) -> None:
+    """A slice was as long as the one before had been cheap: a thousand jobs, and each of them with its tasks."""
+    home = tmp_path / "state"
+    fill(home, queued=10, finished=2 * FINISHED)
+    with Timed.open(home) as store:
+        assert isinstance(store, Timed)
+        give_tasks(store, 5)
+        store.held.clear()
+        jobs.prune(store, 3600)
+        assert store.value("SELECT count(*) FROM jobs") == 14
+        assert store.value("SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM runs)") == 0
+        assert max(store.held) < 4 * jobs.SLICE_S, sorted(store.held)[-5:]
+
+
 def test_a_crash_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     home = tmp_path / "state"
     fill(home, queued=10, finished=FINISHED)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -363,7 +364,7 @@ def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
     def forget(first: int, end: int) -> list[tuple[int, str]]:
         return _forget(store, before_ns, numbers[first:end], have_logs)
 
-    for end, found in _slices(store, len(numbers), forget):
+    for end, found in _slices(store, list(accumulate(table.rows_of(store, numbers))), forget):
         store.progress(f"{end} of {len(numbers)} jobs deleted")
         yield found
 
@@ -372,7 +373,8 @@ def _forgotten_events(store: Store, before_ns: int) -> int:
     """Delete the events before a moment, but none that a scheduler may not have read; returns how many."""
     lowest, highest = feed.span_before(store, min(before_ns, store.clock() - feed.UNREAD_NS))
     count = max(0, highest + 1 - lowest)
-    for end, _ in _slices(store, count, lambda _, end: feed.delete_until(store, lowest + end - 1)):
+    each = range(1, count + 1)
+    for end, _ in _slices(store, each, lambda _, end: feed.delete_until(store, lowest + end - 1)):
         store.progress(f"{end} of {count} entries of the history deleted")
     return count
 
@@ -407,20 +409,23 @@ def has_log(store: Store, name: str) -> bool:
     return bool(table.named(store, [name]))
 
 
-def _slices(store: Store, count: int, do: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
-    """Call ``do(first, end)`` for slices of ``count`` items that take ``SLICE_S`` each, with pauses between them.
+def _slices(store: Store, rows: Sequence[int], do: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
+    """Call ``do(first, end)`` for slices of items that take ``SLICE_S`` each, with pauses between them.
 
+    ``rows``: for each item, how many rows it and those before it have. A slice is sized in rows by the cost of those
+    before it: one sized in items would be as long as the next items are dear.
     Writers that wait try more often than a pause is long, so that each of them gets through behind one slice. Yields
     the end of each slice and what was returned.
     """
-    done, size = 0, 50
+    done, before, size = 0, 0, 50
     with store.checkpoints_aside():
-        while done < count:
+        while done < len(rows):
             began = time.monotonic()
-            end = min(done + size, count)
+            end = max(done + 1, bisect_right(rows, before + size))
             found = do(done, end)
             done, took = end, time.monotonic() - began
             yield done, found
-            size = max(10, min(5000, int(size * min(2.0, SLICE_S / took))))
+            before, deleted = rows[end - 1], rows[end - 1] - before
+            size = max(10, min(5000, int(deleted * min(2.0, SLICE_S / took))))
             store.checkpoint()
             time.sleep(PAUSE_S)

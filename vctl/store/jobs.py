@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from sqlite3 import Row
 
 from vctl.core.compact import dumps
@@ -112,6 +112,17 @@ def numbers_ended(store: Store, before_ns: int) -> list[int]:
     """The numbers of the jobs that ended before a moment, also of those that wait for their next attempt."""
     sql = "SELECT job_id FROM jobs INDEXED BY jobs_ended WHERE ended_at IS NOT NULL AND ended_at < ?"
     return store.column(sql, before_ns)
+
+
+def rows_of(store: Store, numbers: Sequence[int]) -> list[int]:
+    """For each of some jobs, how many rows go with it, itself and its one run counted as one."""
+    found = dict.fromkeys(numbers, 1)
+    for name, least in (("runs", 2), ("tasks", 1), ("objects", 1), ("task_inputs", 1)):
+        counts = f"SELECT job_id, count(*) AS count FROM {name} GROUP BY job_id HAVING count(*) >= {least}"
+        for job_id, count in store.rows(counts):
+            if job_id in found:
+                found[job_id] += count
+    return list(found.values())
 
 
 def ended_before(store: Store, before_ns: int, numbers: Iterable[int]) -> list[Row]:
