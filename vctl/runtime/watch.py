@@ -1,6 +1,7 @@
 """Reports changes of files: inotify through ctypes. Knows nothing of the content of the files.
 
 A watch reports that something happened, not the present state: the caller that it wakes reads the files.
+Imports nothing of vctl: the parents of raylets load it as a script does.
 """
 
 import ctypes
@@ -10,8 +11,7 @@ import struct
 import time
 from pathlib import Path
 from types import TracebackType
-
-from vctl.core.values import value
+from typing import NamedTuple
 
 MODIFY, CLOSE_WRITE, MOVED_TO, CREATE, DELETE = 0x2, 0x8, 0x80, 0x100, 0x200
 DELETE_SELF, MOVE_SELF, OVERFLOW, IGNORED = 0x400, 0x800, 0x4000, 0x8000
@@ -24,8 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 
 
-@value(frozen=True, slots=True)
-class FileChange:
+class FileChange(NamedTuple):
     """A change at a watched path; `name` is the entry if the path is a directory, else empty.
 
     With OVERFLOW in the mask, changes were dropped and `path` is None: check all watched files.
