@@ -50,9 +50,9 @@ class Team(Contest):
     ) -> None:
         limit = parse_resources({"CPU": lends}, "limit")
         spec = parse_cluster_spec({"flexible_resource_min": {"CPU": minimum}}, logical=True)
-        clusters.create(
-            self.store, name, ClusterChange(divisible=True, spec=spec, lending_limit=limit, **more)
-        )
+        above = more.pop("parent_id", "kPrimaryClusterID")
+        change = ClusterChange(divisible=True, spec=spec, lending_limit=limit, **more)
+        clusters.create(self.store, name, change, parent_id=above)
 
     def submit_to(self, cluster: str, name: str, cpus: float, priority: int = 0, **options: Any) -> None:
         spec = parse_cluster_spec(options.pop("spec", {"flexible_resource_min": {"CPU": cpus}}))

@@ -49,7 +49,9 @@ def cluster(world: World, name: str, least: int = 0, lends: int = 0, **more: Any
     document = {"flexible_resource_min": minimum, **more.pop("document", {})}
     more.setdefault("lending_limit", amounts(lends) if lends else None)
     wanted = parse_cluster_spec(document, logical=True)
-    cluster_ops.create(world.store, name, ClusterChange(divisible=True, spec=wanted, **more))
+    above = more.pop("parent_id", "primary")
+    change = ClusterChange(divisible=True, spec=wanted, **more)
+    cluster_ops.create(world.store, name, change, parent_id=above)
 
 
 def submit(world: World, name: str, cpus: int | None, cluster: str | None = None, **more: Any) -> None:

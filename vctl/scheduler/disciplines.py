@@ -146,6 +146,11 @@ class ReservationTable:
             self._disturbed = True
         self.reserved[job.job_id] = reservation
 
+    def of(self, job: PendingJob) -> Reservation | None:
+        """The reservation of a job, if its virtual nodes are still there."""
+        self._drop_fallen()
+        return self.reserved.get(job.job_id)
+
     def others(self, job: PendingJob) -> list[Reservation]:
         """The reservations that a new reservation for a job must leave alone."""
         self._drop_fallen()
@@ -223,7 +228,7 @@ def best_effort(table: ReservationTable, job: PendingJob) -> None:
     table.heads += 1
     if table.heads > 1 or not table.starves(job):
         return
-    reserved = table.reserved.get(job.job_id)
+    reserved = table.of(job)
     if reserved is None and (found := table.reserve(job, endless=True)) is not None:
         # without times, so that it binds every other job
         reserved = replace(found, start_ns=None, end_ns=None)
@@ -233,7 +238,7 @@ def best_effort(table: ReservationTable, job: PendingJob) -> None:
 def backfill(table: ReservationTable, job: PendingJob) -> None:
     """The first heads get a reserved start, which no job may delay; any job passes a head without one."""
     table.heads += 1
-    reserved = table.reserved.get(job.job_id)
+    reserved = table.of(job)
     if reserved is not None and not table.holds(reserved):
         reserved = None
     if table.heads <= table.policy.backfill_depth and (reserved is None or table.may_improve(job)):

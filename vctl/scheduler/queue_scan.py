@@ -172,7 +172,7 @@ class QueueScan:
             return None
         reach = self.preemptor.holds.reach(job)
         known = shape.verdict if self.queue.stands(self.ledger, shape) else None
-        own = self._table.reserved.get(job.job_id)
+        own = self._table.of(job)
         due = own if own is not None and own.is_due(self.now_ns) else None
         if known is not None and reach <= known.nominations and due is None:
             self._pass_blocked(job, sub_queue, rest, known)

@@ -213,7 +213,7 @@ class SharedReservations:
             self.note_passed(queue, table, job)
             return
         reserved = self._reserved.get(job.job_id)
-        has_own = table.reserved.get(job.job_id) is not None
+        has_own = table.of(job) is not None
         if reserved is not None:
             if not has_own and not reserved.reservation.is_due(self.now_ns) and self._may_grow(job):
                 return
