@@ -308,3 +308,16 @@ def test_a_program_that_ends_closes_what_it_has_open(home: Path) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
     assert (home / "cluster.db").exists()
     assert not (home / "cluster.db-wal").exists()
+
+
+def test_a_client_that_rests_keeps_no_other_one_from_a_state_that_was_replaced(
+    home: Path, client: vctl.Client, tmp_path: Path
+) -> None:
+    """Its store would have stayed open until it is used again, and until then nobody opens the new files."""
+    shutil.copytree(home, tmp_path / "copy")
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "copy", home)
+    began = time.monotonic()
+    assert len(vctl.connect(home).physical_nodes.list()) == 1
+    assert time.monotonic() - began < 1.5
+    assert len(client.physical_nodes.list()) == 1
