@@ -75,12 +75,12 @@ class OpenStores:
     def _opened(self) -> Store:
         for stores in list(_every):
             if stores.home == self.home:
-                stores._close_replaced()  # while one of this process stays open, nobody opens the new files
+                stores.close_replaced()  # while one of this process stays open, nobody opens the new files
         store = Store(self.home, database.connect(self.home, any_thread=True))
         store.wait_at_most(self._lock_timeout_s)
         return store
 
-    def _close_replaced(self) -> None:
+    def close_replaced(self) -> None:
         """Close the unused stores whose files were removed or replaced."""
         for _ in range(len(self._unused)):
             with suppress(IndexError):  # another thread may take one meanwhile
