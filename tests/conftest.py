@@ -19,10 +19,11 @@ from vctl.ops import background
 from vctl.runtime import processes
 from vctl.store.locks import SCHEDULER_LOCK, holder
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # by a shell that started us behind `&`: commands inherit it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for signo, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if (
+        signal.getsignal(signo) is signal.SIG_IGN
+    ):  # by a shell that started us behind `&`: commands inherit it
+        signal.signal(signo, usual)
 
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
