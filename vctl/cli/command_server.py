@@ -59,7 +59,8 @@ MODULES = (
     "vctl.engine.changes", "vctl.store.write", "vctl.operations.declare", "vctl.spec.job_request",
     "vctl.spec.cluster_spec", "vctl.spec.shape", "vctl.spec.source", "vctl.scheduler.orders", "json",
     "vctl.cli.columns", "vctl.cli.words", "vctl.cli.screen", "atexit", "termios", "vctl.cli.waiting", "vctl.cli.help",
-    "vctl.ops.waiting",
+    "vctl.ops.waiting", "vctl.cli.why_view", "vctl.cli.status_view", "vctl.spec.queue_settings", "rich.console",
+    "rich.progress_bar", "rich.table", "rich.tree",
 )  # fmt: skip
 """The modules that commands import, apart from the modules of the commands themselves."""
 
