@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
@@ -417,6 +416,8 @@ def _slices(store: Store, rows: Sequence[int], do: Callable[[int, int], T]) -> I
     Writers that wait try more often than a pause is long, so that each of them gets through behind one slice. Yields
     the end of each slice and what was returned.
     """
+    from bisect import bisect_right
+
     done, before, size = 0, 0, 50
     with store.checkpoints_aside():
         while done < len(rows):

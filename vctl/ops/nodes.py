@@ -23,13 +23,13 @@ from vctl.core.wording import cluster_text, listed
 from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms
-from vctl.ops.capacity import slots_of
 from vctl.ops.forms import parse_filters
 from vctl.store import nodes as table
 from vctl.store import objects, observed, provider, rows, upkeep
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
+    from vctl.ops.capacity import ClusterSlot
     from vctl.spec.documents import NodeForm
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -184,7 +184,7 @@ def add(
             if table.get(store, fresh) is not None:
                 raise Conflict(f"node {fresh} exists already", fix="choose another id, or `vctl node update`")
             table.insert(store, Node(fresh, name, total, fresh, dict(labels or {}), source))
-        slots = slots_of(store, PRIMARY, owned=True)
+        slots = _slots(store)
         return [slots[fresh].form() for fresh in ids]
 
 
@@ -208,11 +208,18 @@ def _numbered(store: Store, stem: str, count: int) -> list[str]:
     return found
 
 
+def _slots(store: Store) -> dict[str, ClusterSlot]:
+    """What each physical node has and has free, by id."""
+    from vctl.ops.capacity import slots_of  # submits and lists of jobs need this module, but not that one
+
+    return slots_of(store, PRIMARY, owned=True)
+
+
 def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[NodeForm]:
     """Every physical node of any cluster, with its free resources."""
     wanted = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname", "created_at"))
     with store.snapshot():
-        found = [slot.form() for slot in slots_of(store, PRIMARY, owned=True).values()]
+        found = [slot.form() for slot in _slots(store).values()]
     return [form for form in found if forms.matches(form, wanted)]
 
 
@@ -220,7 +227,7 @@ def get_node(store: Store, node_id: str) -> NodeForm:
     """One physical node."""
     with store.snapshot():
         row = _row(store, node_id)
-        return slots_of(store, PRIMARY, owned=True)[row["node_id"]].form()
+        return _slots(store)[row["node_id"]].form()
 
 
 def _row(store: Store, node_id: str) -> Row:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-import struct
 import time
 import weakref
 from collections.abc import Iterator
@@ -249,6 +248,8 @@ class Tables(sqlite3.Connection):
 
 
 def _lock(fd: int, kind: int) -> None:
+    import struct  # few processes close tables that were replaced
+
     start, length = _SHARED_BYTES
     with suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
