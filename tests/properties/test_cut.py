@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests import users
 from tests.properties import test_idle_machine
 from tests.scheduler import trees
 from tests.specification import spec
-from tests.users import PROVIDER, Users
-from tests.world import World
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import (
@@ -133,16 +132,6 @@ def test_cut_rounds_of_elastic_clusters_leave_nothing_that_fits(
     assert cut.cuts
 
 
-def sequence(home: Path, seed: int) -> None:
-    """The world checks after each step that nothing was overlooked and that nothing lies idle."""
-    with World(home, provider=PROVIDER if seed % 3 == 0 else None) as world:
-        users = Users(world, seed)
-        for _ in range(3):
-            users.join()
-        for _ in range(STEPS):
-            users.step()
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_scheduler_that_cuts_its_rounds_overlooks_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
@@ -156,7 +145,7 @@ def test_a_scheduler_that_cuts_its_rounds_overlooks_nothing(
         return plan
 
     monkeypatch.setattr(turn, "decide", counted)
-    sequence(tmp_path / "state", seed)
+    users.play(tmp_path / "state", seed, STEPS, end=False)
     assert cut.cuts
 
 
@@ -166,4 +155,4 @@ def test_a_scheduler_that_cuts_its_rounds_overlooks_nothing_in_many_sequences(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
     monkeypatch.setattr(turn, "PIECE", 1 + seed)
-    sequence(tmp_path / "state", seed)
+    users.play(tmp_path / "state", seed, STEPS, end=False)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests import users
 from tests.properties import test_idle_machine
 from tests.specification import spec
-from tests.users import PROVIDER, Users
-from tests.world import World
 from vctl.core.clusters import ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.scheduler import gang_growth, queue_scan, reach, tasking
@@ -73,21 +72,12 @@ def test_no_place_is_refused_in_the_simulator(monkeypatch: pytest.MonkeyPatch, s
     assert searches.refused
 
 
-def sequence(home: Path, seed: int) -> None:
-    with World(home, provider=PROVIDER if seed % 3 == 0 else None) as world:
-        users = Users(world, seed)
-        for _ in range(3):
-            users.join()
-        for _ in range(STEPS):
-            users.step()
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_no_place_is_refused_in_random_sequences(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
     searches = Searches(monkeypatch)
-    sequence(tmp_path / "state", seed)
+    users.play(tmp_path / "state", seed, STEPS, end=False)
     assert searches.placed
 
 
@@ -97,4 +87,4 @@ def test_no_place_is_refused_in_many_sequences(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
     Searches(monkeypatch)
-    sequence(tmp_path / "state", seed)
+    users.play(tmp_path / "state", seed, STEPS, end=False)
