@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from vctl.store.files import Tables
+from vctl.store.database import Tables
 
 WRITES = re.compile(
     r"\s*(BEGIN IMMEDIATE|COMMIT|INSERT|UPDATE|DELETE|REPLACE|CREATE|ALTER|DROP)\b", re.IGNORECASE

@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 
-YOUNG = 50_000
+YOUNG = 200_000
 """The number of new containers after which the garbage collector looks at its youngest generation."""
 
 

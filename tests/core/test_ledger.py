@@ -22,8 +22,7 @@ from vctl.engine.changes import ClusterAdded, JobStarted, LeaseGranted, VNodesCh
 from vctl.ops.prove import prove
 from vctl.scheduler.elasticity import above_its_minimum
 from vctl.store import clusters, nodes
-from vctl.store.database import apply_migrations
-from vctl.store.files import Tables
+from vctl.store.database import Tables, apply_migrations
 from vctl.store.store import Store
 
 pytestmark = spec("5.conservation")

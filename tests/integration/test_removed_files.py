@@ -14,7 +14,7 @@ import pytest
 from tests.integration.conftest import Place, eventually
 from tests.specification import spec
 from vctl.errors import Unreachable
-from vctl.store import files
+from vctl.store import database
 from vctl.store.files import Gone
 from vctl.store.store import Store
 
@@ -141,7 +141,7 @@ def test_a_file_that_is_removed_between_commit_and_answer(one: Place) -> None:
 def test_what_only_one_process_can_still_read_is_waited_for(
     one: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_LEAVES_S", 0.1)
+    monkeypatch.setattr(database, "_LEAVES_S", 0.1)
     with Store.open(one.home) as store:
         with store.transaction():
             store.event("a", "job", "x")

@@ -11,7 +11,6 @@ from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
 from vctl.errors import Conflict, param
 from vctl.ops import forms
-from vctl.ops.reasons import Reasons
 from vctl.store import arrays as table
 from vctl.store import job_views, jobs
 from vctl.store.dependencies import awaited_members
@@ -76,6 +75,8 @@ def named(store: Store, ref: str | int) -> Row | None:
 
 def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
     """An array as one JSON object: the fields of a job for all members together, and the counts of states."""
+    from vctl.ops.reasons import Reasons  # a list without arrays does not load it
+
     counts = table.counts(store, array)
     example = next(
         found

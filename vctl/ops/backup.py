@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vctl.errors import Conflict, Damaged, NotFound, VctlError, disk_trouble
 from vctl.ops import forms, rights
-from vctl.store import copies, database, files, ownership
+from vctl.store import copies, database, ownership
 from vctl.store.announcements import CHANGES, turn
 from vctl.store.database import BUSY_TIMEOUT_S
 from vctl.store.locks import SchedulerLock
@@ -51,7 +51,7 @@ def restore(home: Path, path: Path) -> forms.Form:
     rights.check_service_at(home, "the state as a whole")
     version = copies.check_copy(path)
     database.prepare_home(home)
-    files.check(home)
+    database.check_files(home)
     lock = SchedulerLock(home)
     if not lock.acquire("restore"):
         raise Conflict("a scheduler is running here", fix="vctl daemon --stop, then restore")

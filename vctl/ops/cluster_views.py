@@ -11,7 +11,6 @@ from vctl.core.clusters import LOGICAL, PRIMARY, PRIMARY_ALIAS, ClusterSpec
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms
-from vctl.ops.capacity import totals_of
 from vctl.ops.forms import parse_filters
 from vctl.spec.ids import full_cluster_id
 from vctl.store import clusters as table
@@ -204,6 +203,8 @@ def _settings(store: Store, cluster_id: str, stored: Mapping[str, Any]) -> Clust
 
 def _contents(store: Store, cluster_id: str, spec: ClusterSpec | None) -> ClusterContents:
     """The resources, the children and the jobs of a cluster; ``spec`` is None for the primary."""
+    from vctl.ops.capacity import totals_of  # who only looks up ids needs no sums
+
     total, available = totals_of(store, cluster_id)
     maximum: dict[str, float] | None = None
     if spec is not None and not (spec.flexible and spec.flexible_max is None):

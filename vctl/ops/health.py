@@ -16,7 +16,7 @@ from vctl.ops import replay as replaying
 from vctl.ops.minimums import all_below_minimum
 from vctl.ops.views import scheduler
 from vctl.runtime.place import asides, of_earlier_builds
-from vctl.store import copies, database, feed, files, nodes, ownership, runs
+from vctl.store import copies, database, feed, files, nodes, ownership, replaced, runs
 from vctl.store import repair as raw
 from vctl.store.ownership import TABLES
 from vctl.store.store import Store
@@ -125,11 +125,11 @@ def _database(store: Store) -> list[str]:
         f" `vctl restore {path}`, or remove it"
         for path in sorted(store.home.glob(f"{ownership.TABLES}{files.REMOVED}*"))
     ]
-    if files.left(store.home):
+    if replaced.holders(store.home):
         time.sleep(SETTLE_S)  # a process that ends has the files open for a moment after their removal
         found += [
             f"{who} works on files of the tables that were removed or replaced: end it, it puts back what it has"
-            for who in files.left(store.home)
+            for who in replaced.holders(store.home)
         ]
     path = database.database_path(store.home)
     for place, mode in ((store.home, 0o700), (path, 0o600)):

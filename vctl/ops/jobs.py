@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vctl import engine
 from vctl.core import jobs as jb
-from vctl.core.listed import Alike, Values, runs
+from vctl.core.listed import Alike, Values, joined, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Shown, parse_filters
-from vctl.ops.positions import position, positions
-from vctl.ops.reasons import Reasons
 from vctl.store import ahead, clusters, feed, job_views, observed, tasks
 from vctl.store import arrays as arrays_table
 from vctl.store import jobs as table
@@ -26,6 +24,7 @@ from vctl.store.rows import dumps
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
+    from vctl.ops.reasons import Reasons
     from vctl.spec.documents import JobForm, Pruned
 
 
@@ -97,14 +96,22 @@ def get_job(store: Store, ref: str | int) -> JobForm:
             return arrays.form(store, array)
         row = job_views.get(store, resolve(store, ref))
         assert row is not None
-        return forms.job(store, row, position(store, row), Reasons(store).of(row))
+        return _form(store, row)
+
+
+def _form(store: Store, row: Row, *, is_new: bool = False) -> JobForm:
+    from vctl.ops.positions import position  # a list in which nothing waits loads neither
+    from vctl.ops.reasons import Reasons
+
+    reasons = Reasons(store)
+    return forms.job(store, row, position(store, row), reasons.fresh(row) if is_new else reasons.of(row))
 
 
 def just_submitted(store: Store, submission_id: str) -> JobForm:
     """The form of a new job or array, which no scheduler has considered: needed and free resources are not counted."""
     with store.snapshot():
         if (row := job_views.named(store, submission_id)) is not None:
-            return forms.job(store, row, position(store, row), Reasons(store).fresh(row))
+            return _form(store, row, is_new=True)
         array = arrays_table.get(store, submission_id)
         assert array is not None
         return arrays.form(store, array, submitted=True)
@@ -188,11 +195,18 @@ def _merged(found: list[JobForm], limit: int | None) -> Sequence[JobForm]:
 
 def _forms(store: Store, where: str, values: Sequence[object]) -> Sequence[JobForm]:
     columns = job_views.listed(store, COLUMNS, where, values)
+    if jb.PENDING not in columns["status"]:
+        shown = joined([*zip(columns["state_reason"], columns["message"], strict=True)])
+        return forms.jobs(store, columns, Alike(None, len(shown)), shown)
+    from vctl.ops.positions import positions
+
     return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns))
 
 
 def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
     """The ``Shown`` of each listed job; jobs that are equal in the columns ``ALIKE`` are judged once."""
+    from vctl.ops.reasons import Reasons
+
     reasons, known, shown = Reasons(store), dict[Values, Shown](), list[Values]()
     winners: Collection[int] = ()
     for kind, neighbours in runs(*(columns[name] for name in ALIKE), _without_a_place(columns)):

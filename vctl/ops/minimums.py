@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from vctl.core.clusters import JOB
 from vctl.core.nodes import DEAD, DRAINING
-from vctl.scheduler.minimum import BelowMinimum, below_minimum
-from vctl.store import clusters, leases, rows, runs
+from vctl.store import clusters, rows
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from vctl.scheduler.minimum import BelowMinimum
 
 
 def all_below_minimum(store: Store) -> dict[str, BelowMinimum]:
@@ -25,6 +26,13 @@ def all_below_minimum(store: Store) -> dict[str, BelowMinimum]:
     named.update(
         {row["cluster_id"]: None for row in clusters.logical_rows(store) if "lending" in row["settings"]}
     )
+    if not named:
+        return {}
+    from vctl.scheduler.minimum import (
+        below_minimum,
+    )  # not loaded by each `vctl status`, nor are leases and runs
+    from vctl.store import leases
+
     used = _used(store, there)
     found: dict[str, BelowMinimum] = {}
     for cluster_id in sorted(named):
@@ -42,6 +50,8 @@ def _used(store: Store, there: Sequence[Row]) -> set[str]:
     draining = {row["vnode_id"]: row for row in there if row["node_state"] == DRAINING}
     if not draining:
         return set()
+    from vctl.store import runs
+
     busy = [row["vnode_id"] for row in runs.live_rows(store)]
     busy += [vnode_id for vnode_id, row in draining.items() if row["cluster_kind"] == JOB]
     used: set[str] = set()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from heapq import merge
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import PRIMARY
@@ -19,9 +17,6 @@ from vctl.ops import forms, scope
 from vctl.ops.capacity import Capacity, capacities
 from vctl.ops.cluster_views import cluster_row, existing
 from vctl.ops.minimums import all_below_minimum
-from vctl.ops.positions import head as head_of
-from vctl.ops.positions import position
-from vctl.ops.reasons import Reasons
 from vctl.ops.views import scheduler
 from vctl.spec.ids import JOB_MARK
 from vctl.store import clusters, job_views
@@ -34,7 +29,6 @@ if TYPE_CHECKING:
     from vctl.spec.reports import ClusterLine, FailedLine, Minimum, RunningLine, Status, WaitingLine
 
 RUNNING = 10
-HEAD = 5
 FAILURES = 5
 FAILURES_NS = 24 * 3600 * 10**9
 
@@ -50,7 +44,14 @@ def status(store: Store, cluster_id: str | None = None) -> Status:
         is_of_a_job = JOB_MARK in top
         counts = _counts(store, within) if is_of_a_job else _sums(jobs, lines)
         running = job_views.running(store, RUNNING, *within)
-        head = _head_within(store, within) if is_of_a_job else _head(store, jobs, lines)
+        head: list[WaitingLine] = []
+        if counts["pending"]:
+            from vctl.ops import queue_head  # what tells positions and reasons is loaded where jobs wait
+
+            if is_of_a_job:
+                head = queue_head.within(store, *within)
+            else:
+                head = queue_head.head(store, jobs, lines)
         own = sums[top].form()
         return {
             "cluster_id": top,
@@ -158,42 +159,6 @@ def _running(store: Store, row: Row) -> RunningLine:
         "time_limit_s": limit_s,
         "time_left_s": None if limit_s is None else max(0.0, limit_s - ran_s),
         "entrypoint": row["entrypoint"],
-    }
-
-
-def _head(
-    store: Store, jobs: Mapping[str, Mapping[str, int]], lines: Sequence[ClusterLine]
-) -> list[WaitingLine]:
-    """The first waiting jobs of several clusters by priority, each with its position in its own queue."""
-    heads = [
-        head_of(store, cluster_id, HEAD)
-        for cluster_id in (line["cluster_id"] for line in lines)
-        if jobs.get(cluster_id, {}).get("pending")
-    ]
-    first = merge(*heads, key=lambda one: (-one[0]["priority"], one[0]["job_id"]))  # each keeps its own order
-    reasons = Reasons(store)
-    return [_waiting(row, members, place, reasons) for row, members, place in islice(first, HEAD)]
-
-
-def _head_within(store: Store, within: scope.Condition) -> list[WaitingLine]:
-    where, values = within
-    found = job_views.matching(store, f"{where} AND j.status = ?", [*values, PENDING], HEAD)
-    reasons = Reasons(store)
-    return [_waiting(row, 1, position(store, row), reasons) for row in found]
-
-
-def _waiting(row: Row, members: int, place: int | None, reasons: Reasons) -> WaitingLine:
-    reason, message = reasons.of(row)
-    return {
-        "submission_id": row["submission_id"],
-        "name": row["name"],
-        "user": row["user"],
-        "priority": row["priority"],
-        "parent_cluster_id": row["parent_cluster_id"],
-        "state_reason": reason,
-        "message": message,
-        "queue_position": place,
-        "members": members,
     }
 
 

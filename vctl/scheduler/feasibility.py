@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
@@ -14,15 +15,16 @@ from vctl.core.clusters import FLEXIBLE, PRIMARY, Cluster, ClusterSpec, FixedNod
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING, MADE_BY, possible
-from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity, difference
+from vctl.core.resources import CPU, SCALE, Allocation, Amounts, FreeCapacity, difference, within
 from vctl.core.slots import template_of
 from vctl.core.values import replace
 from vctl.core.wording import cluster_text
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_when_empty
 from vctl.scheduler.elasticity import allowance, growing, revert_growth
-from vctl.scheduler.gang_growth import place_with_growth
-from vctl.scheduler.placement import Placed, Unplaced, place, place_on
-from vctl.scheduler.upper_bound import UpperBound
+from vctl.scheduler.upper_bound import PLAIN, UpperBound
+
+if TYPE_CHECKING:
+    from vctl.scheduler.placement import Unplaced
 
 
 def ever(
@@ -38,10 +40,21 @@ def ever(
     candidates, count = None, UpperBound(spec)
     if not ledger.clusters[parent_id].spec.flexible:
         candidates = empty_nodes(ledger, parent_id)
-        if count.is_exact(entry) and count.is_met(count.within(candidates.classes)):
+        if _surely_fits(candidates, spec, count, entry):
             return None
-    elif _surely_grows_when_empty(ledger, parent_id, count, entry):
+    elif _surely_grows_when_empty(ledger, parent_id, spec, count, entry):
         return None
+    return _searched(ledger, parent_id, spec, entry, candidates, bare)
+
+
+def _searched(
+    ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts,
+    candidates: CandidateNodes | None, bare: Callable[[], Ledger] | None,
+) -> Unplaced | None:  # fmt: skip
+    """What counting does not tell; only then a command loads the search."""
+    from vctl.scheduler.gang_growth import place_with_growth
+    from vctl.scheduler.placement import Placed, Unplaced, place, place_on
+
     if isinstance(place(ledger, parent_id, spec, entry, budget=0), Placed):
         return None
     if candidates is not None:
@@ -70,17 +83,34 @@ def empty_nodes(ledger: Ledger, cluster_id: str) -> CandidateNodes:
     return candidates
 
 
-def _surely_grows_when_empty(ledger: Ledger, cluster_id: str, count: UpperBound, entry: Amounts) -> bool:
+def _surely_fits(candidates: CandidateNodes, spec: ClusterSpec, count: UpperBound, entry: Amounts) -> bool:
+    """Whether counting shows a place, or one candidate holds all of a gang that is a flexible part only.
+
+    False proves nothing.
+    """
+    if count.is_exact(entry):
+        return count.is_met(count.within(candidates.classes))
+    needed, most = rs.maximum(spec.flexible_min, entry), spec.flexible_max or {}
+    if not spec.flexible or spec.groups or spec.replica_sets or not PLAIN.issuperset(needed):
+        return False
+    return all(amount <= most.get(name, amount) for name, amount in needed.items()) and any(
+        within(needed, group.capacity.free) for group in candidates.classes
+    )
+
+
+def _surely_grows_when_empty(
+    ledger: Ledger, cluster_id: str, spec: ClusterSpec, count: UpperBound, entry: Amounts
+) -> bool:
     """Whether growth certainly makes a place on empty nodes: ``surely_grows`` by what clusters beside it share.
 
     False proves nothing.
     """
     chain, cluster = growing(ledger, cluster_id), ledger.clusters[cluster_id]
     above = ledger.clusters[cluster.parent_id or cluster_id]
-    if len(chain) != 1 or above.spec.flexible or not count.is_exact(entry) or allowance(ledger, cluster):
+    if len(chain) != 1 or above.spec.flexible or allowance(ledger, cluster):
         return False
     empty = empty_nodes(ledger, above.cluster_id)
-    return not empty.crowded and count.is_met(count.within(empty.classes))
+    return not empty.crowded and _surely_fits(empty, spec, count, entry)
 
 
 def with_machines(ledger: Ledger) -> Ledger:

@@ -1,4 +1,4 @@
-"""Opens the state database: location checks, migrations, pragmas, and the holder of the write lock."""
+"""The connection to the state database: location, files, migrations, pragmas, and the holder of the write lock."""
 
 from __future__ import annotations
 
@@ -8,15 +8,30 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError, disk_trouble, known
-from vctl.store import files, ownership
-from vctl.store.files import Tables, command_name
+from vctl.store import ownership
+from vctl.store.announcements import announced
+from vctl.store.files import (
+    REMOVED,
+    Gone,
+    Identity,
+    OpenFiles,
+    command_name,
+    identity,
+    identity_text,
+    opened,
+    unlink,
+)
 from vctl.store.ownership import TABLES
 from vctl.store.schema import FIRST, LATER, SCHEMA, VERSION
+
+if TYPE_CHECKING:
+    from vctl.store.known import KnownContents
 
 BUSY_TIMEOUT_S = 30.0
 NETWORK_FILESYSTEMS = frozenset(
@@ -27,6 +42,11 @@ _TRIES = 3
 """How often to open tables whose files are replaced meanwhile."""
 PLACE = "place"
 """The key in ``meta`` for the name of the records (files beside the tables) that belong to these tables."""
+_LEAVES_S = 2.0
+"""How long to wait for a process that has removed files open: a scheduler ends at once when it notices."""
+_NEAR = 8
+_shm_fds: dict[str, int] = {}
+"""Path -> the descriptor at which it was found: all connections of a process share one."""
 _WAL_WRITE_LOCK_BYTE = 120  # of the -shm file: https://www.sqlite.org/walformat.html#wal_locks
 
 
@@ -63,6 +83,106 @@ def _raw(text: bytes) -> str | bytes:
         return text.decode()
     except UnicodeDecodeError:
         return text
+
+
+class Tables(sqlite3.Connection):
+    """A connection that knows which files it has open."""
+
+    files = OpenFiles("")
+    _near = 3
+    mark = b""
+    """The identities of the tables and of the WAL, as a commit announces them."""
+
+    @cached_property
+    def known(self) -> KnownContents:
+        """The numbers of contents that were looked up."""
+        from vctl.store.known import KnownContents  # only who writes looks any up
+
+        return KnownContents()
+
+    def place(self, path: Path, near: int) -> None:
+        """Say where the tables lie, and after which descriptor SQLite has opened them."""
+        self.files, self._near = OpenFiles(str(path.parent)), near
+        opened.add(self.files)
+
+    def settle(self, expected: Identity) -> bool:
+        """Note the open files. False if one of them is not the one of the directory: it was replaced meanwhile."""
+        found = self.files.present()
+        left = set(found)
+        if None in left or (expected is not None and found[0] != expected):
+            return False
+        for fd in self._candidates():
+            with suppress(OSError):
+                info = os.fstat(fd)
+                one = info.st_dev, info.st_ino
+                left.discard(one)
+                if one == found[2]:
+                    _shm_fds[self.files.home] = fd
+                if not left:
+                    break
+        if left:
+            return False
+        self.files.folder = identity(self.files.home)
+        self.files.identities, self.mark = (
+            found,
+            f" {identity_text(found[0])} {identity_text(found[1])}\n".encode(),
+        )
+        return True
+
+    def _candidates(self) -> Iterator[int]:
+        """Descriptors of this process, first those that SQLite most likely got."""
+        yield from range(self._near, self._near + _NEAR)
+        yield _shm_fds.get(self.files.home, self._near)
+        yield from map(int, os.listdir("/proc/self/fd"))
+
+    def check(self) -> None:
+        """Raise Gone if one of the files is no longer the one of the directory."""
+        if name := self.files.replaced():
+            fix = "run it again: it opens the files that are there now"
+            if name == TABLES:
+                fix += f"; what was there is kept beside it as {name}{REMOVED}*"
+            raise Gone(
+                f"{self.files.home}/{name} was removed or replaced while this process had it open", fix=fix
+            )
+
+    def check_commit(self) -> None:
+        """Like ``check``, directly after a commit: what others are about to write might hide it."""
+        if name := self.files.replaced():
+            assert self.files.identities is not None
+            # who has opened the new file reads it again, with this commit
+            if self.files.present()[:2] == self.files.identities[:2]:
+                unlink(f"{self.files.home}/{TABLES}-shm")
+            raise Gone(
+                f"{self.files.home}/{name} was removed or replaced while this process wrote",
+                fix="see whether the change is there, and run it again if not",
+            )
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.files.replaced():
+            self._leave()
+        self.files.identities = None
+        opened.discard(self.files)
+        super().close()
+
+    def abandon(self) -> None:
+        """Close a connection whose files could not be told; nobody has written through it."""
+        from vctl.store import replaced
+
+        opened.discard(self.files)
+        with replaced.pinned(self.files.home, None):
+            super().close()
+
+    def __del__(self) -> None:
+        """SQLite would close a forgotten connection as well, and do harm if its files are others now."""
+        if self.files.replaced():
+            self._leave()
+        opened.discard(self.files)
+
+    def _leave(self) -> None:
+        from vctl.store import replaced
+
+        replaced.leave(self, self.files)
 
 
 def database_path(home: Path) -> Path:
@@ -116,6 +236,43 @@ def filesystem_of(path: Path) -> str:
     return kind
 
 
+def check_files(home: Path) -> Identity:
+    """The identity of the tables, None if there are none. Raises if opening them would do harm, or is not allowed.
+
+    Files of one directory may belong to different tables: of those that were removed, a running process has the rest
+    open, and puts back what it has committed as soon as it notices.
+    """
+    path = f"{home}/{TABLES}"
+    infos = ownership.check(home)
+    tables, wal, shm = (info and (info.st_dev, info.st_ino) for info in infos)
+    try:
+        marked = announced(home)[1]
+    except (OSError, ValueError):
+        marked = []
+    is_other = bool(marked) and tables is not None and identity_text(tables) != marked[0]
+    missing = None
+    if is_other or (tables is None and (wal or shm)):
+        missing = path
+    elif shm and not wal:
+        missing = f"{path}-wal"
+    if missing:
+        from vctl.store import replaced
+
+        if replaced.check_left(home, f"{missing} was removed or replaced", wait_s=_LEAVES_S):
+            return check_files(home)
+    if is_other and identity_text(wal) == marked[-1] and _came_later(*infos[:2]):
+        raise Gone(
+            f"{path} was replaced, and {path}-wal belongs to the database that was there before",
+            fix=f"put that database back; or remove {path}-wal and {path}-shm, and with them its last changes",
+        )
+    return tables
+
+
+def _came_later(tables: os.stat_result | None, wal: os.stat_result | None) -> bool:
+    """Whether the tables came here after the last change of the WAL; in a copy of a directory they did not."""
+    return tables is not None and wal is not None and tables.st_ctime_ns > wal.st_ctime_ns
+
+
 def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> Tables:
     """Open the tables, making or migrating them when needed. Never migrates under a running scheduler.
 
@@ -123,7 +280,7 @@ def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> Tab
     """
     path = database_path(home)
     for _ in range(_TRIES):
-        found = files.check(home)
+        found = check_files(home)
         if found is None:
             if not create:
                 raise VctlError(

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Condition, get_ident
 
-from vctl.store import database
+from vctl.store import database, replaced  # noqa: F401 - nothing can be imported while Python shuts down
 from vctl.store.files import Gone
 from vctl.store.schema import VERSION
 from vctl.store.store import Store
@@ -85,7 +85,7 @@ class OpenStores:
         for _ in range(len(self._unused)):
             with suppress(IndexError):  # another thread may take one meanwhile
                 store = self._unused.pop(0)
-                store.close() if store.db.replaced() else self._unused.append(store)
+                store.close() if store.db.files.replaced() else self._unused.append(store)
 
 
 def _close(unused: list[Store]) -> None:

@@ -15,11 +15,10 @@ from vctl import engine
 from vctl.core.caller import Caller
 from vctl.core.values import replace
 from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
-from vctl.store import ahead, database, files, locks
+from vctl.store import ahead, database, locks
 from vctl.store.announcements import Announcements, announced
-from vctl.store.database import BUSY_TIMEOUT_S
+from vctl.store.database import BUSY_TIMEOUT_S, Tables
 from vctl.store.entries import Emitted, Entry, Event, Head
-from vctl.store.files import Tables
 from vctl.store.rows import dumps
 from vctl.store.schema import VERSION
 
@@ -275,7 +274,7 @@ class Store:
 
     def reopen_tables(self) -> None:
         """Open the tables anew if somebody has removed or replaced them; reads went on with what was there before."""
-        if self._db.replaced():
+        if self._db.files.replaced():
             self._db.close()
             self._db = database.connect(self.home, create=False)
             self.wait_at_most(self.lock_timeout_s)
@@ -306,7 +305,9 @@ class Store:
     def _note_lost(self) -> None:
         """Record lost entries as an event, in the first transaction of a connection."""
         if not self.last_entry and (found := self.lost()):
-            files.check_left(self.home, "the end of cluster.db-wal was removed")
+            from vctl.store import replaced
+
+            replaced.check_left(self.home, "the end of cluster.db-wal was removed")
             self.event("state.lost", "state", str(self.home), data={"first": found[0], "last": found[1]})
 
     def emit(self, change: Change) -> None:

@@ -9,7 +9,7 @@ from sqlite3 import Connection
 from vctl.core.compact import dumps
 from vctl.core.spans import Spans
 from vctl.engine.changes import Launch
-from vctl.store.files import Tables
+from vctl.store.database import Tables
 from vctl.store.known import Content, KnownContents
 
 _COLUMNS = {
