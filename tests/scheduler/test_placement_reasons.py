@@ -35,7 +35,7 @@ def test_a_counted_reason_is_that_of_the_model(seed: int) -> None:
     found, reason = place(ledger, PRIMARY, gang, entry), plain_reason(ledger.index(PRIMARY), count)
     if reason is not None:
         assert reason == found
-    elif sum(count.wanted) == 1:
+    elif sum(count.requested) == 1:
         assert isinstance(found, Placed)
 
 

@@ -69,7 +69,7 @@ def test_a_large_gang_among_two_thousand(
     emptied = Emptied(crowd.ledger, crowd.running, PRIMARY, crowd.running.jobs.values())
     finished(emptied.collect())
     lower = frozenset(n for n, job in crowd.running.jobs.items() if job.priority < top)
-    assert finished(emptied.seat(one.job, lower)) is None, "no higher level than it takes"
+    assert finished(emptied.claim(one.job, lower)) is None, "no higher level than it takes"
 
 
 @pytest.mark.parametrize("limited", [False, True], ids=["free to grow", "up to a maximum"])
@@ -120,7 +120,7 @@ def test_however_often_it_is_put_off_it_finds_the_same(
     crowd.queue.set_nomination(whole.job_id, None)
     for victim in wanted:
         crowd.running.leave(victim.job.job_id, leaves=False)
-    crowd.queue.look = None
+    crowd.queue.snapshot = None
     monkeypatch.setattr(preemption, "MOST_STEPS", steps)
     crowd.queue.forget_verdicts()
     assert decided(crowd).preempts[0].victims == wanted

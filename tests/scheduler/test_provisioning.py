@@ -23,7 +23,7 @@ from vctl.core.resources import DEFAULT_UNITS, whole_node
 from vctl.core.values import replace
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.machine_choice import Prices
-from vctl.scheduler.provisioning import MOST_NODES, wanted_nodes
+from vctl.scheduler.provisioning import MOST_NODES, needed_machines
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
@@ -76,7 +76,7 @@ def test_nodes_for_tasks(
     for number, text in enumerate(waiting):
         queue.put(trees.task(f"job: {text}", number=number))
     before = copy.deepcopy(ledger)
-    assert wanted_nodes(ledger, {}, {"job": queue}, templates(kinds), present).nodes == want
+    assert needed_machines(ledger, {}, {"job": queue}, templates(kinds), present).nodes == want
     assert differences(ledger, before) == []
 
 
@@ -98,7 +98,7 @@ def test_nodes_for_jobs(
     queue.put(PendingJob(1, "j1", PRIMARY, "shape", g.spec(*groups), {}))
     decide(ledger, {PRIMARY: queue}, now_ns=0)
     before = copy.deepcopy(ledger)
-    assert wanted_nodes(ledger, {PRIMARY: queue}, {}, templates(kinds), {}, UNITS).nodes == want
+    assert needed_machines(ledger, {PRIMARY: queue}, {}, templates(kinds), {}, UNITS).nodes == want
     assert differences(ledger, before) == []
 
 
@@ -118,7 +118,7 @@ def test_nodes_on_their_way_that_nothing_needs_are_spare(
     queue = TaskQueue("job")
     for number, text in enumerate(waiting):
         queue.put(trees.task(f"job: {text}", number=number))
-    found = wanted_nodes(ledger, {}, {"job": queue}, templates([SMALL, LARGE]), {}, coming=coming)
+    found = needed_machines(ledger, {}, {"job": queue}, templates([SMALL, LARGE]), {}, coming=coming)
     assert (found.nodes, found.spare) == ({}, spare)
 
 
@@ -127,7 +127,9 @@ def test_one_round_asks_for_so_many_at_most() -> None:
     queue = TaskQueue("job")
     for number in range(MOST_NODES + 10):
         queue.put(trees.task("job: 2c", number=number))
-    assert wanted_nodes(ledger, {}, {"job": queue}, templates([("2c", 1000)]), {}).nodes == {"2c": MOST_NODES}
+    assert needed_machines(ledger, {}, {"job": queue}, templates([("2c", 1000)]), {}).nodes == {
+        "2c": MOST_NODES
+    }
 
 
 def test_levels_above_grow_onto_the_new_node_too() -> None:
@@ -137,7 +139,7 @@ def test_levels_above_grow_onto_the_new_node_too() -> None:
     queue = TaskQueue("job")
     queue.put(trees.task("job: 2c"))
     before = copy.deepcopy(ledger)
-    assert wanted_nodes(ledger, {}, {"job": queue}, templates([SMALL]), {}).nodes == {"2c": 1}
+    assert needed_machines(ledger, {}, {"job": queue}, templates([SMALL]), {}).nodes == {"2c": 1}
     assert differences(ledger, before) == []
 
 
@@ -228,11 +230,11 @@ def test_what_waits_is_served_together(
         queue.drop(start.job.job_id)
     before = copy.deepcopy(ledger)
     made = [replace(one, labels={"zone": "a"} if one.name == "2c" else {}) for one in templates(kinds)]
-    found = wanted_nodes(ledger, {PRIMARY: queue}, {}, made, {}, coming=coming)
+    found = needed_machines(ledger, {PRIMARY: queue}, {}, made, {}, coming=coming)
     assert (dict(found.nodes), dict(found.spare)) == (want, {})
     assert differences(ledger, before) == []
     again = {name: want.get(name, 0) + coming.get(name, 0) for name in {*want, *coming}}
-    found = wanted_nodes(ledger, {PRIMARY: queue}, {}, made, {}, coming=again)
+    found = needed_machines(ledger, {PRIMARY: queue}, {}, made, {}, coming=again)
     assert (dict(found.nodes), dict(found.spare)) == (
         {},
         {},
@@ -288,7 +290,7 @@ def test_the_choice_is_the_best_of_all_choices() -> None:
         if count == len(waiting) or _started(nodes, waiting, kinds, all_of_them)[0] < len(waiting):
             continue
         tried += 1
-        found = dict(wanted_nodes(ledger, {PRIMARY: queue}, {}, kinds, {}).nodes)
+        found = dict(needed_machines(ledger, {PRIMARY: queue}, {}, kinds, {}).nodes)
         if _started(nodes, waiting, kinds, found)[0] < len(waiting):
             short += 1  # the next round asks for the rest
             continue
@@ -309,10 +311,12 @@ def test_nothing_is_asked_for_what_may_not_start_anyway() -> None:
     for number in range(1, 6):
         queue.put(waiting_job(number, "PACK: 2c", held=number == 1, begin_at_ns=100 if number == 2 else None))
     decide(ledger, {PRIMARY: queue}, now_ns=10)
-    found = wanted_nodes(ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, now_ns=10)
+    found = needed_machines(ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, now_ns=10)
     assert found.nodes == {"2c": 2}
     running = Running([RunningJob(9, PRIMARY, "r", "r", "u", None)])
-    found = wanted_nodes(ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, running=running, now_ns=10)
+    found = needed_machines(
+        ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, running=running, now_ns=10
+    )
     assert found.nodes == {"2c": 1}
 
 
@@ -325,11 +329,13 @@ def test_nothing_is_asked_for_more_jobs_of_a_user_than_may_run() -> None:
         queue.put(waiting_job(number, "PACK: 2c"))
     queue.put(replace(waiting_job(6, "PACK: 2c"), user="other"))
     decide(ledger, {PRIMARY: queue}, now_ns=10)
-    found = wanted_nodes(ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, now_ns=10)
+    found = needed_machines(ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, now_ns=10)
     assert found.nodes == {"2c": 3}
     user = queue.jobs[1].user
     running = Running([RunningJob(9, PRIMARY, "r", "r", user, None)])
-    found = wanted_nodes(ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, running=running, now_ns=10)
+    found = needed_machines(
+        ledger, {PRIMARY: queue}, {}, templates([("2c", 9)]), {}, running=running, now_ns=10
+    )
     assert found.nodes == {"2c": 2}
 
 
@@ -342,8 +348,8 @@ def test_nodes_on_their_way_are_not_asked_for_again() -> None:
     decide(ledger, {PRIMARY: queue}, now_ns=0)
     before = copy.deepcopy(ledger)
     kinds = templates([("2c", 3)])
-    assert wanted_nodes(ledger, {PRIMARY: queue}, {}, kinds, {}, coming={"2c": 2}).nodes == {"2c": 1}
-    assert wanted_nodes(ledger, {PRIMARY: queue}, {}, kinds, {"2c": 1}, coming={"2c": 2}).nodes == {}
+    assert needed_machines(ledger, {PRIMARY: queue}, {}, kinds, {}, coming={"2c": 2}).nodes == {"2c": 1}
+    assert needed_machines(ledger, {PRIMARY: queue}, {}, kinds, {"2c": 1}, coming={"2c": 2}).nodes == {}
     assert differences(ledger, before) == []
 
 
@@ -361,9 +367,9 @@ def test_what_idle_leases_give_back_comes_before_a_machine() -> None:
     decide(ledger, {PRIMARY: queue}, now_ns=0)
     before = copy.deepcopy(ledger)
     kinds = templates([("2c", 9)])
-    assert wanted_nodes(ledger, {PRIMARY: queue}, {}, kinds, {}).nodes == {"2c": 1}
+    assert needed_machines(ledger, {PRIMARY: queue}, {}, kinds, {}).nodes == {"2c": 1}
     assert differences(ledger, before) == []
     queue.drop(1)
     queue.put(waiting_job(4, "PACK: 4c"))  # not even all of it is enough
     decide(ledger, {PRIMARY: queue}, now_ns=0)
-    assert wanted_nodes(ledger, {PRIMARY: queue}, {}, templates([("4c", 9)]), {}).nodes == {"4c": 1}
+    assert needed_machines(ledger, {PRIMARY: queue}, {}, templates([("4c", 9)]), {}).nodes == {"4c": 1}

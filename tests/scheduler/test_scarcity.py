@@ -341,4 +341,4 @@ def _search(ledger: Ledger, wanted: ClusterSpec) -> tuple[bool, int] | None:
     if quick_reason(problem) is not None:
         return None
     found = search(problem, 300)
-    return found.found is not None, found.steps
+    return found.solution is not None, found.steps

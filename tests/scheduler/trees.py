@@ -111,7 +111,7 @@ def tell(queue: TaskQueue, wait: TaskWait) -> None:
     if task is not None and task.bound_vnode_id != wait.vnode_id:
         queue.drop(wait.task_id)
         queue.put(replace(task, bound_vnode_id=wait.vnode_id))
-        queue.heard(wait.task_id, TaskVerdict(wait.message))
+        queue.note_reported(wait.task_id, TaskVerdict(wait.message))
 
 
 def lease(ledger: Ledger, text: str, *, number: int = 1, lender: str | None = None, since: int = 1) -> Lease:

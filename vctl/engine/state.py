@@ -160,7 +160,7 @@ class SchedulerState:
                 del self.runs_of_job[run.job_id]
         self.ledger.discharge(run.run_id)
 
-    def has_place(self, start: Start) -> bool:
+    def has_room(self, start: Start) -> bool:
         """Whether a start still fits: it is in the trial, or else it fits after the trial was taken back."""
         if self.trial is not None and self.trial.starts.get(start.job.job_id) is start:
             return True

@@ -120,7 +120,7 @@ class Tasks:
     def heard(self, wait: TaskWait) -> None:
         """Record the message that a waiting task got, so that the message does not cause a new judgement."""
         queue = self.queues[self.unfinished[wait.task_id].cluster_id]
-        queue.heard(wait.task_id, TaskVerdict(wait.message))
+        queue.note_reported(wait.task_id, TaskVerdict(wait.message))
 
     # ---- objects ----
 

@@ -130,7 +130,7 @@ def chosen(workload: Workload, cluster_id: str | None, limit_factor: float | Non
     """The simulated jobs: all, or those of one cluster; with added time limits if a factor is given."""
     arrivals = workload.arrivals
     if cluster_id is not None:
-        arrivals = tuple(one for one in arrivals if one.job.parent_id == cluster_id)
+        arrivals = tuple(arrival for arrival in arrivals if arrival.job.parent_id == cluster_id)
     if limit_factor is not None:
         arrivals = with_limits(arrivals, limit_factor)
     return replace(workload, arrivals=arrivals)
@@ -168,12 +168,12 @@ def trace_machine(
     """
 
     def make(count: int | None) -> Ledger:
-        wanted = count if count is not None else workload.nodes
-        if wanted is None:
+        nodes = count if count is not None else workload.nodes
+        if nodes is None:
             problem = "the trace does not say on how many nodes it ran"
             raise refuse(param("nodes"), problem, f"write {param('nodes')}=256")
-        ledger = equal_nodes(sensible(wanted), each or workload.node or {CPU: SCALE})
-        for name in sorted({one.job.parent_id for one in workload.arrivals} - ledger.clusters.keys()):
+        ledger = equal_nodes(sensible(nodes), each or workload.node or {CPU: SCALE})
+        for name in sorted({arrival.job.parent_id for arrival in workload.arrivals} - ledger.clusters.keys()):
             ledger.put_cluster(Cluster(name, PRIMARY, LOGICAL, ClusterSpec()))
         with_policy(ledger, dict(settings or {}))
         return ledger
@@ -240,7 +240,9 @@ def simulate(
         with_policy(ledger, dict(variant.changes), question.cluster_id)
         total = ledger.total(PRIMARY)
         weights = {
-            one.cluster_id: one.queue.weight for one in ledger.clusters.values() if one.kind == LOGICAL
+            cluster.cluster_id: cluster.queue.weight
+            for cluster in ledger.clusters.values()
+            if cluster.kind == LOGICAL
         }
         player = Player(ledger)
         report = _reporter(progress, variant.name, len(arrivals))
@@ -271,12 +273,12 @@ def _reporter(progress: Progress | None, name: str, count: int) -> Callable[[int
 
 def _in_all(ledger: Ledger, of_primary: Amounts) -> dict[str, int]:
     """The resources of all nodes, with the nodes that clusters own as a whole."""
-    found = dict.fromkeys(of_primary, 0)
+    totals = dict.fromkeys(of_primary, 0)
     for node in ledger.nodes.values():
         if node.schedulable:
             for name, amount in node.total.amounts.items():
-                found[name] = found.get(name, 0) + amount
-    return found
+                totals[name] = totals.get(name, 0) + amount
+    return totals
 
 
 def _document(
@@ -285,7 +287,7 @@ def _document(
     counts = Counter(
         (job.reason, job.message) for job in played if job.start_ns is None and job.reason is not None
     )
-    promised = [one for one in played if one.reserved_ns is not None and one.start_ns is not None]
+    promised = [job for job in played if job.reserved_ns is not None and job.start_ns is not None]
     nodes = [node for node in ledger.nodes.values() if node.schedulable]
     return {
         "policy": variant.name,
@@ -295,7 +297,7 @@ def _document(
         "figures": judged.document(),
         "change": _change(judged.document(), base.document()),
         "reserved": len(promised),
-        "started_after_reserved": sum(one.start_ns > one.reserved_ns for one in promised),  # type: ignore[operator]
+        "started_after_reserved": sum(job.start_ns > job.reserved_ns for job in promised),  # type: ignore[operator]
         "never": [
             {"reason": reason, "message": message, "jobs": count}
             for (reason, message), count in counts.most_common()
@@ -305,16 +307,16 @@ def _document(
 
 def _change(now: Mapping[str, object], before: Mapping[str, object]) -> dict[str, object]:
     """The difference of every figure to that of the first run."""
-    found: dict[str, object] = {}
-    for name, one in now.items():
+    changes: dict[str, object] = {}
+    for name, figure in now.items():
         was = before[name]
-        if isinstance(one, Mapping) and isinstance(was, Mapping):
-            found[name] = _change(one, was)
-        elif isinstance(one, (int, float)) and isinstance(was, (int, float)):
-            found[name] = one - was
-        elif not isinstance(one, str):
-            found[name] = None
-    return found
+        if isinstance(figure, Mapping) and isinstance(was, Mapping):
+            changes[name] = _change(figure, was)
+        elif isinstance(figure, (int, float)) and isinstance(was, (int, float)):
+            changes[name] = figure - was
+        elif not isinstance(figure, str):
+            changes[name] = None
+    return changes
 
 
 # ---- writing a trace ----
@@ -323,13 +325,13 @@ def _change(now: Mapping[str, object], before: Mapping[str, object]) -> dict[str
 def write_jsonl(workload: Workload, path: Path) -> None:
     """Write the jobs of a workload, whose nodes are equal within a job, as lines that ``--trace`` reads."""
     with path.open("w", encoding="utf-8") as file:
-        for one in workload.arrivals:
-            group = one.job.spec.groups[0]
+        for arrival in workload.arrivals:
+            group = arrival.job.spec.groups[0]
             line: dict[str, object] = {
-                "at": one.job.submitted_at_ns / SECOND, "run": one.runs_ns / SECOND, "nodes": len(group.nodes),
-                "resources": resources_document(group.nodes[0].resources), "user": one.job.user,
-                "name": one.job.submission_id,
+                "at": arrival.job.submitted_at_ns / SECOND, "run": arrival.runs_ns / SECOND, "nodes": len(group.nodes),
+                "resources": resources_document(group.nodes[0].resources), "user": arrival.job.user,
+                "name": arrival.job.submission_id,
             }  # fmt: skip
-            if one.job.time_limit_ns is not None:
-                line["limit"] = one.job.time_limit_ns / SECOND
+            if arrival.job.time_limit_ns is not None:
+                line["limit"] = arrival.job.time_limit_ns / SECOND
             file.write(json.dumps(line) + "\n")

@@ -66,8 +66,8 @@ class AllowedGrowth:
             piece = Piece(FLEXIBLE, rank, -1, slot_id, node_id, gain, {}, whole=False)
             (own,) = vnodes_of(self.now, cluster_id, [piece])
             self.now.assign(own)
-        left = self.allowance[cluster_id]
-        self.allowance[cluster_id] = {n: a - gain.amounts.get(n, 0) for n, a in left.items()}
+        allowance = self.allowance[cluster_id]
+        self.allowance[cluster_id] = {n: a - gain.amounts.get(n, 0) for n, a in allowance.items()}
         return own.vnode_id
 
     def take_back(self, cluster_id: str, vnode_id: str, before: VNode | None, gain: Allocation) -> None:

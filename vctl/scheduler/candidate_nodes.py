@@ -15,7 +15,7 @@ from vctl.core.nodes import ALIVE, DRAINING
 from vctl.core.resources import FreeCapacity
 from vctl.core.slots import SlotClass, SlotIndex
 from vctl.core.values import field, value
-from vctl.scheduler.growth_supply import Budgets, Ladder, Source
+from vctl.scheduler.growth_supply import Budgets, Source, Supply
 
 CandidateNode = tuple[str, tuple[str, ...]]
 """A physical node with the cluster's virtual nodes on it."""
@@ -62,11 +62,11 @@ class CandidateNodes:
 
     def called(self, on: frozenset[str]) -> dict[str, tuple[str, ...]]:
         """The slots on nodes that a selector names by id."""
-        found: dict[str, list[str]] = {}
-        for slot_id in (one for group in self.classes for one in group.ids) if on else ():
+        slots_on: dict[str, list[str]] = {}
+        for slot_id in (id_ for group in self.classes for id_ in group.ids) if on else ():
             if (node_id := self.node_of(slot_id)) in on:
-                found.setdefault(node_id, []).append(slot_id)
-        return {node_id: tuple(sorted(slots)) for node_id, slots in found.items()}
+                slots_on.setdefault(node_id, []).append(slot_id)
+        return {node_id: tuple(sorted(slots)) for node_id, slots in slots_on.items()}
 
     def candidate_nodes(self, group: SlotClass, apart: dict[str, tuple[str, ...]]) -> Iterator[CandidateNode]:
         """The members of a class on nodes that are not apart, lowest node id first."""
@@ -151,7 +151,7 @@ def candidates_when_empty(ledger: Ledger, parent_id: str) -> CandidateNodes:
     return candidates_of(ledger, empty, (ALIVE, DRAINING))
 
 
-# ---- the ladders of a slot that can grow ----
+# ---- the supplies of a slot that can grow ----
 
 
 def is_unit(way: Way, name: str) -> bool:
@@ -159,7 +159,7 @@ def is_unit(way: Way, name: str) -> bool:
     return any(name in capacity.instances for _, _, capacity in way.sources)
 
 
-def whole_ladder(way: Way, name: str) -> Ladder:
+def whole_supply(way: Way, name: str) -> Supply:
     """The sources of a resource, all instances together."""
     return tuple(
         Source(depth, lender, capacity.free[name])
@@ -168,13 +168,13 @@ def whole_ladder(way: Way, name: str) -> Ladder:
     )
 
 
-def instance_ladders(way: Way, name: str) -> dict[int, Ladder]:
+def instance_supplies(way: Way, name: str) -> dict[int, Supply]:
     """The sources of each instance of a resource."""
-    found: dict[int, list[Source]] = {}
+    sources: dict[int, list[Source]] = {}
     for depth, lender, capacity in way.sources:
         for index, share in free_shares(capacity, name).items():
-            found.setdefault(index, []).append(Source(depth, lender, share))
-    return {index: tuple(ladder) for index, ladder in found.items()}
+            sources.setdefault(index, []).append(Source(depth, lender, share))
+    return {index: tuple(supply) for index, supply in sources.items()}
 
 
 def free_shares(capacity: FreeCapacity, name: str) -> dict[int, int]:

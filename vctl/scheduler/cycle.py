@@ -246,7 +246,7 @@ class Round:
 
     def note(self) -> None:
         """Note which queues have been scanned to the end, and who waits."""
-        if not (self.is_nominated or self.preemptor.found):
+        if not (self.is_nominated or self.preemptor.preempts):
             started = {start.job.parent_id for start in self.starts}
             known = (
                 scan
@@ -267,7 +267,7 @@ class Round:
         frees = self.shared is not None and self.shared.frees
         return Plan(
             self.starts, tuple(self.waits), cleared, tuple(tasks.starts), tuple(tasks.waits),
-            preempts=tuple(preemptor.found), lapsed=tuple(preemptor.lapsed),
+            preempts=tuple(preemptor.preempts), lapsed=tuple(preemptor.lapsed),
             unsearched=self.is_cut or preemptor.unsearched or frees,
             stalled=self.is_cut and not self.starts and not any(scan.judged for scan in self.scans),
             tasks_deferred=tasks.deferred, trial=self.trial if self.trial.starts else None,

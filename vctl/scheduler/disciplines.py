@@ -75,7 +75,7 @@ class ReservationTable:
         if self.queue.kept_at != nodes_at:
             self.queue.kept_at = nodes_at
             standing = self.reserved.items()
-            self.reserved = {n: one for n, one in standing if one.stands(self.ledger, self.queue.parent_id)}
+            self.reserved = {n: one for n, one in standing if one.is_valid(self.ledger, self.queue.parent_id)}
 
     @property
     def profile(self) -> AvailabilityProfile:

@@ -21,7 +21,7 @@ class Option:
     """One slot that could take a flexible piece, and at most how much of each resource."""
 
     slot: SlotState
-    most: Vector
+    limits: Vector
     cost: tuple[int, ...] = ()
 
 
@@ -46,8 +46,8 @@ def inside(small: Vector, large: Vector) -> bool:
     return all(a <= b for a, b in zip(small, large, strict=True))
 
 
-def _share(most: Vector, want: Vector) -> int:
-    return sum(min(m, w) * 1000 // w for m, w in zip(most, want, strict=True) if w)
+def _share(limits: Vector, want: Vector) -> int:
+    return sum(min(m, w) * 1000 // w for m, w in zip(limits, want, strict=True) if w)
 
 
 def hosts(
@@ -57,10 +57,10 @@ def hosts(
     if not any(entry):
         yield None, list(slots)
         return
-    found = [(state, option) for state, _, option in slots if inside(entry, option.most)]
-    for host in sorted(found, key=lambda one: (-_share(one[1].most, want), one[1].cost, one[0])):
+    able = [(state, option) for state, _, option in slots if inside(entry, option.limits)]
+    for host in sorted(able, key=lambda host: (-_share(host[1].limits, want), host[1].cost, host[0])):
         others = [(state, count - ((state, option) == host), option) for state, count, option in slots]
-        yield host, [one for one in others if one[1]]
+        yield host, [slot for slot in others if slot[1]]
 
 
 def split_over(
@@ -72,7 +72,7 @@ def split_over(
     state, option = host
     held = []
     for r, whole in enumerate(want):
-        amounts = _entry_amounts(whole, entry[r], option.most[r])
+        amounts = _entry_amounts(whole, entry[r], option.limits[r])
         amount = next((x for x in amounts if _fraction_host(slots, r, whole - x) != NOWHERE), None)
         if amount is None:
             return None
@@ -81,12 +81,12 @@ def split_over(
     return None if rest is None else [FlexiblePart(state, option.slot, tuple(held)), *rest]
 
 
-def _entry_amounts(want: int, entry: int, most: int) -> list[int]:
+def _entry_amounts(want: int, entry: int, limit: int) -> list[int]:
     """Amounts of one resource that the entrypoint's piece may take, best first.
 
     Whole units of the minimum with its fraction or without, or the entrypoint's own amount and whole units.
     """
-    top = min(want, most)
+    top = min(want, limit)
     if top == want:
         return [want]
     amounts = [top - (top - fraction) % SCALE for fraction in (want % SCALE, 0, entry % SCALE)]
@@ -98,20 +98,20 @@ def _fraction_host(slots: list[SlotCount], r: int, want: int) -> int:
 
     ANYWHERE: no particular slot must. NOWHERE: the slots do not suffice.
     """
-    units = sum(count * (option.most[r] // SCALE) for _, count, option in slots) * SCALE
+    units = sum(count * (option.limits[r] // SCALE) for _, count, option in slots) * SCALE
     if units >= want:
         return ANYWHERE
     fraction = want % SCALE
     if units >= want - fraction:
         for position, (_, _, option) in enumerate(slots):
-            if option.most[r] % SCALE >= fraction:
+            if option.limits[r] % SCALE >= fraction:
                 return position
     return NOWHERE
 
 
 def _cover(slots: list[SlotCount], want: Vector) -> list[FlexiblePart] | None:
     """Pieces for ``want``; the slots that cover most of it come first. None if the slots do not suffice."""
-    slots = sorted(slots, key=lambda one: (-_share(one[2].most, want), one[2].cost, one[0]))
+    slots = sorted(slots, key=lambda slot: (-_share(slot[2].limits, want), slot[2].cost, slot[0]))
     last = [_fraction_host(slots, r, amount) for r, amount in enumerate(want)]
     if NOWHERE in last:
         return None
@@ -121,14 +121,14 @@ def _cover(slots: list[SlotCount], want: Vector) -> list[FlexiblePart] | None:
         for copy in range(count):
             if not any(rest):
                 break
-            for r, left in enumerate(rest):
-                if left and not (copy == 0 and last[r] == position):
-                    taken = left if left <= option.most[r] else option.most[r] // SCALE * SCALE
-                    if taken:
-                        parts.setdefault((position, copy), [0] * len(want))[r] = taken
-                        rest[r] -= taken
-    for r, left in enumerate(rest):
-        if left:
-            assert left <= slots[last[r]][2].most[r], (want, rest)
-            parts.setdefault((last[r], 0), [0] * len(want))[r] = left
+            for r, need in enumerate(rest):
+                if need and not (copy == 0 and last[r] == position):
+                    amount = need if need <= option.limits[r] else option.limits[r] // SCALE * SCALE
+                    if amount:
+                        parts.setdefault((position, copy), [0] * len(want))[r] = amount
+                        rest[r] -= amount
+    for r, need in enumerate(rest):
+        if need:
+            assert need <= slots[last[r]][2].limits[r], (want, rest)
+            parts.setdefault((last[r], 0), [0] * len(want))[r] = need
     return [FlexiblePart(slots[p][0], slots[p][2].slot, tuple(amounts)) for (p, _), amounts in parts.items()]

@@ -15,7 +15,7 @@ from vctl.core.labels import Selector
 from vctl.core.ledger import Ledger
 from vctl.core.resources import CPU, EMPTY, Allocation, Amounts, FreeCapacity, difference, merged
 from vctl.core.values import replace
-from vctl.scheduler.candidate_nodes import instance_ladders, is_unit, whole_ladder
+from vctl.scheduler.candidate_nodes import instance_supplies, is_unit, whole_supply
 from vctl.scheduler.elasticity import (
     Grow,
     allowance,
@@ -28,7 +28,7 @@ from vctl.scheduler.elasticity import (
 )
 from vctl.scheduler.explain.refusal import GROWN_IN_TOTAL, GROWN_ON_ONE, NO_GROWTH, Refusal
 from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
-from vctl.scheduler.growth_supply import OWN, UNLIMITED, Ladder, Need
+from vctl.scheduler.growth_supply import OWN, UNLIMITED, Need, Supply
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.placement_result import Piece, seated
 from vctl.scheduler.reach import has_idle, reach_of
@@ -318,24 +318,24 @@ def _shared_out(
     candidates: GrowthCandidates, wanted: Mapping[str, Allocation]
 ) -> dict[tuple[str, int], Gains]:
     """(slot, level) -> how much each source gives, decided for all slots together."""
-    places: dict[str, list[tuple[str, Part, Ladder, int]]] = {}
+    places: dict[str, list[tuple[str, Part, Supply, int]]] = {}
     for slot_id, allocation in wanted.items():
         way = candidates.way(slot_id)
         for name, amount in allocation.amounts.items():
             if amount and is_unit(way, name):
-                ladders = instance_ladders(way, name)
+                supplies = instance_supplies(way, name)
                 for index, share in allocation.instances[name].items():
-                    places.setdefault(name, []).append((slot_id, (name, index), ladders[index], share))
+                    places.setdefault(name, []).append((slot_id, (name, index), supplies[index], share))
             elif amount:
-                places.setdefault(name, []).append((slot_id, (name, None), whole_ladder(way, name), amount))
+                places.setdefault(name, []).append((slot_id, (name, None), whole_supply(way, name), amount))
     gains: dict[tuple[str, int], Gains] = {}
     for name, many in places.items():
         flows = candidates.limits.settle(
-            name, [Need(ladder, 1, amount, amount) for *_, ladder, amount in many]
+            name, [Need(supply, 1, amount, amount) for *_, supply, amount in many]
         )
         assert flows is not None, (name, many)
-        for (slot_id, part, ladder, _), given in zip(many, flows, strict=True):
-            for source, amount in zip(ladder, given, strict=True):
+        for (slot_id, part, supply, _), given in zip(many, flows, strict=True):
+            for source, amount in zip(supply, given, strict=True):
                 for level in range(source.depth if amount else 0):
                     lender = source.lender if level == source.depth - 1 else OWN
                     mine = gains.setdefault((slot_id, level), {}).setdefault(lender, {})

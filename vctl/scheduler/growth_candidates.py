@@ -16,7 +16,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, FreeCapacity
 from vctl.core.slots import SlotClass, template_of
 from vctl.core.values import field, replace, value
-from vctl.scheduler.candidate_nodes import CandidateNodes, Way, instance_ladders, is_unit, whole_ladder
+from vctl.scheduler.candidate_nodes import CandidateNodes, Way, instance_supplies, is_unit, whole_supply
 from vctl.scheduler.elasticity import allowance, flexible_parts, growing, lenders_to
 from vctl.scheduler.growth_supply import OWN, Budgets, Lender
 from vctl.scheduler.work import Work
@@ -218,9 +218,9 @@ class _View:
         names = {name for _, _, capacity in way.sources for name in capacity.free}
         amounts, instances = {}, {}
         for name in names:
-            amounts[name] = budgets.potential(name, whole_ladder(way, name))
+            amounts[name] = budgets.potential(name, whole_supply(way, name))
             if is_unit(way, name):
-                shares = {i: budgets.potential(name, one) for i, one in instance_ladders(way, name).items()}
+                shares = {i: budgets.potential(name, one) for i, one in instance_supplies(way, name).items()}
                 instances[name] = {index: share for index, share in shares.items() if share}
         total = self.ledger.nodes[vnode.node_id].total
         if amounts != {name: amount for name, amount in total.amounts.items() if amount}:

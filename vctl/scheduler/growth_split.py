@@ -21,11 +21,11 @@ from vctl.scheduler.flexible import (
     inside,
     split_over,
 )
-from vctl.scheduler.growth_supply import Ladder, Need
+from vctl.scheduler.growth_supply import Need, Supply
 from vctl.scheduler.node_states import NodeState, SlotState, Vector
 from vctl.scheduler.placement_model import Problem, Share, after_taking
 
-World = Mapping[int, int]
+StateCounts = Mapping[int, int]
 """Node state -> the number of nodes in it."""
 FLOW_STEPS = 5
 """The price of one check of the limits in steps."""
@@ -33,15 +33,15 @@ MOST_COPIES = 128
 """The most equal slots that are listed one by one."""
 
 
-def is_affordable(problem: Problem, world: World, parts: Sequence[FlexiblePart]) -> bool:
+def is_affordable(problem: Problem, counts: StateCounts, parts: Sequence[FlexiblePart]) -> bool:
     """Whether the limits allow what a search has taken, together with these flexible parts."""
     if problem.budgets is None:
         return True
-    after = _after(problem, world, parts)
+    after = _after(problem, counts, parts)
     return all(_allows(problem, after, r) for r in range(len(problem.names)))
 
 
-def split(problem: Problem, world: World, tries: int) -> tuple[list[FlexiblePart] | None, int]:
+def split(problem: Problem, counts: StateCounts, tries: int) -> tuple[list[FlexiblePart] | None, int]:
     """Pieces that sum to the flexible minimum, or None; and the number of steps taken.
 
     One piece in the tightest slot that fits all of it, else several, on one node if one fits all of it; one
@@ -50,17 +50,17 @@ def split(problem: Problem, world: World, tries: int) -> tuple[list[FlexiblePart
     """
     want = problem.want
     if not any(want):
-        return ([] if is_affordable(problem, world, ()) else None), 0
+        return ([] if is_affordable(problem, counts, ()) else None), 0
     of_state = {
         s: [(s, count * slots, option) for option, slots in problem.node_classes.options(s)]
-        for s, count in sorted(world.items())
+        for s, count in sorted(counts.items())
     }
     slots = [one for here in of_state.values() for one in here]
-    whole = [(option.cost, state, option) for state, _, option in slots if inside(want, option.most)]
+    whole = [(option.cost, state, option) for state, _, option in slots if inside(want, option.limits)]
     steps = 0
     for _, state, option in sorted(whole, key=lambda one: one[:2]):
         for part in _with_instances(problem, FlexiblePart(state, option.slot, want)):
-            if is_affordable(problem, world, [part]):
+            if is_affordable(problem, counts, [part]):
                 return [part], steps
             steps += 1
             if steps >= tries:
@@ -68,29 +68,29 @@ def split(problem: Problem, world: World, tries: int) -> tuple[list[FlexiblePart
     if problem.one_piece:
         return None, steps
     for state, here in of_state.items():
-        one_node = [(state, number // world[state], option) for _, number, option in here]
+        one_node = [(state, number // counts[state], option) for _, number, option in here]
         if len(problem.node_classes.states[state].slots) > 1 and _is_enough(one_node, want):
-            parts, taken = _spread(problem, world, one_node, tries - steps)
+            parts, taken = _spread(problem, counts, one_node, tries - steps)
             steps += taken
             if parts is not None or steps >= tries:
                 return parts, steps
-    parts, taken = _spread(problem, world, slots, tries - steps)
+    parts, taken = _spread(problem, counts, slots, tries - steps)
     return parts, steps + taken
 
 
 def _is_enough(slots: Sequence[SlotCount], want: Vector) -> bool:
     """Whether these slots together have enough of each resource, if it may be split in any way."""
-    return all(sum(n * option.most[r] for _, n, option in slots) >= w for r, w in enumerate(want))
+    return all(sum(n * option.limits[r] for _, n, option in slots) >= w for r, w in enumerate(want))
 
 
 def _spread(
-    problem: Problem, world: World, slots: Sequence[SlotCount], tries: int
+    problem: Problem, counts: StateCounts, slots: Sequence[SlotCount], tries: int
 ) -> tuple[list[FlexiblePart] | None, int]:
     """Pieces on these slots, for each slot that may hold the entrypoint; and the number of steps taken."""
     steps = 0
-    useful = [one for one in slots if any(one[2].most)]
+    useful = [one for one in slots if any(one[2].limits)]
     for host, others in hosts(useful, problem.want, problem.want_entry):
-        spread = _Spread(problem, world, others, host, tries - steps)
+        spread = _Spread(problem, counts, others, host, tries - steps)
         parts = spread.run()
         steps += spread.steps
         if parts is not None or steps >= tries:
@@ -110,9 +110,9 @@ def _with_instances(problem: Problem, part: FlexiblePart, r: int = 0) -> Iterato
             yield from _with_instances(problem, replace(part, shares=part.shares + more), r + 1)
 
 
-def _after(problem: Problem, world: World, parts: Sequence[FlexiblePart]) -> dict[int, int]:
-    """The world after these parts were taken from its nodes."""
-    after, node_classes = dict(world), problem.node_classes
+def _after(problem: Problem, counts: StateCounts, parts: Sequence[FlexiblePart]) -> dict[int, int]:
+    """The counts after these parts were taken from the nodes."""
+    after, node_classes = dict(counts), problem.node_classes
     for on_node in node_classes.by_node(parts):
         state = node_classes.states[on_node[0].state]
         slots = list(state.slots)
@@ -125,24 +125,24 @@ def _after(problem: Problem, world: World, parts: Sequence[FlexiblePart]) -> dic
     return {state_id: count for state_id, count in after.items() if count}
 
 
-def _allows(problem: Problem, world: World, r: int) -> bool:
+def _allows(problem: Problem, counts: StateCounts, r: int) -> bool:
     """Whether the limits allow what is taken of one resource."""
     budgets, name = problem.budgets, problem.names[r]
     if budgets is None or not budgets.is_limited(name):
         return True
     rows = [(number, limit) for number, (of, _, limit) in enumerate(problem.limits) if of == r]
     for number, limit in rows:
-        if sum(problem.costs(state_id)[number] * count for state_id, count in world.items()) > limit:
+        if sum(problem.costs(state_id)[number] * count for state_id, count in counts.items()) > limit:
             return False
     if not any(name in one.most for one in budgets.lenders):
         return True
-    return budgets.settle(name, list(_taken(problem, _slots_of(problem, world), r))) is not None
+    return budgets.settle(name, list(_taken(problem, _slots_of(problem, counts), r))) is not None
 
 
-def _slots_of(problem: Problem, world: World) -> Counter[SlotState]:
+def _slots_of(problem: Problem, counts: StateCounts) -> Counter[SlotState]:
     """The slots of all nodes, each with its number."""
     slots: Counter[SlotState] = Counter()
-    for state_id, count in world.items():
+    for state_id, count in counts.items():
         for slot in problem.node_classes.states[state_id].slots:
             slots[slot] += count
     return slots
@@ -150,8 +150,8 @@ def _slots_of(problem: Problem, world: World) -> Counter[SlotState]:
 
 def _taken(problem: Problem, slots: Mapping[SlotState, int], r: int) -> Iterator[Need]:
     for slot, count in slots.items():
-        for ladder, used in problem.node_classes.used(slot, r) if count else ():
-            yield Need(ladder, count, used * count, used * count)
+        for supply, used in problem.node_classes.used(slot, r) if count else ():
+            yield Need(supply, count, used * count, used * count)
 
 
 @value(slots=True)
@@ -159,7 +159,7 @@ class _Spread:
     """Decides how much each slot takes, beside the one that holds the entrypoint."""
 
     problem: Problem
-    world: World
+    counts: StateCounts
     slots: list[SlotCount]
     host: Host | None
     tries: int
@@ -201,7 +201,7 @@ class _Spread:
         return None if self._refused(parts) else parts
 
     def _refused(self, parts: Sequence[FlexiblePart]) -> list[int]:
-        after = _after(self.problem, self.world, parts)
+        after = _after(self.problem, self.counts, parts)
         return [r for r in range(len(self.problem.names)) if not _allows(self.problem, after, r)]
 
     def _expand(self) -> None:
@@ -240,12 +240,12 @@ class _Spread:
         if any(node_classes.traits[option.slot.trait].units[r] for _, option in self.copies):
             return None
         entry = problem.want_entry[r] if self.host else 0
-        needs, rest = [], _slots_of(problem, self.world)
+        needs, rest = [], _slots_of(problem, self.counts)
         for i, (_, option) in enumerate(self.copies):
             rest[option.slot] -= 1
-            used, ladder = self._used(option.slot, r)
+            used, supply = self._used(option.slot, r)
             least = used + (entry if i == 0 and self.host else 0)
-            needs.append(Need(ladder, 1, least, used + option.most[r]))
+            needs.append(Need(supply, 1, least, used + option.limits[r]))
         needs += list(_taken(problem, rest, r))
         self.steps += FLOW_STEPS
         flows = budgets.settle(name=problem.names[r], needs=needs, extra=problem.want[r] - entry)
@@ -260,11 +260,11 @@ class _Spread:
             return None
         return [(amount, ()) for amount in found]
 
-    def _used(self, slot: SlotState, r: int) -> tuple[int, Ladder]:
+    def _used(self, slot: SlotState, r: int) -> tuple[int, Supply]:
         node_classes = self.problem.node_classes
-        ladders = node_classes.traits[slot.trait].ladders
-        ladder, potential = node_classes.ladders[ladders[r]] if ladders else ((), 0)
-        return potential - slot.free[r] if ladders else 0, ladder
+        supplies = node_classes.traits[slot.trait].supplies
+        supply, potential = node_classes.supplies[supplies[r]] if supplies else ((), 0)
+        return potential - slot.free[r] if supplies else 0, supply
 
     def _search(self, r: int) -> list[tuple[int, tuple[int, ...]]] | None:
         """The spread by a search slot by slot, the largest amounts first."""
@@ -293,20 +293,20 @@ class _Spread:
         return None
 
     def _most(self, r: int, since: int) -> int:
-        return sum(option.most[r] for _, option in self.copies[since:])
+        return sum(option.limits[r] for _, option in self.copies[since:])
 
     def _is_allowed(self, r: int, taken: list[tuple[int, tuple[int, ...]]]) -> bool:
         parts = []
         for (state, option), (amount, picked) in zip(self.copies, taken, strict=False):
             vector = tuple(amount if i == r else 0 for i in range(len(self.problem.names)))
             parts.append(FlexiblePart(state, option.slot, vector, tuple((r, level) for level in picked)))
-        return _allows(self.problem, _after(self.problem, self.world, parts), r)
+        return _allows(self.problem, _after(self.problem, self.counts, parts), r)
 
     def _ways(self, r: int, i: int, rest: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The amounts that one slot may take of the rest, each with its instances."""
         option = self.copies[i][1]
         entry = self.problem.want_entry[r] if i == 0 and self.host else 0
-        most = min(option.most[r], rest)
+        most = min(option.limits[r], rest)
         fractions = {0, rest % SCALE, entry % SCALE}
         amounts = {a for f in fractions for a in range(f, most + 1, SCALE) if a >= entry}
         is_unit = self.problem.node_classes.traits[option.slot.trait].units[r]

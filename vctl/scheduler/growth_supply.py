@@ -1,6 +1,6 @@
 """The supply of growth: the sources from which a place can grow, and whether many places can grow at once.
 
-A place is a slot, or one instance in it. Its ladder lists its sources: at depth 0 the free capacity of the
+A place is a slot, or one instance in it. Its supply lists its sources: at depth 0 the free capacity of the
 cluster there; at depth d that of its d-th ancestor, or a loan of a sibling of its (d-1)-th ancestor. Taking
 from depth d makes d clusters grow. Whether all places can have their needs at once is a maximum flow through
 limits and loans (Edmonds and Karp, 1972).
@@ -27,7 +27,7 @@ class Source(NamedTuple):
     amount: int
 
 
-Ladder = tuple[Source, ...]
+Supply = tuple[Source, ...]
 """The sources of one place by depth, free capacity before loans."""
 
 
@@ -41,9 +41,9 @@ class Lender:
 
 
 class Need(NamedTuple):
-    """A number of places with equal ladders: what they need in all, and the most that they could take."""
+    """A number of places with equal supplies: what they need in all, and the most that they could take."""
 
-    ladder: Ladder
+    supply: Supply
     places: int
     least: int
     most: int
@@ -66,18 +66,18 @@ class Budgets:
             name for one in self.lenders for name in one.most
         }
 
-    def potential(self, name: str, ladder: Ladder) -> int:
-        """The most that a place with this ladder could have if no other place grew."""
+    def potential(self, name: str, supply: Supply) -> int:
+        """The most that a place with this supply could have if no other place grew."""
         have = 0
         for depth in range(len(self.limits), 0, -1):
-            for source in ladder:
+            for source in supply:
                 if source.depth == depth:
                     most = (
                         UNLIMITED if source.lender == OWN else self.lenders[source.lender].most.get(name, 0)
                     )
                     have += min(source.amount, most)
             have = min(have, self.limits[depth - 1].get(name, UNLIMITED))
-        return have + sum(source.amount for source in ladder if not source.depth)
+        return have + sum(source.amount for source in supply if not source.depth)
 
     def settle(self, name: str, needs: Sequence[Need], extra: int = 0) -> list[list[int]] | None:
         """Per need, the amounts of its sources: all needs get their least, and together ``extra`` more.
@@ -93,20 +93,20 @@ class Budgets:
         return flow.total
 
 
-def growth_of(ladder: Ladder, used: int, levels: int) -> list[int]:
+def growth_of(supply: Supply, used: int, levels: int) -> list[int]:
     """The growth of each of ``levels`` clusters, lowest first, if the amount ``used`` of a place is taken."""
     grown = [used] * levels
-    for source in ladder:
+    for source in supply:
         for level in range(source.depth, levels):
             grown[level] -= source.amount
     return [max(amount, 0) for amount in grown]
 
 
-def depth_of(ladder: Ladder, used: int) -> int:
+def depth_of(supply: Supply, used: int) -> int:
     """The number of clusters that grow when the amount ``used`` of a place is taken."""
     if used <= 0:
         return 0
-    for source in ladder:
+    for source in supply:
         used -= source.amount
         if used <= 0:
             return source.depth
@@ -132,7 +132,7 @@ class _Flow:
         self.drains = []
         for number, need in enumerate(needs):
             row = []
-            for source in need.ladder:
+            for source in need.supply:
                 amount = source.amount * need.places
                 if source.lender == OWN:
                     row.append(self._edge(source.depth, first_place + number, amount))

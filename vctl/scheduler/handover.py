@@ -40,10 +40,10 @@ def moved(ledger: Ledger, start: Start) -> Start | None:
 
     The ledger stays as it was.
     """
-    found = place_or_grow(ledger, start.job.parent_id, start.job.spec, start.job.entry)
-    if isinstance(found, Unplaced):
+    grown = place_or_grow(ledger, start.job.parent_id, start.job.spec, start.job.entry)
+    if isinstance(grown, Unplaced):
         return None
-    steps, placed = found
+    steps, placed = grown
     there = start_of(ledger, start.job, placed, steps)
     for step in reversed(steps):
         revert_growth(ledger, step)
@@ -58,7 +58,7 @@ def over(ledger: Ledger, run: Run) -> Iterator[None]:
     """Inside, the ledger is as it will be when the job of a run is over. Nothing counts as newly free."""
     grown, joined, ledger.grown, ledger.joined = ledger.grown, ledger.joined, {}, {}
     cluster = ledger.clusters[run.cluster_id]
-    vnodes = [ledger.vnodes[one] for one in ledger.members[run.cluster_id]]
+    vnodes = [ledger.vnodes[vnode_id] for vnode_id in ledger.members[run.cluster_id]]
     ledger.discharge(run.run_id)
     ledger.remove_cluster(run.cluster_id)
     try:

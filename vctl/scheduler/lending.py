@@ -40,7 +40,8 @@ def waiting_job(ledger: Ledger, job: PendingJob) -> Waiting:
     whole = (
         {name: count * amount for name, amount in node.total.amounts.items()}
         for kind, count in spec.replica_sets.items()
-        if (node := next((one for one in ledger.nodes.values() if one.template_id == kind), None)) is not None
+        if (node := next((node for node in ledger.nodes.values() if node.template_id == kind), None))
+        is not None
     )
     need = rs.total([*(node.resources for node in spec.fixed), spec.flexible_min, *whole])
     return Waiting(job.parent_id, rs.maximum(need, job.entry), parent is not None and parent.queue.preempts)
@@ -72,8 +73,8 @@ def withhold(ledger: Ledger, amounts: Mapping[str, Amounts]) -> bool:
     """Let lenders keep these amounts, and no others. True: more is lent again, so work that waits may start."""
     again = [
         lender_id
-        for lender_id, kept in ledger.withheld.items()
-        if not rs.within(kept, amounts.get(lender_id, {}))
+        for lender_id, withheld in ledger.withheld.items()
+        if not rs.within(withheld, amounts.get(lender_id, {}))
     ]
     for lender_id in again:
         ledger.note_growth(ledger.members.get(lender_id, ()))
@@ -106,7 +107,9 @@ def regain(ledger: Ledger) -> Iterator[VNode]:
     next.
     """
     lent = loans(ledger, ledger.leases.values())
-    for lender_id in sorted(ledger.lenders, key=lambda one: (len(ledger.upward(one)), one)):
+    for lender_id in sorted(
+        ledger.lenders, key=lambda cluster_id: (len(ledger.upward(cluster_id)), cluster_id)
+    ):
         cluster = ledger.clusters[lender_id]
         has = rs.total([held(ledger, lender_id), *(lease.amounts for lease in lent.get(lender_id, ()))])
         free = ledger.available(cluster.parent_id or PRIMARY)
@@ -152,25 +155,31 @@ def wishes(
     promised before. If there is enough, but not in one place, the lender lacks all that its work needs.
     """
     wished: dict[str, Wish] = {}
-    for one in work:
-        lenders = [up.cluster_id for up in ledger.upward(one.cluster_id) if any(up.lending_limit.values())]
+    for waiting in work:
+        lenders = [
+            up.cluster_id for up in ledger.upward(waiting.cluster_id) if any(up.lending_limit.values())
+        ]
         if not lenders:
             continue
         reach = [
-            one.cluster_id,
-            *(ledger.clusters[up].parent_id or "" for up in growing(ledger, one.cluster_id)),
+            waiting.cluster_id,
+            *(ledger.clusters[up].parent_id or "" for up in growing(ledger, waiting.cluster_id)),
         ]
-        free = rs.total(_free(ledger, up, one.need) for up in reach)
-        own = ledger.total(one.cluster_id) if one.preempts else _free(ledger, one.cluster_id, one.need)
-        have = rs.total([own, *(_free(ledger, up, one.need) for up in reach[1:])])
+        free = rs.total(_free(ledger, up, waiting.need) for up in reach)
+        own = (
+            ledger.total(waiting.cluster_id)
+            if waiting.preempts
+            else _free(ledger, waiting.cluster_id, waiting.need)
+        )
+        have = rs.total([own, *(_free(ledger, up, waiting.need) for up in reach[1:])])
         for lender_id in lenders:
             lacks = beyond(ledger.clusters[lender_id].spec.flexible_min, held(ledger, lender_id))
             before = wished.get(lender_id, Wish({}, {}))
-            need = rs.add(before.need, one.need)
+            need = rs.add(before.need, waiting.need)
             if lacks and lender_id in reach and rs.within(need, rs.add(have, lacks)):
-                lack = least_of(beyond(need, free), lacks) or least_of(one.need, lacks)
+                lack = least_of(beyond(need, free), lacks) or least_of(waiting.need, lacks)
                 wished[lender_id] = Wish(need, rs.maximum(before.lack, lack))
-    for growth in (one.growth(ledger) for one in nominations) if wished else ():
+    for growth in (nomination.growth(ledger) for nomination in nominations) if wished else ():
         for lender_id in growth.lent if growth is not None else ():
             wished.pop(lender_id, None)
     return wished

@@ -57,7 +57,7 @@ def pieces_on(
     apart = 0
 
     def add(amounts: Amounts, selector: Selector, *, divisible: bool = False) -> None:
-        names = frozenset(one.name for one in templates if lb.matches(selector, one.labels))
+        names = frozenset(template.name for template in templates if lb.matches(selector, template.labels))
         pieces.append(MachinePiece(tuple(sorted(i for i in amounts.items() if i[1])), names, divisible))
 
     for start in starts:
@@ -67,7 +67,7 @@ def pieces_on(
             continue
         groups = start.job.spec.groups
         fixed = [(number, node) for number, group in enumerate(groups) for node in group.nodes]
-        on_one: dict[int, list[Amounts]] = defaultdict(list)
+        together: dict[int, list[Amounts]] = defaultdict(list)
         spread: Counter[int] = Counter()
         for vnode in start.vnodes:
             if vnode.node_id not in new:
@@ -79,11 +79,11 @@ def pieces_on(
             elif vnode.kind == FLEXIBLE:
                 add(amounts, (), divisible=True)
             elif groups[(number := fixed[vnode.rank][0])].policy == "STRICT_PACK":
-                on_one[number].append(amounts)
+                together[number].append(amounts)
             else:
                 spread[number] += groups[number].policy == "STRICT_SPREAD"
                 add(amounts, fixed[vnode.rank][1].selector)
-        for many in on_one.values():
+        for many in together.values():
             add(rs.total(many), ())
         apart = max(apart, *spread.values(), 0)
     return pieces, apart
@@ -114,43 +114,50 @@ class Prices:
         units = sum(amount for name, amount in amounts.items() if name in self.units)
         return units, sum(amount * self.weights.get(name, 0) for name, amount in amounts.items())
 
-    def waste(self, template: Template, asked: Mapping[str, int]) -> tuple[int, int, str]:
+    def waste(self, template: Template, request: Mapping[str, int]) -> tuple[int, int, str]:
         """The rank of a template for one request: what a machine has above it, unit resources first."""
-        left = {n: max(amount - asked.get(n, 0), 0) for n, amount in template.resources.items()}
-        return self.of(left)[0], self.of(template.resources)[1], template.name
+        surplus = {n: max(amount - request.get(n, 0), 0) for n, amount in template.resources.items()}
+        return self.of(surplus)[0], self.of(template.resources)[1], template.name
 
     def cost(self, counts: Mapping[str, int]) -> Cost:
         """The cost of a number of machines by template."""
-        parts = [(self.of(one.resources), counts.get(one.name, 0)) for one in self.templates]
+        parts = [(self.of(template.resources), counts.get(template.name, 0)) for template in self.templates]
         units, shares = (sum(price[i] * count for price, count in parts) for i in (0, 1))
         return units, shares, sum(counts.values())
 
     def choices(
-        self, pieces: Collection[MachinePiece], apart: int, left: Mapping[str, int], most: int, below: Cost
+        self,
+        pieces: Collection[MachinePiece],
+        apart: int,
+        available: Mapping[str, int],
+        limit: int,
+        below: Cost,
     ) -> list[dict[str, int]]:
         """Counts by template that may hold the pieces and cost less than ``below``, the best first.
 
-        ``apart``: how many of the pieces must be on different machines. ``left``: how many machines of each
-        template there may be, ``most``: of all of them.
+        ``apart``: how many of the pieces must be on different machines. ``available``: how many machines of each
+        template there may be, ``limit``: of all of them.
         """
-        kinds = [one for one in self.templates if left.get(one.name, 0)]
-        kinds.sort(key=lambda one: self.of(one.resources), reverse=True)  # the finest fill what is left
+        kinds = [template for template in self.templates if available.get(template.name, 0)]
+        kinds.sort(
+            key=lambda template: self.of(template.resources), reverse=True
+        )  # the finest fill what is left
         rows = {_Row((1,) * len(kinds), max(apart, 1)): "", **_rows(kinds, pieces, self.units)}
-        search = _Search(self, kinds, [left[one.name] for one in kinds], rows, most, below)
+        search = _Search(self, kinds, [available[template.name] for template in kinds], rows, limit, below)
         search.run()
-        names = [one.name for one in kinds]
-        return [{name: n for name, n in zip(names, counts, strict=True) if n} for _, counts in search.found]
+        names = [template.name for template in kinds]
+        return [{name: n for name, n in zip(names, counts, strict=True) if n} for _, counts in search.choices]
 
 
 class _Search:
     """Depth first over the counts of one template after the other, within a cost and a number of steps."""
 
     def __init__(
-        self, prices: Prices, kinds: Sequence[Template], left: Sequence[int], rows: dict[_Row, str],
-        most: int, below: Cost,
+        self, prices: Prices, kinds: Sequence[Template], available: Sequence[int], rows: dict[_Row, str],
+        limit: int, below: Cost,
     ) -> None:  # fmt: skip
-        self.price_of = [prices.of(one.resources) for one in kinds]
-        self.left, self.most, self.below = left, most, below
+        self.price_of = [prices.of(kind.resources) for kind in kinds]
+        self.available, self.limit, self.below = available, limit, below
         self.rows = list(rows)
         self.missing = [
             (i, name in prices.units, prices.weights.get(name, 0))
@@ -158,33 +165,33 @@ class _Search:
             if name
         ]
         """The conditions on whole amounts: what they still need, the machines to come must have at least."""
-        self.found: list[tuple[Cost, tuple[int, ...]]] = []
+        self.choices: list[tuple[Cost, tuple[int, ...]]] = []
         self.steps = 0
 
     def run(self) -> None:
-        """Fill ``found`` with the best counts."""
+        """Fill ``choices`` with the best counts."""
         if self.price_of and self.rows:
             self._go((), (0, 0, 0), [row.need for row in self.rows])
 
     def _go(self, counts: tuple[int, ...], cost: Cost, needs: list[int]) -> None:
         at = len(counts)
-        if at == len(self.left):
+        if at == len(self.available):
             if all(need <= 0 for need in needs):
-                insort(self.found, (cost, counts))
-                if len(self.found) >= MOST_CHOICES:
-                    del self.found[MOST_CHOICES:]
-                    self.below = self.found[-1][0]
+                insort(self.choices, (cost, counts))
+                if len(self.choices) >= MOST_CHOICES:
+                    del self.choices[MOST_CHOICES:]
+                    self.below = self.choices[-1][0]
             return
         weights = [row.weights[at] for row in self.rows]
-        is_last = at + 1 == len(self.left)
+        is_last = at + 1 == len(self.available)
         units, shares = self.price_of[at]
-        most = min(self.left[at], self.most - cost[2])
+        limit = min(self.available[at], self.limit - cost[2])
         first = 0
         if is_last:  # the least that closes every condition; more of it is waste
             for need, weight in zip(needs, weights, strict=True):
                 if need > 0:
-                    first = max(first, -(-need // weight) if weight else most + 1)
-        for count in range(first, (min(first, most) if is_last else most) + 1):
+                    first = max(first, -(-need // weight) if weight else limit + 1)
+        for count in range(first, (min(first, limit) if is_last else limit) + 1):
             self.steps += 1
             now = (cost[0] + count * units, cost[1] + count * shares, cost[2] + count)
             rest = [need - count * weight for need, weight in zip(needs, weights, strict=True)]
@@ -212,13 +219,13 @@ def _rows(
     """
     rows: dict[_Row, str] = {}
     count_of = Counter(pieces)
-    every = frozenset(one.name for one in kinds)
+    every = frozenset(kind.name for kind in kinds)
     everywhere = {every: None} | {piece.templates & every: None for piece in count_of}
     for among in everywhere:
         inside = [(piece, n) for piece, n in count_of.items() if piece.templates & every <= among]
         for name in sorted({name for piece, _ in inside for name, _ in piece.amounts}):
             sizes = [(dict(piece.amounts).get(name, 0), n, piece.divisible) for piece, n in inside]
-            whole = tuple(one.resources.get(name, 0) if one.name in among else 0 for one in kinds)
+            whole = tuple(kind.resources.get(name, 0) if kind.name in among else 0 for kind in kinds)
             total = sum(size * n for size, n, _ in sizes)
             rows.setdefault(_Row(whole, total), name if among == every else "")
             for least in {size for size, _, divisible in sizes if size and not divisible}:
@@ -234,13 +241,13 @@ def _rows(
 
 def _held(kinds: Iterable[Template], piece: MachinePiece, units: frozenset[str]) -> Iterator[int]:
     """How many copies of a piece an empty machine of each template holds."""
-    for one in kinds:
+    for kind in kinds:
         copies = [
-            _copies(one.resources.get(name, 0), amount, is_unit=name in units)
+            _copies(kind.resources.get(name, 0), amount, is_unit=name in units)
             for name, amount in piece.amounts
             if amount
         ]
-        yield min(copies, default=0) if one.name in piece.templates else 0
+        yield min(copies, default=0) if kind.name in piece.templates else 0
 
 
 def _copies(have: int, amount: int, *, is_unit: bool) -> int:

@@ -32,7 +32,7 @@ class NodeShortage:
 
 
 def exchange(
-    ledger: Ledger, parent_id: str, cluster_id: str | None, wanted: Mapping[str, int]
+    ledger: Ledger, parent_id: str, cluster_id: str | None, counts: Mapping[str, int]
 ) -> Exchange | NodeShortage:
     """The exchange that gives a cluster the wanted counts: for all templates, or a ``NodeShortage``.
 
@@ -44,8 +44,8 @@ def exchange(
     leave: list[VNode] = []
     removable: dict[str, int] = {}
     too_few = False
-    for template in sorted({*own, *wanted}):
-        surplus = len(own.get(template, ())) - wanted.get(template, 0)
+    for template in sorted({*own, *counts}):
+        surplus = len(own.get(template, ())) - counts.get(template, 0)
         if surplus <= 0:
             continue
         free = [vnode for vnode in own[template] if is_undivided(ledger, vnode)]
@@ -57,8 +57,8 @@ def exchange(
         return NodeShortage(adding=False, recommend=removable)
     join: list[VNode] = []
     addable: dict[str, int] = {}
-    for template in sorted(wanted):
-        missing = wanted[template] - len(own.get(template, ()))
+    for template in sorted(counts):
+        missing = counts[template] - len(own.get(template, ()))
         if missing <= 0:
             continue
         candidates = undivided(ledger, parent_id, template)
@@ -73,7 +73,7 @@ def exchange(
 def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
     """The whole nodes of a template in a cluster that are alive and unused: those that others need last, by id."""
     scarcity = scarcity_in(ledger, cluster_id)
-    found = [
+    vnodes = [
         vnode
         for vnode in ledger.slots(cluster_id)
         if vnode.whole
@@ -81,7 +81,7 @@ def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
         and ledger.nodes[vnode.node_id].state == ALIVE
         and is_undivided(ledger, vnode)
     ]
-    return sorted(found, key=lambda vnode: scarcity(vnode.vnode_id))
+    return sorted(vnodes, key=lambda vnode: scarcity(vnode.vnode_id))
 
 
 def is_undivided(ledger: Ledger, vnode: VNode) -> bool:

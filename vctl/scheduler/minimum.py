@@ -24,14 +24,14 @@ def lacks(ledger: Ledger, cluster_id: str, lent: Amounts) -> dict[str, int]:
     cluster = ledger.clusters[cluster_id]
     if not any(cluster.spec.flexible_min.values()):
         return {}
-    parts = (ledger.vnodes[one] for one in ledger.members[cluster_id])
-    return _lacks(cluster, (one for one in parts if ledger.nodes[one.node_id].state != DEAD), lent)
+    parts = (ledger.vnodes[vnode_id] for vnode_id in ledger.members[cluster_id])
+    return _lacks(cluster, (part for part in parts if ledger.nodes[part.node_id].state != DEAD), lent)
 
 
 def _lacks(cluster: Cluster, vnodes: Iterable[VNode], lent: Amounts) -> dict[str, int]:
     if cluster.state == REMOVING:
         return {}
-    has = rs.total([*(one.allocation.amounts for one in vnodes if one.kind == FLEXIBLE), lent])
+    has = rs.total([*(vnode.allocation.amounts for vnode in vnodes if vnode.kind == FLEXIBLE), lent])
     return {n: a - has.get(n, 0) for n, a in cluster.spec.flexible_min.items() if a > has.get(n, 0)}
 
 
@@ -59,12 +59,12 @@ class BelowMinimum:
     @property
     def since(self) -> str:
         """What became of the nodes, such as ``nodes n1, n2 died``; empty if there are none."""
-        found = []
+        parts = []
         for state, word in _WORDS.items():
-            named = [node_id for node_id, one in self.nodes if one == state]
+            named = [node_id for node_id, node_state in self.nodes if node_state == state]
             if named:
-                found.append(f"node{'s' * (len(named) > 1)} {listed(named, MOST_NAMED)} {word}")
-        return " and ".join(found)
+                parts.append(f"node{'s' * (len(named) > 1)} {listed(named, MOST_NAMED)} {word}")
+        return " and ".join(parts)
 
     @property
     def text(self) -> str:
@@ -84,22 +84,27 @@ def below_minimum(
     if cluster.kind != LOGICAL:
         return None
 
-    def is_lost(one: VNode) -> bool:
-        state = states.get(one.node_id)
-        return state == DEAD or (state == DRAINING and not one.whole and one.vnode_id not in used)
+    def is_lost(vnode: VNode) -> bool:
+        state = states.get(vnode.node_id)
+        return state == DEAD or (state == DRAINING and not vnode.whole and vnode.vnode_id not in used)
 
     all_, spec = list(vnodes), cluster.spec
-    lost = [one for one in all_ if is_lost(one)]
+    lost = [vnode for vnode in all_ if is_lost(vnode)]
     lacking = rs.total(
         [
-            *(one.allocation.amounts for one in lost if one.kind != FLEXIBLE),
-            _lacks(cluster, (one for one in all_ if one not in lost), lent),
+            *(vnode.allocation.amounts for vnode in lost if vnode.kind != FLEXIBLE),
+            _lacks(cluster, (vnode for vnode in all_ if vnode not in lost), lent),
         ]
     )
     if not any(lacking.values()):
         return None
-    minimum = rs.total([spec.flexible_min, *(one.allocation.amounts for one in all_ if one.kind != FLEXIBLE)])
-    nodes = sorted({one.node_id for one in lost})
+    minimum = rs.total(
+        [spec.flexible_min, *(vnode.allocation.amounts for vnode in all_ if vnode.kind != FLEXIBLE)]
+    )
+    nodes = sorted({vnode.node_id for vnode in lost})
     return BelowMinimum(
-        cluster.cluster_id, rs.subtract(minimum, lacking), minimum, tuple((one, states[one]) for one in nodes)
+        cluster.cluster_id,
+        rs.subtract(minimum, lacking),
+        minimum,
+        tuple((node_id, states[node_id]) for node_id in nodes),
     )

@@ -22,12 +22,12 @@ from vctl.scheduler.candidate_nodes import (
     CandidateNodes,
     Way,
     free_shares,
-    instance_ladders,
+    instance_supplies,
     is_unit,
-    whole_ladder,
+    whole_supply,
 )
 from vctl.scheduler.flexible import FlexiblePart, Option
-from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Ladder, depth_of
+from vctl.scheduler.growth_supply import UNLIMITED, Budgets, Supply, depth_of
 from vctl.scheduler.node_states import (
     NodeState,
     SlotState,
@@ -74,16 +74,16 @@ class NodeClasses:
         self.counts: dict[int, int] = {}
         self.sources: dict[int, list[Callable[[], Iterator[CandidateNode]]]] = {}
         """State -> iterators over its real nodes by node id; read when real nodes are assigned."""
-        self.most = [0] * len(self.names)
+        self.largest = [0] * len(self.names)
         """The largest free amount of each resource in one slot."""
         self._state_ids: dict[NodeState, int] = {}
         self._trait_ids: dict[SlotTraits, int] = {}
         self._bulk: dict[int, int] = {}
         self._plain: dict[int, int] = {}
         self._options: dict[int, tuple[tuple[Option, int], ...]] = {}
-        self.ladders: list[tuple[Ladder, int]] = [((), 0)]
-        """Ladders of slots and instances that can grow, each with the most that it gives."""
-        self._ladder_ids: dict[tuple[Ladder, int], int] = {}
+        self.supplies: list[tuple[Supply, int]] = [((), 0)]
+        """Supplies of slots and instances that can grow, each with the most that it gives."""
+        self._supply_ids: dict[tuple[Supply, int], int] = {}
         self._grown: dict[object, SlotState] = {}
         """States of slots that can grow, by everything that they depend on."""
         self.scarcity: Scarcity | None = None
@@ -99,7 +99,7 @@ class NodeClasses:
         candidates = self.candidates
         apart = candidates.apart(named, on)
         missing, self.scarcity = candidates.count_apart(apart), candidates.scarcity(apart)
-        found: list[tuple[str, NodeState, int, Callable[[], Iterator[CandidateNode]]]] = []
+        members: list[tuple[str, NodeState, int, Callable[[], Iterator[CandidateNode]]]] = []
         for group in candidates.classes:
             if count := len(group.ids) - missing[id(group)]:
                 # no selector names these slots by id, so one placeholder stands for their ids
@@ -111,20 +111,20 @@ class NodeClasses:
                     if apart
                     else candidates.node_of(group.ids[0])
                 )
-                found.append((first, state, count, partial(candidates.candidate_nodes, group, apart)))
+                members.append((first, state, count, partial(candidates.candidate_nodes, group, apart)))
         for node_id, slots in apart.items():
             if not slots:
                 continue
             state = NodeState(tuple(sorted(self.slot_state(slot) for slot in slots)), 0)
-            found.append((node_id, state, 1, partial(iter, [(node_id, slots)])))
-        found.sort(key=lambda one: one[0])
-        for _, state, count, candidate_nodes in found:
+            members.append((node_id, state, 1, partial(iter, [(node_id, slots)])))
+        members.sort(key=lambda member: member[0])
+        for _, state, count, candidate_nodes in members:
             state_id = self.intern(state)
             self.counts[state_id] = self.counts.get(state_id, 0) + count
             self.sources.setdefault(state_id, []).append(candidate_nodes)
         for state in self.states:
             for slot in state.slots:
-                self.most = [max(pair) for pair in zip(self.most, slot.free, strict=True)]
+                self.largest = [max(pair) for pair in zip(self.largest, slot.free, strict=True)]
 
     def slot_state(self, slot_id: str) -> SlotState:
         """The state of one real slot before the search."""
@@ -149,7 +149,7 @@ class NodeClasses:
         if way is not None:
             if template or any(capacity.instances for _, _, capacity in way.sources):
                 return self._growing(scarcity, selectors, template, group, way)
-            sources = [(depth, lender, *one.free.items()) for depth, lender, one in way.sources]
+            sources = [(depth, lender, *source.free.items()) for depth, lender, source in way.sources]
             key = (scarcity, selectors, way.fresh, *sources)
             state = self._grown.get(key)
             if state is None:
@@ -173,31 +173,32 @@ class NodeClasses:
         if template and not (group.untouched and covers(budgets, way, total)):
             template = ""
         holds_entry = bool(template and self.interest.entry and FreeCapacity(total).fits(self.interest.entry))
-        free, levels, ladders, units = [], [], [], []
+        free, levels, supplies, units = [], [], [], []
         for name in self.names:
-            whole = whole_ladder(way, name)
+            whole = whole_supply(way, name)
             units.append(is_unit(way, name))
             free.append(budgets.potential(name, whole))
             kinds = self.kinds(way, name) if units[-1] else {}
             levels.append(
-                tuple(sorted(level_of(s, kind) for kind in kinds.values() if (s := self.ladders[kind][1])))
+                tuple(sorted(level_of(s, kind) for kind in kinds.values() if (s := self.supplies[kind][1])))
             )
-            ladders.append(0 if units[-1] else self._ladder_id(whole, free[-1]))
+            supplies.append(0 if units[-1] else self._supply_id(whole, free[-1]))
         unit_names = {name for _, _, capacity in way.sources for name in capacity.instances}
         waste = sum(
             any(any(capacity.instances.get(name, {}).values()) for _, _, capacity in way.sources)
             for name in unit_names - set(self.names)
         )
-        missed, rungs = (scarcity, waste), tuple(ladders)
-        trait = SlotTraits(selectors, template, holds_entry, tuple(units), missed, rungs, way.fresh)
+        trait = SlotTraits(
+            selectors, template, holds_entry, tuple(units), (scarcity, waste), tuple(supplies), way.fresh
+        )
         return SlotState(self._trait_id(trait), tuple(free), tuple(levels), bool(template))
 
     def kinds(self, way: Way, name: str) -> dict[int, int]:
-        """The number of the ladder of each instance of a resource."""
+        """The number of the supply of each instance of a resource."""
         budgets = self.candidates.budgets
         assert budgets is not None
-        found = instance_ladders(way, name).items()
-        return {index: self._ladder_id(ladder, budgets.potential(name, ladder)) for index, ladder in found}
+        found = instance_supplies(way, name).items()
+        return {index: self._supply_id(supply, budgets.potential(name, supply)) for index, supply in found}
 
     def _trait_id(self, trait: SlotTraits) -> int:
         trait_id = self._trait_ids.setdefault(trait, len(self.traits))
@@ -205,10 +206,10 @@ class NodeClasses:
             self.traits.append(trait)
         return trait_id
 
-    def _ladder_id(self, ladder: Ladder, potential: int) -> int:
-        number = self._ladder_ids.setdefault((ladder, potential), len(self.ladders))
-        if number == len(self.ladders):
-            self.ladders.append((ladder, potential))
+    def _supply_id(self, supply: Supply, potential: int) -> int:
+        number = self._supply_ids.setdefault((supply, potential), len(self.supplies))
+        if number == len(self.supplies):
+            self.supplies.append((supply, potential))
         return number
 
     def intern(self, state: NodeState) -> int:
@@ -239,9 +240,9 @@ class NodeClasses:
     def size(self, amounts: Sequence[int]) -> int:
         """Amounts as one number: thousandths of the largest slot, added up over the resources."""
         size = 0
-        for amount, most in zip(amounts, self.most, strict=True):
-            if amount and most:
-                size += amount * 1000 // most
+        for amount, largest in zip(amounts, self.largest, strict=True):
+            if amount and largest:
+                size += amount * 1000 // largest
         return size
 
     def plain(self, state_id: int) -> int:
@@ -277,17 +278,17 @@ class NodeClasses:
         return list(nodes.values())
 
     def _option(self, slot: SlotState) -> Option:
-        most, trait = self._flexible_most(slot), self.traits[slot.trait]
+        limits, trait = self._flexible_limits(slot), self.traits[slot.trait]
         cost: tuple[int, ...] = (*trait.waste, self.size(slot.free))
-        if trait.ladders:
-            cost = (self.depth(slot, most), trait.fresh, *cost)
-        return Option(slot, most, cost)
+        if trait.supplies:
+            cost = (self.depth(slot, limits), trait.fresh, *cost)
+        return Option(slot, limits, cost)
 
     def depth(self, slot: SlotState, request: Vector) -> int:
         """The number of cluster levels that have to grow so that a slot holds this request, too."""
         trait = self.traits[slot.trait]
         depth = 0
-        for r, amount in enumerate(request if trait.ladders else ()):
+        for r, amount in enumerate(request if trait.supplies else ()):
             if not amount:
                 continue
             if trait.units[r]:
@@ -299,57 +300,57 @@ class NodeClasses:
                 needed = max(amount // SCALE, 1)
                 depth = max(depth, fitting[needed - 1] if len(fitting) >= needed else UNLIMITED)
             else:
-                ladder, potential = self.ladders[trait.ladders[r]]
-                depth = max(depth, depth_of(ladder, potential - slot.free[r] + amount))
+                supply, potential = self.supplies[trait.supplies[r]]
+                depth = max(depth, depth_of(supply, potential - slot.free[r] + amount))
         return depth
 
     def reach(self, level: int, amount: int) -> int:
         """The number of cluster levels that have to grow for an amount of one instance."""
-        ladder, potential = self.ladders[kind_of(level)]
-        return depth_of(ladder, potential - share_of(level) + min(amount, SCALE))
+        supply, potential = self.supplies[kind_of(level)]
+        return depth_of(supply, potential - share_of(level) + min(amount, SCALE))
 
-    def places(self, state_id: int, r: int) -> Iterator[tuple[Ladder, int]]:
-        """The ladders of a node's slots and instances of a resource, and the most that each gives."""
+    def places(self, state_id: int, r: int) -> Iterator[tuple[Supply, int]]:
+        """The supplies of a node's slots and instances of a resource, and the most that each gives."""
         for slot in self.states[state_id].slots:
             trait = self.traits[slot.trait]
-            for number in map(kind_of, slot.levels[r]) if trait.units[r] else [trait.ladders[r]]:
-                yield self.ladders[number]
+            for number in map(kind_of, slot.levels[r]) if trait.units[r] else [trait.supplies[r]]:
+                yield self.supplies[number]
 
-    def used(self, slot: SlotState, r: int) -> Iterator[tuple[Ladder, int]]:
-        """What a search took from a slot that can grow: (ladder, amount) of the slot or its instances."""
+    def used(self, slot: SlotState, r: int) -> Iterator[tuple[Supply, int]]:
+        """What a search took from a slot that can grow: (supply, amount) of the slot or its instances."""
         trait = self.traits[slot.trait]
-        if not trait.ladders:
+        if not trait.supplies:
             return
         if trait.units[r]:
             for level in slot.levels[r]:
-                ladder, potential = self.ladders[kind_of(level)]
+                supply, potential = self.supplies[kind_of(level)]
                 if potential > share_of(level):
-                    yield ladder, potential - share_of(level)
+                    yield supply, potential - share_of(level)
         else:
-            ladder, potential = self.ladders[trait.ladders[r]]
+            supply, potential = self.supplies[trait.supplies[r]]
             if potential > slot.free[r]:
-                yield ladder, potential - slot.free[r]
+                yield supply, potential - slot.free[r]
 
-    def _flexible_most(self, slot: SlotState) -> Vector:
+    def _flexible_limits(self, slot: SlotState) -> Vector:
         units = self.traits[slot.trait].units
-        most = []
+        limits = []
         for r, want in enumerate(self.interest.want):
             if not want or not units[r]:
-                most.append(min(slot.free[r], want))
+                limits.append(min(slot.free[r], want))
             elif want < SCALE:
-                most.append(want if share_of(max(slot.levels[r], default=0)) >= want else 0)
+                limits.append(want if share_of(max(slot.levels[r], default=0)) >= want else 0)
             else:
-                most.append(full_levels(slot, r) * SCALE)
-        return tuple(most)
+                limits.append(full_levels(slot, r) * SCALE)
+        return tuple(limits)
 
 
 def covers(budgets: Budgets, way: Way, total: Allocation) -> bool:
     """Whether a slot could grow over the whole node."""
     for name, amount in total.amounts.items():
-        if budgets.potential(name, whole_ladder(way, name)) < amount:
+        if budgets.potential(name, whole_supply(way, name)) < amount:
             return False
-        shares = instance_ladders(way, name) if name in total.instances else {}
-        if any(budgets.potential(name, ladder) < SCALE for ladder in shares.values()):
+        shares = instance_supplies(way, name) if name in total.instances else {}
+        if any(budgets.potential(name, supply) < SCALE for supply in shares.values()):
             return False
     return True
 

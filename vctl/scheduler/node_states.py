@@ -16,7 +16,7 @@ class SlotTraits(NamedTuple):
     ``selectors`` has a bit per selector that matches; ``units`` says per resource whether it has instances
     here; ``waste`` is what others miss if the gang is here: the scarcity of such slots, and the number of free
     unit resources for which the gang did not ask. Of a slot that can grow,
-    ``ladders`` are the numbers of its ladders per resource (0: none, or each instance has its own), ``fresh``
+    ``supplies`` are the numbers of its supplies per resource (0: none, or each instance has its own), ``fresh``
     says that it does not exist yet.
     """
 
@@ -25,7 +25,7 @@ class SlotTraits(NamedTuple):
     holds_entry: bool
     units: tuple[bool, ...]
     waste: tuple[int, int]
-    ladders: tuple[int, ...] = ()
+    supplies: tuple[int, ...] = ()
     fresh: bool = False
 
 
@@ -35,7 +35,7 @@ FULL = SCALE << KIND_BITS
 
 
 def level_of(share: int, kind: int) -> int:
-    """One number for the free share of an instance and the number of its ladder (0: it does not grow)."""
+    """One number for the free share of an instance and the number of its supply (0: it does not grow)."""
     return share << KIND_BITS | kind
 
 
@@ -45,7 +45,7 @@ def share_of(level: int) -> int:
 
 
 def kind_of(level: int) -> int:
-    """The number of the ladder of a level."""
+    """The number of the supply of a level."""
     return level & (1 << KIND_BITS) - 1
 
 

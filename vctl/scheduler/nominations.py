@@ -50,7 +50,7 @@ class Nomination:
     pieces: tuple[Part, ...]
     awaited: frozenset[int] = frozenset()
 
-    def stands(self, ledger: Ledger) -> bool:
+    def is_valid(self, ledger: Ledger) -> bool:
         """Whether the virtual nodes of the place still exist and suffice, and its growth is still allowed."""
         for vnode_id, allocations in by_vnode(self.pieces).items():
             vnode = ledger.vnodes.get(vnode_id)
@@ -143,32 +143,32 @@ class Nominations:
     def put(self, nomination: Nomination) -> None:
         """Add a nomination."""
         self.nominations[nomination.job_id] = nomination
-        self._keep_all()
+        self._recharge()
 
     def drop(self, job_id: int) -> None:
         """Remove the nomination of a job."""
         if self.nominations.pop(job_id, None) is not None:
-            self._keep_all()
+            self._recharge()
 
-    def seat(self, job: PendingJob) -> tuple[list[Grow], Placed] | None:
+    def placement(self, job: PendingJob) -> tuple[list[Grow], Placed] | None:
         """The growth and the place of a job within its nominated place; None: it has no place there yet.
 
         Its nomination must be lifted. The growth is applied to the ledger.
         """
         nomination = self.nominations.get(job.job_id)
-        if nomination is None or nomination.awaited or not nomination.stands(self.ledger):
+        if nomination is None or nomination.awaited or not nomination.is_valid(self.ledger):
             return None
         parts = by_vnode(nomination.pieces)
         growth = nomination.growth(self.ledger)
         if growth is not None and growth.gained:
-            return self._grown_seat(job, parts)
+            return self._grown_placement(job, parts)
         capacities = {
             vnode_id: _only(self.ledger.capacities[vnode_id], some) for vnode_id, some in parts.items()
         }
         placed = place_on(candidates_of(self.ledger, capacities), job.spec, job.entry)
         return ([], placed) if isinstance(placed, Placed) else None
 
-    def _grown_seat(
+    def _grown_placement(
         self, job: PendingJob, parts: dict[str, list[Allocation]]
     ) -> tuple[list[Grow], Placed] | None:
         vnodes = self.ledger.vnodes
@@ -196,14 +196,14 @@ class Nominations:
         try:
             yield
         finally:
-            self._keep_all()
+            self._recharge()
 
     def close(self) -> None:
         """Remove all charges and promises from the ledger."""
         for job_id in [*self._names, *self._growth]:
             self._discharge(job_id)
 
-    def _keep_all(self) -> None:
+    def _recharge(self) -> None:
         self.close()
         self._charge(self.nominations)
 
@@ -221,7 +221,7 @@ class Nominations:
 
     def _charge(self, job_ids: Iterable[int]) -> None:
         for nomination in self._ordered(job_ids):
-            if not nomination.stands(self.ledger) or (growth := nomination.growth(self.ledger)) is None:
+            if not nomination.is_valid(self.ledger) or (growth := nomination.growth(self.ledger)) is None:
                 continue
             if growth.gained:
                 growth.promise(self.ledger)

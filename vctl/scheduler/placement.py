@@ -124,12 +124,12 @@ def place_again(
     if (before := known.get(stamp)) is not None and before[2] == edition:
         if (before[0] is spec or before[0] == spec) and (placed := _repeated(ledger, before[1])) is not None:
             return placed
-    found = place(ledger, parent_id, spec, entry)
-    if isinstance(found, Placed) and _is_repeatable(found):
+    answer = place(ledger, parent_id, spec, entry)
+    if isinstance(answer, Placed) and _is_repeatable(answer):
         if len(known) >= MOST_KNOWN:
             known.clear()
-        known[stamp] = (spec, found, ledger.demand.edition)
-    return found
+        known[stamp] = (spec, answer, ledger.demand.edition)
+    return answer
 
 
 def _is_repeatable(placed: Placed) -> bool:
@@ -158,7 +158,7 @@ def place_on(
     """The place of the gang of a spec on these candidate nodes, or why there is none."""
     entry = {name: amount for name, amount in entry.items() if amount}
     if not entry and not _asks_for_anything(spec):
-        return _a_place_to_be(candidates, spec)
+        return _place_empty_gang(candidates, spec)
     worst: Unplaced | None = None
     for question in _questions(spec, entry):
         answer, steps = _answer(candidates, spec, question, entry, budget)
@@ -223,7 +223,7 @@ def _above_maximum(spec: ClusterSpec, question: _Question) -> Unplaced | None:
     return None
 
 
-def _a_place_to_be(candidates: CandidateNodes, spec: ClusterSpec) -> Placed | Unplaced:
+def _place_empty_gang(candidates: CandidateNodes, spec: ClusterSpec) -> Placed | Unplaced:
     """The place of a gang that asks for nothing; if it is flexible, its process still needs a node."""
     if not spec.flexible:
         return Placed((), 0, EMPTY, exact=False)
@@ -243,10 +243,10 @@ def _answer(
     if reason := quick_reason(problem):
         return reason, 0
     tried = search(problem, budget)
-    if tried.found is None:
+    if tried.solution is None:
         return search_reason(problem, tried), tried.steps
-    pieces = pieces_of(assign(problem, tried.found), spec)
-    exact = tried.found.exact
+    pieces = pieces_of(assign(problem, tried.solution), spec)
+    exact = tried.solution.exact
     wishes = _Wishes(candidates, spec, question, entry, min(budget, WISH_BUDGET))
     better = wishes.improve(problem, pieces)
     return _with_entry(better or pieces, entry, exact=exact or better is not None), tried.steps
@@ -294,11 +294,11 @@ class _Wishes:
                 continue
             for rule in self._better_rules(problem, number, _nodes_of(best or pieces, phase.group)):
                 phases[number] = replace(phase, rule=rule)
-                if found := self._try(tuple(phases), one_piece=False):
-                    best = found
+                if better := self._try(tuple(phases), one_piece=False):
+                    best = better
                     break
-            phases[number] = replace(phase, rule=self._kept(problem, number, best or pieces))
-        if self._wants_one_piece(problem, best or pieces):
+            phases[number] = replace(phase, rule=self._protecting_rule(problem, number, best or pieces))
+        if self._fits_one_piece(problem, best or pieces):
             best = self._try(tuple(phases), one_piece=True) or best
         return best
 
@@ -308,7 +308,7 @@ class _Wishes:
         problem = _problem(self.candidates, self.question, phases, self.entry, one_piece=one_piece)
         tried = search(problem, self.budget)
         self.budget -= tried.steps + 1
-        return None if tried.found is None else pieces_of(assign(problem, tried.found), self.spec)
+        return None if tried.solution is None else pieces_of(assign(problem, tried.solution), self.spec)
 
     def _better_rules(self, problem: Problem, number: int, used: int) -> list[SpreadRule]:
         phase = self.question.phases[number]
@@ -317,7 +317,7 @@ class _Wishes:
             return [SpreadRule(distinct=True)] if wider else []
         return [SpreadRule(limit=limit) for limit in range(_fewest_nodes(problem, number), used)]
 
-    def _kept(self, problem: Problem, number: int, pieces: tuple[Piece, ...]) -> SpreadRule:
+    def _protecting_rule(self, problem: Problem, number: int, pieces: tuple[Piece, ...]) -> SpreadRule:
         """The rule that keeps later improvements from making this phase worse."""
         phase = problem.phases[number]
         used = _nodes_of(pieces, phase.group)
@@ -325,11 +325,11 @@ class _Wishes:
             return SpreadRule(distinct=used == len(phase.bundles))
         return SpreadRule(limit=used)
 
-    def _wants_one_piece(self, problem: Problem, pieces: tuple[Piece, ...]) -> bool:
+    def _fits_one_piece(self, problem: Problem, pieces: tuple[Piece, ...]) -> bool:
         if sum(piece.kind == FLEXIBLE for piece in pieces) < 2:
             return False
         return any(
-            all(w <= m for w, m in zip(problem.want, option.most, strict=True))
+            all(w <= m for w, m in zip(problem.want, option.limits, strict=True))
             for state_id in problem.node_classes.counts
             for option, _ in problem.node_classes.options(state_id)
         )
@@ -341,17 +341,17 @@ def _nodes_of(pieces: tuple[Piece, ...], group: int) -> int:
 
 def _fewest_nodes(problem: Problem, number: int) -> int:
     """A lower bound of the nodes of a phase: the emptiest nodes that have enough of each resource."""
-    wanted = problem.rest[problem.phase_of.index(number)]
+    needs = problem.rest[problem.phase_of.index(number)]
     fewest = 1
-    for r, need in enumerate(wanted):
-        nodes, left = 0, need
-        stands = [
+    for r, need in enumerate(needs):
+        nodes, rest = 0, need
+        amounts = [
             (problem.node_classes.free(s)[r], count) for s, count in problem.node_classes.counts.items()
         ]
-        for free, count in sorted(stands, reverse=True):
-            if left <= 0 or not free:
+        for free, count in sorted(amounts, reverse=True):
+            if rest <= 0 or not free:
                 break
-            taken = min(count, -(-left // free))
-            nodes, left = nodes + taken, left - taken * free
+            used = min(count, -(-rest // free))
+            nodes, rest = nodes + used, rest - used * free
         fewest = max(fewest, nodes)
     return fewest

@@ -49,10 +49,10 @@ class _Trial:
         """Take the real nodes in this state with the lowest ids."""
         if self.touched.get(state_id):
             return [self._take_node(state_id) for _ in range(many)]
-        taken = [self.head.pop(state_id)] if state_id in self.head else []
-        taken += islice(self._fresh(state_id), many - len(taken))
-        assert len(taken) == many, state_id
-        return taken
+        nodes = [self.head.pop(state_id)] if state_id in self.head else []
+        nodes += islice(self._fresh(state_id), many - len(nodes))
+        assert len(nodes) == many, state_id
+        return nodes
 
     def _take_node(self, state_id: int) -> CandidateNode:
         head, heap = self._peek(state_id), self.touched.get(state_id)
@@ -68,12 +68,14 @@ class _Trial:
         capacity, cpu = self.capacity(slot_id), amounts.get(CPU, 0)
         cores, each = sorted(capacity.cores), 0 if cpu % SCALE else cpu // SCALE
         parts = [tuple(cores[at : at + each]) for at in range(0, many * each, each)] if each else [()] * many
-        taken = [Allocation(dict(amounts), {}, part if len(part) == each else ()) for part in parts]
+        allocations = [Allocation(dict(amounts), {}, part if len(part) == each else ()) for part in parts]
         in_all = {name: many * amount for name, amount in amounts.items()}
-        capacity.take_exactly(Allocation(in_all, {}, tuple(core for one in taken for core in one.cores)))
+        capacity.take_exactly(
+            Allocation(in_all, {}, tuple(core for part in allocations for core in part.cores))
+        )
         return [
             Assignment(bundle, slot_id, candidate_node[0], allocation)
-            for bundle, allocation in zip(bundles, taken, strict=True)
+            for bundle, allocation in zip(bundles, allocations, strict=True)
         ]
 
     def put_nodes(self, state_id: int, candidate_nodes: list[CandidateNode]) -> None:
@@ -104,7 +106,7 @@ class _Trial:
         return self.capacities[slot_id]
 
     def kinds(self, slot_id: str) -> dict[str, dict[int, int]]:
-        """The numbers of the ladders of a slot's instances, where it can grow."""
+        """The numbers of the supplies of a slot's instances, where it can grow."""
         node_classes = self.problem.node_classes
         way = node_classes.candidates.way(slot_id)
         if way is None:
@@ -126,25 +128,25 @@ class _Trial:
         return self.fresh[state_id]
 
 
-def assign(problem: Problem, found: Solution) -> list[Assignment]:
+def assign(problem: Problem, solution: Solution) -> list[Assignment]:
     """Real nodes and exact allocations for the items of the problem in order, then for the flexible parts."""
     trial, capacity_of = _Trial(problem), problem.node_classes.candidates.capacity
     assigned: list[Assignment] = []
-    for state_id, move, many, on_one in found.trail:
+    for state_id, move, many, together in solution.moves:
         i = len(assigned)
         if i and problem.phase_of[i] != problem.phase_of[i - 1]:
             trial.forget_use()
-        nodes = trial.take_nodes(state_id, 1 if on_one else many)
-        if on_one:
+        nodes = trial.take_nodes(state_id, 1 if together else many)
+        if together:
             assigned += trial.fill(nodes[0], [bundle for _, bundle in problem.items[i : i + many]])
             trial.put_nodes(move.target, nodes)
             continue
-        taken: dict[tuple[int, ...], tuple[FreeCapacity, FreeCapacity, Allocation]] = {}
+        allocations: dict[tuple[int, ...], tuple[FreeCapacity, FreeCapacity, Allocation]] = {}
         for candidate_node, (_, bundle) in zip(nodes, problem.items[i : i + many], strict=True):
             slot_id = trial.slot_in(candidate_node, move.before)
             free = trial.capacities.get(slot_id) or capacity_of(slot_id)
-            look = (id(free.free), id(free.instances), id(free.cores), id(free.total), id(bundle.amounts))
-            same = taken.get(look) if problem.budgets is None else None
+            key = (id(free.free), id(free.instances), id(free.cores), id(free.total), id(bundle.amounts))
+            same = allocations.get(key) if problem.budgets is None else None
             if same is not None:
                 _, after, allocation = same
                 trial.capacities[slot_id] = after.copy()
@@ -155,16 +157,16 @@ def assign(problem: Problem, found: Solution) -> list[Assignment]:
                     if bundle.template
                     else _take(capacity, problem, bundle.amounts, move.shares, trial.kinds(slot_id))
                 )
-                taken[look] = before, capacity.copy(), allocation
+                allocations[key] = before, capacity.copy(), allocation
             if len(candidate_node[1]) > 1:
                 trial.slots[slot_id] = move.after
             assigned.append(Assignment(bundle, slot_id, candidate_node[0], allocation))
         trial.put_nodes(move.target, nodes)
-    for parts in problem.node_classes.by_node(found.parts):
+    for parts in problem.node_classes.by_node(solution.parts):
         ((node_id, slots),) = trial.take_nodes(parts[0].state, 1)
         for part in parts:
             slot_id = trial.slot_in((node_id, slots), part.slot)
-            slots = tuple(one for one in slots if one != slot_id)
+            slots = tuple(slot for slot in slots if slot != slot_id)
             capacity, amounts = trial.capacity(slot_id), amounts_of(problem, part.amounts)
             if part.shares:
                 allocation = _take(capacity, problem, amounts, part.shares, trial.kinds(slot_id))
@@ -207,33 +209,53 @@ def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...
     fixed: list[tuple[tuple[int, str, int], Assignment]] = []
     alike: dict[tuple[object, ...], list[Assignment]] = {}
     kinds: dict[int, tuple[object, ...]] = {}  # equal bundles mostly share their amounts
-    for one in assigned:
-        if one.bundle is not None:
-            b = one.bundle
+    for assignment in assigned:
+        if assignment.bundle is not None:
+            b = assignment.bundle
             amounts = kinds.get(id(b.amounts))
             if amounts is None:
                 amounts = kinds[id(b.amounts)] = tuple(sorted(b.amounts.items()))
-            alike.setdefault((b.group, b.template, amounts, b.selector), []).append(one)
+            alike.setdefault((b.group, b.template, amounts, b.selector), []).append(assignment)
     for many in alike.values():
         places = sorted((c.bundle.group, c.bundle.template, c.bundle.position) for c in many if c.bundle)
-        is_spread = len({one.slot_id for one in many}) == len(many)
-        many.sort(key=attrgetter("node_id", "slot_id") if is_spread else _place)
+        is_spread = len({assignment.slot_id for assignment in many}) == len(many)
+        many.sort(key=attrgetter("node_id", "slot_id") if is_spread else _by_allocation)
         fixed += zip(places, many, strict=True)
     if len(alike) > 1:
-        fixed.sort(key=lambda one: (one[0][0] < 0, one[0]))
+        fixed.sort(key=lambda ranked: (ranked[0][0] < 0, ranked[0]))
     pieces = []
-    for rank, ((group, template, position), one) in enumerate(fixed):
+    for rank, ((group, template, position), assignment) in enumerate(fixed):
         labels = {} if template else spec.groups[group].nodes[position].labels
         pieces.append(
-            Piece(FIXED, rank, group, one.slot_id, one.node_id, one.allocation, labels, whole=bool(template))
+            Piece(
+                FIXED,
+                rank,
+                group,
+                assignment.slot_id,
+                assignment.node_id,
+                assignment.allocation,
+                labels,
+                whole=bool(template),
+            )
         )
     flexible = sorted((c for c in assigned if c.bundle is None), key=lambda c: (c.node_id, c.slot_id))
-    for rank, one in enumerate(flexible, len(pieces)):
-        pieces.append(Piece(FLEXIBLE, rank, -1, one.slot_id, one.node_id, one.allocation, {}, whole=False))
+    for rank, assignment in enumerate(flexible, len(pieces)):
+        pieces.append(
+            Piece(
+                FLEXIBLE,
+                rank,
+                -1,
+                assignment.slot_id,
+                assignment.node_id,
+                assignment.allocation,
+                {},
+                whole=False,
+            )
+        )
     return tuple(pieces)
 
 
-def _place(assigned: Assignment) -> tuple[object, ...]:
+def _by_allocation(assigned: Assignment) -> tuple[object, ...]:
     """A sort key with instances and cores, so that equal bundles on one node always get the same ranks."""
     held = assigned.allocation
     instances: tuple[object, ...] = ()

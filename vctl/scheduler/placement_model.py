@@ -102,10 +102,10 @@ class Problem:
     ) -> None:
         self.phases, self.one_piece, self.flexible = phases, one_piece, flexible
         bundles = [bundle for phase in phases for bundle in phase.bundles]
-        asked = {n for b in bundles for n, a in b.amounts.items() if a} | {
+        requested = {n for b in bundles for n, a in b.amounts.items() if a} | {
             n for n, a in flexible.items() if a
         }
-        self.names = tuple(sorted(asked))
+        self.names = tuple(sorted(requested))
         self.want, self.want_entry = self._vector(flexible), self._vector(flexible_entry)
         selectors = ((), *sorted({b.selector for b in bundles if b.selector}, key=str))
         self.selectors = selectors
@@ -151,9 +151,9 @@ class Problem:
             for bundle in phase.bundles:
                 kind = (id(bundle.amounts), bundle.selector, bundle.template, bundle.with_entry)
                 if kind != last:  # equal bundles mostly share their amounts
-                    asked = self._vector({} if bundle.template else bundle.amounts)
+                    request = self._vector({} if bundle.template else bundle.amounts)
                     rest = (self._selector_ids[bundle.selector], bundle.template, bundle.with_entry)
-                    demand_id, last = ids.setdefault(BundleKind(number, asked, *rest), len(ids)), kind
+                    demand_id, last = ids.setdefault(BundleKind(number, request, *rest), len(ids)), kind
                 line.append((demand_id, bundle))
             lines.append(line)
         self.demands = list(ids)
@@ -166,7 +166,9 @@ class Problem:
         for number, line in enumerate(lines):
             kinds = {demand_id for demand_id, _ in line}
             if len(kinds) > 1:
-                line.sort(key=lambda one: (not one[1].with_entry, -sizes[one[0]], one[0], one[1].position))
+                line.sort(
+                    key=lambda sized: (not sized[1].with_entry, -sizes[sized[0]], sized[0], sized[1].position)
+                )
             places = min(self.sums[demand_id] for demand_id in kinds)
             hardness = {"WHOLE": 0, "STRICT_PACK": 1, "STRICT_SPREAD": 2}.get(self.phases[number].policy, 3)
             ranked.append((hardness, places, -sum(sizes[demand_id] for demand_id, _ in line), number))
@@ -202,7 +204,7 @@ class Problem:
         if self.budgets:
             traits = self.node_classes.traits
             slots.sort(
-                key=lambda one: (self.node_classes.depth(one, demand.request), traits[one.trait].fresh)
+                key=lambda slot: (self.node_classes.depth(slot, demand.request), traits[slot.trait].fresh)
             )
         for before in slots:
             for after, shares in self._takes(before, demand):
@@ -221,12 +223,14 @@ class Problem:
             yield SlotState(slot.trait, (0,) * len(self.names), levels, pristine=False), ()
             return
         units = self.node_classes.traits[slot.trait].units
-        asked = [r for r, amount in enumerate(demand.request) if units[r] and amount]
-        choices = [list(self.instances(slot, r, demand.request[r])) for r in asked]
+        unit_resources = [r for r, amount in enumerate(demand.request) if units[r] and amount]
+        choices = [list(self.instances(slot, r, demand.request[r])) for r in unit_resources]
         pristine = slot.pristine and not any(demand.request)
         for chosen in product(*choices):
-            taken = tuple((r, level) for r, picked in zip(asked, chosen, strict=True) for level in picked)
-            yield after_taking(slot, demand.request, taken, pristine=pristine), taken
+            shares = tuple(
+                (r, level) for r, picked in zip(unit_resources, chosen, strict=True) for level in picked
+            )
+            yield after_taking(slot, demand.request, shares, pristine=pristine), shares
 
     def instances(self, slot: SlotState, r: int, amount: int) -> Iterator[tuple[int, ...]]:
         """The different ways to choose instances for an amount, that of ``FreeCapacity.pick`` first."""
@@ -293,13 +297,15 @@ class Problem:
         result = [self._cap(state_id, demand_id) for demand_id in range(len(self.demands))]
         if any(self.want):
             options = self.node_classes.options(state_id)
-            most = [option.most for option, _ in options]
-            in_all = [sum(option.most[r] * count for option, count in options) for r in range(len(self.want))]
+            limits = [option.limits for option, _ in options]
+            in_all = [
+                sum(option.limits[r] * count for option, count in options) for r in range(len(self.want))
+            ]
             result += [amount for amount, want in zip(in_all, self.want, strict=True) if want]
             if any(self.want_entry):
-                result.append(int(any(inside(self.want_entry, m) for m in most)))
+                result.append(int(any(inside(self.want_entry, m) for m in limits)))
             if self.one_piece:
-                result.append(int(any(inside(self.want, m) for m in most)))
+                result.append(int(any(inside(self.want, m) for m in limits)))
         return tuple(result)
 
     def _cap(self, state_id: int, demand_id: int) -> int:
@@ -336,9 +342,9 @@ class Problem:
     def _find_costs(self, state: NodeState) -> Iterator[int]:
         for r, level, _ in self.limits:
             yield sum(
-                growth_of(ladder, used, level + 1)[level]
+                growth_of(supply, used, level + 1)[level]
                 for slot in state.slots
-                for ladder, used in self.node_classes.used(slot, r)
+                for supply, used in self.node_classes.used(slot, r)
             )
 
     def depth(self, state_id: int, demand_id: int) -> int:
@@ -358,18 +364,18 @@ class Problem:
 
 
 def after_taking(
-    slot: SlotState, request: Vector, taken: tuple[Share, ...], *, pristine: bool = False
+    slot: SlotState, request: Vector, shares: tuple[Share, ...], *, pristine: bool = False
 ) -> SlotState:
     """A slot after a request was taken from it, with these instances."""
     free = tuple(f - a for f, a in zip(slot.free, request, strict=True))
     levels = list(slot.levels)
-    for r, level in taken:
-        left = list(levels[r])
-        left.remove(level)
+    for r, level in shares:
+        levels_left = list(levels[r])
+        levels_left.remove(level)
         rest = share_of(level) - min(request[r], SCALE)
         if rest or kind_of(level):  # an instance that can grow stays, because its used amount matters
-            left.append(level_of(rest, kind_of(level)))
-        levels[r] = tuple(sorted(left))
+            levels_left.append(level_of(rest, kind_of(level)))
+        levels[r] = tuple(sorted(levels_left))
     return SlotState(slot.trait, free, tuple(levels), pristine)
 
 
@@ -377,16 +383,16 @@ def _emptied(levels: Vector) -> Vector:
     return tuple(sorted(level_of(0, kind_of(level)) for level in levels if kind_of(level)))
 
 
-def _picks(counts: list[tuple[int, int]], wanted: int) -> Iterator[tuple[int, ...]]:
-    if not wanted:
+def _picks(counts: list[tuple[int, int]], number: int) -> Iterator[tuple[int, ...]]:
+    if not number:
         yield ()
         return
     if not counts:
         return
     (level, count), rest = counts[0], counts[1:]
-    for taken in range(min(count, wanted), -1, -1):
-        for others in _picks(rest, wanted - taken):
-            yield (level,) * taken + others
+    for copies in range(min(count, number), -1, -1):
+        for others in _picks(rest, number - copies):
+            yield (level,) * copies + others
 
 
 def amounts_of(problem: Problem, vector: Vector) -> dict[str, int]:

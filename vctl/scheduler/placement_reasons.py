@@ -226,7 +226,7 @@ def _flexible(problem: Problem) -> Unplaced | None:
     if any(problem.want_entry):
         entry = amounts_of(problem, problem.want_entry)
         capacities = [
-            amounts_of(problem, option.most)
+            amounts_of(problem, option.limits)
             for s in problem.node_classes.counts
             for option, _ in problem.node_classes.options(s)
         ]
@@ -238,7 +238,7 @@ def _flexible(problem: Problem) -> Unplaced | None:
             continue
         name = problem.names[r]
         have = sum(
-            count * slots * option.most[r]
+            count * slots * option.limits[r]
             for s, count in problem.node_classes.counts.items()
             for option, slots in problem.node_classes.options(s)
         )
@@ -255,9 +255,9 @@ def _growth(problem: Problem) -> Unplaced | None:
         if budgets is None or not wanted or not budgets.is_limited(name):
             continue
         needs = [
-            Need(ladder, count, 0, potential * count)
+            Need(supply, count, 0, potential * count)
             for s, count in problem.node_classes.counts.items()
-            for ladder, potential in problem.node_classes.places(s, r)
+            for supply, potential in problem.node_classes.places(s, r)
         ]
         have = budgets.most(name, needs, wanted)
         if have < wanted:

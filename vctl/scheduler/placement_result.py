@@ -109,7 +109,7 @@ def seated(
             return None
         capacity.take_exactly(allocation)
         pieces.append(replace(piece, parent_vnode_id=slot_id, allocation=allocation))
-    wanted = {name: amount for name, amount in entry.items() if amount}
+    request = {name: amount for name, amount in entry.items() if amount}
     home = next((piece for piece in pieces if piece.rank == placed.entry_rank), None)
-    held = FreeCapacity(home.allocation).take(wanted) if home is not None and wanted else EMPTY
+    held = FreeCapacity(home.allocation).take(request) if home is not None and request else EMPTY
     return replace(placed, pieces=tuple(pieces), entry=held)

@@ -24,14 +24,14 @@ class Repeat(NamedTuple):
     state_id: int
     move: BundleMove
     many: int = 1
-    on_one: bool = False
+    together: bool = False
 
 
 @value(frozen=True, slots=True)
 class Solution:
     """The answer: the moves of the items in the order of ``Problem.items``, then the flexible parts."""
 
-    trail: tuple[Repeat, ...]
+    moves: tuple[Repeat, ...]
     parts: tuple[FlexiblePart, ...]
     exact: bool
 
@@ -43,7 +43,7 @@ class Tried:
     ``depth``: the largest number of items that were placed at once.
     """
 
-    found: Solution | None
+    solution: Solution | None
     steps: int
     exhausted: bool = False
     depth: int = 0
@@ -54,7 +54,7 @@ class _Frame:
     """One item of the search: the moves that are still to be tried, and the state before the item."""
 
     moves: Iterator[tuple[int, BundleMove]]
-    world: dict[int, int] | None
+    counts: dict[int, int] | None
     used: int
     applied: tuple[int, BundleMove] | None = None
     opened: bool = False
@@ -64,7 +64,7 @@ class _Frame:
 class _Search:
     problem: Problem
     budget: int
-    world: dict[int, int] = field(init=False)
+    counts: dict[int, int] = field(init=False)
     sums: list[int] = field(init=False)
     needs: list[int] = field(init=False)
     grown: list[int] = field(init=False)
@@ -80,7 +80,7 @@ class _Search:
 
     def _begin(self) -> None:
         self.used = self.steps = 0
-        self.world = dict(self.problem.node_classes.counts)
+        self.counts = dict(self.problem.node_classes.counts)
         self.needs = list(self.problem.needs)
         self.sums = list(self.problem.sums)
         self.grown = [0] * len(self.problem.limits)
@@ -89,10 +89,10 @@ class _Search:
         """Search until an assignment is found, there is none, or the budget is spent."""
         if not self._within_bounds(0):
             return Tried(None, 0)
-        trail = self._dive()
-        if trail is not None and (parts := self._finish()) is not None:
-            found = Solution(trail, tuple(parts), bool(self.steps))
-            return Tried(found, self.steps, depth=len(self.problem.items))
+        moves = self._dive()
+        if moves is not None and (parts := self._finish()) is not None:
+            solution = Solution(moves, tuple(parts), bool(self.steps))
+            return Tried(solution, self.steps, depth=len(self.problem.items))
         self._begin()
         deeper = True
         while True:
@@ -101,9 +101,9 @@ class _Search:
                 if len(self.frames) < len(self.problem.items):
                     self._enter()
                 elif (parts := self._finish()) is not None:
-                    trail = tuple(Repeat(*frame.applied) for frame in self.frames if frame.applied)
+                    moves = tuple(Repeat(*frame.applied) for frame in self.frames if frame.applied)
                     return Tried(
-                        Solution(trail, tuple(parts), bool(self.steps)), self.steps, depth=self.depth
+                        Solution(moves, tuple(parts), bool(self.steps)), self.steps, depth=self.depth
                     )
                 elif not self._undo():
                     return self._failed()
@@ -122,25 +122,25 @@ class _Search:
         None when an item has no choice or a choice breaks a bound: then the search goes item by item.
         """
         problem, i = self.problem, 0
-        trail: list[Repeat] = []
+        moves: list[Repeat] = []
         while i < len(problem.items):
             if i and problem.phase_of[i] != problem.phase_of[i - 1]:
-                self.world, self.used = self._clean_world(), 0
+                self.counts, self.used = self._clean_counts(), 0
             scored = self._scored(i, first=True)
             if not scored:
                 return None
             state_id, demand_id = min(scored)[1], problem.items[i][0]
             move = problem.moves(state_id, demand_id)[0]
             run = self._repeated(i, state_id, move, alone=len(scored) == 1)
-            nodes = 1 if run.on_one else run.many
+            nodes = 1 if run.together else run.many
             self.used += nodes * self._opens(i, state_id)
             self._shift(state_id, run.move.target, nodes)
             self.needs[demand_id] -= run.many
             i += run.many
             if not self._within_bounds(i):
                 return None
-            trail.append(run)
-        return tuple(trail)
+            moves.append(run)
+        return tuple(moves)
 
     def _repeated(self, i: int, state_id: int, move: BundleMove, *, alone: bool) -> Repeat:
         """A choice, repeated as often as the heuristic would make it again.
@@ -150,23 +150,25 @@ class _Search:
         """
         problem = self.problem
         demand_id, number = problem.items[i][0], problem.phase_of[i]
-        phase, left = problem.phases[number], problem.bounds(move.target)[demand_id]
+        phase, room = problem.phases[number], problem.bounds(move.target)[demand_id]
         packs = phase.policy in ("PACK", "STRICT_PACK")
-        if packs and left and self._is_only_used(state_id, move.target, demand_id):
-            many = 1 + min(left, self._alike(i) - 1)
-            return Repeat(state_id, self._moved(move, demand_id, many), many, on_one=many > 1)
-        ranks_behind = not left or (phase.policy == "SPREAD" and self._opens(i, state_id))
+        if packs and room and self._is_only_used(state_id, move.target, demand_id):
+            many = 1 + min(room, self._alike(i) - 1)
+            return Repeat(state_id, self._moved(move, demand_id, many), many, together=many > 1)
+        ranks_behind = not room or (phase.policy == "SPREAD" and self._opens(i, state_id))
         if phase.rule.limit or move.target == state_id or not ranks_behind or (packs and not alone):
             return Repeat(state_id, move)
-        return Repeat(state_id, move, min(self.world[state_id], self._alike(i)))
+        return Repeat(state_id, move, min(self.counts[state_id], self._alike(i)))
 
     def _is_only_used(self, state_id: int, target: int, demand_id: int) -> bool:
         """Whether this node alone, of those that the phase uses, can take a bundle, and in one way only."""
         problem, states = self.problem, self.problem.node_classes.states
         mark = problem.demands[demand_id].phase + 1
         return self._is_plain(target, demand_id) and not any(
-            states[one].used == mark and problem.bounds(one)[demand_id] and (one != state_id or many > 1)
-            for one, many in self.world.items()
+            states[other].used == mark
+            and problem.bounds(other)[demand_id]
+            and (other != state_id or many > 1)
+            for other, many in self.counts.items()
         )
 
     def _is_plain(self, state_id: int, demand_id: int) -> bool:
@@ -201,17 +203,17 @@ class _Search:
         i, problem = len(self.frames), self.problem
         saved, used = None, self.used
         if i and problem.phase_of[i] != problem.phase_of[i - 1]:
-            saved, self.used = self.world, 0
-            self.world = self._clean_world()
+            saved, self.used = self.counts, 0
+            self.counts = self._clean_counts()
         self.frames.append(_Frame(self._candidates(i), saved, used))
 
-    def _clean_world(self) -> dict[int, int]:
+    def _clean_counts(self) -> dict[int, int]:
         """The nodes without the marks of the phase that used them."""
-        world: dict[int, int] = {}
-        for state_id, count in self.world.items():
+        counts: dict[int, int] = {}
+        for state_id, count in self.counts.items():
             clean = self.problem.node_classes.clean(state_id)
-            world[clean] = world.get(clean, 0) + count
-        return world
+            counts[clean] = counts.get(clean, 0) + count
+        return counts
 
     def _advance(self) -> bool:
         """Try the moves of the last item until one keeps every bound and leads to no known failed state."""
@@ -234,8 +236,8 @@ class _Search:
         """
         frame = self.frames.pop()
         self.failed.add(self._key(len(self.frames)))
-        if frame.world is not None:
-            self.world, self.used = frame.world, frame.used
+        if frame.counts is not None:
+            self.counts, self.used = frame.counts, frame.used
         return self._undo()
 
     def _undo(self) -> bool:
@@ -265,12 +267,12 @@ class _Search:
         return self.problem.node_classes.states[state_id].used != self.problem.phase_of[i] + 1
 
     def _shift(self, source: int, target: int, many: int = 1) -> None:
-        world, sums = self.world, self.sums
-        if world[source] == many:
-            del world[source]
+        counts, sums = self.counts, self.sums
+        if counts[source] == many:
+            del counts[source]
         else:
-            world[source] -= many
-        world[target] = world.get(target, 0) + many
+            counts[source] -= many
+        counts[target] = counts.get(target, 0) + many
         before, after = self.problem.bounds(source), self.problem.bounds(target)
         for k, bound in enumerate(before):
             sums[k] += many * (after[k] - bound)
@@ -298,12 +300,12 @@ class _Search:
             return True
         mark = problem.phase_of[i] + 1
         more = limit - self.used
-        used = [(s, count) for s, count in self.world.items() if problem.node_classes.states[s].used == mark]
+        used = [(s, count) for s, count in self.counts.items() if problem.node_classes.states[s].used == mark]
         for r, need in enumerate(problem.rest[i]):
             if need:
                 have = sum(problem.node_classes.free(s)[r] * count for s, count in used)
                 if more:
-                    have += more * max(problem.node_classes.free(s)[r] for s in self.world)
+                    have += more * max(problem.node_classes.free(s)[r] for s in self.counts)
                 if have < need:
                     return False
         return True
@@ -316,24 +318,24 @@ class _Search:
         rule = problem.phases[problem.phase_of[i]].rule
         fresh = i and problem.phase_of[i] != problem.phase_of[i - 1]
         if (rule.distinct or rule.limit) and not fresh:
-            return i, self.used if rule.limit else 0, frozenset(self._plain(self.world).items())
-        return i, 0, frozenset(self._plain(self._clean_world()).items())
+            return i, self.used if rule.limit else 0, frozenset(self._plain(self.counts).items())
+        return i, 0, frozenset(self._plain(self._clean_counts()).items())
 
-    def _plain(self, world: dict[int, int]) -> dict[int, int]:
+    def _plain(self, counts: dict[int, int]) -> dict[int, int]:
         """The nodes without what others miss, which does not matter for what fits."""
         if not self.problem.node_classes.wastes_differ:
-            return world
-        found: dict[int, int] = {}
-        for state_id, count in world.items():
+            return counts
+        plain_counts: dict[int, int] = {}
+        for state_id, count in counts.items():
             plain = self.problem.node_classes.plain(state_id)
-            found[plain] = found.get(plain, 0) + count
-        return found
+            plain_counts[plain] = plain_counts.get(plain, 0) + count
+        return plain_counts
 
     def _finish(self) -> list[FlexiblePart] | None:
         problem = self.problem
         if problem.budgets is None and not any(problem.want):
             return []
-        parts, used = split(problem, self.world, max(self.budget - self.steps, 0) + 1)
+        parts, used = split(problem, self.counts, max(self.budget - self.steps, 0) + 1)
         # without growth the first split belongs to the heuristic, so it is no step
         self.steps += max(used - (problem.budgets is None), 0)
         return parts
@@ -361,9 +363,9 @@ class _Search:
         mark, rest = number + 1, problem.rest[i]
         full = phase.rule.limit and self.used >= phase.rule.limit
         scored: list[tuple[tuple[int, ...], int]] = []
-        fitting = [state_id for state_id in self.world if problem.bounds(state_id)[demand_id]]
+        fitting = [state_id for state_id in self.counts if problem.bounds(state_id)[demand_id]]
         if full or (first and phase.policy in ("PACK", "STRICT_PACK")):
-            used_ones = [one for one in fitting if node_classes.states[one].used == mark]
+            used_ones = [state_id for state_id in fitting if node_classes.states[state_id].used == mark]
             fitting = used_ones if used_ones or full else fitting
         for state_id in fitting:
             used = node_classes.states[state_id].used == mark

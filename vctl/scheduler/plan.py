@@ -190,7 +190,7 @@ def still_fits(ledger: Ledger, start: Start | TaskStart) -> bool:
         if parent is None or not parent.starts_jobs:
             return False
     with _grown(ledger, start.growth) as has_grown:
-        return has_grown and has_place(ledger, start)
+        return has_grown and has_room(ledger, start)
 
 
 @contextmanager
@@ -212,7 +212,7 @@ def _grown(ledger: Ledger, growth: Iterable[Grow]) -> Iterator[bool]:
             revert_growth(ledger, step)
 
 
-def has_place(ledger: Ledger, start: Start | TaskStart, *, anyway: bool = False) -> bool:
+def has_room(ledger: Ledger, start: Start | TaskStart, *, anyway: bool = False) -> bool:
     """Whether everything that a start takes is free. ``anyway``: nodes that are being drained count, too."""
     if start.cluster is None:
         capacity, node = ledger.capacities.get(start.vnode_id), ledger.nodes.get(start.node_id)
@@ -222,16 +222,16 @@ def has_place(ledger: Ledger, start: Start | TaskStart, *, anyway: bool = False)
             and (anyway or node.schedulable)
             and capacity.fits_exactly(start.allocation)
         )
-    taken: list[VNode] = []
+    charged: list[VNode] = []
     try:
         for vnode in start.vnodes:
             if not ledger.can_assign(vnode) or not (anyway or ledger.nodes[vnode.node_id].schedulable):
                 return False
             ledger.capacities[vnode.parent_id or ""].take_exactly(vnode.allocation)
-            taken.append(vnode)
+            charged.append(vnode)
         return True
     finally:
-        for vnode in taken:
+        for vnode in charged:
             ledger.capacities[vnode.parent_id or ""].give_back(vnode.allocation)
 
 

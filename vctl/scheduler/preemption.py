@@ -27,7 +27,7 @@ for the place, the nomination names what growth will take of clusters above and 
 limits count it as held; the growth itself happens with the start.
 
 *The search that pauses* (``Search``, ``preemption_trial``). It asks a copy of the clusters concerned, made once
-(``Look``), so that nothing that happens meanwhile confuses it. It is a generator that says what its next step
+(``Snapshot``), so that nothing that happens meanwhile confuses it. It is a generator that says what its next step
 costs; a round lets it work for ``MOST_STEPS``, and the next round goes on. Most questions are answered by
 counting how many pieces fit on each node by amounts alone: too few is a certain no. At its end the victims and
 the place are compared with the present. If a victim or the place is not there any more, it begins again; also
@@ -79,7 +79,7 @@ from vctl.core.resources import Allocation
 from vctl.core.values import field, value
 from vctl.scheduler.elasticity import growing
 from vctl.scheduler.nominations import Nomination, Nominations, Part, by_vnode
-from vctl.scheduler.preemption_trial import Emptied, Seat
+from vctl.scheduler.preemption_trial import Claim, Emptied
 from vctl.scheduler.reservations import Reservation
 from vctl.scheduler.running import Running, returned_by
 from vctl.scheduler.scheduling_class import SubQueue
@@ -90,8 +90,8 @@ MOST_STEPS = 400
 """The steps of one round in the search for victims, about 15 ms. The next round goes on."""
 RETRY_NS = 30 * 10**9
 """The time after which a search is repeated without an event: other clusters may have returned resources."""
-LOOK_NS = 2 * 10**9
-"""The age up to which a ``Look`` may serve further searches."""
+SNAPSHOT_NS = 2 * 10**9
+"""The age up to which a ``Snapshot`` may serve further searches."""
 MOST_RESTARTS = 3
 """The number of restarts after which the answer of a search is used although capacity came free meanwhile."""
 
@@ -117,7 +117,7 @@ class PreemptingQueue(Protocol):
     policy: QueuePolicy
     growths: int
     times_nominated: int
-    look: Look | None
+    snapshot: Snapshot | None
     search: Search | None
 
     def note_again(self, at_ns: int | None) -> None:
@@ -138,14 +138,14 @@ class Preemptor:
     active: bool = True
     steps: int | None = None
     begun: set[int] = field(default_factory=set)
-    found: list[Preempt] = field(default_factory=list)
+    preempts: list[Preempt] = field(default_factory=list)
     lapsed: list[tuple[str, int]] = field(default_factory=list)
     """(parent id, job id) of nominations whose victims are over although the job still does not fit."""
     unsearched: bool = False
     """Whether a search is left for the next round."""
 
     def __post_init__(self) -> None:
-        self._most = self._left = MOST_STEPS if self.steps is None else self.steps
+        self._limit = self._remaining = MOST_STEPS if self.steps is None else self.steps
 
     def count(self, job: PendingJob) -> None:
         """Note that a job starts in this round: its nomination ends, and it is not a victim."""
@@ -168,14 +168,14 @@ class Preemptor:
             return False
         own = self.holds.nominations.get(job.job_id)
         if own is not None:
-            if own.awaited or any(preempt.job.job_id == job.job_id for preempt in self.found):
+            if own.awaited or any(preempt.job.job_id == job.job_id for preempt in self.preempts):
                 return False
             self.lapse(job)
         if not queue.policy.preempts or not self.running.any_below(job.parent_id, job.priority):
             return False
         if sub_queue.no_victims is not None and self._is_known(sub_queue.no_victims, queue, job):
             return False
-        if self._left <= 0:
+        if self._remaining <= 0:
             self.unsearched = True
             return False
         with self.holds.lifted(list(self.holds.nominations)):
@@ -190,7 +190,7 @@ class Preemptor:
             queue.note_again(young_ns)
             queue.note_until(retry_ns)
             return False
-        self.found.append(outcome)
+        self.preempts.append(outcome)
         self.holds.put(outcome.nomination)
         return True
 
@@ -235,32 +235,32 @@ class Preemptor:
         """The preemption for a job, or the verdict why there is none; None: the next round must continue."""
         search, restarts = queue.search, 0
         if search is not None and search.job != job:
-            search = queue.search = queue.look = None  # the look still holds the state of that search
+            search = queue.search = queue.snapshot = None  # the snapshot still holds the state of that search
         while True:
             if search is None:
                 search = queue.search = self._begin(queue, job, reserved(), restarts)
-            is_done, steps = search.go_on(self._left, alone=self._left == self._most)
-            self._left -= steps
+            is_done, steps = search.go_on(self._remaining, alone=self._remaining == self._limit)
+            self._remaining -= steps
             if not is_done:
-                self._left = 0  # the next round continues this search first
+                self._remaining = 0  # the next round continues this search first
                 return None
             queue.search = None
-            is_same = search.look.state == self._state(queue)
+            is_same = search.snapshot.state == self._state(queue)
             if search.choice is not None and search.choice.victims:
-                is_whole = queue.growths == search.look.growths or search.restarts >= MOST_RESTARTS
+                is_whole = queue.growths == search.snapshot.growths or search.restarts >= MOST_RESTARTS
                 if is_whole and (preempt := self._preempt(job, search.choice, reserved())) is not None:
                     return preempt
-                if is_same and search.look.maker is self:
+                if is_same and search.snapshot.maker is self:
                     return NOT_EVEN_ALL
             elif is_same:
                 if not search.has_candidates:
                     return NOBODY
                 return NOT_EVEN_ALL if search.choice is None else LEAVING_DO
             # the state has changed since the search began
-            restarts, search, queue.look = search.restarts + 1, None, None
+            restarts, search, queue.snapshot = search.restarts + 1, None, None
 
     def _begin(self, queue: PreemptingQueue, job: PendingJob, reserved: Reserved, restarts: int) -> Search:
-        ending = {victim.job.job_id for preempt in self.found for victim in preempt.victims}
+        ending = {victim.job.job_id for preempt in self.preempts for victim in preempt.victims}
         latest_ns = self.now_ns - queue.policy.min_runtime_ns
         running, begun = self.running, self.begun
 
@@ -275,17 +275,23 @@ class Preemptor:
                 and victim.job.job_id not in begun
             )
 
-        look = queue.look
-        if look is None or look.growths != queue.growths or self.now_ns - look.made_ns > LOOK_NS:
+        snapshot = queue.snapshot
+        if (
+            snapshot is None
+            or snapshot.growths != queue.growths
+            or self.now_ns - snapshot.made_ns > SNAPSHOT_NS
+        ):
             jobs = [
                 other
                 for other in running.of_parent.get(queue.parent_id, {}).values()
                 if other.job_id not in begun
             ]
             emptied = Emptied(self.ledger, running, queue.parent_id, jobs)
-            look = queue.look = Look(self.now_ns, queue.growths, self._state(queue), self, emptied)
-            self._left -= emptied.cost
-        return Search(job, look, may_end, leaves, reserved, restarts)
+            snapshot = queue.snapshot = Snapshot(
+                self.now_ns, queue.growths, self._state(queue), self, emptied
+            )
+            self._remaining -= emptied.cost
+        return Search(job, snapshot, may_end, leaves, reserved, restarts)
 
     def _state(self, queue: PreemptingQueue) -> object:
         """A value that changes if a job of the queue's cluster starts or ends, or capacity comes free."""
@@ -297,7 +303,7 @@ class Preemptor:
     def _preempt(self, job: PendingJob, choice: Choice, reserved: Reserved) -> Preempt | None:
         """The preemption that a search has found, if it is still valid; else None."""
         running = self.running
-        ending = {victim.job.job_id for preempt in self.found for victim in preempt.victims}
+        ending = {victim.job.job_id for preempt in self.preempts for victim in preempt.victims}
         for victim in choice.victims:
             job_id = victim.job.job_id
             if (
@@ -307,18 +313,18 @@ class Preemptor:
             ):
                 return None
         returned = {
-            n: returned_by(self.ledger, running, running.jobs[n]) for n in choice.gone if n in running.jobs
+            n: returned_by(self.ledger, running, running.jobs[n]) for n in choice.ended if n in running.jobs
         }
         if not is_there(self.ledger, choice, returned, reserved):
             return None
-        candidate_nodes = {vnode_id for vnode_id, _ in choice.seat.parts}
+        candidate_nodes = {vnode_id for vnode_id, _ in choice.claim.parts}
         awaited = {
             n for n, parts in returned.items() if not candidate_nodes.isdisjoint(part[0] for part in parts)
         }
         nomination = Nomination(
-            job.job_id, job.submission_id, job.priority, job.parent_id, choice.seat.parts, frozenset(awaited)
+            job.job_id, job.submission_id, job.priority, job.parent_id, choice.claim.parts, frozenset(awaited)
         )
-        return Preempt(job, choice.victims, nomination) if nomination.stands(self.ledger) else None
+        return Preempt(job, choice.victims, nomination) if nomination.is_valid(self.ledger) else None
 
     def _young_ns(self, queue: PreemptingQueue, job: PendingJob) -> int | None:
         """The time when the next job of lower priority will have run long enough to be ended."""
@@ -347,7 +353,7 @@ Reserved = tuple[list[Nomination], list[Part]]
 
 
 @value(frozen=True, slots=True)
-class Look:
+class Snapshot:
     """The running jobs of a cluster, and the work that each would lose, as of one moment."""
 
     made_ns: int
@@ -364,12 +370,12 @@ class Look:
 class Choice:
     """The jobs to end, and the place of the waiting job then. No victims: jobs that end anyway are enough.
 
-    ``gone``: the victims and the jobs that end anyway.
+    ``ended``: the victims and the jobs that end anyway.
     """
 
     victims: tuple[Victim, ...]
-    gone: frozenset[int]
-    seat: Seat
+    ended: frozenset[int]
+    claim: Claim
 
 
 @value(eq=False)
@@ -382,7 +388,7 @@ class Search:
     """
 
     job: PendingJob
-    look: Look
+    snapshot: Snapshot
     may_end: Callable[[Victim], bool]
     leaves: Callable[[int], bool]
     reserved: Reserved
@@ -393,7 +399,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.steps = self._next = 0
-        self._most = SEARCH_STEPS >> 3 * self.restarts
+        self._limit = SEARCH_STEPS >> 3 * self.restarts
         self._work = self._run()
 
     def go_on(self, limit: int, *, alone: bool) -> tuple[bool, int]:
@@ -412,8 +418,8 @@ class Search:
         return False, used
 
     def _run(self) -> Work[None]:
-        emptied, job = self.look.emptied, self.job
-        yield from emptied.collect(self.look.made_ns)
+        emptied, job = self.snapshot.emptied, self.job
+        yield from emptied.collect(self.snapshot.made_ns)
         always = frozenset(job_id for job_id in emptied.parts if self.leaves(job_id))
         candidates = [v for v in emptied.victims if v.job.job_id not in always and self.may_end(v)]
         if not candidates:
@@ -423,21 +429,21 @@ class Search:
         yield from emptied.reserve(*self.reserved)
 
         def has_cost_enough() -> bool:
-            return self.steps - before >= self._most
+            return self.steps - before >= self._limit
 
         chosen = yield from choose(candidates, lambda some: emptied.fits(job, some | always), has_cost_enough)
         if chosen is None:
             return
-        gone = always | {victim.job.job_id for victim in chosen}
-        seat = yield from emptied.seat(job, gone)
-        if seat is not None and (len(chosen) > MOST_EXACT or has_cost_enough()):
-            needed = yield from emptied.needed(seat, chosen)
+        ended = always | {victim.job.job_id for victim in chosen}
+        claim = yield from emptied.claim(job, ended)
+        if claim is not None and (len(chosen) > MOST_EXACT or has_cost_enough()):
+            needed = yield from emptied.needed(claim, chosen)
             fewer = always | {victim.job.job_id for victim in needed}
-            smaller_seat = (yield from emptied.seat(job, fewer)) if len(needed) < len(chosen) else None
-            if smaller_seat is not None:
-                chosen, gone, seat = needed, fewer, smaller_seat
-        if seat is not None:
-            self.choice = Choice(tuple(sorted(chosen, key=lambda victim: victim.job.job_id)), gone, seat)
+            smaller = (yield from emptied.claim(job, fewer)) if len(needed) < len(chosen) else None
+            if smaller is not None:
+                chosen, ended, claim = needed, fewer, smaller
+        if claim is not None:
+            self.choice = Choice(tuple(sorted(chosen, key=lambda victim: victim.job.job_id)), ended, claim)
 
 
 def is_there(
@@ -446,13 +452,13 @@ def is_there(
     returned: Mapping[int, Sequence[Part]],
     reserved: Reserved,
 ) -> bool:
-    """Whether the place that a search found is free once the jobs in ``choice.gone`` have ended.
+    """Whether the place that a search found is free once the jobs in ``choice.ended`` have ended.
 
     ``returned``: job -> what it gives back.
     """
-    given = by_vnode(part for job_id in choice.gone for part in returned.get(job_id, ()))
+    given = by_vnode(part for job_id in choice.ended for part in returned.get(job_id, ()))
     hidden = by_vnode([*(part for nomination in reserved[0] for part in nomination.pieces), *reserved[1]])
-    for vnode_id, allocations in by_vnode(choice.seat.parts).items():
+    for vnode_id, allocations in by_vnode(choice.claim.parts).items():
         if vnode_id not in ledger.capacities:
             return False
         capacity = ledger.capacities[vnode_id].copy()

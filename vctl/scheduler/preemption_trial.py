@@ -1,6 +1,6 @@
 """The trial of a preemption: a copy of a cluster, and of those from which it grows, less some running jobs.
 
-``Emptied.fits`` tells whether a waiting job has a place then, ``Emptied.seat`` returns that place. All work
+``Emptied.fits`` tells whether a waiting job has a place then, ``Emptied.claim`` returns that place. All work
 is done in steps and can pause. A step costs as much as filing one virtual node, about 30 µs.
 """
 
@@ -36,7 +36,7 @@ PER_JOBS = 16
 
 
 @value(frozen=True, slots=True)
-class Seat:
+class Claim:
     """A place, and what it takes of the present virtual nodes, with those of the clusters above."""
 
     placed: Placed
@@ -64,7 +64,7 @@ class Emptied:
         self._bare = dict(self.ledger.capacities)
         self._reserved: dict[str, list[Allocation]] = {}
         self._promised: list[Nomination] = []
-        self._gone: frozenset[int] = frozenset()
+        self._ended: frozenset[int] = frozenset()
         self._returned: dict[str, dict[int, list[Allocation]]] = {}
         self._filed: dict[str, tuple[int, ...] | None] = {}
         """Virtual node -> the jobs without which its free capacity is filed; None: it must be filed again."""
@@ -105,7 +105,7 @@ class Emptied:
         parts = list(others)
         for nomination in nominations:
             parts += nomination.pieces
-            if any(self._is_above(vnode_id) for vnode_id, _ in nomination.pieces) and nomination.stands(
+            if any(self._is_above(vnode_id) for vnode_id, _ in nomination.pieces) and nomination.is_valid(
                 self.ledger
             ):
                 self._promise(nomination, 1)
@@ -117,9 +117,9 @@ class Emptied:
         self._tally = None
         yield 1
 
-    def fits(self, job: PendingJob, gone: frozenset[int]) -> Work[bool]:
+    def fits(self, job: PendingJob, ended: frozenset[int]) -> Work[bool]:
         """Whether a job has a place, with or without growth, when these jobs have gone."""
-        yield from self._let_go(gone)
+        yield from self._end(ended)
         tally = self._tally
         if tally is None or tally.job_id != job.job_id:
             yield len(self._free) // COPIED
@@ -129,17 +129,17 @@ class Emptied:
         answer = yield from self._find(job)
         return isinstance(answer, Placed | tuple)
 
-    def seat(self, job: PendingJob, gone: frozenset[int]) -> Work[Seat | None]:
+    def claim(self, job: PendingJob, ended: frozenset[int]) -> Work[Claim | None]:
         """The place of a job when these jobs have gone."""
-        yield from self._let_go(gone)
+        yield from self._end(ended)
         answer = yield from self._find(job)
         if isinstance(answer, Placed):
-            return Seat(answer, answer.parts)
+            return Claim(answer, answer.parts)
         if not isinstance(answer, tuple):
             return None
         yield _price(job)
         steps, placed = growth_for(*answer, job.entry)
-        return Seat(placed, self._taken(steps, placed))
+        return Claim(placed, self._claimed(steps, placed))
 
     def _find(self, job: PendingJob) -> Work[Placed | tuple[GrowthCandidates, Placed] | Unplaced]:
         """A place in the cluster without the jobs that have gone, else with growth."""
@@ -150,7 +150,7 @@ class Emptied:
             return answer
         return (yield from find_growth(self.ledger, self.parent_id, job.spec, job.entry, budget=BUDGET))
 
-    def _taken(self, steps: Sequence[Grow], placed: Placed) -> tuple[Part, ...]:
+    def _claimed(self, steps: Sequence[Grow], placed: Placed) -> tuple[Part, ...]:
         """What a place and its growth take of the virtual nodes that existed before; reverts the growth."""
         capacities = self.ledger.capacities
         for piece in placed.pieces:
@@ -165,23 +165,23 @@ class Emptied:
             capacities[piece.parent_vnode_id].give_back(piece.allocation)
         for step in reversed(steps):
             revert_growth(self.ledger, step)
-        taken = ((vnode_id, capacities[vnode_id].more_than(capacity)) for vnode_id, capacity in after.items())
+        parts = ((vnode_id, capacities[vnode_id].more_than(capacity)) for vnode_id, capacity in after.items())
         return tuple(
-            (vnode_id, allocation) for vnode_id, allocation in taken if any(allocation.amounts.values())
+            (vnode_id, allocation) for vnode_id, allocation in parts if any(allocation.amounts.values())
         )
 
-    def needed(self, seat: Seat, chosen: Sequence[Victim]) -> Work[list[Victim]]:
+    def needed(self, claim: Claim, chosen: Sequence[Victim]) -> Work[list[Victim]]:
         """The victims that must go for exactly this place.
 
         Jobs are spared in the order of priority, the highest first, then of loss, the largest first.
         """
-        parts_of = by_vnode(seat.parts)
+        parts_of = by_vnode(claim.parts)
         requests = {
             vnode_id: [allocation.amounts for allocation in parts] for vnode_id, parts in parts_of.items()
         }
-        whole = {piece.parent_vnode_id for piece in seat.placed.pieces if piece.whole}
+        whole = {piece.parent_vnode_id for piece in claim.placed.pieces if piece.whole}
         capacities = {vnode_id: self.ledger.capacities[vnode_id] for vnode_id in requests}
-        spare = {vnode_id: _left_by(capacities[vnode_id], some) for vnode_id, some in requests.items()}
+        spare = {vnode_id: _spare_in(capacities[vnode_id], some) for vnode_id, some in requests.items()}
         needed: list[Victim] = []
         for victim in sorted(
             chosen, key=lambda victim: (-victim.job.priority, -victim.loss, victim.job.job_id)
@@ -203,7 +203,7 @@ class Emptied:
                 continue
             for vnode_id, capacity in beside.items():
                 capacities[vnode_id] = capacity
-                spare[vnode_id] = _left_by(capacity, requests[vnode_id])
+                spare[vnode_id] = _spare_in(capacity, requests[vnode_id])
         return needed
 
     def _promise(self, nomination: Nomination, sign: int) -> None:
@@ -225,12 +225,12 @@ class Emptied:
         }
         return subtract(free, hidden)
 
-    def _let_go(self, gone: frozenset[int]) -> Work[None]:
+    def _end(self, ended: frozenset[int]) -> Work[None]:
         """Set the jobs that have gone, in amounts only; ``_sync`` computes the free capacities."""
         changed: dict[str, None] = {}
-        before, self._gone = self._gone, gone
-        for number, job_id in enumerate(before ^ gone):
-            sign = 1 if job_id in gone else -1
+        before, self._ended = self._ended, ended
+        for number, job_id in enumerate(before ^ ended):
+            sign = 1 if job_id in ended else -1
             for vnode_id, allocation in self.parts[job_id]:
                 free, there = self._free[vnode_id], self._returned.setdefault(vnode_id, {})
                 for name, amount in allocation.amounts.items():
@@ -281,22 +281,22 @@ class _Tally:
         self._totals = [0] * len(self._gang.kinds)
         self._on: dict[str, list[int]] = {}
         self._slots: dict[str, list[str]] = {}
-        self._place_of: dict[str, str] = {}
+        self._bin_of: dict[str, str] = {}
         ledger = emptied.ledger
         for vnode_id in ledger.capacities if emptied.grows else ledger.members[emptied.parent_id]:
             node_id = ledger.vnodes[vnode_id].node_id
             if ledger.nodes[node_id].schedulable:
-                place_id = node_id if emptied.grows else vnode_id
-                self._place_of[vnode_id] = place_id
-                self._slots.setdefault(place_id, []).append(vnode_id)
-                self._on[place_id] = [0] * len(self._totals)
+                bin_id = node_id if emptied.grows else vnode_id
+                self._bin_of[vnode_id] = bin_id
+                self._slots.setdefault(bin_id, []).append(vnode_id)
+                self._on[bin_id] = [0] * len(self._totals)
         self.is_exact = (
             self._gang.is_exact(job.entry)
-            and not any(ledger.capacities[vnode_id].is_overdrawn() for vnode_id in self._place_of)
+            and not any(ledger.capacities[vnode_id].is_overdrawn() for vnode_id in self._bin_of)
             and (not emptied.grows or self._is_free_to_grow(emptied))
         )
         """Whether ``is_met`` proves that there is a place."""
-        self.count(emptied, self._place_of)
+        self.count(emptied, self._bin_of)
 
     def _is_free_to_grow(self, emptied: Emptied) -> bool:
         """Whether only free capacity limits growth.
@@ -307,29 +307,31 @@ class _Tally:
         chain = growing(ledger, emptied.parent_id)
         names = {name for kind in self._gang.kinds for name, _ in kind}
         if len(ledger.members) > len(chain) + 1 or any(
-            not names.isdisjoint(allowance(ledger, ledger.clusters[one])) for one in chain
+            not names.isdisjoint(allowance(ledger, ledger.clusters[cluster_id])) for cluster_id in chain
         ):
             return False
         places = [
             (v.cluster_id, v.node_id)
-            for one in ledger.members
-            for v in map(ledger.vnodes.__getitem__, ledger.members[one])
+            for cluster_id in ledger.members
+            for v in map(ledger.vnodes.__getitem__, ledger.members[cluster_id])
         ]
-        flexible = all(ledger.vnodes[v].kind == FLEXIBLE for one in chain for v in ledger.members[one])
+        flexible = all(
+            ledger.vnodes[v].kind == FLEXIBLE for cluster_id in chain for v in ledger.members[cluster_id]
+        )
         return flexible and len(places) == len(set(places))
 
     def count(self, emptied: Emptied, vnode_ids: Iterable[str]) -> None:
         """Count these virtual nodes again."""
         totals = self._totals
-        for place_id in {self._place_of[one]: None for one in vnode_ids if one in self._place_of}:
-            free = emptied.could_be_free(self._slots[place_id][0])
-            if len(self._slots[place_id]) > 1:
-                many = [emptied.could_be_free(one).items() for one in self._slots[place_id]]
-                free = total({name: max(amount, 0) for name, amount in one} for one in many)
+        for bin_id in {self._bin_of[slot_id]: None for slot_id in vnode_ids if slot_id in self._bin_of}:
+            free = emptied.could_be_free(self._slots[bin_id][0])
+            if len(self._slots[bin_id]) > 1:
+                many = [emptied.could_be_free(slot_id) for slot_id in self._slots[bin_id]]
+                free = total({name: max(amount, 0) for name, amount in each.items()} for each in many)
             now = self._gang.of(free)
             if self._is_spread:
                 now = [min(fit, 1) for fit in now]
-            before, self._on[place_id] = self._on[place_id], now
+            before, self._on[bin_id] = self._on[bin_id], now
             for i, fit in enumerate(now):
                 totals[i] += fit - before[i]
 
@@ -342,7 +344,7 @@ def _price(job: PendingJob) -> int:
     return PER_PIECE * sum(len(group.nodes) for group in job.spec.groups)
 
 
-def _left_by(capacity: FreeCapacity, requests: Iterable[Amounts]) -> dict[str, int]:
+def _spare_in(capacity: FreeCapacity, requests: Iterable[Amounts]) -> dict[str, int]:
     """The free amounts less these."""
     return subtract(capacity.free, total(requests))
 

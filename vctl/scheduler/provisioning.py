@@ -45,7 +45,7 @@ class MachinesNeeded:
     """Template -> the number of requested nodes that have not come yet and are not needed any more."""
 
 
-def wanted_nodes(
+def needed_machines(
     ledger: Ledger,
     queues: Mapping[str, Queue],
     tasks: Mapping[str, TaskQueue],
@@ -70,7 +70,7 @@ def wanted_nodes(
     try:
         trial.expect(coming or {})
         trial.satisfy_all(queues, tasks, running, now_ns)
-        while trial.choose_anew() and trial.satisfy_all(queues, tasks, running, now_ns):
+        while trial.choose_again() and trial.satisfy_all(queues, tasks, running, now_ns):
             pass  # fewer nodes may leave some for what was too much before
     finally:
         trial.undo()
@@ -105,7 +105,7 @@ class _Trial:
     @property
     def used(self) -> set[str]:
         """Physical nodes on which a job or task got a place."""
-        return {node_id for one in self._begun for node_id in nodes_of(one)}
+        return {node_id for start in self._begun for node_id in nodes_of(start)}
 
     def expect(self, coming: Mapping[str, int]) -> None:
         """Add the nodes that were requested before."""
@@ -128,13 +128,13 @@ class _Trial:
         They come in the order of their queue, as in a round. A shape is left at its first job without a place.
         """
         begun = len(self._begun)
-        has_place = {id(_waiting(one)) for one in self._begun}
-        jobs_begun = [one.job for one in self._begun if isinstance(one, Start)]
+        placed = {id(_waiting(start)) for start in self._begun}
+        jobs_begun = [start.job for start in self._begun if isinstance(start, Start)]
         started = Counter(job.parent_id for job in jobs_begun)
         of_user = Counter((job.parent_id, job.user) for job in jobs_begun)
         for task in [task for queue in tasks.values() for task in queue.tasks.values()]:
             if pinned_to(settled(self.ledger, task)) is None and task.bound_vnode_id is None:
-                if id(task) not in has_place:
+                if id(task) not in placed:
                     self._satisfy(task)
         for jobs in queues.values():
             waiting = {
@@ -144,7 +144,7 @@ class _Trial:
             }
             for _, job_id in merge(*(shape.order for shape in waiting.values())):
                 job = jobs.jobs[job_id]
-                if job.shape not in waiting or not job.may_start(now_ns) or id(job) in has_place:
+                if job.shape not in waiting or not job.may_start(now_ns) or id(job) in placed:
                     continue
                 where, user = jobs.parent_id, (jobs.parent_id, job.user)
                 limit = reached(
@@ -163,33 +163,35 @@ class _Trial:
                     of_user[user] += 1
         return len(self._begun) > begun
 
-    def _satisfy(self, one: PendingJob | PendingTask) -> bool:
+    def _satisfy(self, work: PendingJob | PendingTask) -> bool:
         """Give a job or task a place: with one more node if that helps, else a job with as few as possible."""
-        if self._place(one):
+        if self._place(work):
             return True
-        asked = one.request if isinstance(one, PendingTask) else _asked(one)
-        for template in self._by_waste(asked):
-            if self._count() < MOST_NODES and self._left(template):
+        request = work.request if isinstance(work, PendingTask) else _request_of(work)
+        for template in self._by_waste(request):
+            if self._count() < MOST_NODES and self._available(template):
                 node_id = self._put(template)
-                if self._place(one):
+                if self._place(work):
                     self._note({node_id: template})
                     return True
                 self._remove([node_id])
-        if isinstance(one, PendingTask) or self._count() >= MOST_NODES or not self.templates:
+        if isinstance(work, PendingTask) or self._count() >= MOST_NODES or not self.templates:
             return False
-        if self._add_for(one, MOST_NODES - self._count()):
+        if self._add_for(work, MOST_NODES - self._count()):
             return True
-        pieces = sum(len(group.nodes) for group in one.spec.groups) + sum(one.spec.replica_sets.values())
-        is_large = pieces > MOST_NODES or any(one.spec.flexible_min.values())
-        return is_large and self._count() == 0 and self._add_for(one, MOST_OF_GANG)
+        pieces = sum(len(group.nodes) for group in work.spec.groups) + sum(work.spec.replica_sets.values())
+        is_large = pieces > MOST_NODES or any(work.spec.flexible_min.values())
+        return is_large and self._count() == 0 and self._add_for(work, MOST_OF_GANG)
 
-    def _add_for(self, job: PendingJob, most: int) -> bool:
+    def _add_for(self, job: PendingJob, limit: int) -> bool:
         """Add all possible nodes, then remove as many as possible, the most wasteful template first."""
-        added = {t.name: [self._put(t) for _ in range(min(self._left(t), most))] for t in self.templates}
+        added = {
+            t.name: [self._put(t) for _ in range(min(self._available(t), limit))] for t in self.templates
+        }
         fits = self._fits(job)
-        for template in reversed(self._by_waste(_asked(job))) if fits else ():
+        for template in reversed(self._by_waste(_request_of(job))) if fits else ():
             self._shrink(job, template, added)
-        if not fits or sum(map(len, added.values())) > most or not self._place_job(job):
+        if not fits or sum(map(len, added.values())) > limit or not self._place_job(job):
             for node_ids in added.values():
                 self._remove(node_ids)
             return False
@@ -212,31 +214,29 @@ class _Trial:
 
     # ---- the choice for all together ----
 
-    def choose_anew(self) -> bool:
+    def choose_again(self) -> bool:
         """Replace the nodes to add by nodes that cost less and hold the same jobs and tasks, if there are such."""
         if self._first is None:
             return False
         later = self._begun[self._first :]
-        most = max(MOST_NODES, self._count())
-        left = {one.name: self._left(one) + self.added.get(one.name, 0) for one in self.templates}
+        limit = max(MOST_NODES, self._count())
+        available = {t.name: self._available(t) + self.added.get(t.name, 0) for t in self.templates}
         pieces, apart = pieces_on(self._new, later, self.templates)
-        choices = self.prices.choices(pieces, apart, left, most, self.prices.cost(self.added))
+        choices = self.prices.choices(pieces, apart, available, limit, self.prices.cost(self.added))
         if not choices:
             return False
-        waiting = [_waiting(one) for one in later]
+        waiting = [_waiting(start) for start in later]
         for counts in choices:
             if self._placed and self._placed + len(waiting) > MOST_PLACED:
                 break
             self._rewind()
-            self._note(
-                {self._put(one): one for one in self.templates for _ in range(counts.get(one.name, 0))}
-            )
+            self._note({self._put(t): t for t in self.templates for _ in range(counts.get(t.name, 0))})
             self._placed += len(waiting)
             if all(map(self._place, waiting)):
                 return True
         self._rewind()
-        for one in waiting:  # as before, so with the same nodes
-            self._satisfy(one)
+        for work in waiting:  # as before, so with the same nodes
+            self._satisfy(work)
         return False
 
     def _rewind(self) -> None:
@@ -252,11 +252,11 @@ class _Trial:
 
     # ---- nodes and places ----
 
-    def _by_waste(self, asked: Amounts) -> list[Template]:
+    def _by_waste(self, request: Amounts) -> list[Template]:
         """Templates, the least wasteful for a request first."""
-        return sorted(self.templates, key=lambda template: self.prices.waste(template, asked))
+        return sorted(self.templates, key=lambda template: self.prices.waste(template, request))
 
-    def _left(self, template: Template) -> int:
+    def _available(self, template: Template) -> int:
         return max(0, template.most - self.present.get(template.name, 0))
 
     def _count(self) -> int:
@@ -280,7 +280,7 @@ class _Trial:
         """Count nodes as added. The last start uses them, or none does yet."""
         if self._first is None and nodes:
             self._first = next(
-                (i for i, one in enumerate(self._begun) if not nodes.keys().isdisjoint(nodes_of(one))),
+                (i for i, start in enumerate(self._begun) if not nodes.keys().isdisjoint(nodes_of(start))),
                 len(self._begun),
             )
         for node_id, template in nodes.items():
@@ -288,8 +288,8 @@ class _Trial:
             self.added[template.name] = self.added.get(template.name, 0) + 1
             self.present[template.name] = self.present.get(template.name, 0) + 1
 
-    def _place(self, one: PendingJob | PendingTask) -> bool:
-        return self._place_task(one) if isinstance(one, PendingTask) else self._place_job(one)
+    def _place(self, work: PendingJob | PendingTask) -> bool:
+        return self._place_task(work) if isinstance(work, PendingTask) else self._place_job(work)
 
     def _place_task(self, task: PendingTask) -> bool:
         spec = one_piece(task.request, task.selector)
@@ -338,7 +338,7 @@ def _waiting(start: Start | TaskStart) -> PendingJob | PendingTask:
     return start.job if isinstance(start, Start) else start.task
 
 
-def _asked(job: PendingJob) -> Amounts:
+def _request_of(job: PendingJob) -> Amounts:
     """What a job asks for, all pieces together."""
     pieces = rs.total([*(node.resources for node in job.spec.fixed), job.spec.flexible_min])
     return rs.maximum(pieces, job.entry)

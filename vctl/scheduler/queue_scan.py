@@ -171,7 +171,7 @@ class QueueScan:
         if self._is_kept_back(job, sub_queue):
             return None
         reach = self.preemptor.holds.reach(job)
-        known = shape.verdict if self.queue.stands(self.ledger, shape) else None
+        known = shape.verdict if self.queue.has_verdict(self.ledger, shape) else None
         own = self._table.of(job)
         due = own if own is not None and own.is_due(self.now_ns) else None
         if known is not None and reach <= known.nominations and due is None:
@@ -223,7 +223,7 @@ class QueueScan:
         """Start a job in the place whose reserved start has come, or that a preemption has freed for it."""
         if due is not None and (there := seated(self.ledger, due.placed, job.entry)):
             return self._take(start_of(self.ledger, job, there))
-        if (nominated := self.preemptor.holds.seat(job)) is not None:
+        if (nominated := self.preemptor.holds.placement(job)) is not None:
             growth, placed = nominated
             return self._take(start_of(self.ledger, job, placed, growth))
         return None
@@ -323,7 +323,7 @@ class QueueScan:
         """Whether the verdict of a class stands and was reported for all of its sub-queues."""
         if (
             not shape.is_told
-            and self.queue.stands(self.ledger, shape)
+            and self.queue.has_verdict(self.ledger, shape)
             and (verdict := shape.verdict) is not None
         ):
             told, key = self.queue.told, self.queue.wait_key

@@ -28,7 +28,7 @@ MOST_LEFT = 64
 if TYPE_CHECKING:
     from vctl.core.demand import Demand
     from vctl.scheduler.placement import Places
-    from vctl.scheduler.preemption import Look, Search
+    from vctl.scheduler.preemption import Search, Snapshot
 
 
 class Rest(NamedTuple):
@@ -93,9 +93,9 @@ class Queue:
         """The number of times that capacity came free."""
         self.times_nominated = 0
         """The number of times that the nominations changed."""
-        self.look: Look | None = None
+        self.snapshot: Snapshot | None = None
         self.search: Search | None = None
-        """Preemption: the running jobs at the last look, and the search to continue in the next round."""
+        """Preemption: the running jobs in the last snapshot, and the search to continue in the next round."""
         self.again_ns: int | None = None
         """When to scan the queue again, because a running job will have run long enough to be ended."""
         self.is_stale = False
@@ -244,7 +244,7 @@ class Queue:
         self.policy = policy
         self.shared.clear()
         self.kept.clear()
-        self.search = self.look = None  # victims are chosen by the policy
+        self.search = self.snapshot = None  # victims are chosen by the policy
         self._first = None
         before, self.shapes = self.shapes, {}
         self._file_all(self.jobs.values())
@@ -337,7 +337,7 @@ class Queue:
             return False  # the free capacity is too small in total
         return could_help(ledger, self.parent_id, shape.example.spec, shape.example.entry, slots)
 
-    def stands(self, ledger: Ledger, shape: SchedulingClass) -> bool:
+    def has_verdict(self, ledger: Ledger, shape: SchedulingClass) -> bool:
         """Whether the verdict of a class holds: no capacity that may help came free, or others took it."""
         verdict = shape.verdict
         if verdict is None or shape.grown is None:

@@ -52,7 +52,7 @@ class FreeByNode:
 
     def holds(self, count: UpperBound) -> bool:
         """Whether enough nodes hold the pieces of a gang, each kind as if it were the only one."""
-        for kind, wanted in zip(count.kinds, count.wanted, strict=True):
+        for kind, wanted in zip(count.kinds, count.requested, strict=True):
             if not any(all(free.get(name, 0) >= amount for name, amount in kind) for free in self.peaks):
                 return False
             left = wanted - 1

@@ -26,7 +26,7 @@ from vctl.scheduler.scarcity import scarcity_in
 PRICE_OF_FILLING = 5
 """The number of slots for which the placement of the rest of one minimum counts."""
 
-Wanted = Mapping[str, tuple[int, FixedNode, str]]
+FixedRequests = Mapping[str, tuple[int, FixedNode, str]]
 """Fixed virtual node -> its group (-1: none), its request, and the policy of the group."""
 
 
@@ -71,7 +71,7 @@ class Relocation:
     parts: Sequence[VNode]
     allowance: dict[str, dict[str, int]]
     lent: Mapping[str, Amounts]
-    wanted: Wanted
+    requests: FixedRequests
     inherit: Callable[[VNode, VNode], dict[str, str]]
     budget: int
     """The number of slots that may be tried."""
@@ -87,15 +87,15 @@ class Relocation:
     def __post_init__(self) -> None:
         ledger = self.ledger
         named = {PRIMARY, *self.allowance, *(part.cluster_id for part in self.parts)}
-        named |= {up.cluster_id for one in list(named) for up in ledger.upward(one)}
-        self.clusters = sorted(named, key=lambda one: (len(ledger.upward(one)), one))
+        named |= {up.cluster_id for cluster_id in list(named) for up in ledger.upward(cluster_id)}
+        self.clusters = sorted(named, key=lambda cluster_id: (len(ledger.upward(cluster_id)), cluster_id))
         self.now = ledger.part(self.clusters)
         self.growth = AllowedGrowth(ledger, self.now, dict(self.allowance), self.budget)
         for part in reversed(self.parts):
             self._inside.setdefault(part.parent_id or "", []).insert(0, part)
             self.now.release(part.vnode_id)
         for cluster_id in self.clusters[1:]:
-            self._apart |= {ledger.vnodes[one].node_id for one in ledger.members[cluster_id]}
+            self._apart |= {ledger.vnodes[vnode_id].node_id for vnode_id in ledger.members[cluster_id]}
 
     def placed(self) -> list[VNode] | None:
         """The virtual nodes that are new or changed, outermost first; None: no place was found."""
@@ -118,16 +118,16 @@ class Relocation:
         needs: dict[str, dict[str, int]] = {}
         for cluster_id in reversed(self.clusters):
             solid = [part for part in self.parts if part.kind != FLEXIBLE]
-            wanted = [part for part in solid if self._parent(part.cluster_id) == cluster_id]
+            children = [part for part in solid if self._parent(part.cluster_id) == cluster_id]
             coming = [part.allocation.amounts for part in solid if part.cluster_id == cluster_id]
-            inner = [needs[one] for one in needs if self._parent(one) == cluster_id]
-            need = rs.total([*(part.allocation.amounts for part in wanted), *inner])
+            inner = [needs[inner_id] for inner_id in needs if self._parent(inner_id) == cluster_id]
+            need = rs.total([*(part.allocation.amounts for part in children), *inner])
             lack = rs.subtract(need, rs.total([*coming, self._free(cluster_id, 1)])) if need else {}
             allowed = self.allowance.get(cluster_id)
             if allowed is not None:
                 lack = rs.maximum(lack, _least(self._lacks(cluster_id), allowed))
                 needs[cluster_id] = {name: amount for name, amount in lack.items() if amount > 0}
-            elif not coming and not all(self._has_slot(part, cluster_id) for part in wanted):
+            elif not coming and not all(self._has_slot(part, cluster_id) for part in children):
                 return True
             if not rs.within(lack, allowed or {}):
                 return True
@@ -148,28 +148,28 @@ class Relocation:
     def _changed(self) -> list[VNode]:
         now, before = self.now, self.ledger.vnodes
         return [
-            now.vnodes[one]
+            now.vnodes[vnode_id]
             for cluster_id in self.clusters[1:]
-            for one in now.members[cluster_id]
-            if now.vnodes[one] is not before.get(one)
+            for vnode_id in now.members[cluster_id]
+            if now.vnodes[vnode_id] is not before.get(vnode_id)
         ]
 
     # ---- the choices of one virtual node: each is made in the copy, and taken back when the next is asked for ----
 
     def _choices(self, part: VNode) -> Iterator[None]:
         if part.kind == FLEXIBLE:
-            yield from self._in_one_slot(part)
+            yield from self._flexible_choices(part)
         elif part.whole:
             parent_id = self._parent(part.cluster_id)
             for slot_id in self._whole_slots(parent_id, self._template(part), self._near(part)):
-                yield from self._here(part, slot_id, self.now.vnodes[slot_id].allocation)
+                yield from self._in_slot(part, slot_id, self.now.vnodes[slot_id].allocation)
         else:
             request, parent_id = part.allocation.amounts, self._parent(part.cluster_id)
             for slot_id in self._slots(parent_id, request, self._near(part), self._rule(part)):
                 for allocation in _choices_of(self.now.capacities[slot_id], request):
-                    yield from self._here(part, slot_id, allocation)
+                    yield from self._in_slot(part, slot_id, allocation)
 
-    def _here(self, part: VNode, slot_id: str, allocation: Allocation) -> Iterator[None]:
+    def _in_slot(self, part: VNode, slot_id: str, allocation: Allocation) -> Iterator[None]:
         slot = self.now.vnodes[slot_id]
         labels = self.inherit(part, slot)
         self.now.assign(
@@ -179,7 +179,7 @@ class Relocation:
         yield
         self.now.release(part.vnode_id)
 
-    def _in_one_slot(self, part: VNode) -> Iterator[None]:
+    def _flexible_choices(self, part: VNode) -> Iterator[None]:
         """A flexible virtual node with something in it: in one slot, or where what lies in it finds places.
 
         It is kept in one piece where its minimum pays for that; otherwise it gains only what its contents need.
@@ -202,9 +202,9 @@ class Relocation:
     def _needed_in(self, part: VNode) -> dict[str, int]:
         """What the contents of a flexible virtual node need of it."""
         return rs.total(
-            one.allocation.amounts if one.kind != FLEXIBLE
-            else rs.maximum(_least(self._lacks(one.cluster_id), one.allocation.amounts), self._needed_in(one))
-            for one in self._inside.get(part.vnode_id, ())
+            child.allocation.amounts if child.kind != FLEXIBLE
+            else rs.maximum(_least(self._lacks(child.cluster_id), child.allocation.amounts), self._needed_in(child))
+            for child in self._inside.get(part.vnode_id, ())
         )  # fmt: skip
 
     def _near(self, part: VNode) -> str | None:
@@ -214,11 +214,15 @@ class Relocation:
         return self.ledger.clusters[cluster_id].parent_id or PRIMARY
 
     def _rule(self, part: VNode) -> Rule:
-        number, asked, policy = self.wanted[part.vnode_id]
+        number, request, policy = self.requests[part.vnode_id]
         members = self.now.members[part.cluster_id]
-        found = (one for one, (group, _, _) in self.wanted.items() if group == number >= 0 and one in members)
-        nodes = frozenset(self.now.vnodes[one].node_id for one in found)
-        return Rule(policy, nodes, asked.selector)
+        placed = (
+            vnode_id
+            for vnode_id, (group, _, _) in self.requests.items()
+            if group == number >= 0 and vnode_id in members
+        )
+        nodes = frozenset(self.now.vnodes[vnode_id].node_id for vnode_id in placed)
+        return Rule(policy, nodes, request.selector)
 
     # ---- slots ----
 
@@ -251,7 +255,7 @@ class Relocation:
         is_named: bool = False,
     ) -> list[VNode]:  # fmt: skip
         """The slots of the classes that will do; of the slots that are alike no more than could be needed."""
-        found: list[VNode] = []
+        slots: list[VNode] = []
         for group in self.now.index(cluster_id).classes.values():
             if not of(group):
                 continue
@@ -263,17 +267,17 @@ class Relocation:
                     if alike > len(self.parts) + 1:
                         continue
                 if will_do(slot):
-                    found.append(slot)
-        return found
+                    slots.append(slot)
+        return slots
 
     def _whole_slots(self, cluster_id: str, template: str, near: str | None) -> Iterator[str]:
         """The slots of a cluster that are an unused whole node: those that are, then those that can become one."""
-        found = self._members(
+        slots = self._members(
             cluster_id, lambda group: group.template_id == template and group.untouched,
             lambda slot: self._is_unused(slot.vnode_id),
         )  # fmt: skip
         scarcity = scarcity_in(self.now, cluster_id)
-        for slot in sorted(found, key=lambda slot: Rule().preference(slot, near, scarcity)):
+        for slot in sorted(slots, key=lambda slot: Rule().preference(slot, near, scarcity)):
             self.growth.budget -= 1
             yield slot.vnode_id
         if cluster_id not in self.growth.allowance:
@@ -314,7 +318,7 @@ class Relocation:
         needs: dict[str, dict[str, int]] = {}
         for cluster_id in reversed(self.clusters):
             if cluster_id in self.growth.allowance:
-                inner = [needs[one] for one in needs if self._parent(one) == cluster_id]
+                inner = [needs[inner_id] for inner_id in needs if self._parent(inner_id) == cluster_id]
                 beyond = rs.subtract(rs.total(inner), self._free(cluster_id, unit)) if inner else {}
                 need = rs.maximum(self._lacks(cluster_id), beyond)
                 needs[cluster_id] = {
@@ -324,12 +328,12 @@ class Relocation:
             if not needs.get(cluster_id):
                 continue
             self.growth.budget -= PRICE_OF_FILLING
-            found = place_more(self.now, cluster_id, ClusterSpec(flexible_min=needs[cluster_id]))
-            if not isinstance(found, Placed):
-                for one in reversed(done):
-                    self.growth.take_back(*one)
+            placed = place_more(self.now, cluster_id, ClusterSpec(flexible_min=needs[cluster_id]))
+            if not isinstance(placed, Placed):
+                for gain in reversed(done):
+                    self.growth.take_back(*gain)
                 return False
-            for piece in found.pieces:
+            for piece in placed.pieces:
                 before = flexible_in(self.now, cluster_id, piece.parent_vnode_id)
                 vnode_id = self.growth.gain(cluster_id, piece.parent_vnode_id, piece.allocation)
                 done.append((cluster_id, vnode_id, before, piece.allocation))
@@ -343,8 +347,8 @@ class Relocation:
         )
 
 
-def _least(left: Amounts, right: Amounts) -> dict[str, int]:
-    return {name: min(amount, right.get(name, 0)) for name, amount in left.items()}
+def _least(amounts: Amounts, limits: Amounts) -> dict[str, int]:
+    return {name: min(amount, limits.get(name, 0)) for name, amount in amounts.items()}
 
 
 def _choices_of(capacity: FreeCapacity, request: Amounts) -> Iterator[Allocation]:
@@ -355,7 +359,7 @@ def _choices_of(capacity: FreeCapacity, request: Amounts) -> Iterator[Allocation
         (index, part) = next(iter(shares.items()), (0, SCALE))
         if part < SCALE:
             free = capacity.instances[name]
-            others = {share: one for one, share in sorted(free.items(), reverse=True) if share >= part}
-            for share, one in sorted(others.items()):
+            others = {share: index for index, share in sorted(free.items(), reverse=True) if share >= part}
+            for share, index in sorted(others.items()):
                 if share != free[index]:
-                    yield replace(usual, instances={**usual.instances, name: {one: part}})
+                    yield replace(usual, instances={**usual.instances, name: {index: part}})

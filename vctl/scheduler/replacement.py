@@ -66,16 +66,18 @@ def units(ledger: Ledger, node_ids: Iterable[str], lent: Lent | None = None) -> 
     ``lent``: cluster -> the part of its minimum that siblings have; None: that is not known, and no cluster gets
     more than it had on these nodes.
     """
-    here = {node_id: len(below(ledger, node_id)) for node_id in node_ids}
+    sizes = {node_id: len(below(ledger, node_id)) for node_id in node_ids}
     moving: list[Unit] = []
-    for one in sorted(here, key=lambda one: (-here[one], one)):
-        moving += (_units_in if ledger.nodes[one].state in LEFT else _units_beyond)(ledger, one)
+    for node_id in sorted(sizes, key=lambda node_id: (-sizes[node_id], node_id)):
+        moving += (_units_in if ledger.nodes[node_id].state in LEFT else _units_beyond)(ledger, node_id)
     moving = _joined(ledger, moving)
     if lent is not None:
         parts = [part for unit in moving for part in unit.parts if ledger.nodes[part.node_id].state == DEAD]
         moved = _flexible_amounts(parts)
-        named = {part.cluster_id for one in here for part in below(ledger, one) if part.kind == FLEXIBLE}
-        named.update(one.cluster_id for one in ledger.clusters.values() if any(one.lending_limit.values()))
+        named = {
+            part.cluster_id for node_id in sizes for part in below(ledger, node_id) if part.kind == FLEXIBLE
+        }
+        named.update(c.cluster_id for c in ledger.clusters.values() if any(c.lending_limit.values()))
         for cluster_id in sorted(named):
             if ledger.clusters[cluster_id].kind == LOGICAL:
                 moving += _of_amounts(ledger, cluster_id, lent, moved.get(cluster_id, {}))
@@ -95,7 +97,7 @@ def _units_in(ledger: Ledger, vnode_id: str) -> Iterator[Unit]:
 
 def _units_beyond(ledger: Ledger, vnode_id: str) -> Iterator[Unit]:
     """Unused slices that make room for the others on a node that shrank: one that is enough, else the largest."""
-    inside = [ledger.vnodes[one] for one in ledger.children[vnode_id]]
+    inside = [ledger.vnodes[vnode_id] for vnode_id in ledger.children[vnode_id]]
     for vnode in inside:
         if vnode.whole:
             yield from _units_beyond(ledger, vnode.vnode_id)
@@ -104,8 +106,10 @@ def _units_beyond(ledger: Ledger, vnode_id: str) -> Iterator[Unit]:
     candidates = [parts for parts in candidates if _moves(ledger, parts)]
     while excess and candidates:
         freed = [parts[0].allocation.amounts for parts in candidates]
-        sizes = [sum(min(one.get(name, 0), amount) for name, amount in excess.items()) for one in freed]
-        beyond = [sum(one.values()) for one in freed]
+        sizes = [
+            sum(min(amounts.get(name, 0), amount) for name, amount in excess.items()) for amounts in freed
+        ]
+        beyond = [sum(amounts.values()) for amounts in freed]
         at = max(range(len(candidates)), key=lambda at: (sizes[at], -beyond[at], candidates[at][0].vnode_id))
         if not sizes[at]:
             return
@@ -122,22 +126,22 @@ def _moves(ledger: Ledger, parts: Sequence[VNode]) -> bool:
         top.whole or any(cluster.kind != LOGICAL for cluster in clusters)
     ):
         return False
-    of_jobs = [one for one in parts if ledger.clusters[one.cluster_id].kind == JOB and not one.whole]
-    if any(one.kind == FIXED or lacks(ledger, one.cluster_id, {}) for one in of_jobs):
+    of_jobs = [part for part in parts if ledger.clusters[part.cluster_id].kind == JOB and not part.whole]
+    if any(part.kind == FIXED or lacks(ledger, part.cluster_id, {}) for part in of_jobs):
         return False  # the gang ends with it
     return len(parts) > 1 or top.kind == FLEXIBLE or clusters[0].state != "REMOVING"
 
 
-def _joined(ledger: Ledger, found: list[Unit]) -> list[Unit]:
+def _joined(ledger: Ledger, moving: list[Unit]) -> list[Unit]:
     """The same units, with those in one that have members of one STRICT_PACK group."""
     joined: list[Unit] = []
     group_of: dict[tuple[str, int], int] = {}
-    for unit in found:
+    for unit in moving:
         groups = [
             (part.cluster_id, number)
             for part in unit.parts
             if part.kind == FIXED and not part.whole
-            for number, _, policy in [_asked(ledger, part)]
+            for number, _, policy in [_request_and_policy_of(ledger, part)]
             if policy == "STRICT_PACK"
         ]
         at = next((group_of[group] for group in groups if group in group_of), len(joined))
@@ -165,36 +169,36 @@ def _flexible_amounts(parts: Iterable[VNode]) -> dict[str, dict[str, int]]:
     return amounts_of
 
 
-def stamp_of(ledger: Ledger, found: Iterable[Unit]) -> object:
+def stamp_of(ledger: Ledger, moving: Iterable[Unit]) -> object:
     """A value that is the same while units that have no place cannot have one: nothing came free for them."""
-    named = {part.cluster_id for unit in found for part in unit.parts}
-    named.update(cluster_id for unit in found for cluster_id in unit.amounts)
-    above = {up.parent_id or PRIMARY for one in named for up in ledger.upward(one)}
-    parts = tuple((unit.parts, rs.total(unit.amounts.values())) for unit in found)
-    return parts, tuple((one, ledger.index(one).stamp) for one in sorted(above | named))
+    named = {part.cluster_id for unit in moving for part in unit.parts}
+    named.update(cluster_id for unit in moving for cluster_id in unit.amounts)
+    above = {up.parent_id or PRIMARY for cluster_id in named for up in ledger.upward(cluster_id)}
+    parts = tuple((unit.parts, rs.total(unit.amounts.values())) for unit in moving)
+    return parts, tuple((cluster_id, ledger.index(cluster_id).stamp) for cluster_id in sorted(above | named))
 
 
-def move(ledger: Ledger, found: Sequence[Unit], lent: Lent | None = None) -> Move | None:
+def move(ledger: Ledger, moving: Sequence[Unit], lent: Lent | None = None) -> Move | None:
     """The move of all units, or of as many as have a place beside those before them; None: none has one."""
     best: Move | None = None
-    kept: list[Unit] = []
+    placed: list[Unit] = []
     budget = BUDGET
 
     def keep(some: Sequence[Unit]) -> None:
         """Keep these units if all have a place; else the first half as far as it goes, then the second."""
         nonlocal best, budget
-        made, budget = _search(ledger, [*kept, *some], lent or {}, budget)
+        made, budget = _search(ledger, [*placed, *some], lent or {}, budget)
         if made is not None:
             best = made
-            kept.extend(some)
+            placed.extend(some)
         elif len(some) > 1:
             keep(some[: len(some) // 2])
             keep(some[len(some) // 2 :])
         elif opened := list(_opened(ledger, some[0], lent)):
             keep(opened)
 
-    if found:
-        keep(found)
+    if moving:
+        keep(moving)
     return best
 
 
@@ -221,27 +225,27 @@ def _search(ledger: Ledger, trial: Sequence[Unit], lent: Lent, budget: int) -> t
         for cluster_id, amounts in unit.amounts.items():
             gains[cluster_id] = rs.add(gains.get(cluster_id, {}), amounts)
     fixed = {part.cluster_id for part in parts if part.kind == FIXED and not part.whole}
-    wanted = {
-        one: _asked(ledger, ledger.vnodes[one])
+    requests = {
+        vnode_id: _request_and_policy_of(ledger, ledger.vnodes[vnode_id])
         for cluster_id in fixed
-        for one in ledger.members[cluster_id]
-        if ledger.vnodes[one].kind == FIXED and not ledger.vnodes[one].whole
+        for vnode_id in ledger.members[cluster_id]
+        if ledger.vnodes[vnode_id].kind == FIXED and not ledger.vnodes[vnode_id].whole
     }
     search = Relocation(
         ledger,
         parts,
         gains,
         lent,
-        wanted,
+        requests,
         partial(inherit, ledger),
         max(budget, LEAST_BUDGET * (len(parts) + 1)),
     )
     placed = search.placed()
-    left = max(min(budget, search.growth.budget), 0)
+    remaining = max(min(budget, search.growth.budget), 0)
     if placed is None:
-        return None, left
+        return None, remaining
     removed = tuple(part.vnode_id for part in reversed(parts))
-    return Move(removed, tuple(placed), tuple(_pairs(parts, placed, search.home))), left
+    return Move(removed, tuple(placed), tuple(_pairs(parts, placed, search.home))), remaining
 
 
 def _pairs(
@@ -254,25 +258,25 @@ def _pairs(
         if vnode.kind == FLEXIBLE and vnode.vnode_id not in home.values():
             grown.setdefault(vnode.cluster_id, []).append(vnode)
     for part in parts:
-        one = home.get(part.vnode_id)
-        found = grown.pop(part.cluster_id, []) if one is None else [after[one]]
-        yield from (Replaced(part, vnode) for vnode in found)
-        if not found:
+        home_id = home.get(part.vnode_id)
+        successors = grown.pop(part.cluster_id, []) if home_id is None else [after[home_id]]
+        yield from (Replaced(part, vnode) for vnode in successors)
+        if not successors:
             yield Replaced(part, None)
 
 
 def replace_dead(ledger: Ledger) -> None:
     """Make all possible moves in a ledger, as a scheduler does before it starts jobs."""
     while True:
-        left = [
-            one.node_id
-            for one in ledger.nodes.values()
-            if (one.state in LEFT or one.shrunk) and ledger.children[one.node_id]
+        node_ids = [
+            node.node_id
+            for node in ledger.nodes.values()
+            if (node.state in LEFT or node.shrunk) and ledger.children[node.node_id]
         ]
-        found = move(ledger, units(ledger, left))
-        if found is None:
+        made = move(ledger, units(ledger, node_ids))
+        if made is None:
             return
-        ledger.rearrange(found.removed, found.placed)
+        ledger.rearrange(made.removed, made.placed)
 
 
 def below(ledger: Ledger, vnode_id: str) -> list[VNode]:
@@ -288,7 +292,7 @@ def inherit(ledger: Ledger, vnode: VNode, new_parent: VNode) -> dict[str, str]:
     old_parent = ledger.vnodes[vnode.parent_id or ""]
     own = {key: value for key, value in vnode.labels.items() if old_parent.labels.get(key) != value}
     system = {lb.VNODE_ID: vnode.vnode_id, lb.VCLUSTER_ID: vnode.cluster_id}
-    return {**new_parent.labels, **own, **wanted_by(ledger, vnode)[1].labels, **system}
+    return {**new_parent.labels, **own, **request_of(ledger, vnode)[1].labels, **system}
 
 
 def relabelled(ledger: Ledger, node: Node) -> tuple[VNode, ...]:
@@ -300,7 +304,7 @@ def relabelled(ledger: Ledger, node: Node) -> tuple[VNode, ...]:
     return tuple(new.values())[1:]
 
 
-def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
+def request_of(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
     """The fixed node of the spec for which a virtual node was made: the number of its group, and the request.
 
     The number is -1 if the spec has no such fixed node.
@@ -318,8 +322,8 @@ def wanted_by(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
     return -1, FixedNode(vnode.allocation.amounts)
 
 
-def _asked(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode, str]:
-    number, node = wanted_by(ledger, vnode)
+def _request_and_policy_of(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode, str]:
+    number, node = request_of(ledger, vnode)
     policy = ledger.clusters[vnode.cluster_id].spec.groups[number].policy if number >= 0 else ""
     return number, node, policy
 

@@ -72,7 +72,7 @@ class Reservation:
             return False
         return self.end_ns is None or self.end_ns > moment_ns
 
-    def stands(self, ledger: Ledger, parent_id: str) -> bool:
+    def is_valid(self, ledger: Ledger, parent_id: str) -> bool:
         """Whether the virtual nodes of its pieces still exist, take work and are large enough."""
         for piece in self.placed.pieces:
             vnode = ledger.vnodes.get(piece.parent_vnode_id)

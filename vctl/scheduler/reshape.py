@@ -40,7 +40,7 @@ def reshape(
     change in place. Idle amounts above the new minimum are given back. A parent without free capacity grows
     if it can; its steps are added to ``growth``. What the cluster has ``lent`` to siblings counts as its own.
     """
-    removed, wanted = _match(ledger, cluster_id, old, new)
+    removed, added = _match(ledger, cluster_id, old, new)
     surplus, lacking = _whole_nodes(ledger, cluster_id, new.replica_sets)
     removed += surplus
     for vnode in removed:
@@ -59,7 +59,7 @@ def reshape(
             ledger.resize(after)
     has = rs.add(has, lent)
     missing = {n: a - has.get(n, 0) for n, a in new.flexible_min.items() if a > has.get(n, 0)}
-    extra = ClusterSpec(missing, None, wanted, lacking, flexible=bool(missing))
+    extra = ClusterSpec(missing, None, added, lacking, flexible=bool(missing))
     if not extra.has_gang:
         return None
     parent_id = ledger.clusters[cluster_id].parent_id
@@ -85,19 +85,19 @@ def _match(
 ) -> tuple[list[VNode], tuple[Group, ...]]:
     """The virtual nodes of groups that the new spec no longer has, and its new groups."""
     fixed = [vnode for vnode in _members(ledger, cluster_id) if vnode.kind == FIXED and not vnode.whole]
-    wanted = list(new.groups)
+    added = list(new.groups)
     removed: list[VNode] = []
     for group in old.groups:
         members, fixed = fixed[: len(group.nodes)], fixed[len(group.nodes) :]
-        if group in wanted:
-            wanted.remove(group)
+        if group in added:
+            added.remove(group)
         else:
             removed += members
-    return removed, tuple(wanted)
+    return removed, tuple(added)
 
 
 def _whole_nodes(
-    ledger: Ledger, cluster_id: str, wanted: Mapping[str, int]
+    ledger: Ledger, cluster_id: str, counts: Mapping[str, int]
 ) -> tuple[list[VNode], dict[str, int]]:
     """The whole nodes beyond the wanted counts, idle ones if there are enough; and the lacking counts."""
     own = whole_by_template(ledger, cluster_id)
@@ -110,8 +110,8 @@ def _whole_nodes(
                 vnode.node_id,
             )
         )
-        surplus += has[: max(len(has) - wanted.get(template, 0), 0)]
-    more = {template: count - len(own.get(template, ())) for template, count in wanted.items()}
+        surplus += has[: max(len(has) - counts.get(template, 0), 0)]
+    more = {template: count - len(own.get(template, ())) for template, count in counts.items()}
     return surplus, {template: count for template, count in more.items() if count > 0}
 
 

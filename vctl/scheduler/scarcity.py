@@ -22,12 +22,12 @@ def note_demand(
 
     With a budget, at most half of it: the next round goes on.
     """
-    most = None if budget is None or budget.left is None else max(budget.left, 2) // 2
+    limit = None if budget is None or budget.remaining is None else max(budget.remaining, 2) // 2
     for queue in queues:
         if queue.demand is not demand:
             queue.demand, queue.unnoted = demand, dict.fromkeys(queue.shapes)
-        if most is not None and len(queue.unnoted) > most:
-            names = list(queue.unnoted)[:most]
+        if limit is not None and len(queue.unnoted) > limit:
+            names = list(queue.unnoted)[:limit]
         else:
             names = list(queue.unnoted)
         for name in names:
@@ -36,10 +36,10 @@ def note_demand(
                 demand.put((queue.parent_id, name))
             else:
                 demand.ask((queue.parent_id, name), shape.example.spec, shape.example.entry, whole=True)
-        if budget is not None and most is not None:
+        if budget is not None and limit is not None:
             budget.spend(len(names))
-            most -= len(names)
-    demand.put(TASKS, tuple({one: None for queue in tasks for one in queue.requests()}))
+            limit -= len(names)
+    demand.put(TASKS, tuple({request: None for queue in tasks for request in queue.requests()}))
 
 
 def scarcity_in(ledger: Ledger, cluster_id: str) -> Callable[[str], int]:

@@ -115,7 +115,7 @@ class SharedReservations:
         self._elastic: dict[str, bool] = {}
         for queue in queues:
             for job_id, shared in queue.shared.items():
-                if job_id not in queue.jobs or not shared.reservation.stands(ledger, shared.level):
+                if job_id not in queue.jobs or not shared.reservation.is_valid(ledger, shared.level):
                     continue
                 if not self._is_fair(shared):
                     self._reserved[job_id] = shared

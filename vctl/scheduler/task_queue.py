@@ -18,7 +18,7 @@ from vctl.core.tasks import PendingTask, Task
 from vctl.core.values import field, value
 
 SchedulingClass = object
-MOST_TOLD = 64
+MOST_REPORTED = 64
 """The number of tasks of a sub-queue for which every new text of the verdict is reported; for the tasks
 behind them only a change between feasible and infeasible is.
 """
@@ -87,7 +87,7 @@ class TaskQueue:
     """vnode id -> the sum of the requests of the tasks that are bound to it."""
     bound: dict[str, dict[str, PendingTask]] = field(default_factory=dict)
     """vnode id -> the tasks that are bound to it, oldest first."""
-    untold: dict[SchedulingClass, dict[str, None]] = field(default_factory=dict)
+    unreported: dict[SchedulingClass, dict[str, None]] = field(default_factory=dict)
     """Shape -> tasks for which the present verdict must still be reported."""
     last_spread: tuple[int, str] | None = None
     """Rank and id of the virtual node of the last SPREAD task."""
@@ -99,7 +99,7 @@ class TaskQueue:
         shape = shape_of(task)
         self.tasks[task.task_id] = task
         _insert(self.sub_queues.setdefault(shape, {}), task)
-        self.untold.setdefault(shape, {})[task.task_id] = None
+        self.unreported.setdefault(shape, {})[task.task_id] = None
         if task.bound_vnode_id is not None:
             _insert(self.bound.setdefault(task.bound_vnode_id, {}), task)
             self.load[task.bound_vnode_id] = rs.add(self.load.get(task.bound_vnode_id, {}), task.request)
@@ -111,7 +111,7 @@ class TaskQueue:
             return
         shape = shape_of(task)
         del self.sub_queues[shape][task_id]
-        self._has_heard(shape, task_id)
+        self._drop_unreported(shape, task_id)
         if not self.sub_queues[shape]:
             del self.sub_queues[shape]
             self.blocked.pop(shape, None)
@@ -122,10 +122,10 @@ class TaskQueue:
             if not self.bound[vnode_id]:
                 del self.bound[vnode_id], self.load[vnode_id]
 
-    def heard(self, task_id: str, verdict: TaskVerdict) -> None:
+    def note_reported(self, task_id: str, verdict: TaskVerdict) -> None:
         """Note that this verdict was reported before for a queued task."""
         shape = shape_of(self.tasks[task_id])
-        self._has_heard(shape, task_id)
+        self._drop_unreported(shape, task_id)
         self.blocked.setdefault(shape, verdict)
         self.before.setdefault(shape, verdict)
 
@@ -142,30 +142,32 @@ class TaskQueue:
     def block(self, shape: SchedulingClass, verdict: TaskVerdict) -> None:
         """Set the verdict of a sub-queue, and note for which of its tasks it must be reported."""
         self.blocked[shape] = verdict
-        told = self.before.get(shape)
+        before = self.before.get(shape)
         self.before[shape] = verdict
-        if told == verdict:
+        if before == verdict:
             return
         sub_queue = self.sub_queues[shape]
-        all_of_them = told is None or told.infeasible != verdict.infeasible
-        news = sub_queue if all_of_them else islice(sub_queue, MOST_TOLD)
-        self.untold.setdefault(shape, {}).update(dict.fromkeys(news))
+        all_of_them = before is None or before.infeasible != verdict.infeasible
+        news = sub_queue if all_of_them else islice(sub_queue, MOST_REPORTED)
+        self.unreported.setdefault(shape, {}).update(dict.fromkeys(news))
 
-    def tell(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, TaskVerdict]]:
+    def to_report(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, TaskVerdict]]:
         """The tasks whose verdict must be reported, each with its verdict, without those in ``besides``."""
-        found: list[tuple[PendingTask, TaskVerdict]] = []
-        for shape in [shape for shape in self.untold if shape in self.blocked]:
-            untold = self.untold.pop(shape)
-            found += [(self.tasks[one], self.blocked[shape]) for one in untold if one not in besides]
-            if left := {one: None for one in untold if one in besides}:
-                self.untold[shape] = left
-        return found
+        waits: list[tuple[PendingTask, TaskVerdict]] = []
+        for shape in [shape for shape in self.unreported if shape in self.blocked]:
+            unreported = self.unreported.pop(shape)
+            waits += [
+                (self.tasks[task_id], self.blocked[shape]) for task_id in unreported if task_id not in besides
+            ]
+            if rest := {task_id: None for task_id in unreported if task_id in besides}:
+                self.unreported[shape] = rest
+        return waits
 
-    def _has_heard(self, shape: SchedulingClass, task_id: str) -> None:
-        if untold := self.untold.get(shape):
-            untold.pop(task_id, None)
-            if not untold:
-                del self.untold[shape]
+    def _drop_unreported(self, shape: SchedulingClass, task_id: str) -> None:
+        if unreported := self.unreported.get(shape):
+            unreported.pop(task_id, None)
+            if not unreported:
+                del self.unreported[shape]
 
     def requests(self) -> Iterator[Request]:
         """What its tasks ask of nodes, for each shape."""
@@ -175,13 +177,13 @@ class TaskQueue:
 
     def load_before(self, vnode_id: str, number: int, started: set[str]) -> Amounts:
         """The sum of requests bound to a virtual node by tasks before ``number``, less those ``started``."""
-        found: Amounts = {}
+        load: Amounts = {}
         for task in self.bound.get(vnode_id, {}).values():
             if task.number >= number:
                 break
             if task.task_id not in started:
-                found = rs.add(found, task.request)
-        return found
+                load = rs.add(load, task.request)
+        return load
 
 
 def queues_of(tasks: Iterable[PendingTask], turns: Mapping[str, Turns]) -> dict[str, TaskQueue]:

@@ -44,9 +44,9 @@ NOBODY: Mapping[str, Set[str]] = {}
 class TaskRound:
     """One round over the tasks of all clusters. Its starts stay in the ledger; the caller reverts them."""
 
-    def __init__(self, ledger: Ledger, most: int) -> None:
+    def __init__(self, ledger: Ledger, limit: int) -> None:
         self.ledger = ledger
-        self.most = most
+        self.limit = limit
         self.starts: list[TaskStart] = []
         self.waits: list[TaskWait] = []
         self.deferred = False
@@ -93,7 +93,9 @@ class _Visit:
         self.ledger = round_.ledger
         self.queue = queue
         above = ancestors(self.ledger, queue.cluster_id)
-        self.joined = {node_id for one in above for node_id in joined.get(one, ())} if joined else set()
+        self.joined = (
+            {node_id for cluster_id in above for node_id in joined.get(cluster_id, ())} if joined else set()
+        )
         if not suppliers(self.ledger, queue.cluster_id).isdisjoint(grown) or has_loosened(
             self.ledger, level_above(self.ledger, queue.cluster_id), grown
         ):
@@ -121,21 +123,21 @@ class _Visit:
         The class that had its last turn before all others is next; of those without a turn, the oldest task.
         """
         order: list[tuple[int, int, int, SchedulingClass, PendingTask, Iterator[PendingTask]]] = []
-        for place, shape in enumerate(shapes):
+        for position, shape in enumerate(shapes):
             tasks = iter(self.queue.sub_queues[shape].values())
             first = next((task for task in tasks if task.task_id not in self.started), None)
             if first is not None:
-                order.append((self._turn_of(first), first.number, place, shape, first, tasks))
+                order.append((self._turn_of(first), first.number, position, shape, first, tasks))
         heapify(order)
-        while order and len(self.round.starts) < self.round.most:
-            turn, _, place, shape, task, tasks = order[0]
+        while order and len(self.round.starts) < self.round.limit:
+            turn, _, position, shape, task, tasks = order[0]
             following: PendingTask | None = task
             if turn == self._turn_of(task):
                 following = next(tasks, None) if self._judge(shape, task) else None
             if following is None:
                 heappop(order)
             else:
-                key = self._turn_of(following), following.number, place
+                key = self._turn_of(following), following.number, position
                 heapreplace(order, (*key, shape, following, tasks))
 
     def _turn_of(self, task: PendingTask) -> int:
@@ -143,30 +145,30 @@ class _Visit:
 
     def waits(self) -> list[TaskWait]:
         """The waits to report."""
-        told = [
+        reported = [
             TaskWait(
                 task.task_id,
                 verdict.message,
                 None if verdict.infeasible else task.bound_vnode_id,
                 verdict.infeasible and not could_grow_for(self.ledger, task),
             )
-            for task, verdict in self.queue.tell(self.started)
+            for task, verdict in self.queue.to_report(self.started)
         ]
-        return self.drawn + told
+        return self.drawn + reported
 
     def _judge(self, shape: SchedulingClass, task: PendingTask) -> bool:
         """Start a task or block its sub-queue. False: the tasks behind it need not be judged."""
         if task.strategy == tk.RANDOM:
             return self._judge_random(shape, task)
         growth: list[Grow] = []
-        asked = settled(self.ledger, task)
-        vnode = choose(self.ledger, asked, self._now())
+        task_now = settled(self.ledger, task)
+        vnode = choose(self.ledger, task_now, self._now())
         if vnode is None:
-            vnode, growth = self._grow_for(asked)
+            vnode, growth = self._grow_for(task_now)
         if vnode is not None:
             self._start(task, vnode, growth)
             return True
-        return self._put_off(shape, asked)
+        return self._put_off(shape, task_now)
 
     def _judge_random(self, shape: SchedulingClass, task: PendingTask) -> bool:
         """Start a RANDOM task on a virtual node that it draws, or bind it to one for which it waits.
@@ -190,12 +192,12 @@ class _Visit:
             return True
         if not self.round.loose or self._is_put_off():
             return self._put_off(shape, task)
-        places = feasible(self.ledger, task)
-        if not places:
+        candidates = feasible(self.ledger, task)
+        if not candidates:
             return self._put_off(shape, task)
-        place = draw(task, places)
-        self.load[place.vnode_id] = rs.add(self.load.get(place.vnode_id, {}), task.request)
-        self.drawn.append(TaskWait(task.task_id, _bound_message(self.ledger, task, place), place.vnode_id))
+        drawn = draw(task, candidates)
+        self.load[drawn.vnode_id] = rs.add(self.load.get(drawn.vnode_id, {}), task.request)
+        self.drawn.append(TaskWait(task.task_id, _bound_message(self.ledger, task, drawn), drawn.vnode_id))
         note_turn(self.turns, kind_of(task))
         return True
 
@@ -204,11 +206,11 @@ class _Visit:
 
         (None, []): growth does not help, and the ledger stays as it was.
         """
-        asked = growing_for(task, self.ledger.vnodes.get(pinned_to(task) or ""))
-        if asked is None:
+        target = growing_for(task, self.ledger.vnodes.get(pinned_to(task) or ""))
+        if target is None:
             return None, []
         growth = grow(
-            self.ledger, task.cluster_id, task.request, asked.selector, frozenset(self._closed()),
+            self.ledger, task.cluster_id, task.request, target.selector, frozenset(self._closed()),
             loose=self.round.loose,
         )  # fmt: skip
         vnode = choose(self.ledger, task, self._now()) if growth else None
@@ -234,8 +236,8 @@ class _Visit:
             self.round.closed.add(vnode.node_id)
 
     def _was_too_large(self, task: PendingTask) -> bool:
-        told = self.queue.before.get(shape_of(task))
-        return told is not None and told.infeasible
+        before = self.queue.before.get(shape_of(task))
+        return before is not None and before.infeasible
 
     def _put_off(self, shape: SchedulingClass, task: PendingTask) -> bool:
         """Stop a sub-queue in this round; block it unless closed nodes were left out. Returns False.
@@ -274,7 +276,7 @@ def verdict_on(ledger: Ledger, task: PendingTask) -> TaskVerdict:
     if not possible:
         return TaskVerdict(f"{need}; infeasible on the {where}{_named(task)}", infeasible=True)
     free = ", ".join(
-        f"{cluster_text(one.vnode_id)} {_free(ledger, task, one)}" for one in possible[:MOST_SAID]
+        f"{cluster_text(vnode.vnode_id)} {_free(ledger, task, vnode)}" for vnode in possible[:MOST_SAID]
     )
     more = f" and {len(possible) - MOST_SAID} more" if len(possible) > MOST_SAID else ""
     state = f"feasible but not available on the {where}"

@@ -122,9 +122,9 @@ def bound_to(ledger: Ledger, task: PendingTask) -> VNode | None:
     return vnode if rs.within(task.request, vnode.allocation.amounts) else None
 
 
-def draw(task: PendingTask, places: list[VNode]) -> VNode:
+def draw(task: PendingTask, candidates: list[VNode]) -> VNode:
     """A random choice; number and attempt of the task are the seed, so the same state gives the same plan."""
-    return places[_mixed(task.number * 1009 + task.attempt) % len(places)]
+    return candidates[_mixed(task.number * 1009 + task.attempt) % len(candidates)]
 
 
 def _mixed(number: int) -> int:
@@ -163,13 +163,13 @@ def could_grow_for(ledger: Ledger, task: PendingTask) -> bool:
     Only ``flexible_max`` of the clusters that grow is checked, not the borrow limit.
     """
     cluster, task = ledger.clusters[task.cluster_id], settled(ledger, task)
-    asked = growing_for(task, ledger.vnodes.get(pinned_to(task) or ""))
-    while asked is not None and cluster.spec.flexible and cluster.parent_id is not None:
+    target = growing_for(task, ledger.vnodes.get(pinned_to(task) or ""))
+    while target is not None and cluster.spec.flexible and cluster.parent_id is not None:
         maximum = cluster.spec.flexible_max or {}
         if any(amount > maximum.get(name, amount) for name, amount in task.request.items()):
             return False
         above = (ledger.vnodes[v] for v in ledger.members.get(cluster.parent_id, ()))
-        if any(suits(ledger, asked, v) and rs.within(task.request, v.allocation.amounts) for v in above):
+        if any(suits(ledger, target, v) and rs.within(task.request, v.allocation.amounts) for v in above):
             return True
         cluster = ledger.clusters[cluster.parent_id]
     return False
@@ -200,8 +200,8 @@ def _nearest(task: PendingTask, available: list[VNode]) -> list[VNode]:
     """The virtual nodes whose physical nodes have most bytes of the task's inputs; all without inputs."""
     if not task.inputs_at:
         return available
-    most = max(task.inputs_at.get(vnode.node_id, 0) for vnode in available)
-    return [vnode for vnode in available if task.inputs_at.get(vnode.node_id, 0) == most]
+    largest = max(task.inputs_at.get(vnode.node_id, 0) for vnode in available)
+    return [vnode for vnode in available if task.inputs_at.get(vnode.node_id, 0) == largest]
 
 
 def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
@@ -211,11 +211,11 @@ def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
     bytes of its inputs.
     """
     if not task.request.get(GPU, 0):
-        available = [one for one in available if not one.allocation.amounts.get(GPU, 0)] or available
+        available = [vnode for vnode in available if not vnode.allocation.amounts.get(GPU, 0)] or available
     available = _nearest(task, available)
 
-    def score(place: tuple[int, VNode]) -> tuple[float, bool, int]:
-        number, vnode = place
+    def score(numbered: tuple[int, VNode]) -> tuple[float, bool, int]:
+        number, vnode = numbered
         use = utilisation(ledger, vnode)
         return (0.0 if use < THRESHOLD else use, vnode.vnode_id != task.origin_vnode_id, number)
 

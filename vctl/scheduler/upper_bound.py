@@ -21,7 +21,7 @@ class UpperBound:
     """The fixed pieces of one gang by kind, and how many of each kind fit into free capacity."""
 
     def __init__(self, spec: ClusterSpec) -> None:
-        wanted: dict[tuple[tuple[str, int], ...], int] = {}
+        requested: dict[tuple[tuple[str, int], ...], int] = {}
         for group in spec.groups:
             last: Amounts | None = None
             amounts: tuple[tuple[str, int], ...] = ()
@@ -29,12 +29,12 @@ class UpperBound:
                 if node.resources is not last:  # equal bundles mostly share their resources
                     last = node.resources
                     amounts = tuple(sorted(item for item in last.items() if item[1]))
-                wanted[amounts] = wanted.get(amounts, 0) + 1
-        self.kinds = [amounts for amounts in wanted if amounts]
-        self.wanted = [wanted[amounts] for amounts in self.kinds]
+                requested[amounts] = requested.get(amounts, 0) + 1
+        self.kinds = [amounts for amounts in requested if amounts]
+        self.requested = [requested[amounts] for amounts in self.kinds]
         self.total: dict[str, int] = {}
         """The sum of all fixed pieces."""
-        for kind, count in zip(self.kinds, self.wanted, strict=True):
+        for kind, count in zip(self.kinds, self.requested, strict=True):
             for name, amount in kind:
                 self.total[name] = self.total.get(name, 0) + count * amount
         self.needed: dict[str, int] = dict(self.total)
@@ -43,10 +43,10 @@ class UpperBound:
             if amount:
                 self.needed[name] = self.needed.get(name, 0) + amount
         self._known: tuple[int, list[int]] | None = None
-        one_thing = len(self.kinds) == 1 and len(self.kinds[0]) == 1
-        self._only = self.kinds[0][0] if one_thing else None
+        is_single = len(self.kinds) == 1 and len(self.kinds[0]) == 1
+        self._only = self.kinds[0][0] if is_single else None
         self._is_plain = (
-            len(wanted) == len(self.kinds) == 1
+            len(requested) == len(self.kinds) == 1
             and not any(spec.replica_sets.values())
             and not (spec.flexible and any(spec.flexible_min.values()))
             and all(group.policy in ("PACK", "SPREAD") for group in spec.groups)
@@ -82,4 +82,4 @@ class UpperBound:
 
     def is_met(self, totals: list[int]) -> bool:
         """Whether these numbers are at least those of the gang."""
-        return all(map(ge, totals, self.wanted))
+        return all(map(ge, totals, self.requested))

@@ -32,7 +32,7 @@ class Victim:
 
     job: RunningJob
     loss: int
-    place: str = ""
+    vnode_id: str = ""
     """The lowest id of the virtual nodes on which the job holds resources."""
 
 
@@ -51,10 +51,10 @@ class _Question:
     def is_spent(self) -> bool:
         return len(self._known) >= MOST_QUESTIONS or self._has_cost_enough()
 
-    def __call__(self, gone: frozenset[int]) -> Work[bool]:
-        if gone not in self._known:
-            self._known[gone] = yield from self._fits(gone)
-        return self._known[gone]
+    def __call__(self, ended: frozenset[int]) -> Work[bool]:
+        if ended not in self._known:
+            self._known[ended] = yield from self._fits(ended)
+        return self._known[ended]
 
 
 def loss_of(elapsed_ns: int, held: Iterable[Amounts], total: Amounts) -> int:
@@ -125,20 +125,20 @@ def _enough(order: list[list[Victim]], question: _Question) -> Work[int | None]:
     return queue[size - 1][0] if size else 0
 
 
-def _least(level: list[Victim], gone: frozenset[int], question: _Question) -> Work[list[Victim]]:
-    """The victims of a level with the least loss, beside the jobs ``gone``; the whole level is enough."""
+def _least(level: list[Victim], ended: frozenset[int], question: _Question) -> Work[list[Victim]]:
+    """The victims of a level with the least loss, beside the jobs ``ended``; the whole level is enough."""
     by_loss = sorted(level, key=lambda victim: -victim.loss)
-    first = yield from _without_needless(by_loss, gone, question)
-    second = yield from _without_needless(_by_place(level), gone, question)
+    first = yield from _without_needless(by_loss, ended, question)
+    second = yield from _without_needless(_by_vnode(level), ended, question)
     best = min((first, second), key=lambda some: _price(level, some))
     bound = sum(victim.loss for victim in best)
     worth = [victim for victim in level if victim.loss <= bound]
     if len(worth) > MOST_EXACT:
         return best
-    return (yield from _exactly(worth, gone, question)) or best
+    return (yield from _exactly(worth, ended, question)) or best
 
 
-def _without_needless(order: list[Victim], gone: frozenset[int], question: _Question) -> Work[list[Victim]]:
+def _without_needless(order: list[Victim], ended: frozenset[int], question: _Question) -> Work[list[Victim]]:
     """The jobs that are left after sparing jobs in this order as long as the waiting job still fits.
 
     As many as possible are spared at once.
@@ -146,7 +146,7 @@ def _without_needless(order: list[Victim], gone: frozenset[int], question: _Ques
     needed: list[Victim] = []
     rest = order
     while rest:
-        fixed, size = gone | _numbers(needed), len(rest)
+        fixed, size = ended | _numbers(needed), len(rest)
         if question.is_spent():
             return needed + rest
         last, low, high = 0, -1, size  # the last ``high`` of the rest are enough, the last ``low`` are not
@@ -161,15 +161,15 @@ def _without_needless(order: list[Victim], gone: frozenset[int], question: _Ques
     return needed
 
 
-def _by_place(level: list[Victim]) -> list[Victim]:
+def _by_vnode(level: list[Victim]) -> list[Victim]:
     """A second order in which jobs are spared: by virtual node, the one with the largest total loss first."""
     total: dict[str, int] = {}
     for victim in level:
-        total[victim.place] = total.get(victim.place, 0) + victim.loss
-    return sorted(level, key=lambda victim: (-total[victim.place], victim.place, -victim.loss))
+        total[victim.vnode_id] = total.get(victim.vnode_id, 0) + victim.loss
+    return sorted(level, key=lambda victim: (-total[victim.vnode_id], victim.vnode_id, -victim.loss))
 
 
-def _exactly(level: list[Victim], gone: frozenset[int], question: _Question) -> Work[list[Victim] | None]:
+def _exactly(level: list[Victim], ended: frozenset[int], question: _Question) -> Work[list[Victim] | None]:
     """The cheapest combination that is enough; None if the questions are used up.
 
     A combination that is not enough is enlarged until it is maximal: all its subsets are not enough either
@@ -186,10 +186,10 @@ def _exactly(level: list[Victim], gone: frozenset[int], question: _Question) -> 
             continue
         if question.is_spent():
             return None
-        if (yield from question(gone | _numbers(_members(level, mask)))):
+        if (yield from question(ended | _numbers(_members(level, mask)))):
             return _members(level, mask)
         for bit in (1 << n for n in range(len(level)) if not mask >> n & 1):
-            if not (yield from question(gone | _numbers(_members(level, mask | bit)))):
+            if not (yield from question(ended | _numbers(_members(level, mask | bit)))):
                 mask |= bit  # noqa: PLW2901  # enlarged to a maximal combination that fails
         failing.append(mask)
     return None

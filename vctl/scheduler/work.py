@@ -29,14 +29,14 @@ class Budget:
     Steps are counted, not timed, so that the same state gives the same piece on every machine.
     """
 
-    left: int | None = None
+    remaining: int | None = None
 
     def spend(self, steps: int) -> None:
         """Note that these steps were done."""
-        if self.left is not None:
-            self.left -= steps
+        if self.remaining is not None:
+            self.remaining -= steps
 
     @property
     def is_spent(self) -> bool:
         """Whether the piece ends here."""
-        return self.left is not None and self.left <= 0
+        return self.remaining is not None and self.remaining <= 0

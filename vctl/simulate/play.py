@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from itertools import count
+from itertools import chain, count
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
@@ -155,7 +155,7 @@ class Player:
         for parent_id, shape in plan.cleared:
             self.waits.pop((parent_id, shape), None)
             self.queues[parent_id].emptied.discard(shape)
-        for reservation in (kept for queue in self.queues.values() for kept in queue.kept.values()):
+        for reservation in chain.from_iterable(queue.kept.values() for queue in self.queues.values()):
             played = self.jobs[reservation.job_id]
             if played.reserved_ns is None:
                 played.reserved_ns = reservation.start_ns

@@ -33,7 +33,7 @@ from vctl.scheduler.fairness import is_fair
 from vctl.scheduler.handover import moved, over
 from vctl.scheduler.limits import has_limit
 from vctl.scheduler.orders import OrderKey
-from vctl.scheduler.plan import has_place
+from vctl.scheduler.plan import has_room
 from vctl.scheduler.queue_scan import Turn, turn_of
 from vctl.scheduler.queueing import Queue
 
@@ -71,7 +71,7 @@ def follower(state: SchedulerState, run_id: str, now: int, lease: Callable[[], i
     start = None if is_dead or one.start.job.parent_id not in ledger.clusters else one.start
     if start is not None and one.moves:
         start = moved(ledger, start)
-    elif start is not None and not has_place(ledger, start, anyway=True):
+    elif start is not None and not has_room(ledger, start, anyway=True):
         start = None
     if start is None:
         for after in (one, *state.ahead.chain(one.run.run_id)):

@@ -32,7 +32,7 @@ from vctl.engine.rules.leases import nominated_slots
 from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
 from vctl.engine.stimuli import MachinesReady, MachinesRefused, MachinesWanted, Now, Stimulus
-from vctl.scheduler.provisioning import MachinesNeeded, wanted_nodes
+from vctl.scheduler.provisioning import MachinesNeeded, needed_machines
 
 NewId = Callable[[], str]
 """Returns an id that no request had before."""
@@ -77,7 +77,7 @@ def wanted(state: SchedulerState, now: int) -> MachinesNeeded:
     present = Counter(node.template_id for node in state.ledger.nodes.values() if is_ours(node))
     failing = {request.template for request in requests if request.attempts}
     possible = [one for one in templates if one.name not in failing]
-    return wanted_nodes(
+    return needed_machines(
         state.ledger, state.queues, state.tasks.queues, possible, present, units,
         coming={one.name: coming[one.name] for one in possible if coming[one.name]},
         running=state.running, now_ns=now,

@@ -41,7 +41,7 @@ def still_stands(state: SchedulerState, one: Preempt) -> bool:
         job_id = victim.job.job_id
         if state.running.jobs.get(job_id) != victim.job or job_id in state.running.leaving:
             return False
-    return one.nomination.stands(state.ledger)
+    return one.nomination.is_valid(state.ledger)
 
 
 def begin(state: SchedulerState, one: Preempt, now: int) -> Iterator[Change]:
@@ -101,7 +101,7 @@ def _why_over(state: SchedulerState, nomination: Nomination, now: int) -> str | 
         return "its cluster admits no jobs"
     if parent.queue.preemption == OFF:
         return "preemption was turned off"
-    return None if nomination.stands(state.ledger) else "the resources reserved for it are gone"
+    return None if nomination.is_valid(state.ledger) else "the resources reserved for it are gone"
 
 
 def notified(state: SchedulerState, stimuli: Iterable[Stimulus]) -> Iterator[Change]:

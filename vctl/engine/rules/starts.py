@@ -41,7 +41,7 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
             yield from _start_task(state, task, supply, now)
             came += 1
     for start in plan.starts:
-        if _is_wanted(state, start) and state.has_place(start):
+        if _is_wanted(state, start) and state.has_room(start):
             yield from _start(state, start, supply, now)
             came += 1
     state.end_trial()
