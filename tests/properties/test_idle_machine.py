@@ -31,7 +31,7 @@ from vctl.core.resources import CPU, SCALE
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.plan import Start
 from vctl.scheduler.queueing import Queue
-from vctl.simulate.borrowing import equal_nodes
+from vctl.simulate.machine import equal_nodes
 from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival, rigid
 

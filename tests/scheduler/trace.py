@@ -12,7 +12,7 @@ from vctl.core.queue_policy import SECOND, QueuePolicy
 from vctl.core.resources import CPU, SCALE
 from vctl.core.values import replace
 from vctl.scheduler.queueing import Queue
-from vctl.simulate.borrowing import equal_nodes
+from vctl.simulate.machine import equal_nodes
 from vctl.simulate.play import Player
 from vctl.simulate.workload import Arrival, rigid
 

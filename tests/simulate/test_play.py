@@ -12,7 +12,7 @@ from vctl.core.nodes import ALIVE, DRAINED
 from vctl.core.queue_policy import FIFO, SECOND, STRICT, QueuePolicy
 from vctl.core.resources import CPU, SCALE
 from vctl.core.values import replace
-from vctl.simulate.borrowing import equal_nodes, resized
+from vctl.simulate.machine import equal_nodes, resized
 from vctl.simulate.workload import Arrival, with_limits
 
 pytestmark = spec("13.simulate")

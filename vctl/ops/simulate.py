@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
@@ -20,7 +21,7 @@ from vctl.core.resources import CPU, SCALE, Amounts
 from vctl.core.values import field, replace, value
 from vctl.errors import BadSpec, NotFound, param
 from vctl.simulate import lublin
-from vctl.simulate.borrowing import equal_nodes, resized, with_policy
+from vctl.simulate.machine import equal_nodes, resized, with_policy
 from vctl.simulate.metrics import Figures, figures
 from vctl.simulate.play import Played, Player
 from vctl.simulate.workload import Arrival, Workload, in_order, rigid, shape_name, with_limits
@@ -79,9 +80,8 @@ def read_trace(name: str, *, per_node: int | None = None) -> Workload:
 
 
 def trace_of(
-    lines: Iterator[str], name: str, *, per_node: int | None = None,
-    size: Size | None = None,
-) -> Workload:  # fmt: skip
+    lines: Iterator[str], name: str, *, per_node: int | None = None, size: Size | None = None
+) -> Workload:
     """A trace from its lines. ``size``: how large it may be."""
     first = next(lines, "")
     every = chain([first], lines)
@@ -239,11 +239,7 @@ def simulate(
             _check_cluster(ledger, question.cluster_id)
         with_policy(ledger, dict(variant.changes), question.cluster_id)
         total = ledger.total(PRIMARY)
-        weights = {
-            cluster.cluster_id: cluster.queue.weight
-            for cluster in ledger.clusters.values()
-            if cluster.kind == LOGICAL
-        }
+        weights = {c.cluster_id: c.queue.weight for c in ledger.clusters.values() if c.kind == LOGICAL}
         player = Player(ledger)
         report = _reporter(progress, variant.name, len(arrivals))
         played = player.play(arrivals, each=check, progress=report)
@@ -273,12 +269,8 @@ def _reporter(progress: Progress | None, name: str, count: int) -> Callable[[int
 
 def _in_all(ledger: Ledger, of_primary: Amounts) -> dict[str, int]:
     """The resources of all nodes, with the nodes that clusters own as a whole."""
-    totals = dict.fromkeys(of_primary, 0)
-    for node in ledger.nodes.values():
-        if node.schedulable:
-            for name, amount in node.total.amounts.items():
-                totals[name] = totals.get(name, 0) + amount
-    return totals
+    amounts = (node.total.amounts for node in ledger.nodes.values() if node.schedulable)
+    return rs.total([dict.fromkeys(of_primary, 0), *amounts])
 
 
 def _document(

@@ -32,7 +32,7 @@ from vctl.core.values import replace
 from vctl.scheduler.elasticity import revert_growth
 from vctl.scheduler.gang_growth import place_or_grow
 from vctl.scheduler.placement import Unplaced
-from vctl.scheduler.plan import Start, start_of
+from vctl.scheduler.plan import Start, start_of, unnoted
 
 
 def moved(ledger: Ledger, start: Start) -> Start | None:
@@ -56,15 +56,14 @@ def moved(ledger: Ledger, start: Start) -> Start | None:
 @contextmanager
 def over(ledger: Ledger, run: Run) -> Iterator[None]:
     """Inside, the ledger is as it will be when the job of a run is over. Nothing counts as newly free."""
-    grown, joined, ledger.grown, ledger.joined = ledger.grown, ledger.joined, {}, {}
     cluster = ledger.clusters[run.cluster_id]
     vnodes = [ledger.vnodes[vnode_id] for vnode_id in ledger.members[run.cluster_id]]
-    ledger.discharge(run.run_id)
-    ledger.remove_cluster(run.cluster_id)
-    try:
-        yield
-    finally:
-        ledger.put_cluster(cluster)
-        ledger.assign_all(vnodes)
-        ledger.charge(run.run_id, run.vnode_id, run.allocation)
-        ledger.grown, ledger.joined = grown, joined
+    with unnoted(ledger):
+        ledger.discharge(run.run_id)
+        ledger.remove_cluster(run.cluster_id)
+        try:
+            yield
+        finally:
+            ledger.put_cluster(cluster)
+            ledger.assign_all(vnodes)
+            ledger.charge(run.run_id, run.vnode_id, run.allocation)

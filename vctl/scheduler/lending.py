@@ -37,11 +37,11 @@ class Waiting(NamedTuple):
 def waiting_job(ledger: Ledger, job: PendingJob) -> Waiting:
     """The need of a waiting job. A whole node counts as the first one of its template."""
     parent, spec = ledger.clusters.get(job.parent_id), job.spec
+    firsts = {node.template_id: node for node in reversed(ledger.nodes.values())} if spec.replica_sets else {}
     whole = (
-        {name: count * amount for name, amount in node.total.amounts.items()}
+        {name: count * amount for name, amount in firsts[kind].total.amounts.items()}
         for kind, count in spec.replica_sets.items()
-        if (node := next((node for node in ledger.nodes.values() if node.template_id == kind), None))
-        is not None
+        if kind in firsts
     )
     need = rs.total([*(node.resources for node in spec.fixed), spec.flexible_min, *whole])
     return Waiting(job.parent_id, rs.maximum(need, job.entry), parent is not None and parent.queue.preempts)
@@ -71,14 +71,12 @@ def work_in_lenders(
 
 def withhold(ledger: Ledger, amounts: Mapping[str, Amounts]) -> bool:
     """Let lenders keep these amounts, and no others. True: more is lent again, so work that waits may start."""
+    before, ledger.withheld = ledger.withheld, amounts
     again = [
-        lender_id
-        for lender_id, withheld in ledger.withheld.items()
-        if not rs.within(withheld, amounts.get(lender_id, {}))
+        lender for lender, withheld in before.items() if not rs.within(withheld, amounts.get(lender, {}))
     ]
     for lender_id in again:
         ledger.note_growth(ledger.members.get(lender_id, ()))
-    ledger.withheld = amounts
     return bool(again)
 
 
@@ -107,14 +105,11 @@ def regain(ledger: Ledger) -> Iterator[VNode]:
     next.
     """
     lent = loans(ledger, ledger.leases.values())
-    for lender_id in sorted(
-        ledger.lenders, key=lambda cluster_id: (len(ledger.upward(cluster_id)), cluster_id)
-    ):
+    for lender_id in sorted(ledger.lenders, key=lambda id_: (len(ledger.upward(id_)), id_)):
         cluster = ledger.clusters[lender_id]
         has = rs.total([held(ledger, lender_id), *(lease.amounts for lease in lent.get(lender_id, ()))])
         free = ledger.available(cluster.parent_id or PRIMARY)
-        lacks = {n: min(a - has.get(n, 0), free.get(n, 0)) for n, a in cluster.spec.flexible_min.items()}
-        lacks = {name: amount for name, amount in lacks.items() if amount > 0}
+        lacks = least_of(beyond(cluster.spec.flexible_min, has), free)
         if cluster.kind != LOGICAL or cluster.state == REMOVING or not lacks:
             continue
         placed = place_more(ledger, lender_id, ClusterSpec(flexible_min=lacks))
@@ -156,28 +151,20 @@ def wishes(
     """
     wished: dict[str, Wish] = {}
     for waiting in work:
-        lenders = [
-            up.cluster_id for up in ledger.upward(waiting.cluster_id) if any(up.lending_limit.values())
-        ]
+        cluster_id, needed, preempts = waiting
+        lenders = [up.cluster_id for up in ledger.upward(cluster_id) if up.cluster_id in ledger.lenders]
         if not lenders:
             continue
-        reach = [
-            waiting.cluster_id,
-            *(ledger.clusters[up].parent_id or "" for up in growing(ledger, waiting.cluster_id)),
-        ]
-        free = rs.total(_free(ledger, up, waiting.need) for up in reach)
-        own = (
-            ledger.total(waiting.cluster_id)
-            if waiting.preempts
-            else _free(ledger, waiting.cluster_id, waiting.need)
-        )
-        have = rs.total([own, *(_free(ledger, up, waiting.need) for up in reach[1:])])
+        reach = [cluster_id, *(ledger.clusters[up].parent_id or "" for up in growing(ledger, cluster_id))]
+        own, *others = [_free(ledger, up, needed) for up in reach]
+        free = rs.total([own, *others])
+        have = rs.total([ledger.total(cluster_id), *others]) if preempts else free
         for lender_id in lenders:
             lacks = beyond(ledger.clusters[lender_id].spec.flexible_min, held(ledger, lender_id))
             before = wished.get(lender_id, Wish({}, {}))
-            need = rs.add(before.need, waiting.need)
+            need = rs.add(before.need, needed)
             if lacks and lender_id in reach and rs.within(need, rs.add(have, lacks)):
-                lack = least_of(beyond(need, free), lacks) or least_of(waiting.need, lacks)
+                lack = least_of(beyond(need, free), lacks) or least_of(needed, lacks)
                 wished[lender_id] = Wish(need, rs.maximum(before.lack, lack))
     for growth in (nomination.growth(ledger) for nomination in nominations) if wished else ():
         for lender_id in growth.lent if growth is not None else ():

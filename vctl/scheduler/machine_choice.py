@@ -126,26 +126,20 @@ class Prices:
         return units, shares, sum(counts.values())
 
     def choices(
-        self,
-        pieces: Collection[MachinePiece],
-        apart: int,
-        available: Mapping[str, int],
-        limit: int,
-        below: Cost,
-    ) -> list[dict[str, int]]:
+        self, pieces: Collection[MachinePiece], apart: int, available: Mapping[str, int], limit: int, below: Cost
+    ) -> list[dict[str, int]]:  # fmt: skip
         """Counts by template that may hold the pieces and cost less than ``below``, the best first.
 
         ``apart``: how many of the pieces must be on different machines. ``available``: how many machines of each
         template there may be, ``limit``: of all of them.
         """
-        kinds = [template for template in self.templates if available.get(template.name, 0)]
-        kinds.sort(
-            key=lambda template: self.of(template.resources), reverse=True
-        )  # the finest fill what is left
+        kinds = [kind for kind in self.templates if available.get(kind.name, 0)]
+        kinds.sort(key=lambda kind: self.of(kind.resources), reverse=True)  # the finest fill what is left
         rows = {_Row((1,) * len(kinds), max(apart, 1)): "", **_rows(kinds, pieces, self.units)}
-        search = _Search(self, kinds, [available[template.name] for template in kinds], rows, limit, below)
-        search.run()
-        names = [template.name for template in kinds]
+        search = _Search(self, kinds, [available[kind.name] for kind in kinds], rows, limit, below)
+        if kinds:
+            search.run((), (0, 0, 0), [row.need for row in rows])
+        names = [kind.name for kind in kinds]
         return [{name: n for name, n in zip(names, counts, strict=True) if n} for _, counts in search.choices]
 
 
@@ -159,21 +153,14 @@ class _Search:
         self.price_of = [prices.of(kind.resources) for kind in kinds]
         self.available, self.limit, self.below = available, limit, below
         self.rows = list(rows)
-        self.missing = [
-            (i, name in prices.units, prices.weights.get(name, 0))
-            for i, name in enumerate(rows.values())
-            if name
-        ]
+        named = ((i, name) for i, name in enumerate(rows.values()) if name)
+        self.missing = [(i, name in prices.units, prices.weights.get(name, 0)) for i, name in named]
         """The conditions on whole amounts: what they still need, the machines to come must have at least."""
         self.choices: list[tuple[Cost, tuple[int, ...]]] = []
         self.steps = 0
 
-    def run(self) -> None:
-        """Fill ``choices`` with the best counts."""
-        if self.price_of and self.rows:
-            self._go((), (0, 0, 0), [row.need for row in self.rows])
-
-    def _go(self, counts: tuple[int, ...], cost: Cost, needs: list[int]) -> None:
+    def run(self, counts: tuple[int, ...], cost: Cost, needs: list[int]) -> None:
+        """Fill ``choices`` with the best counts that begin with these."""
         at = len(counts)
         if at == len(self.available):
             if all(need <= 0 for need in needs):
@@ -197,7 +184,7 @@ class _Search:
             rest = [need - count * weight for need, weight in zip(needs, weights, strict=True)]
             if self.steps > MOST_STEPS or not self._least(now, rest) < self.below:
                 return
-            self._go((*counts, count), now, rest)
+            self.run((*counts, count), now, rest)
 
     def _least(self, cost: Cost, needs: list[int]) -> Cost:
         """The least cost with which the missing amounts can be had; it never falls with more machines."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from vctl.core import labels as lb
 from vctl.core.clusters import FIXED, ClusterSpec, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DEAD
 from vctl.core.values import value
+from vctl.scheduler.elasticity import next_rank
+from vctl.scheduler.placement_result import Piece, vnodes_of
 from vctl.scheduler.scarcity import scarcity_in
 
 
@@ -86,23 +87,18 @@ def undivided(ledger: Ledger, cluster_id: str, template: str) -> list[VNode]:
 
 def is_undivided(ledger: Ledger, vnode: VNode) -> bool:
     """Whether no child and no process uses a virtual node."""
-    if ledger.children[vnode.vnode_id] or not ledger.capacities[vnode.vnode_id].is_untouched():
-        return False
-    return vnode.vnode_id not in ledger.homes
+    vnode_id = vnode.vnode_id
+    is_unused = not ledger.children[vnode_id] and ledger.capacities[vnode_id].is_untouched()
+    return is_unused and vnode_id not in ledger.homes
 
 
 def join(ledger: Ledger, cluster_id: str, nodes: Iterable[VNode]) -> None:
     """Give a cluster whole nodes of its parent."""
-    rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
-    for number, parent in enumerate(nodes, rank):
-        vnode_id = f"{cluster_id}/{number}"
-        labels = {**parent.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
-        ledger.assign(
-            VNode(
-                vnode_id, cluster_id, parent.node_id, parent.vnode_id, FIXED, parent.allocation, labels,
-                whole=True, rank=number,
-            )
-        )  # fmt: skip
+    pieces = [
+        Piece(FIXED, rank, -1, parent.vnode_id, parent.node_id, parent.allocation, {}, whole=True)
+        for rank, parent in enumerate(nodes, next_rank(ledger, cluster_id))
+    ]
+    ledger.assign_all(vnodes_of(ledger, cluster_id, pieces))
 
 
 def of_whole_nodes(spec: ClusterSpec) -> bool:

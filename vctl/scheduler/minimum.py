@@ -24,8 +24,8 @@ def lacks(ledger: Ledger, cluster_id: str, lent: Amounts) -> dict[str, int]:
     cluster = ledger.clusters[cluster_id]
     if not any(cluster.spec.flexible_min.values()):
         return {}
-    parts = (ledger.vnodes[vnode_id] for vnode_id in ledger.members[cluster_id])
-    return _lacks(cluster, (part for part in parts if ledger.nodes[part.node_id].state != DEAD), lent)
+    vnodes = (ledger.vnodes[vnode_id] for vnode_id in ledger.members[cluster_id])
+    return _lacks(cluster, (vnode for vnode in vnodes if ledger.nodes[vnode.node_id].state != DEAD), lent)
 
 
 def _lacks(cluster: Cluster, vnodes: Iterable[VNode], lent: Amounts) -> dict[str, int]:
@@ -88,23 +88,16 @@ def below_minimum(
         state = states.get(vnode.node_id)
         return state == DEAD or (state == DRAINING and not vnode.whole and vnode.vnode_id not in used)
 
-    all_, spec = list(vnodes), cluster.spec
-    lost = [vnode for vnode in all_ if is_lost(vnode)]
-    lacking = rs.total(
-        [
-            *(vnode.allocation.amounts for vnode in lost if vnode.kind != FLEXIBLE),
-            _lacks(cluster, (vnode for vnode in all_ if vnode not in lost), lent),
-        ]
+    lost: list[VNode] = []
+    others: list[VNode] = []
+    for vnode in vnodes:
+        (lost if is_lost(vnode) else others).append(vnode)
+    fixed_lost, fixed = (
+        [vnode.allocation.amounts for vnode in some if vnode.kind != FLEXIBLE] for some in (lost, others)
     )
+    lacking = rs.total([*fixed_lost, _lacks(cluster, others, lent)])
     if not any(lacking.values()):
         return None
-    minimum = rs.total(
-        [spec.flexible_min, *(vnode.allocation.amounts for vnode in all_ if vnode.kind != FLEXIBLE)]
-    )
-    nodes = sorted({vnode.node_id for vnode in lost})
-    return BelowMinimum(
-        cluster.cluster_id,
-        rs.subtract(minimum, lacking),
-        minimum,
-        tuple((node_id, states[node_id]) for node_id in nodes),
-    )
+    minimum = rs.total([cluster.spec.flexible_min, *fixed_lost, *fixed])
+    nodes = tuple((node_id, states[node_id]) for node_id in sorted({vnode.node_id for vnode in lost}))
+    return BelowMinimum(cluster.cluster_id, rs.subtract(minimum, lacking), minimum, nodes)

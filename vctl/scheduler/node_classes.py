@@ -161,7 +161,13 @@ class NodeClasses:
             waste += name not in names and any(shares.values())
         units = tuple([name in instances for name in names])
         trait_id = self._trait_id(SlotTraits(selectors, template, holds_entry, units, (scarcity, waste)))
-        levels = tuple([_levels(capacity, name) if name in instances else () for name in names])
+        levels = tuple(
+            [
+                tuple(sorted(level_of(share, 0) for share in free_shares(capacity, name).values()))
+                if name in instances else ()
+                for name in names
+            ]
+        )  # fmt: skip
         free = tuple([max(capacity.free.get(name, 0), 0) for name in names])
         return SlotState(trait_id, free, levels, bool(template) and group.untouched)
 
@@ -229,7 +235,11 @@ class NodeClasses:
     def free(self, state_id: int) -> Vector:
         """The free amounts of a node, all slots together."""
         slots = self.states[state_id].slots
-        return slots[0].free if len(slots) == 1 else sums(slot.free for slot in slots)
+        return (
+            slots[0].free
+            if len(slots) == 1
+            else tuple(map(sum, zip(*(slot.free for slot in slots), strict=True)))
+        )
 
     def bulk(self, state_id: int) -> int:
         """The free amounts of a node as one number: thousandths of the largest slot, added up."""
@@ -353,12 +363,3 @@ def covers(budgets: Budgets, way: Way, total: Allocation) -> bool:
         if any(budgets.potential(name, supply) < SCALE for supply in shares.values()):
             return False
     return True
-
-
-def _levels(capacity: FreeCapacity, name: str) -> Vector:
-    return tuple(sorted(level_of(share, 0) for share in free_shares(capacity, name).values()))
-
-
-def sums(vectors: Iterator[Vector]) -> Vector:
-    """The sum of vectors."""
-    return tuple(map(sum, zip(*vectors, strict=True)))

@@ -114,12 +114,10 @@ class Nominations:
 
     def __init__(self, ledger: Ledger, nominations: Iterable[Nomination] = ()) -> None:
         self.ledger = ledger
-        self.nominations: dict[int, Nomination] = {
-            nomination.job_id: nomination for nomination in nominations
-        }
+        self.nominations = {nomination.job_id: nomination for nomination in nominations}
         self._names: dict[int, list[str]] = {}
         self._growth: dict[int, Growth] = {}
-        self._charge(self.nominations)
+        self._recharge()
 
     def reach(self, job: PendingJob) -> frozenset[int]:
         """The nominations that a job may use: its own; without one, those of lower priority in its queue."""
@@ -136,9 +134,7 @@ class Nominations:
     def out_of_reach(self, job: PendingJob) -> list[Nomination]:
         """The nominations that a job must leave to others."""
         reach = self.reach(job)
-        return [
-            nomination for nomination in self._ordered(self.nominations) if nomination.job_id not in reach
-        ]
+        return [nomination for nomination in self._ordered() if nomination.job_id not in reach]
 
     def put(self, nomination: Nomination) -> None:
         """Add a nomination."""
@@ -162,9 +158,7 @@ class Nominations:
         growth = nomination.growth(self.ledger)
         if growth is not None and growth.gained:
             return self._grown_placement(job, parts)
-        capacities = {
-            vnode_id: _only(self.ledger.capacities[vnode_id], some) for vnode_id, some in parts.items()
-        }
+        capacities = {v: _only(self.ledger.capacities[v], allocations) for v, allocations in parts.items()}
         placed = place_on(candidates_of(self.ledger, capacities), job.spec, job.entry)
         return ([], placed) if isinstance(placed, Placed) else None
 
@@ -203,24 +197,19 @@ class Nominations:
         for job_id in [*self._names, *self._growth]:
             self._discharge(job_id)
 
-    def _recharge(self) -> None:
-        self.close()
-        self._charge(self.nominations)
-
     def _discharge(self, job_id: int) -> None:
         for name in reversed(self._names.pop(job_id, [])):
             self.ledger.discharge(name)
         if (growth := self._growth.pop(job_id, None)) is not None:
             growth.promise(self.ledger, -1)
 
-    def _ordered(self, job_ids: Iterable[int]) -> list[Nomination]:
+    def _ordered(self) -> list[Nomination]:
         """Nominations by priority, then by age; the free capacity is charged for the first ones first."""
-        chosen_ids = set(job_ids)
-        chosen = [nomination for job_id, nomination in self.nominations.items() if job_id in chosen_ids]
-        return sorted(chosen, key=lambda nomination: -nomination.priority)
+        return sorted(self.nominations.values(), key=lambda nomination: -nomination.priority)
 
-    def _charge(self, job_ids: Iterable[int]) -> None:
-        for nomination in self._ordered(job_ids):
+    def _recharge(self) -> None:
+        self.close()
+        for nomination in self._ordered():
             if not nomination.is_valid(self.ledger) or (growth := nomination.growth(self.ledger)) is None:
                 continue
             if growth.gained:

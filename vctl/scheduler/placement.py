@@ -79,7 +79,7 @@ from vctl.core.resources import EMPTY, SCALE, Amounts, FreeCapacity, maximum
 from vctl.core.values import replace, value
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_now
 from vctl.scheduler.explain.refusal import ENTRY_IN_MAXIMUM, NO_NODE, Refusal
-from vctl.scheduler.placement_assignment import assign, pieces_of
+from vctl.scheduler.placement_assignment import pieces_of
 from vctl.scheduler.placement_model import Bundle, Phase, Problem, SpreadRule, holds
 from vctl.scheduler.placement_reasons import no_capacity_for_entry, quick_reason, search_reason
 from vctl.scheduler.placement_result import Piece, Placed, Unplaced
@@ -157,7 +157,8 @@ def place_on(
 ) -> Placed | Unplaced:
     """The place of the gang of a spec on these candidate nodes, or why there is none."""
     entry = {name: amount for name, amount in entry.items() if amount}
-    if not entry and not _asks_for_anything(spec):
+    fixed = any(group.nodes for group in spec.groups) or any(spec.replica_sets.values())
+    if not entry and not fixed and not (spec.flexible and any(spec.flexible_min.values())):
         return _place_empty_gang(candidates, spec)
     worst: Unplaced | None = None
     for question in _questions(spec, entry):
@@ -190,11 +191,6 @@ def _questions(spec: ClusterSpec, entry: Amounts) -> Iterator[_Question]:
         yield _Question(_phases(spec, template), minimum, {})
     if spec.flexible:
         yield _Question(phases, maximum(minimum, entry), entry)
-
-
-def _asks_for_anything(spec: ClusterSpec) -> bool:
-    fixed = any(group.nodes for group in spec.groups) or any(spec.replica_sets.values())
-    return fixed or (spec.flexible and any(spec.flexible_min.values()))
 
 
 def _phases(spec: ClusterSpec, entry_template: str) -> tuple[Phase, ...]:
@@ -239,28 +235,17 @@ def _answer(
 ) -> tuple[Placed | Unplaced, int]:
     if reason := _above_maximum(spec, question):
         return reason, 0
-    problem = _problem(candidates, question, question.phases, entry)
+    problem = Problem(candidates, question.phases, question.flexible, question.flexible_entry, entry)
     if reason := quick_reason(problem):
         return reason, 0
     tried = search(problem, budget)
     if tried.solution is None:
         return search_reason(problem, tried), tried.steps
-    pieces = pieces_of(assign(problem, tried.solution), spec)
+    pieces = pieces_of(problem, tried.solution, spec)
     exact = tried.solution.exact
     wishes = _Wishes(candidates, spec, question, entry, min(budget, WISH_BUDGET))
     better = wishes.improve(problem, pieces)
     return _with_entry(better or pieces, entry, exact=exact or better is not None), tried.steps
-
-
-def _problem(
-    candidates: CandidateNodes,
-    question: _Question,
-    phases: tuple[Phase, ...],
-    entry: Amounts,
-    *,
-    one_piece: bool = False,
-) -> Problem:
-    return Problem(candidates, phases, question.flexible, question.flexible_entry, entry, one_piece=one_piece)
 
 
 def _with_entry(pieces: tuple[Piece, ...], entry: Amounts, *, exact: bool) -> Placed:
@@ -305,10 +290,11 @@ class _Wishes:
     def _try(self, phases: tuple[Phase, ...], *, one_piece: bool) -> tuple[Piece, ...] | None:
         if self.budget <= 0:
             return None
-        problem = _problem(self.candidates, self.question, phases, self.entry, one_piece=one_piece)
+        flexible, flexible_entry = self.question.flexible, self.question.flexible_entry
+        problem = Problem(self.candidates, phases, flexible, flexible_entry, self.entry, one_piece=one_piece)
         tried = search(problem, self.budget)
         self.budget -= tried.steps + 1
-        return None if tried.solution is None else pieces_of(assign(problem, tried.solution), self.spec)
+        return None if tried.solution is None else pieces_of(problem, tried.solution, self.spec)
 
     def _better_rules(self, problem: Problem, number: int, used: int) -> list[SpreadRule]:
         phase = self.question.phases[number]
@@ -341,14 +327,11 @@ def _nodes_of(pieces: tuple[Piece, ...], group: int) -> int:
 
 def _fewest_nodes(problem: Problem, number: int) -> int:
     """A lower bound of the nodes of a phase: the emptiest nodes that have enough of each resource."""
-    needs = problem.rest[problem.phase_of.index(number)]
-    fewest = 1
-    for r, need in enumerate(needs):
+    fewest, classes = 1, problem.node_classes
+    for r, need in enumerate(problem.rest[problem.phase_of.index(number)]):
         nodes, rest = 0, need
-        amounts = [
-            (problem.node_classes.free(s)[r], count) for s, count in problem.node_classes.counts.items()
-        ]
-        for free, count in sorted(amounts, reverse=True):
+        of_state = ((classes.free(s)[r], count) for s, count in classes.counts.items())
+        for free, count in sorted(of_state, reverse=True):
             if rest <= 0 or not free:
                 break
             used = min(count, -(-rest // free))

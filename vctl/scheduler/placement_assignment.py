@@ -7,7 +7,7 @@ capacities.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from heapq import heappop, heappush, merge
+from heapq import heappop, heappush, heappushpop, merge
 from itertools import islice
 from operator import attrgetter
 
@@ -35,32 +35,29 @@ class Assignment:
 class _Trial:
     """The real nodes by state, and their free capacities, during an assignment.
 
-    ``touched``: state -> a heap of the nodes that were taken before and are in this state now.
+    ``fresh``: state -> its nodes that were not touched yet. ``touched``: state -> a heap of the others in it.
     """
 
     problem: Problem
     fresh: dict[int, Iterator[CandidateNode]] = field(default_factory=dict)
-    head: dict[int, CandidateNode] = field(default_factory=dict)
     touched: dict[int, list[CandidateNode]] = field(default_factory=dict)
     slots: dict[str, SlotState] = field(default_factory=dict)
     capacities: dict[str, FreeCapacity] = field(default_factory=dict)
 
     def take_nodes(self, state_id: int, many: int) -> list[CandidateNode]:
         """Take the real nodes in this state with the lowest ids."""
-        if self.touched.get(state_id):
-            return [self._take_node(state_id) for _ in range(many)]
-        nodes = [self.head.pop(state_id)] if state_id in self.head else []
-        nodes += islice(self._fresh(state_id), many - len(nodes))
+        if state_id not in self.fresh:
+            sources = self.problem.node_classes.sources.get(state_id, ())
+            self.fresh[state_id] = merge(*(nodes() for nodes in sources))
+        fresh, heap = self.fresh[state_id], self.touched.get(state_id)
+        if not heap:
+            nodes = list(islice(fresh, many))
+        else:
+            nodes = [
+                heappushpop(heap, node) if (node := next(fresh, None)) else heappop(heap) for _ in range(many)
+            ]
         assert len(nodes) == many, state_id
         return nodes
-
-    def _take_node(self, state_id: int) -> CandidateNode:
-        head, heap = self._peek(state_id), self.touched.get(state_id)
-        if heap and (head is None or heap[0] < head):
-            return heappop(heap)
-        assert head is not None, state_id
-        del self.head[state_id]
-        return head
 
     def fill(self, candidate_node: CandidateNode, bundles: list[Bundle]) -> list[Assignment]:
         """Put equal bundles without instances on one node that has a single slot."""
@@ -113,22 +110,8 @@ class _Trial:
             return {}
         return {name: node_classes.kinds(way, name) for name in self.problem.names if is_unit(way, name)}
 
-    def _peek(self, state_id: int) -> CandidateNode | None:
-        if state_id not in self.head:
-            candidate_node = next(self._fresh(state_id), None)
-            if candidate_node is None:
-                return None
-            self.head[state_id] = candidate_node
-        return self.head[state_id]
 
-    def _fresh(self, state_id: int) -> Iterator[CandidateNode]:
-        if state_id not in self.fresh:
-            sources = self.problem.node_classes.sources.get(state_id, ())
-            self.fresh[state_id] = merge(*(nodes() for nodes in sources))
-        return self.fresh[state_id]
-
-
-def assign(problem: Problem, solution: Solution) -> list[Assignment]:
+def _assign(problem: Problem, solution: Solution) -> list[Assignment]:
     """Real nodes and exact allocations for the items of the problem in order, then for the flexible parts."""
     trial, capacity_of = _Trial(problem), problem.node_classes.candidates.capacity
     assigned: list[Assignment] = []
@@ -152,11 +135,10 @@ def assign(problem: Problem, solution: Solution) -> list[Assignment]:
                 trial.capacities[slot_id] = after.copy()
             else:
                 before, capacity = free.copy(), trial.capacity(slot_id)
-                allocation = (
-                    _take_whole(capacity)
-                    if bundle.template
-                    else _take(capacity, problem, bundle.amounts, move.shares, trial.kinds(slot_id))
-                )
+                if bundle.template:
+                    capacity.take_exactly(allocation := capacity.total)
+                else:
+                    allocation = _take(capacity, problem, bundle.amounts, move.shares, trial.kinds(slot_id))
                 allocations[key] = before, capacity.copy(), allocation
             if len(candidate_node[1]) > 1:
                 trial.slots[slot_id] = move.after
@@ -174,11 +156,6 @@ def assign(problem: Problem, solution: Solution) -> list[Assignment]:
                 allocation = capacity.take(amounts)
             assigned.append(Assignment(None, slot_id, node_id, allocation))
     return assigned
-
-
-def _take_whole(capacity: FreeCapacity) -> Allocation:
-    capacity.take_exactly(capacity.total)
-    return capacity.total
 
 
 def _take(
@@ -204,54 +181,36 @@ def _take(
     return allocation
 
 
-def pieces_of(assigned: list[Assignment], spec: ClusterSpec) -> tuple[Piece, ...]:
-    """The pieces in order of rank. Equal bundles of a group are ranked by node id."""
+def pieces_of(problem: Problem, solution: Solution, spec: ClusterSpec) -> tuple[Piece, ...]:
+    """The pieces of an answer in order of rank. Equal bundles of a group are ranked by node id."""
+    assigned = _assign(problem, solution)
     fixed: list[tuple[tuple[int, str, int], Assignment]] = []
     alike: dict[tuple[object, ...], list[Assignment]] = {}
     kinds: dict[int, tuple[object, ...]] = {}  # equal bundles mostly share their amounts
-    for assignment in assigned:
-        if assignment.bundle is not None:
-            b = assignment.bundle
+    for part in assigned:
+        if (b := part.bundle) is not None:
             amounts = kinds.get(id(b.amounts))
             if amounts is None:
                 amounts = kinds[id(b.amounts)] = tuple(sorted(b.amounts.items()))
-            alike.setdefault((b.group, b.template, amounts, b.selector), []).append(assignment)
+            alike.setdefault((b.group, b.template, amounts, b.selector), []).append(part)
     for many in alike.values():
-        places = sorted((c.bundle.group, c.bundle.template, c.bundle.position) for c in many if c.bundle)
-        is_spread = len({assignment.slot_id for assignment in many}) == len(many)
+        positions = sorted((c.bundle.group, c.bundle.template, c.bundle.position) for c in many if c.bundle)
+        is_spread = len({part.slot_id for part in many}) == len(many)
         many.sort(key=attrgetter("node_id", "slot_id") if is_spread else _by_allocation)
-        fixed += zip(places, many, strict=True)
+        fixed += zip(positions, many, strict=True)
     if len(alike) > 1:
         fixed.sort(key=lambda ranked: (ranked[0][0] < 0, ranked[0]))
     pieces = []
-    for rank, ((group, template, position), assignment) in enumerate(fixed):
+    for rank, ((group, template, position), part) in enumerate(fixed):
         labels = {} if template else spec.groups[group].nodes[position].labels
         pieces.append(
             Piece(
-                FIXED,
-                rank,
-                group,
-                assignment.slot_id,
-                assignment.node_id,
-                assignment.allocation,
-                labels,
-                whole=bool(template),
+                FIXED, rank, group, part.slot_id, part.node_id, part.allocation, labels, whole=bool(template)
             )
         )
     flexible = sorted((c for c in assigned if c.bundle is None), key=lambda c: (c.node_id, c.slot_id))
-    for rank, assignment in enumerate(flexible, len(pieces)):
-        pieces.append(
-            Piece(
-                FLEXIBLE,
-                rank,
-                -1,
-                assignment.slot_id,
-                assignment.node_id,
-                assignment.allocation,
-                {},
-                whole=False,
-            )
-        )
+    for rank, part in enumerate(flexible, len(pieces)):
+        pieces.append(Piece(FLEXIBLE, rank, -1, part.slot_id, part.node_id, part.allocation, {}, whole=False))
     return tuple(pieces)
 
 

@@ -102,26 +102,24 @@ class Problem:
     ) -> None:
         self.phases, self.one_piece, self.flexible = phases, one_piece, flexible
         bundles = [bundle for phase in phases for bundle in phase.bundles]
-        requested = {n for b in bundles for n, a in b.amounts.items() if a} | {
-            n for n, a in flexible.items() if a
-        }
-        self.names = tuple(sorted(requested))
-        self.want, self.want_entry = self._vector(flexible), self._vector(flexible_entry)
-        selectors = ((), *sorted({b.selector for b in bundles if b.selector}, key=str))
-        self.selectors = selectors
-        self._selector_ids = {selector: i for i, selector in enumerate(selectors)}
+        names = {n for amounts in (flexible, *(b.amounts for b in bundles)) for n, a in amounts.items() if a}
         templates = frozenset(b.template for b in bundles if b.template)
         self.budgets = candidates.budgets
         if templates and self.budgets:  # whole nodes count against every limit
-            self.names = tuple(sorted({*self.names, *self.budgets.names()}))
-            self.want, self.want_entry = self._vector(flexible), self._vector(flexible_entry)
+            names |= self.budgets.names()
+        self.names = tuple(sorted(names))
+        self.want, self.want_entry = self._vector(flexible), self._vector(flexible_entry)
+        self.selectors = ((), *sorted({b.selector for b in bundles if b.selector}, key=str))
         on_whole = entry if any(b.with_entry for b in bundles) else None
-        self.node_classes = node_classes_of(
-            candidates, Interest(self.names, selectors, templates, on_whole, self.want)
+        interest = Interest(self.names, self.selectors, templates, on_whole, self.want)
+        self.node_classes = node_classes_of(candidates, interest)
+        self.limits = tuple(
+            (r, level, limit[name])
+            for level, limit in enumerate(self.budgets.limits if self.budgets else ())
+            for r, name in enumerate(self.names)
+            if name in limit
         )
-        self.limits = self._limits()
         """(resource, level of the chain, limit): how much each growing cluster may gain."""
-        self.is_limited = any(map(self.budgets.is_limited, self.names)) if self.budgets else False
         self._bounds: dict[int, Vector] = {}
         self._costs: dict[int, Vector] = {}
         self._depths: dict[tuple[int, int], int] = {}
@@ -133,10 +131,15 @@ class Problem:
         self.rest: list[Vector] = []
         """Per item the sum of its request and those of all later items of its phase."""
         lines = self._demanded()
-        self.sums = self._bound_sums()
+        wants = [w for w in self.want if w] + [1] * (any(self.want_entry) + self.one_piece)
+        self.sums = [0] * (len(self.demands) + len(wants))
         """Per entry of ``needs``, the most that all node classes can contribute."""
+        for state_id, count in self.node_classes.counts.items():
+            for k, bound in enumerate(self.bounds(state_id)):
+                self.sums[k] += bound * count
         self._line_up(lines)
-        self.needs = self._count_needs()
+        copies = Counter(demand_id for demand_id, _ in self.items)
+        self.needs = [copies[demand_id] for demand_id in range(len(self.demands))] + wants
 
     def _vector(self, amounts: Amounts) -> Vector:
         return tuple(amounts.get(name, 0) for name in self.names)
@@ -145,14 +148,14 @@ class Problem:
 
     def _demanded(self) -> list[list[tuple[int, Bundle]]]:
         ids: dict[BundleKind, int] = {}
-        lines = []
+        lines, selector_ids = [], {selector: i for i, selector in enumerate(self.selectors)}
         for number, phase in enumerate(self.phases):
             line, last, demand_id = [], None, 0
             for bundle in phase.bundles:
                 kind = (id(bundle.amounts), bundle.selector, bundle.template, bundle.with_entry)
                 if kind != last:  # equal bundles mostly share their amounts
                     request = self._vector({} if bundle.template else bundle.amounts)
-                    rest = (self._selector_ids[bundle.selector], bundle.template, bundle.with_entry)
+                    rest = (selector_ids[bundle.selector], bundle.template, bundle.with_entry)
                     demand_id, last = ids.setdefault(BundleKind(number, request, *rest), len(ids)), kind
                 line.append((demand_id, bundle))
             lines.append(line)
@@ -182,11 +185,6 @@ class Problem:
             rest = request if last else tuple(map(add, request, rest))
             self.rest.append(rest)
         self.rest.reverse()
-
-    def _count_needs(self) -> list[int]:
-        copies = Counter(demand_id for demand_id, _ in self.items)
-        needs = [copies[demand_id] for demand_id in range(len(self.demands))] + [w for w in self.want if w]
-        return needs + [1] * (any(self.want_entry) + self.one_piece)
 
     # ---- moves ----
 
@@ -284,15 +282,6 @@ class Problem:
             self._bounds[state_id] = self._find_bounds(state_id)
         return self._bounds[state_id]
 
-    def _bound_sums(self) -> list[int]:
-        counts = self.node_classes.counts
-        rows = [[bound * count for bound in self.bounds(state_id)] for state_id, count in counts.items()]
-        return (
-            [sum(column) for column in zip(*rows, strict=True)]
-            if rows
-            else [0] * (len(self.demands) + len(self.names) + 2)
-        )
-
     def _find_bounds(self, state_id: int) -> Vector:
         result = [self._cap(state_id, demand_id) for demand_id in range(len(self.demands))]
         if any(self.want):
@@ -322,15 +311,6 @@ class Problem:
         return min(copies, 1) if distinct else copies
 
     # ---- growth ----
-
-    def _limits(self) -> tuple[tuple[int, int, int], ...]:
-        levels = self.budgets.limits if self.budgets else ()
-        return tuple(
-            (r, level, limit[name])
-            for level, limit in enumerate(levels)
-            for r, name in enumerate(self.names)
-            if name in limit
-        )
 
     def costs(self, state_id: int) -> Vector:
         """Per entry of ``limits``, the least growth of that cluster for what is used on such a node."""

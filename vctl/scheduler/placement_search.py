@@ -165,10 +165,8 @@ class _Search:
         problem, states = self.problem, self.problem.node_classes.states
         mark = problem.demands[demand_id].phase + 1
         return self._is_plain(target, demand_id) and not any(
-            states[other].used == mark
-            and problem.bounds(other)[demand_id]
-            and (other != state_id or many > 1)
-            for other, many in self.counts.items()
+            states[s].used == mark and problem.bounds(s)[demand_id] and (s != state_id or many > 1)
+            for s, many in self.counts.items()
         )
 
     def _is_plain(self, state_id: int, demand_id: int) -> bool:

@@ -122,10 +122,9 @@ class Trial:
 
     def take_back(self) -> None:
         """Revert all starts. Their capacity does not count as newly free (``Ledger.grown``)."""
-        grown, joined, self.ledger.grown, self.ledger.joined = self.ledger.grown, self.ledger.joined, {}, {}
-        while self.starts:
-            revert(self.ledger, self.starts.popitem()[1])
-        self.ledger.grown, self.ledger.joined = grown, joined
+        with unnoted(self.ledger):
+            while self.starts:
+                revert(self.ledger, self.starts.popitem()[1])
 
 
 @value(frozen=True, slots=True)
@@ -168,6 +167,16 @@ class Plan:
             self.starts or self.waits or self.cleared or self.task_starts or self.task_waits
             or self.preempts or self.lapsed
         )  # fmt: skip
+
+
+@contextmanager
+def unnoted(ledger: Ledger) -> Iterator[None]:
+    """Inside, nothing counts as newly free (``Ledger.grown``, ``Ledger.joined``)."""
+    grown, joined, ledger.grown, ledger.joined = ledger.grown, ledger.joined, {}, {}
+    try:
+        yield
+    finally:
+        ledger.grown, ledger.joined = grown, joined
 
 
 def start_of(ledger: Ledger, job: PendingJob, placed: Placed, growth: Sequence[Grow] = ()) -> Start:
@@ -216,12 +225,8 @@ def has_room(ledger: Ledger, start: Start | TaskStart, *, anyway: bool = False) 
     """Whether everything that a start takes is free. ``anyway``: nodes that are being drained count, too."""
     if start.cluster is None:
         capacity, node = ledger.capacities.get(start.vnode_id), ledger.nodes.get(start.node_id)
-        return (
-            capacity is not None
-            and node is not None
-            and (anyway or node.schedulable)
-            and capacity.fits_exactly(start.allocation)
-        )
+        is_open = node is not None and (anyway or node.schedulable)
+        return is_open and capacity is not None and capacity.fits_exactly(start.allocation)
     charged: list[VNode] = []
     try:
         for vnode in start.vnodes:

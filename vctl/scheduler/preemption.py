@@ -175,11 +175,15 @@ class Preemptor:
             return False
         if sub_queue.no_victims is not None and self._is_known(sub_queue.no_victims, queue, job):
             return False
-        if self._remaining <= 0:
-            self.unsearched = True
-            return False
-        with self.holds.lifted(list(self.holds.nominations)):
-            outcome = self._search(queue, job, lambda: self._reserved_from(job, reserved()))
+
+        def hidden() -> Reserved:
+            binding = (r for r in reserved() if r.job_id not in self.holds.nominations)
+            return self.holds.out_of_reach(job), [part for r in binding for part in r.placed.parts]
+
+        outcome = None
+        if self._remaining > 0:
+            with self.holds.lifted(list(self.holds.nominations)):
+                outcome = self._search(queue, job, hidden)
         if outcome is None:
             self.unsearched = True
             return False
@@ -194,14 +198,6 @@ class Preemptor:
         self.holds.put(outcome.nomination)
         return True
 
-    def _reserved_from(self, job: PendingJob, reserved: Sequence[Reservation]) -> Reserved:
-        binding = [
-            reservation for reservation in reserved if reservation.job_id not in self.holds.nominations
-        ]
-        return self.holds.out_of_reach(job), [
-            part for reservation in binding for part in reservation.placed.parts
-        ]
-
     def lapse(self, job: PendingJob) -> None:
         """End the nomination of a job that still does not fit although no victim is awaited any more."""
         own = self.holds.nominations.get(job.job_id)
@@ -212,7 +208,7 @@ class Preemptor:
     def _is_known(self, verdict: NoVictims, queue: PreemptingQueue, job: PendingJob) -> bool:
         """Whether a verdict still holds: the state on which it depends is the same and its time not over."""
         reason, stamp, retry_ns, young_ns = verdict
-        if self.now_ns >= min(at for at in (retry_ns, young_ns or retry_ns)):
+        if self.now_ns >= min(retry_ns, young_ns or retry_ns):
             return False
         queue.note_again(young_ns)
         queue.note_until(retry_ns)
@@ -275,23 +271,15 @@ class Preemptor:
                 and victim.job.job_id not in begun
             )
 
-        snapshot = queue.snapshot
-        if (
-            snapshot is None
-            or snapshot.growths != queue.growths
-            or self.now_ns - snapshot.made_ns > SNAPSHOT_NS
-        ):
-            jobs = [
-                other
-                for other in running.of_parent.get(queue.parent_id, {}).values()
-                if other.job_id not in begun
-            ]
-            emptied = Emptied(self.ledger, running, queue.parent_id, jobs)
-            snapshot = queue.snapshot = Snapshot(
-                self.now_ns, queue.growths, self._state(queue), self, emptied
+        last, now_ns = queue.snapshot, self.now_ns
+        if last is None or last.growths != queue.growths or now_ns - last.made_ns > SNAPSHOT_NS:
+            jobs = running.of_parent.get(queue.parent_id, {}).values()
+            emptied = Emptied(
+                self.ledger, running, queue.parent_id, [other for other in jobs if other.job_id not in begun]
             )
+            last = queue.snapshot = Snapshot(now_ns, queue.growths, self._state(queue), self, emptied)
             self._remaining -= emptied.cost
-        return Search(job, snapshot, may_end, leaves, reserved, restarts)
+        return Search(job, last, may_end, leaves, reserved, restarts)
 
     def _state(self, queue: PreemptingQueue) -> object:
         """A value that changes if a job of the queue's cluster starts or ends, or capacity comes free."""
@@ -303,26 +291,20 @@ class Preemptor:
     def _preempt(self, job: PendingJob, choice: Choice, reserved: Reserved) -> Preempt | None:
         """The preemption that a search has found, if it is still valid; else None."""
         running = self.running
-        ending = {victim.job.job_id for preempt in self.preempts for victim in preempt.victims}
+        ending = {victim.job.job_id for preempt in self.preempts for victim in preempt.victims} | self.begun
         for victim in choice.victims:
             job_id = victim.job.job_id
-            if (
-                running.jobs.get(job_id) != victim.job
-                or job_id in running.leaving
-                or job_id in ending | self.begun
-            ):
+            if running.jobs.get(job_id) != victim.job or job_id in running.leaving or job_id in ending:
                 return None
         returned = {
             n: returned_by(self.ledger, running, running.jobs[n]) for n in choice.ended if n in running.jobs
         }
         if not is_there(self.ledger, choice, returned, reserved):
             return None
-        candidate_nodes = {vnode_id for vnode_id, _ in choice.claim.parts}
-        awaited = {
-            n for n, parts in returned.items() if not candidate_nodes.isdisjoint(part[0] for part in parts)
-        }
+        claimed = {vnode_id for vnode_id, _ in choice.claim.parts}
+        awaited = frozenset(n for n, parts in returned.items() if any(part[0] in claimed for part in parts))
         nomination = Nomination(
-            job.job_id, job.submission_id, job.priority, job.parent_id, choice.claim.parts, frozenset(awaited)
+            job.job_id, job.submission_id, job.priority, job.parent_id, choice.claim.parts, awaited
         )
         return Preempt(job, choice.victims, nomination) if nomination.is_valid(self.ledger) else None
 
@@ -447,10 +429,7 @@ class Search:
 
 
 def is_there(
-    ledger: Ledger,
-    choice: Choice,
-    returned: Mapping[int, Sequence[Part]],
-    reserved: Reserved,
+    ledger: Ledger, choice: Choice, returned: Mapping[int, Sequence[Part]], reserved: Reserved
 ) -> bool:
     """Whether the place that a search found is free once the jobs in ``choice.ended`` have ended.
 

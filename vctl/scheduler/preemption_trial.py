@@ -105,15 +105,16 @@ class Emptied:
         parts = list(others)
         for nomination in nominations:
             parts += nomination.pieces
-            if any(self._is_above(vnode_id) for vnode_id, _ in nomination.pieces) and nomination.is_valid(
+            inside = self.ledger.members[self.parent_id]
+            if any(v in self._bare and v not in inside for v, _ in nomination.pieces) and nomination.is_valid(
                 self.ledger
             ):
                 self._promise(nomination, 1)
                 self._promised.append(nomination)
         self._reserved = by_vnode(part for part in parts if part[0] in self._bare)
-        for vnode_id in {**before, **self._reserved}:
-            self._filed[vnode_id] = None
-            self._stale[vnode_id] = None
+        changed = dict.fromkeys([*before, *self._reserved])
+        self._filed |= changed
+        self._stale |= changed
         self._tally = None
         yield 1
 
@@ -156,9 +157,7 @@ class Emptied:
         for piece in placed.pieces:
             capacities[piece.parent_vnode_id].take_exactly(piece.allocation)
         slots = {piece.parent_vnode_id for piece in placed.pieces}
-        slots |= {
-            vnode_id for step in steps for vnode_id in (step.after.vnode_id, step.after.parent_id or "")
-        }
+        slots |= {v for step in steps for v in (step.after.vnode_id, step.after.parent_id or "")}
         slots -= {step.after.vnode_id for step in steps if step.before is None}
         after = {vnode_id: capacities[vnode_id].copy() for vnode_id in sorted(slots)}
         for piece in placed.pieces:
@@ -176,16 +175,12 @@ class Emptied:
         Jobs are spared in the order of priority, the highest first, then of loss, the largest first.
         """
         parts_of = by_vnode(claim.parts)
-        requests = {
-            vnode_id: [allocation.amounts for allocation in parts] for vnode_id, parts in parts_of.items()
-        }
+        requests = {v: [allocation.amounts for allocation in parts] for v, parts in parts_of.items()}
         whole = {piece.parent_vnode_id for piece in claim.placed.pieces if piece.whole}
         capacities = {vnode_id: self.ledger.capacities[vnode_id] for vnode_id in requests}
         spare = {vnode_id: _spare_in(capacities[vnode_id], some) for vnode_id, some in requests.items()}
         needed: list[Victim] = []
-        for victim in sorted(
-            chosen, key=lambda victim: (-victim.job.priority, -victim.loss, victim.job.job_id)
-        ):
+        for victim in sorted(chosen, key=lambda v: (-v.job.priority, -v.loss, v.job.job_id)):
             yield 1
             held: dict[str, Allocation] = {}
             for vnode_id, allocation in self.parts[victim.job.job_id]:
@@ -210,20 +205,13 @@ class Emptied:
         if (growth := nomination.growth(self.ledger)) is not None:
             growth.promise(self.ledger, sign)
 
-    def _is_above(self, vnode_id: str) -> bool:
-        return vnode_id in self._bare and self.ledger.vnodes[vnode_id].cluster_id != self.parent_id
-
     def could_be_free(self, vnode_id: str) -> Amounts:
         """An upper bound of the free amounts of a virtual node; exact for resources without instances."""
         free, capacity = self._free[vnode_id], self._bare[vnode_id]
         if not (reserved := self._reserved.get(vnode_id)) or capacity.is_overdrawn():
             return free
-        hidden = {
-            n: a
-            for n, a in total(allocation.amounts for allocation in reserved).items()
-            if n not in capacity.instances
-        }
-        return subtract(free, hidden)
+        hidden = total(allocation.amounts for allocation in reserved)
+        return subtract(free, {n: a for n, a in hidden.items() if n not in capacity.instances})
 
     def _end(self, ended: frozenset[int]) -> Work[None]:
         """Set the jobs that have gone, in amounts only; ``_sync`` computes the free capacities."""
@@ -310,15 +298,9 @@ class _Tally:
             not names.isdisjoint(allowance(ledger, ledger.clusters[cluster_id])) for cluster_id in chain
         ):
             return False
-        places = [
-            (v.cluster_id, v.node_id)
-            for cluster_id in ledger.members
-            for v in map(ledger.vnodes.__getitem__, ledger.members[cluster_id])
-        ]
-        flexible = all(
-            ledger.vnodes[v].kind == FLEXIBLE for cluster_id in chain for v in ledger.members[cluster_id]
-        )
-        return flexible and len(places) == len(set(places))
+        vnodes = [ledger.vnodes[v] for members in ledger.members.values() for v in members]
+        flexible = all(vnode.kind == FLEXIBLE for vnode in vnodes if vnode.cluster_id in chain)
+        return flexible and len({(vnode.cluster_id, vnode.node_id) for vnode in vnodes}) == len(vnodes)
 
     def count(self, emptied: Emptied, vnode_ids: Iterable[str]) -> None:
         """Count these virtual nodes again."""

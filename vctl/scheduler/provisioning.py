@@ -22,7 +22,8 @@ from vctl.core.values import field, value
 from vctl.scheduler.gang_growth import one_piece, place_or_grow, place_with_growth
 from vctl.scheduler.limits import reached
 from vctl.scheduler.machine_choice import Prices, nodes_of, pieces_on
-from vctl.scheduler.plan import Start, TaskStart, revert, start_of, take
+from vctl.scheduler.placement import Unplaced
+from vctl.scheduler.plan import Start, TaskStart, revert, start_of, take, unnoted
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.scheduler.task_queue import TaskQueue
@@ -62,19 +63,16 @@ def needed_machines(
     A trial gets the nodes that let the waiting jobs and tasks start, in order: those that waste least, and of
     these the fewest. The ledger is left as it was.
     """
-    kinds = list(templates)
     running = Running() if running is None else running
-
-    grown, joined, ledger.grown, ledger.joined = ledger.grown, ledger.joined, {}, {}
-    trial = _Trial(ledger, kinds, dict(present), units)
-    try:
-        trial.expect(coming or {})
-        trial.satisfy_all(queues, tasks, running, now_ns)
-        while trial.choose_again() and trial.satisfy_all(queues, tasks, running, now_ns):
-            pass  # fewer nodes may leave some for what was too much before
-    finally:
-        trial.undo()
-        ledger.grown, ledger.joined = grown, joined
+    trial = _Trial(ledger, list(templates), dict(present), units)
+    with unnoted(ledger):
+        try:
+            trial.expect(coming or {})
+            trial.satisfy_all(queues, tasks, running, now_ns)
+            while trial.choose_again() and trial.satisfy_all(queues, tasks, running, now_ns):
+                pass  # fewer nodes may leave some for what was too much before
+        finally:
+            trial.undo()
     return MachinesNeeded(trial.added, trial.spare)
 
 
@@ -102,11 +100,6 @@ class _Trial:
         self._placed = 0
         """How often a job or task was placed to prove better choices."""
 
-    @property
-    def used(self) -> set[str]:
-        """Physical nodes on which a job or task got a place."""
-        return {node_id for start in self._begun for node_id in nodes_of(start)}
-
     def expect(self, coming: Mapping[str, int]) -> None:
         """Add the nodes that were requested before."""
         for template in self.templates:
@@ -117,7 +110,7 @@ class _Trial:
     @property
     def spare(self) -> Mapping[str, int]:
         """Template -> the number of requested nodes that are not used."""
-        used = self.used
+        used = {node_id for start in self._begun for node_id in nodes_of(start)}
         return Counter(name for node_id, name in self._expected.items() if node_id not in used)
 
     def satisfy_all(
@@ -185,13 +178,12 @@ class _Trial:
 
     def _add_for(self, job: PendingJob, limit: int) -> bool:
         """Add all possible nodes, then remove as many as possible, the most wasteful template first."""
-        added = {
-            t.name: [self._put(t) for _ in range(min(self._available(t), limit))] for t in self.templates
-        }
+        numbers = {t.name: min(self._available(t), limit) for t in self.templates}
+        added = {t.name: [self._put(t) for _ in range(numbers[t.name])] for t in self.templates}
         fits = self._fits(job)
         for template in reversed(self._by_waste(_request_of(job))) if fits else ():
             self._shrink(job, template, added)
-        if not fits or sum(map(len, added.values())) > limit or not self._place_job(job):
+        if not fits or sum(map(len, added.values())) > limit or not self._place(job):
             for node_ids in added.values():
                 self._remove(node_ids)
             return False
@@ -289,40 +281,32 @@ class _Trial:
             self.present[template.name] = self.present.get(template.name, 0) + 1
 
     def _place(self, work: PendingJob | PendingTask) -> bool:
-        return self._place_task(work) if isinstance(work, PendingTask) else self._place_job(work)
-
-    def _place_task(self, task: PendingTask) -> bool:
-        spec = one_piece(task.request, task.selector)
-        grown = place_with_growth(self.ledger, task.cluster_id, spec, {})
-        if not isinstance(grown, tuple):
-            return False
-        steps, placed = grown
-        vnode = self.ledger.vnodes[placed.pieces[0].parent_vnode_id]
-        allocation = self.ledger.capacities[vnode.vnode_id].choice(task.request)
-        start = TaskStart(task, tuple(steps), vnode.vnode_id, vnode.node_id, allocation)
-        take(self.ledger, start, start.run_id)
-        self._begun.append(start)
-        return True
+        if (start := self._start(work)) is not None:
+            self._begun.append(start)
+        return start is not None
 
     def _fits(self, job: PendingJob) -> bool:
-        start = self._start(job)
-        if start is not None:
+        if (start := self._start(job)) is not None:
             revert(self.ledger, start)
         return start is not None
 
-    def _place_job(self, job: PendingJob) -> bool:
-        start = self._start(job)
-        if start is None:
-            return False
-        self._begun.append(start)
-        return True
-
-    def _start(self, job: PendingJob) -> Start | None:
-        """Apply the start of a job to the ledger; None: it has no place."""
-        answer = place_or_grow(self.ledger, job.parent_id, job.spec, job.entry)
-        if not isinstance(answer, tuple):
+    def _start(self, work: PendingJob | PendingTask) -> Start | TaskStart | None:
+        """Apply the start of a job or task to the ledger; None: it has no place."""
+        start: Start | TaskStart
+        if isinstance(work, PendingTask):
+            spec = one_piece(work.request, work.selector)
+            answer = place_with_growth(self.ledger, work.cluster_id, spec, {})
+        else:
+            answer = place_or_grow(self.ledger, work.parent_id, work.spec, work.entry)
+        if isinstance(answer, Unplaced):
             return None
-        start = start_of(self.ledger, job, answer[1], answer[0])
+        steps, placed = answer
+        if isinstance(work, PendingTask):
+            vnode = self.ledger.vnodes[placed.pieces[0].parent_vnode_id]
+            allocation = self.ledger.capacities[vnode.vnode_id].choice(work.request)
+            start = TaskStart(work, tuple(steps), vnode.vnode_id, vnode.node_id, allocation)
+        else:
+            start = start_of(self.ledger, work, placed, steps)
         take(self.ledger, start, start.run_id)
         return start
 

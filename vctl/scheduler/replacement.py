@@ -18,6 +18,7 @@ from vctl.core.nodes import DEAD, DRAINING, Node
 from vctl.core.resources import Amounts
 from vctl.core.slots import primary_labels
 from vctl.core.values import field, replace, value
+from vctl.scheduler.leasing import beyond
 from vctl.scheduler.minimum import lacks
 from vctl.scheduler.relocation import Relocation
 
@@ -74,10 +75,8 @@ def units(ledger: Ledger, node_ids: Iterable[str], lent: Lent | None = None) -> 
     if lent is not None:
         parts = [part for unit in moving for part in unit.parts if ledger.nodes[part.node_id].state == DEAD]
         moved = _flexible_amounts(parts)
-        named = {
-            part.cluster_id for node_id in sizes for part in below(ledger, node_id) if part.kind == FLEXIBLE
-        }
-        named.update(c.cluster_id for c in ledger.clusters.values() if any(c.lending_limit.values()))
+        inside = (part for node_id in sizes for part in below(ledger, node_id))
+        named = {part.cluster_id for part in inside if part.kind == FLEXIBLE} | ledger.lenders
         for cluster_id in sorted(named):
             if ledger.clusters[cluster_id].kind == LOGICAL:
                 moving += _of_amounts(ledger, cluster_id, lent, moved.get(cluster_id, {}))
@@ -97,7 +96,7 @@ def _units_in(ledger: Ledger, vnode_id: str) -> Iterator[Unit]:
 
 def _units_beyond(ledger: Ledger, vnode_id: str) -> Iterator[Unit]:
     """Unused slices that make room for the others on a node that shrank: one that is enough, else the largest."""
-    inside = [ledger.vnodes[vnode_id] for vnode_id in ledger.children[vnode_id]]
+    inside = [ledger.vnodes[child_id] for child_id in ledger.children[vnode_id]]
     for vnode in inside:
         if vnode.whole:
             yield from _units_beyond(ledger, vnode.vnode_id)
@@ -156,8 +155,7 @@ def _joined(ledger: Ledger, moving: list[Unit]) -> list[Unit]:
 def _of_amounts(ledger: Ledger, cluster_id: str, lent: Lent, moved: Amounts) -> Iterator[Unit]:
     """The unit of the amounts that a cluster lacks beyond those which move."""
     lack = lacks(ledger, cluster_id, lent.get(cluster_id, {}))
-    more = {name: amount - moved.get(name, 0) for name, amount in lack.items() if amount > moved.get(name, 0)}
-    if more:
+    if more := beyond(lack, moved):
         yield Unit((), {cluster_id: more})
 
 

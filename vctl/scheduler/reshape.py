@@ -10,14 +10,9 @@ from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD
 from vctl.core.resources import Amounts
 from vctl.core.values import replace, value
-from vctl.scheduler.elasticity import (
-    Grow,
-    enlarged,
-    flexible_in,
-    next_rank,
-)
+from vctl.scheduler.elasticity import Grow, enlarged, flexible_in, next_rank
 from vctl.scheduler.gang_growth import find_growth, growth_for
-from vctl.scheduler.leasing import free_of
+from vctl.scheduler.leasing import beyond, free_of
 from vctl.scheduler.membership import is_undivided, whole_by_template
 from vctl.scheduler.placement import Piece, Placed, Unplaced, place
 from vctl.scheduler.placement_result import vnodes_of
@@ -58,7 +53,7 @@ def reshape(
         elif part.amounts:
             ledger.resize(after)
     has = rs.add(has, lent)
-    missing = {n: a - has.get(n, 0) for n, a in new.flexible_min.items() if a > has.get(n, 0)}
+    missing = beyond(new.flexible_min, has)
     extra = ClusterSpec(missing, None, added, lacking, flexible=bool(missing))
     if not extra.has_gang:
         return None
@@ -104,11 +99,7 @@ def _whole_nodes(
     surplus: list[VNode] = []
     for template, has in sorted(own.items()):
         has.sort(
-            key=lambda vnode: (
-                not is_undivided(ledger, vnode),
-                ledger.nodes[vnode.node_id].state != DEAD,
-                vnode.node_id,
-            )
+            key=lambda v: (not is_undivided(ledger, v), ledger.nodes[v.node_id].state != DEAD, v.node_id)
         )
         surplus += has[: max(len(has) - counts.get(template, 0), 0)]
     more = {template: count - len(own.get(template, ())) for template, count in counts.items()}

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from vctl.core import resources as rs
+from vctl.core.clusters import PRIMARY
 from vctl.core.jobs import PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, FAIR
@@ -35,7 +36,6 @@ from vctl.scheduler.elasticity import within_limits
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared, View
 from vctl.scheduler.running import Running
-from vctl.scheduler.tasking import ancestors
 from vctl.scheduler.work import Budget
 
 MOST_SIBLINGS = 2
@@ -395,7 +395,8 @@ class SharedReservations:
     def _upward(self, cluster_id: str) -> tuple[str, ...]:
         found = self._above.get(cluster_id)
         if found is None:
-            found = self._above[cluster_id] = tuple(ancestors(self.ledger, cluster_id))
+            above = [up.cluster_id for up in self.ledger.upward(cluster_id)]
+            found = self._above[cluster_id] = (*above, PRIMARY)
         return found
 
     def _profile(self, level: str, own: frozenset[str]) -> Availability:

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heapreplace
 
 from vctl.core import resources as rs
 from vctl.core import tasks as tk
-from vctl.core.clusters import VNode
+from vctl.core.clusters import PRIMARY, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import amounts_text, cluster_text, counted
@@ -23,7 +23,6 @@ from vctl.scheduler.recall import has_loosened, is_loose
 from vctl.scheduler.task_queue import SchedulingClass, TaskQueue, TaskVerdict, kind_of, note_turn, shape_of
 from vctl.scheduler.tasking import (
     Circumstances,
-    ancestors,
     bound_to,
     choose,
     could_grow_for,
@@ -92,7 +91,7 @@ class _Visit:
         self.round = round_
         self.ledger = round_.ledger
         self.queue = queue
-        above = ancestors(self.ledger, queue.cluster_id)
+        above = [*(up.cluster_id for up in self.ledger.upward(queue.cluster_id)), PRIMARY]
         self.joined = (
             {node_id for cluster_id in above for node_id in joined.get(cluster_id, ())} if joined else set()
         )

@@ -196,14 +196,6 @@ def in_order(ledger: Ledger, cluster_id: str) -> list[VNode]:
     return sorted((ledger.vnodes[v] for v in ledger.members.get(cluster_id, ())), key=rank_of)
 
 
-def _nearest(task: PendingTask, available: list[VNode]) -> list[VNode]:
-    """The virtual nodes whose physical nodes have most bytes of the task's inputs; all without inputs."""
-    if not task.inputs_at:
-        return available
-    largest = max(task.inputs_at.get(vnode.node_id, 0) for vnode in available)
-    return [vnode for vnode in available if task.inputs_at.get(vnode.node_id, 0) == largest]
-
-
 def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
     """Ray's hybrid policy: the least utilised (equal below ``THRESHOLD``), then the origin, then by rank.
 
@@ -212,14 +204,15 @@ def hybrid(ledger: Ledger, task: PendingTask, available: list[VNode]) -> VNode:
     """
     if not task.request.get(GPU, 0):
         available = [vnode for vnode in available if not vnode.allocation.amounts.get(GPU, 0)] or available
-    available = _nearest(task, available)
+    if task.inputs_at:
+        largest = max(task.inputs_at.get(vnode.node_id, 0) for vnode in available)
+        available = [vnode for vnode in available if task.inputs_at.get(vnode.node_id, 0) == largest]
 
-    def score(numbered: tuple[int, VNode]) -> tuple[float, bool, int]:
-        number, vnode = numbered
+    def score(vnode: VNode) -> tuple[float, bool]:
         use = utilisation(ledger, vnode)
-        return (0.0 if use < THRESHOLD else use, vnode.vnode_id != task.origin_vnode_id, number)
+        return 0.0 if use < THRESHOLD else use, vnode.vnode_id != task.origin_vnode_id
 
-    return min(enumerate(available), key=score)[1]
+    return min(available, key=score)
 
 
 def utilisation(ledger: Ledger, vnode: VNode) -> float:
@@ -233,13 +226,3 @@ def utilisation(ledger: Ledger, vnode: VNode) -> float:
         ),
         default=0.0,
     )
-
-
-def ancestors(ledger: Ledger, cluster_id: str) -> list[str]:
-    """The ids of a cluster and of all above it, nearest first."""
-    above: list[str] = []
-    current: str | None = cluster_id
-    while current is not None and current in ledger.clusters:
-        above.append(current)
-        current = ledger.clusters[current].parent_id
-    return above

@@ -17,14 +17,15 @@ from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import REQUEUE
 from vctl.core.resources import Amounts
 from vctl.core.values import field, replace, value
+from vctl.engine.rules.leases import granted, granted_to_gang, loans_of
 from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import MOST_STARTS, decide
+from vctl.scheduler.elasticity import apply_growth
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.lending import end_leases, take_back
 from vctl.scheduler.plan import Plan, Start, Trial
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
-from vctl.simulate import borrowing
 from vctl.simulate.workload import Arrival
 
 UNKNOWN_CLUSTER = "UnknownCluster"
@@ -162,26 +163,25 @@ class Player:
 
     def _start(self, start: Start, trial: Trial | None) -> None:
         job, played = start.job, self.jobs[start.job.job_id]
-        leases = borrowing.grow(
-            self.ledger, start.growth, start.vnodes, self.now_ns, lambda: next(self._lease_ids)
-        )
+        loans = loans_of(start.growth)
+        for step in start.growth:
+            apply_growth(self.ledger, step)
+        for change in granted(self.ledger, start.growth, self.now_ns, self._lease_ids.__next__, loans=loans):
+            self.ledger.put_lease(change.lease)
         if trial and start.cluster and trial.settle(job.job_id, start.cluster, start.vnodes):
             self.ledger.charge(start.run_id, start.vnode_id, start.allocation)
         else:
             pl.take(self.ledger, start, start.run_id)
-        for lease in leases:
-            self.ledger.put_lease(lease)
+        for change in granted_to_gang(start.vnodes, loans, self.now_ns, self._lease_ids.__next__):
+            self.ledger.put_lease(change.lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
         self.queues[job.parent_id].drop(job.job_id)
-        limit_ns = job.time_limit_ns
         self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
-        lasts_ns = played.arrival.runs_ns
+        limit_ns, lasts_ns = job.time_limit_ns, played.arrival.runs_ns
         if limit_ns is not None and limit_ns < lasts_ns:
             lasts_ns, played.cut = limit_ns, True
         played.start_ns, played.end_ns = self.now_ns, self.now_ns + lasts_ns
-        played.held = rs.total(
-            [vnode.allocation.amounts for vnode in start.vnodes] or [start.allocation.amounts]
-        )
+        played.held = rs.total([part.allocation.amounts for part in start.vnodes or (start,)])
         self._starts[job.job_id] = start
         heappush(self._ends, (played.end_ns, job.job_id, played.preempted))
 
@@ -230,10 +230,10 @@ class Player:
             moments.append(ordered[coming].job.submitted_at_ns)
         if self._begins:
             moments.append(self._begins[0])
-        moments += [
-            at for queue in self.queues.values() if (at := queue.again_ns) is not None and at > self.now_ns
-        ]
-        moments += [at for queue in self.queues.values() for at in queue.reserved_after(self.now_ns)]
+        for queue in self.queues.values():
+            if queue.again_ns is not None and queue.again_ns > self.now_ns:
+                moments.append(queue.again_ns)
+            moments += queue.reserved_after(self.now_ns)
         return min(moments, default=None)
 
     def _close(self) -> None:

@@ -1,31 +1,15 @@
-"""The nodes of a simulation (equal nodes, or those of a ledger in which nothing runs) and its leases."""
+"""The nodes of a simulation: equal nodes, or those of a ledger in which nothing runs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 
 from vctl.core import resources as rs
-from vctl.core.clusters import PRIMARY, VNode
-from vctl.core.leases import Lease
+from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, Node
 from vctl.core.resources import Amounts
 from vctl.core.values import replace
-from vctl.engine.rules.leases import granted, granted_to_gang, loans_of
-from vctl.scheduler.elasticity import Grow, apply_growth
-
-
-def grow(
-    ledger: Ledger, steps: Sequence[Grow], vnodes: Sequence[VNode], now_ns: int, number: Callable[[], int]
-) -> list[Lease]:
-    """Carry out the growth of a start in the ledger, with its leases; returns those of the job itself."""
-    loans = loans_of(steps)
-    for step in steps:
-        apply_growth(ledger, step)
-    for change in granted(ledger, steps, now_ns, number, loans=loans):
-        ledger.put_lease(change.lease)
-    return [change.lease for change in granted_to_gang(vnodes, loans, now_ns, number)]
 
 
 def equal_nodes(count: int, each: Amounts) -> Ledger:
