@@ -106,12 +106,8 @@ class NodeClasses:
                 labels = {**group.labels, **dict.fromkeys(lb.OWN, "\0")} if conditions else group.labels
                 way, slot_id = candidates.way_of(group), group.ids[0]
                 state = NodeState((self._slot(slot_id, labels, group, group.capacity, way),), 0)
-                first = (
-                    next(candidates.candidate_nodes(group, apart))[0]
-                    if apart
-                    else candidates.node_of(group.ids[0])
-                )
-                members.append((first, state, count, partial(candidates.candidate_nodes, group, apart)))
+                nodes = partial(candidates.candidate_nodes, group, apart)
+                members.append((next(nodes())[0], state, count, nodes))
         for node_id, slots in apart.items():
             if not slots:
                 continue

@@ -75,9 +75,6 @@ class _Search:
     failed: set[object] = field(default_factory=set)
     frames: list[_Frame] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._begin()
-
     def _begin(self) -> None:
         self.used = self.steps = 0
         self.counts = dict(self.problem.node_classes.counts)
@@ -87,6 +84,7 @@ class _Search:
 
     def run(self) -> Tried:
         """Search until an assignment is found, there is none, or the budget is spent."""
+        self._begin()
         if not self._within_bounds(0):
             return Tried(None, 0)
         moves = self._dive()
@@ -102,9 +100,8 @@ class _Search:
                     self._enter()
                 elif (parts := self._finish()) is not None:
                     moves = tuple(Repeat(*frame.applied) for frame in self.frames if frame.applied)
-                    return Tried(
-                        Solution(moves, tuple(parts), bool(self.steps)), self.steps, depth=self.depth
-                    )
+                    solution = Solution(moves, tuple(parts), bool(self.steps))
+                    return Tried(solution, self.steps, depth=self.depth)
                 elif not self._undo():
                     return self._failed()
             deeper = self._advance()
@@ -372,13 +369,8 @@ class _Search:
             if phase.policy == "SPREAD":
                 score: tuple[int, ...] = (used, depth, *waste, -bulk)
             elif phase.policy in ("PACK", "STRICT_PACK"):
-                score = (
-                    not used,
-                    depth,
-                    0 if used else -_fill(node_classes.free(state_id), rest),
-                    *waste,
-                    bulk,
-                )
+                filled = 0 if used else -_fill(node_classes.free(state_id), rest)
+                score = (not used, depth, filled, *waste, bulk)
             else:
                 score = (depth, *waste, bulk)
             scored.append((score, state_id))

@@ -10,24 +10,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, PRIMARY, ClusterSpec, FixedNode, VNode
+from vctl.core.clusters import FIXED, FLEXIBLE, PRIMARY, ClusterSpec, FixedNode, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE
 from vctl.core.resources import SCALE, Allocation, Amounts, FreeCapacity
 from vctl.core.slots import SlotClass, template_of
 from vctl.core.values import field, replace, value
-from vctl.scheduler.allowed_growth import AllowedGrowth, lacking
-from vctl.scheduler.elasticity import flexible_in, flexible_parts
+from vctl.scheduler.elasticity import flexible_in, flexible_parts, next_rank
+from vctl.scheduler.leasing import beyond, least_of
 from vctl.scheduler.minimum import lacks
-from vctl.scheduler.placement import Placed
+from vctl.scheduler.placement import Piece, Placed
+from vctl.scheduler.placement_result import vnodes_of
 from vctl.scheduler.reshape import place_more
 from vctl.scheduler.scarcity import scarcity_in
 
 PRICE_OF_FILLING = 5
 """The number of slots for which the placement of the rest of one minimum counts."""
-
-FixedRequests = Mapping[str, tuple[int, FixedNode, str]]
-"""Fixed virtual node -> its group (-1: none), its request, and the policy of the group."""
 
 
 @value(frozen=True, slots=True)
@@ -60,24 +58,90 @@ class Rule:
 
 
 @value(slots=True)
+class AllowedGrowth:
+    """The growth of clusters in a trial ledger, where something displaced needs it.
+
+    Unlike growth for a job it needs no limits of its own: a cluster gets back no more than it had. ``before``: the
+    ledger of which the trial is a copy.
+    """
+
+    before: Ledger
+    now: Ledger
+    allowance: dict[str, dict[str, int]]
+    """Cluster -> the most that its flexible virtual nodes may still gain."""
+    budget: int
+    """The number of slots that may still be tried."""
+
+    def is_alive(self, vnode_id: str) -> bool:
+        """Whether the node of a virtual node takes work."""
+        return self.now.nodes[self.now.vnodes[vnode_id].node_id].state == ALIVE
+
+    def grown(self, cluster_id: str, slot_id: str, more: Amounts) -> Iterator[str]:
+        """The flexible virtual node of a cluster in a slot, with more; the slot is enlarged for it if it can be."""
+        if not rs.within(more, self.allowance.get(cluster_id, {})):
+            return
+        for _ in self._enlarged(slot_id, more):
+            self.budget -= 1
+            before = flexible_in(self.now, cluster_id, slot_id)
+            gain = self.now.capacities[slot_id].copy().take({n: a for n, a in more.items() if a})
+            vnode_id = self.gain(cluster_id, slot_id, gain)
+            yield vnode_id
+            self.take_back(cluster_id, vnode_id, before, gain)
+
+    def _enlarged(self, slot_id: str, request: Amounts) -> Iterator[None]:
+        lack = lacking(self.now.capacities[slot_id], request)
+        if not lack:
+            yield
+            return
+        slot = self.now.vnodes[slot_id]
+        if slot.kind == FLEXIBLE and self.is_alive(slot_id):
+            for _ in self.grown(slot.cluster_id, slot.parent_id or "", lack):
+                if self.now.capacities[slot_id].fits(request):
+                    yield
+
+    def gain(self, cluster_id: str, slot_id: str, gain: Allocation) -> str:
+        """Give a cluster more in a slot of its parent; a new virtual node has an id that none had before."""
+        own = flexible_in(self.now, cluster_id, slot_id)
+        if own is not None:
+            self.now.resize(replace(own, allocation=rs.merged(own.allocation, gain)))
+        else:
+            rank = max(next_rank(self.before, cluster_id), next_rank(self.now, cluster_id))
+            node_id = self.now.vnodes[slot_id].node_id
+            piece = Piece(FLEXIBLE, rank, -1, slot_id, node_id, gain, {}, whole=False)
+            (own,) = vnodes_of(self.now, cluster_id, [piece])
+            self.now.assign(own)
+        allowance = self.allowance[cluster_id]
+        self.allowance[cluster_id] = {n: a - gain.amounts.get(n, 0) for n, a in allowance.items()}
+        return own.vnode_id
+
+    def take_back(self, cluster_id: str, vnode_id: str, before: VNode | None, gain: Allocation) -> None:
+        """Undo ``gain``. ``before``: the virtual node before it, if there was one."""
+        if before is None:
+            self.now.release(vnode_id)
+        else:
+            self.now.resize(before)
+        self.allowance[cluster_id] = rs.add(self.allowance[cluster_id], gain.amounts)
+
+
+@value(slots=True)
 class Relocation:
     """One search. ``parts``: the displaced virtual nodes, each after the one in which it lies.
 
     ``allowance``: cluster -> the most that its flexible virtual nodes may gain. ``lent``: cluster -> the part of its
-    minimum that siblings have. ``inherit`` returns the labels of a virtual node in another parent.
+    minimum that siblings have.
     """
 
     ledger: Ledger
     parts: Sequence[VNode]
     allowance: dict[str, dict[str, int]]
     lent: Mapping[str, Amounts]
-    requests: FixedRequests
-    inherit: Callable[[VNode, VNode], dict[str, str]]
     budget: int
     """The number of slots that may be tried."""
     now: Ledger = field(init=False)
     growth: AllowedGrowth = field(init=False)
     clusters: list[str] = field(init=False)
+    requests: dict[str, tuple[int, FixedNode, str]] = field(init=False)
+    """Fixed virtual node of a cluster with displaced ones -> its ``fixed_request``."""
     home: dict[str, str | None] = field(default_factory=dict)
     """Displaced virtual node -> the virtual node in its place; None: a flexible one that is split."""
     _inside: dict[str, list[VNode]] = field(default_factory=dict)
@@ -96,6 +160,10 @@ class Relocation:
             self.now.release(part.vnode_id)
         for cluster_id in self.clusters[1:]:
             self._apart |= {ledger.vnodes[vnode_id].node_id for vnode_id in ledger.members[cluster_id]}
+        with_fixed = {part.cluster_id for part in self.parts if part.kind == FIXED and not part.whole}
+        members = (ledger.vnodes[v] for cluster_id in with_fixed for v in ledger.members[cluster_id])
+        fixed = (vnode for vnode in members if vnode.kind == FIXED and not vnode.whole)
+        self.requests = {vnode.vnode_id: fixed_request(ledger, vnode) for vnode in fixed}
 
     def placed(self) -> list[VNode] | None:
         """The virtual nodes that are new or changed, outermost first; None: no place was found."""
@@ -125,7 +193,7 @@ class Relocation:
             lack = rs.subtract(need, rs.total([*coming, self._free(cluster_id, 1)])) if need else {}
             allowed = self.allowance.get(cluster_id)
             if allowed is not None:
-                lack = rs.maximum(lack, _least(self._lacks(cluster_id), allowed))
+                lack = rs.maximum(lack, least_of(self._lacks(cluster_id), allowed))
                 needs[cluster_id] = {name: amount for name, amount in lack.items() if amount > 0}
             elif not coming and not all(self._has_slot(part, cluster_id) for part in children):
                 return True
@@ -171,7 +239,7 @@ class Relocation:
 
     def _in_slot(self, part: VNode, slot_id: str, allocation: Allocation) -> Iterator[None]:
         slot = self.now.vnodes[slot_id]
-        labels = self.inherit(part, slot)
+        labels = inherit(self.ledger, part, slot)
         self.now.assign(
             replace(part, node_id=slot.node_id, parent_id=slot_id, allocation=allocation, labels=labels)
         )
@@ -185,7 +253,7 @@ class Relocation:
         It is kept in one piece where its minimum pays for that; otherwise it gains only what its contents need.
         """
         cluster_id, needed = part.cluster_id, self._needed_in(part)
-        least = _least(self._lacks(cluster_id), part.allocation.amounts)
+        least = least_of(self._lacks(cluster_id), part.allocation.amounts)
         keep = {n: a for n, a in rs.maximum(least, needed).items() if a > 0}
         is_covered = rs.within(needed, least)
         if not is_covered:
@@ -203,7 +271,7 @@ class Relocation:
         """What the contents of a flexible virtual node need of it."""
         return rs.total(
             child.allocation.amounts if child.kind != FLEXIBLE
-            else rs.maximum(_least(self._lacks(child.cluster_id), child.allocation.amounts), self._needed_in(child))
+            else rs.maximum(least_of(self._lacks(child.cluster_id), child.allocation.amounts), self._needed_in(child))
             for child in self._inside.get(part.vnode_id, ())
         )  # fmt: skip
 
@@ -215,14 +283,9 @@ class Relocation:
 
     def _rule(self, part: VNode) -> Rule:
         number, request, policy = self.requests[part.vnode_id]
-        members = self.now.members[part.cluster_id]
-        placed = (
-            vnode_id
-            for vnode_id, (group, _, _) in self.requests.items()
-            if group == number >= 0 and vnode_id in members
-        )
-        nodes = frozenset(self.now.vnodes[vnode_id].node_id for vnode_id in placed)
-        return Rule(policy, nodes, request.selector)
+        group = (v for v, (group, _, _) in self.requests.items() if group == number >= 0)
+        placed = self.now.members[part.cluster_id].keys() & group
+        return Rule(policy, frozenset(self.now.vnodes[v].node_id for v in placed), request.selector)
 
     # ---- slots ----
 
@@ -284,14 +347,9 @@ class Relocation:
             return
         for part in flexible_parts(self.now, cluster_id):
             node = self.ledger.nodes[part.node_id]
-            more = rs.subtract(node.total.amounts, part.allocation.amounts)
-            lack = {name: amount for name, amount in more.items() if amount > 0}
-            if (
-                node.state == ALIVE
-                and node.template_id == template
-                and lack
-                and self._is_unused(part.vnode_id)
-            ):
+            lack = beyond(node.total.amounts, part.allocation.amounts)
+            is_kind = node.state == ALIVE and node.template_id == template
+            if is_kind and lack and self._is_unused(part.vnode_id):
                 for slot_id in self.growth.grown(cluster_id, part.parent_id or "", lack):
                     if template_of(self.now.vnodes[slot_id], node) == template:
                         yield slot_id
@@ -319,11 +377,9 @@ class Relocation:
         for cluster_id in reversed(self.clusters):
             if cluster_id in self.growth.allowance:
                 inner = [needs[inner_id] for inner_id in needs if self._parent(inner_id) == cluster_id]
-                beyond = rs.subtract(rs.total(inner), self._free(cluster_id, unit)) if inner else {}
-                need = rs.maximum(self._lacks(cluster_id), beyond)
-                needs[cluster_id] = {
-                    n: a for n, a in _least(need, self.growth.allowance[cluster_id]).items() if a > 0
-                }
+                more = rs.subtract(rs.total(inner), self._free(cluster_id, unit)) if inner else {}
+                need = rs.maximum(self._lacks(cluster_id), more)
+                needs[cluster_id] = least_of(need, self.growth.allowance[cluster_id])
         for cluster_id in self.clusters:
             if not needs.get(cluster_id):
                 continue
@@ -347,8 +403,30 @@ class Relocation:
         )
 
 
-def _least(amounts: Amounts, limits: Amounts) -> dict[str, int]:
-    return {name: min(amount, limits.get(name, 0)) for name, amount in amounts.items()}
+def inherit(ledger: Ledger, vnode: VNode, new_parent: VNode) -> dict[str, str]:
+    """The labels of a virtual node below a new parent: those of the parent, its own, and the system's."""
+    old_parent = ledger.vnodes[vnode.parent_id or ""]
+    own = {key: value for key, value in vnode.labels.items() if old_parent.labels.get(key) != value}
+    system = {lb.VNODE_ID: vnode.vnode_id, lb.VCLUSTER_ID: vnode.cluster_id}
+    return {**new_parent.labels, **own, **fixed_request(ledger, vnode)[1].labels, **system}
+
+
+def fixed_request(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode, str]:
+    """The fixed node of the spec for which a virtual node was made: its group, the request, the group's policy.
+
+    The group is -1 if the spec has no such fixed node.
+    """
+    groups = ledger.clusters[vnode.cluster_id].spec.groups
+    nodes = [(number, node) for number, group in enumerate(groups) for node in group.nodes]
+    members = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id])
+    fixed = (member for member in members if member.kind == FIXED and not member.whole)
+    in_order = sorted(fixed, key=lambda member: member.rank)
+    position = in_order.index(vnode) if vnode in in_order else len(nodes)
+    if position < len(nodes):
+        number, node = nodes[position]
+        if rs.shape_of(node.resources) == rs.shape_of(vnode.allocation.amounts):
+            return number, node, groups[number].policy
+    return -1, FixedNode(vnode.allocation.amounts), ""
 
 
 def _choices_of(capacity: FreeCapacity, request: Amounts) -> Iterator[Allocation]:
@@ -363,3 +441,16 @@ def _choices_of(capacity: FreeCapacity, request: Amounts) -> Iterator[Allocation
             for share, index in sorted(others.items()):
                 if share != free[index]:
                     yield replace(usual, instances={**usual.instances, name: {index: part}})
+
+
+def lacking(capacity: FreeCapacity, request: Amounts) -> dict[str, int]:
+    """What a virtual node has to gain to hold a request; of a unit resource whole instances, or a new share."""
+    lack: dict[str, int] = {}
+    for name, amount in request.items():
+        if name in capacity.instances and amount >= SCALE:
+            lack[name] = amount - capacity.whole_units(name) * SCALE
+        elif name in capacity.instances and amount:
+            lack[name] = 0 if capacity.pick(name, amount) else amount
+        else:
+            lack[name] = amount - max(capacity.free.get(name, 0), 0)
+    return {name: amount for name, amount in lack.items() if amount > 0}

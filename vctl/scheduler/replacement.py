@@ -7,20 +7,18 @@ all at once, then one by one, then opened (decision 0022). ``relocation`` search
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
-from vctl.core import labels as lb
 from vctl.core import resources as rs
-from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, Cluster, FixedNode, VNode
+from vctl.core.clusters import FIXED, FLEXIBLE, JOB, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, DRAINING, Node
 from vctl.core.resources import Amounts
 from vctl.core.slots import primary_labels
 from vctl.core.values import field, replace, value
-from vctl.scheduler.leasing import beyond
+from vctl.scheduler.leasing import beyond, least_of
 from vctl.scheduler.minimum import lacks
-from vctl.scheduler.relocation import Relocation
+from vctl.scheduler.relocation import Relocation, fixed_request, inherit
 
 Lent = Mapping[str, Amounts]
 """Cluster -> the part of its minimum that siblings have borrowed."""
@@ -105,14 +103,12 @@ def _units_beyond(ledger: Ledger, vnode_id: str) -> Iterator[Unit]:
     candidates = [parts for parts in candidates if _moves(ledger, parts)]
     while excess and candidates:
         freed = [parts[0].allocation.amounts for parts in candidates]
-        sizes = [
-            sum(min(amounts.get(name, 0), amount) for name, amount in excess.items()) for amounts in freed
-        ]
-        beyond = [sum(amounts.values()) for amounts in freed]
-        at = max(range(len(candidates)), key=lambda at: (sizes[at], -beyond[at], candidates[at][0].vnode_id))
+        sizes = [sum(least_of(amounts, excess).values()) for amounts in freed]
+        sums = [sum(amounts.values()) for amounts in freed]
+        at = max(range(len(candidates)), key=lambda at: (sizes[at], -sums[at], candidates[at][0].vnode_id))
         if not sizes[at]:
             return
-        excess = {n: a - freed[at].get(n, 0) for n, a in excess.items() if a > freed[at].get(n, 0)}
+        excess = beyond(excess, freed[at])
         yield Unit(candidates.pop(at))
 
 
@@ -121,9 +117,8 @@ def _moves(ledger: Ledger, parts: Sequence[VNode]) -> bool:
     top, clusters = parts[0], [ledger.clusters[part.cluster_id] for part in parts]
     if any(part.vnode_id in ledger.homes for part in parts):
         return False
-    if ledger.nodes[top.node_id].state != DEAD and (
-        top.whole or any(cluster.kind != LOGICAL for cluster in clusters)
-    ):
+    is_logical = all(cluster.kind == LOGICAL for cluster in clusters)
+    if ledger.nodes[top.node_id].state != DEAD and (top.whole or not is_logical):
         return False
     of_jobs = [part for part in parts if ledger.clusters[part.cluster_id].kind == JOB and not part.whole]
     if any(part.kind == FIXED or lacks(ledger, part.cluster_id, {}) for part in of_jobs):
@@ -140,7 +135,7 @@ def _joined(ledger: Ledger, moving: list[Unit]) -> list[Unit]:
             (part.cluster_id, number)
             for part in unit.parts
             if part.kind == FIXED and not part.whole
-            for number, _, policy in [_request_and_policy_of(ledger, part)]
+            for number, _, policy in [fixed_request(ledger, part)]
             if policy == "STRICT_PACK"
         ]
         at = next((group_of[group] for group in groups if group in group_of), len(joined))
@@ -222,22 +217,7 @@ def _search(ledger: Ledger, trial: Sequence[Unit], lent: Lent, budget: int) -> t
     for unit in trial:
         for cluster_id, amounts in unit.amounts.items():
             gains[cluster_id] = rs.add(gains.get(cluster_id, {}), amounts)
-    fixed = {part.cluster_id for part in parts if part.kind == FIXED and not part.whole}
-    requests = {
-        vnode_id: _request_and_policy_of(ledger, ledger.vnodes[vnode_id])
-        for cluster_id in fixed
-        for vnode_id in ledger.members[cluster_id]
-        if ledger.vnodes[vnode_id].kind == FIXED and not ledger.vnodes[vnode_id].whole
-    }
-    search = Relocation(
-        ledger,
-        parts,
-        gains,
-        lent,
-        requests,
-        partial(inherit, ledger),
-        max(budget, LEAST_BUDGET * (len(parts) + 1)),
-    )
+    search = Relocation(ledger, parts, gains, lent, max(budget, LEAST_BUDGET * (len(parts) + 1)))
     placed = search.placed()
     remaining = max(min(budget, search.growth.budget), 0)
     if placed is None:
@@ -285,14 +265,6 @@ def below(ledger: Ledger, vnode_id: str) -> list[VNode]:
     return inside
 
 
-def inherit(ledger: Ledger, vnode: VNode, new_parent: VNode) -> dict[str, str]:
-    """The labels of a virtual node below a new parent: those of the parent, its own, and the system's."""
-    old_parent = ledger.vnodes[vnode.parent_id or ""]
-    own = {key: value for key, value in vnode.labels.items() if old_parent.labels.get(key) != value}
-    system = {lb.VNODE_ID: vnode.vnode_id, lb.VCLUSTER_ID: vnode.cluster_id}
-    return {**new_parent.labels, **own, **request_of(ledger, vnode)[1].labels, **system}
-
-
 def relabelled(ledger: Ledger, node: Node) -> tuple[VNode, ...]:
     """The virtual nodes on a node as they are when the node has these labels, outermost first."""
     new = {node.node_id: replace(ledger.vnodes[node.node_id], labels=primary_labels(node))}
@@ -300,30 +272,6 @@ def relabelled(ledger: Ledger, node: Node) -> tuple[VNode, ...]:
         above = new[vnode.parent_id or ""]
         new[vnode.vnode_id] = replace(vnode, labels=inherit(ledger, vnode, above))
     return tuple(new.values())[1:]
-
-
-def request_of(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode]:
-    """The fixed node of the spec for which a virtual node was made: the number of its group, and the request.
-
-    The number is -1 if the spec has no such fixed node.
-    """
-    cluster = ledger.clusters[vnode.cluster_id]
-    nodes = [(number, node) for number, group in enumerate(cluster.spec.groups) for node in group.nodes]
-    members = (ledger.vnodes[v] for v in ledger.members[vnode.cluster_id])
-    fixed = (member for member in members if member.kind == FIXED and not member.whole)
-    in_order = sorted(fixed, key=lambda member: member.rank)
-    position = in_order.index(vnode) if vnode in in_order else len(nodes)
-    if position < len(nodes):
-        number, node = nodes[position]
-        if rs.shape_of(node.resources) == rs.shape_of(vnode.allocation.amounts):
-            return number, node
-    return -1, FixedNode(vnode.allocation.amounts)
-
-
-def _request_and_policy_of(ledger: Ledger, vnode: VNode) -> tuple[int, FixedNode, str]:
-    number, node = request_of(ledger, vnode)
-    policy = ledger.clusters[vnode.cluster_id].spec.groups[number].policy if number >= 0 else ""
-    return number, node, policy
 
 
 # ---- gangs ----
@@ -334,11 +282,8 @@ def broken_gangs(ledger: Ledger, node_id: str) -> list[Cluster]:
     broken: dict[str, Cluster] = {}
     for vnode in below(ledger, node_id):
         cluster = ledger.clusters[vnode.cluster_id]
-        if (
-            cluster.kind == JOB
-            and not vnode.whole
-            and (vnode.kind == FIXED or lacks(ledger, cluster.cluster_id, {}))
-        ):
+        is_slice = cluster.kind == JOB and not vnode.whole
+        if is_slice and (vnode.kind == FIXED or lacks(ledger, cluster.cluster_id, {})):
             broken[cluster.cluster_id] = cluster
     return [broken[cluster_id] for cluster_id in sorted(broken)]
 

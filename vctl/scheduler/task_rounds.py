@@ -92,9 +92,7 @@ class _Visit:
         self.ledger = round_.ledger
         self.queue = queue
         above = [*(up.cluster_id for up in self.ledger.upward(queue.cluster_id)), PRIMARY]
-        self.joined = (
-            {node_id for cluster_id in above for node_id in joined.get(cluster_id, ())} if joined else set()
-        )
+        self.joined = {node_id for cluster_id in above for node_id in joined.get(cluster_id, ())}
         if not suppliers(self.ledger, queue.cluster_id).isdisjoint(grown) or has_loosened(
             self.ledger, level_above(self.ledger, queue.cluster_id), grown
         ):
@@ -156,49 +154,35 @@ class _Visit:
         return self.drawn + reported
 
     def _judge(self, shape: SchedulingClass, task: PendingTask) -> bool:
-        """Start a task or block its sub-queue. False: the tasks behind it need not be judged."""
-        if task.strategy == tk.RANDOM:
-            return self._judge_random(shape, task)
-        growth: list[Grow] = []
-        task_now = settled(self.ledger, task)
-        vnode = choose(self.ledger, task_now, self._now())
+        """Start a task or block its sub-queue. False: the tasks behind it need not be judged.
+
+        A RANDOM task that finds no place draws a virtual node, and is bound to it from then on.
+        """
+        bound = bound_to(self.ledger, task) if task.strategy == tk.RANDOM else None
+        if bound is not None:
+            ahead = self.queue.load_before(bound.vnode_id, task.number, self.started)
+            is_open = bound.node_id not in self.round.closed
+            if is_open and is_available(self.ledger, bound, task.request, ahead):
+                self._start(task, bound, [])
+                return True
+            return self._put_off(shape, task)
+        target, growth = settled(self.ledger, task), list[Grow]()
+        vnode = choose(self.ledger, target, self._now())
         if vnode is None:
-            vnode, growth = self._grow_for(task_now)
+            vnode, growth = self._grow_for(target)
         if vnode is not None:
             self._start(task, vnode, growth)
             return True
-        return self._put_off(shape, task_now)
-
-    def _judge_random(self, shape: SchedulingClass, task: PendingTask) -> bool:
-        """Start a RANDOM task on a virtual node that it draws, or bind it to one for which it waits.
-
-        False: the tasks behind it need not be judged.
-        """
-        vnode = bound_to(self.ledger, task)
-        if vnode is not None:
-            ahead = self.queue.load_before(vnode.vnode_id, task.number, self.started)
-            if vnode.node_id not in self.round.closed and is_available(
-                self.ledger, vnode, task.request, ahead
-            ):
-                self._start(task, vnode, [])
-                return True
-            return self._put_off(shape, task)
-        chosen, growth = choose(self.ledger, task, self._now()), list[Grow]()
-        if chosen is None:
-            chosen, growth = self._grow_for(task)
-        if chosen is not None:
-            self._start(task, chosen, growth)
+        may_draw = task.strategy == tk.RANDOM and self.round.loose and not self._is_put_off()
+        if may_draw and (candidates := feasible(self.ledger, task)):
+            drawn = draw(task, candidates)
+            self.load[drawn.vnode_id] = rs.add(self.load.get(drawn.vnode_id, {}), task.request)
+            self.drawn.append(
+                TaskWait(task.task_id, _bound_message(self.ledger, task, drawn), drawn.vnode_id)
+            )
+            note_turn(self.turns, kind_of(task))
             return True
-        if not self.round.loose or self._is_put_off():
-            return self._put_off(shape, task)
-        candidates = feasible(self.ledger, task)
-        if not candidates:
-            return self._put_off(shape, task)
-        drawn = draw(task, candidates)
-        self.load[drawn.vnode_id] = rs.add(self.load.get(drawn.vnode_id, {}), task.request)
-        self.drawn.append(TaskWait(task.task_id, _bound_message(self.ledger, task, drawn), drawn.vnode_id))
-        note_turn(self.turns, kind_of(task))
-        return True
+        return self._put_off(shape, target)
 
     def _grow_for(self, task: PendingTask) -> tuple[VNode | None, list[Grow]]:
         """Let the cluster grow so that a task fits; returns its virtual node and the steps.
@@ -231,12 +215,9 @@ class _Visit:
             self.last_spread = self.queue.last_spread = rank_of(vnode)
         if task.bound_vnode_id in self.load:
             self.load[task.bound_vnode_id] = rs.subtract(self.load[task.bound_vnode_id], task.request)
-        if vnode.node_id in self.joined and not self._was_too_large(task):
-            self.round.closed.add(vnode.node_id)
-
-    def _was_too_large(self, task: PendingTask) -> bool:
         before = self.queue.before.get(shape_of(task))
-        return before is not None and before.infeasible
+        if vnode.node_id in self.joined and not (before is not None and before.infeasible):
+            self.round.closed.add(vnode.node_id)
 
     def _put_off(self, shape: SchedulingClass, task: PendingTask) -> bool:
         """Stop a sub-queue in this round; block it unless closed nodes were left out. Returns False.
@@ -251,10 +232,9 @@ class _Visit:
 
     def _is_put_off(self) -> bool:
         """Whether closed nodes were left out, which take tasks in the next round; sets ``deferred`` then."""
-        if self._closed():
-            self.round.deferred = True
-            return True
-        return False
+        is_put_off = bool(self._closed())
+        self.round.deferred |= is_put_off
+        return is_put_off
 
     def _closed(self) -> set[str]:
         return self.round.closed & self.joined

@@ -81,7 +81,10 @@ def choose(
     levels: dict[int, list[Victim]] = {}
     for victim in candidates:
         levels.setdefault(victim.job.priority, []).append(victim)
-    order = [sorted(levels[priority], key=_newest_first) for priority in sorted(levels)]
+    newest_first = [
+        sorted(level, key=lambda v: (-v.job.started_at_ns, v.job.job_id)) for level in levels.values()
+    ]
+    order = sorted(newest_first, key=lambda level: level[0].job.priority)
     below = [frozenset[int]()]  # the jobs of the lowest n levels
     for level in order:
         below.append(below[-1] | _numbers(level))
@@ -210,10 +213,6 @@ def _price(level: list[Victim], some: list[Victim]) -> tuple[int, int, tuple[int
         len(some),
         tuple(sorted(ranks[victim.job.job_id] for victim in some)),
     )
-
-
-def _newest_first(victim: Victim) -> tuple[int, int]:
-    return -victim.job.started_at_ns, victim.job.job_id
 
 
 def _numbers(some: Sequence[Victim]) -> frozenset[int]:

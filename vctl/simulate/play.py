@@ -18,12 +18,11 @@ from vctl.core.queue_policy import REQUEUE
 from vctl.core.resources import Amounts
 from vctl.core.values import field, replace, value
 from vctl.engine.rules.leases import granted, granted_to_gang, loans_of
-from vctl.scheduler import plan as pl
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.elasticity import apply_growth
 from vctl.scheduler.fairness import Usage
 from vctl.scheduler.lending import end_leases, take_back
-from vctl.scheduler.plan import Plan, Start, Trial
+from vctl.scheduler.plan import Plan, Start, Trial, take
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
 from vctl.simulate.workload import Arrival
@@ -171,7 +170,7 @@ class Player:
         if trial and start.cluster and trial.settle(job.job_id, start.cluster, start.vnodes):
             self.ledger.charge(start.run_id, start.vnode_id, start.allocation)
         else:
-            pl.take(self.ledger, start, start.run_id)
+            take(self.ledger, start, start.run_id)
         for change in granted_to_gang(start.vnodes, loans, self.now_ns, self._lease_ids.__next__):
             self.ledger.put_lease(change.lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
