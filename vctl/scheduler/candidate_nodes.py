@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
 
 from vctl.core.demand import Scarcity
 from vctl.core.ledger import Ledger
@@ -63,7 +64,7 @@ class CandidateNodes:
     def called(self, on: frozenset[str]) -> dict[str, tuple[str, ...]]:
         """The slots on nodes that a selector names by id."""
         slots_on: dict[str, list[str]] = {}
-        for slot_id in (id_ for group in self.classes for id_ in group.ids) if on else ():
+        for slot_id in chain.from_iterable(group.ids for group in self.classes) if on else ():
             if (node_id := self.node_of(slot_id)) in on:
                 slots_on.setdefault(node_id, []).append(slot_id)
         return {node_id: tuple(sorted(slots)) for node_id, slots in slots_on.items()}
@@ -118,11 +119,9 @@ def candidates_in(
 
     ``capacities``: free capacities that replace those of the ledger; the index must be filed with them.
     """
+    changed, present, vnodes = capacities or {}, ledger.capacities, ledger.vnodes
     # the order of the dict depends on the history, the first id does not: equal states must give equal plans
-    classes = sorted(
-        index.classes.values(), key=lambda group: (ledger.vnodes[group.ids[0]].node_id, group.ids[0])
-    )
-    changed, present = capacities or {}, ledger.capacities
+    classes = sorted(index.classes.values(), key=lambda c: (vnodes[c.ids[0]].node_id, c.ids[0]))
 
     def capacity(slot_id: str) -> FreeCapacity:
         return changed.get(slot_id) or present[slot_id]

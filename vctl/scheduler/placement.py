@@ -79,6 +79,7 @@ from vctl.core.resources import EMPTY, SCALE, Amounts, FreeCapacity, maximum
 from vctl.core.values import replace, value
 from vctl.scheduler.candidate_nodes import CandidateNodes, candidates_now
 from vctl.scheduler.explain.refusal import ENTRY_IN_MAXIMUM, NO_NODE, Refusal
+from vctl.scheduler.flexible import inside
 from vctl.scheduler.placement_assignment import pieces_of
 from vctl.scheduler.placement_model import Bundle, Phase, Problem, SpreadRule, holds
 from vctl.scheduler.placement_reasons import no_capacity_for_entry, quick_reason, search_reason
@@ -197,8 +198,7 @@ def _phases(spec: ClusterSpec, entry_template: str) -> tuple[Phase, ...]:
     phases = []
     for number, group in enumerate(spec.groups):
         bundles = tuple(
-            Bundle(number, position, node.resources, node.selector)
-            for position, node in enumerate(group.nodes)
+            Bundle(number, i, node.resources, node.selector) for i, node in enumerate(group.nodes)
         )
         if bundles:
             phases.append(Phase(number, group.policy, _RULES.get(group.policy, SpreadRule()), bundles))
@@ -242,10 +242,9 @@ def _answer(
     if tried.solution is None:
         return search_reason(problem, tried), tried.steps
     pieces = pieces_of(problem, tried.solution, spec)
-    exact = tried.solution.exact
-    wishes = _Wishes(candidates, spec, question, entry, min(budget, WISH_BUDGET))
-    better = wishes.improve(problem, pieces)
-    return _with_entry(better or pieces, entry, exact=exact or better is not None), tried.steps
+    better = _Wishes(candidates, spec, question, entry, min(budget, WISH_BUDGET)).improve(problem, pieces)
+    exact = tried.solution.exact or better is not None
+    return _with_entry(better or pieces, entry, exact=exact), tried.steps
 
 
 def _with_entry(pieces: tuple[Piece, ...], entry: Amounts, *, exact: bool) -> Placed:
@@ -273,17 +272,28 @@ class _Wishes:
     def improve(self, problem: Problem, pieces: tuple[Piece, ...]) -> tuple[Piece, ...] | None:
         """Better pieces, or None when no better plan is found."""
         best: tuple[Piece, ...] | None = None
-        phases = list(self.question.phases)
+        phases, nodes = list(self.question.phases), sum(problem.node_classes.counts.values())
         for number, phase in enumerate(phases):
             if phase.policy not in ("PACK", "SPREAD"):
                 continue
-            for rule in self._better_rules(problem, number, _nodes_of(best or pieces, phase.group)):
+            count, used = len(phase.bundles), _nodes_of(best or pieces, phase.group)
+            if phase.policy == "SPREAD":
+                rules = [SpreadRule(distinct=True)] if used < count <= nodes else []
+            else:
+                rules = [SpreadRule(limit=limit) for limit in range(_fewest_nodes(problem, number), used)]
+            for rule in rules:
                 phases[number] = replace(phase, rule=rule)
                 if better := self._try(tuple(phases), one_piece=False):
-                    best = better
+                    best, used = better, _nodes_of(better, phase.group)
                     break
-            phases[number] = replace(phase, rule=self._protecting_rule(problem, number, best or pieces))
-        if self._fits_one_piece(problem, best or pieces):
+            # later improvements do not make this phase worse
+            rule = SpreadRule(distinct=used == count) if phase.policy == "SPREAD" else SpreadRule(limit=used)
+            phases[number] = replace(phase, rule=rule)
+        if sum(piece.kind == FLEXIBLE for piece in best or pieces) > 1 and any(
+            inside(problem.want, option.limits)
+            for state_id in problem.node_classes.counts
+            for option, _ in problem.node_classes.options(state_id)
+        ):
             best = self._try(tuple(phases), one_piece=True) or best
         return best
 
@@ -295,30 +305,6 @@ class _Wishes:
         tried = search(problem, self.budget)
         self.budget -= tried.steps + 1
         return None if tried.solution is None else pieces_of(problem, tried.solution, self.spec)
-
-    def _better_rules(self, problem: Problem, number: int, used: int) -> list[SpreadRule]:
-        phase = self.question.phases[number]
-        if phase.policy == "SPREAD":
-            wider = used < len(phase.bundles) <= sum(problem.node_classes.counts.values())
-            return [SpreadRule(distinct=True)] if wider else []
-        return [SpreadRule(limit=limit) for limit in range(_fewest_nodes(problem, number), used)]
-
-    def _protecting_rule(self, problem: Problem, number: int, pieces: tuple[Piece, ...]) -> SpreadRule:
-        """The rule that keeps later improvements from making this phase worse."""
-        phase = problem.phases[number]
-        used = _nodes_of(pieces, phase.group)
-        if phase.policy == "SPREAD":
-            return SpreadRule(distinct=used == len(phase.bundles))
-        return SpreadRule(limit=used)
-
-    def _fits_one_piece(self, problem: Problem, pieces: tuple[Piece, ...]) -> bool:
-        if sum(piece.kind == FLEXIBLE for piece in pieces) < 2:
-            return False
-        return any(
-            all(w <= m for w, m in zip(problem.want, option.limits, strict=True))
-            for state_id in problem.node_classes.counts
-            for option, _ in problem.node_classes.options(state_id)
-        )
 
 
 def _nodes_of(pieces: tuple[Piece, ...], group: int) -> int:

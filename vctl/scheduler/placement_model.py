@@ -192,32 +192,32 @@ class Problem:
         """The different ways to put a bundle on a node in this state, that of ``FreeCapacity.pick`` first."""
         key = (state_id, demand_id)
         if key not in self._moves:
-            self._moves[key] = tuple(
-                self._find_moves(self.node_classes.states[state_id], self.demands[demand_id])
-            )
+            state = self.node_classes.states[state_id]
+            self._moves[key] = tuple(self._find_moves(state, self.demands[demand_id]))
         return self._moves[key]
 
     def _find_moves(self, state: NodeState, demand: BundleKind) -> Iterator[BundleMove]:
-        slots = [slot for i, slot in enumerate(state.slots) if slot not in state.slots[:i]]
+        slots, classes = list(dict.fromkeys(state.slots)), self.node_classes
         if self.budgets:
-            traits = self.node_classes.traits
             slots.sort(
-                key=lambda slot: (self.node_classes.depth(slot, demand.request), traits[slot.trait].fresh)
+                key=lambda slot: (classes.depth(slot, demand.request), classes.traits[slot.trait].fresh)
             )
         for before in slots:
             for after, shares in self._takes(before, demand):
                 others = list(state.slots)
                 others.remove(before)
                 slots_after = tuple(sorted((*others, after))) if others else (after,)
-                yield BundleMove(
-                    before, after, shares, self.node_classes.intern(NodeState(slots_after, demand.phase + 1))
-                )
+                target = classes.intern(NodeState(slots_after, demand.phase + 1))
+                yield BundleMove(before, after, shares, target)
 
     def _takes(self, slot: SlotState, demand: BundleKind) -> Iterator[tuple[SlotState, tuple[Share, ...]]]:
         if not self._admits(slot, demand):
             return
         if demand.template:
-            levels = tuple(map(_emptied, slot.levels))
+            levels = tuple(
+                tuple(sorted(level_of(0, kind_of(level)) for level in of_resource if kind_of(level)))
+                for of_resource in slot.levels
+            )
             yield SlotState(slot.trait, (0,) * len(self.names), levels, pristine=False), ()
             return
         units = self.node_classes.traits[slot.trait].units
@@ -225,9 +225,8 @@ class Problem:
         choices = [list(self.instances(slot, r, demand.request[r])) for r in unit_resources]
         pristine = slot.pristine and not any(demand.request)
         for chosen in product(*choices):
-            shares = tuple(
-                (r, level) for r, picked in zip(unit_resources, chosen, strict=True) for level in picked
-            )
+            picks = zip(unit_resources, chosen, strict=True)
+            shares = tuple((r, level) for r, picked in picks for level in picked)
             yield after_taking(slot, demand.request, shares, pristine=pristine), shares
 
     def instances(self, slot: SlotState, r: int, amount: int) -> Iterator[tuple[int, ...]]:
@@ -240,20 +239,16 @@ class Problem:
             for level in fitting:
                 yield (level,)
             return
-        full = [level for level in levels if level >= FULL]
-        kinds = sorted(set(full))
+        full = sorted(Counter(level for level in levels if level >= FULL).items())
         if self.budgets:
-            kinds.sort(key=lambda level: self.node_classes.reach(level, SCALE))
-        yield from _picks([(level, full.count(level)) for level in kinds], amount // SCALE)
+            full.sort(key=lambda kind: self.node_classes.reach(kind[0], SCALE))
+        yield from _picks(full, amount // SCALE)
 
     def _admits(self, slot: SlotState, demand: BundleKind) -> bool:
         trait = self.node_classes.traits[slot.trait]
         if demand.template:
-            return (
-                slot.pristine
-                and trait.template == demand.template
-                and (trait.holds_entry or not demand.with_entry)
-            )
+            is_whole = slot.pristine and trait.template == demand.template
+            return is_whole and (trait.holds_entry or not demand.with_entry)
         return bool(trait.selectors >> demand.selector & 1) and self._copies(slot, demand) > 0
 
     def _copies(self, slot: SlotState, demand: BundleKind) -> int:
@@ -287,10 +282,9 @@ class Problem:
         if any(self.want):
             options = self.node_classes.options(state_id)
             limits = [option.limits for option, _ in options]
-            in_all = [
-                sum(option.limits[r] * count for option, count in options) for r in range(len(self.want))
-            ]
-            result += [amount for amount, want in zip(in_all, self.want, strict=True) if want]
+            for r, want in enumerate(self.want):
+                if want:
+                    result.append(sum(option.limits[r] * count for option, count in options))
             if any(self.want_entry):
                 result.append(int(any(inside(self.want_entry, m) for m in limits)))
             if self.one_piece:
@@ -357,10 +351,6 @@ def after_taking(
             levels_left.append(level_of(rest, kind_of(level)))
         levels[r] = tuple(sorted(levels_left))
     return SlotState(slot.trait, free, tuple(levels), pristine)
-
-
-def _emptied(levels: Vector) -> Vector:
-    return tuple(sorted(level_of(0, kind_of(level)) for level in levels if kind_of(level)))
 
 
 def _picks(counts: list[tuple[int, int]], number: int) -> Iterator[tuple[int, ...]]:

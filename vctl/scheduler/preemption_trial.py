@@ -293,9 +293,9 @@ class _Tally:
         """
         ledger = emptied.ledger
         chain = growing(ledger, emptied.parent_id)
-        names = {name for kind in self._gang.kinds for name, _ in kind}
+        limited = (allowance(ledger, ledger.clusters[cluster_id]) for cluster_id in chain)
         if len(ledger.members) > len(chain) + 1 or any(
-            not names.isdisjoint(allowance(ledger, ledger.clusters[cluster_id])) for cluster_id in chain
+            not self._gang.total.keys().isdisjoint(n) for n in limited
         ):
             return False
         vnodes = [ledger.vnodes[v] for members in ledger.members.values() for v in members]

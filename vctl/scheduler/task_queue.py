@@ -142,23 +142,18 @@ class TaskQueue:
     def block(self, shape: SchedulingClass, verdict: TaskVerdict) -> None:
         """Set the verdict of a sub-queue, and note for which of its tasks it must be reported."""
         self.blocked[shape] = verdict
-        before = self.before.get(shape)
-        self.before[shape] = verdict
-        if before == verdict:
-            return
-        sub_queue = self.sub_queues[shape]
-        all_of_them = before is None or before.infeasible != verdict.infeasible
-        news = sub_queue if all_of_them else islice(sub_queue, MOST_REPORTED)
-        self.unreported.setdefault(shape, {}).update(dict.fromkeys(news))
+        before, self.before[shape] = self.before.get(shape), verdict
+        if before != verdict:
+            to_all = before is None or before.infeasible != verdict.infeasible
+            news = islice(self.sub_queues[shape], None if to_all else MOST_REPORTED)
+            self.unreported.setdefault(shape, {}).update(dict.fromkeys(news))
 
     def to_report(self, besides: Set[str] = frozenset()) -> list[tuple[PendingTask, TaskVerdict]]:
         """The tasks whose verdict must be reported, each with its verdict, without those in ``besides``."""
         waits: list[tuple[PendingTask, TaskVerdict]] = []
         for shape in [shape for shape in self.unreported if shape in self.blocked]:
             unreported = self.unreported.pop(shape)
-            waits += [
-                (self.tasks[task_id], self.blocked[shape]) for task_id in unreported if task_id not in besides
-            ]
+            waits += [(self.tasks[id_], self.blocked[shape]) for id_ in unreported if id_ not in besides]
             if rest := {task_id: None for task_id in unreported if task_id in besides}:
                 self.unreported[shape] = rest
         return waits
@@ -190,10 +185,9 @@ def queues_of(tasks: Iterable[PendingTask], turns: Mapping[str, Turns]) -> dict[
     """The queues of waiting tasks, by cluster. ``turns``: cluster -> the turns of its classes so far."""
     queues: dict[str, TaskQueue] = {}
     for task in tasks:
-        if (queue := queues.get(task.cluster_id)) is None:
-            queue = TaskQueue(task.cluster_id, turns=dict(turns.get(task.cluster_id, {})))
-            queues[task.cluster_id] = queue
-        queue.put(task)
+        if (cluster_id := task.cluster_id) not in queues:
+            queues[cluster_id] = TaskQueue(cluster_id, turns=dict(turns.get(cluster_id, {})))
+        queues[cluster_id].put(task)
     return queues
 
 

@@ -9,6 +9,7 @@ priority are chosen, by bisection. The search is a generator (``Work``), so that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
 from vctl.core import resources as rs
 from vctl.core.jobs import RunningJob
@@ -59,10 +60,8 @@ class _Question:
 
 def loss_of(elapsed_ns: int, held: Iterable[Amounts], total: Amounts) -> int:
     """The work lost if a job is ended: its run time times its dominant share of ``total``, in 1e-9 ms."""
-    share = max(
-        (10**9 * n // total[name] for name, n in rs.total(held).items() if total.get(name)), default=0
-    )
-    return max(0, elapsed_ns) // 10**6 * share
+    shares = (10**9 * n // total[name] for name, n in rs.total(held).items() if total.get(name))
+    return max(0, elapsed_ns) // 10**6 * max(shares, default=0)
 
 
 def choose(
@@ -78,13 +77,8 @@ def choose(
     """
     question = _Question(fits, has_cost_enough)
     yield len(candidates) // SORTED
-    levels: dict[int, list[Victim]] = {}
-    for victim in candidates:
-        levels.setdefault(victim.job.priority, []).append(victim)
-    newest_first = [
-        sorted(level, key=lambda v: (-v.job.started_at_ns, v.job.job_id)) for level in levels.values()
-    ]
-    order = sorted(newest_first, key=lambda level: level[0].job.priority)
+    newest_first = sorted(candidates, key=lambda v: (v.job.priority, -v.job.started_at_ns, v.job.job_id))
+    order = [list(level) for _, level in groupby(newest_first, key=lambda v: v.job.priority)]
     below = [frozenset[int]()]  # the jobs of the lowest n levels
     for level in order:
         below.append(below[-1] | _numbers(level))
@@ -113,18 +107,14 @@ def choose(
 
 def _enough(order: list[list[Victim]], question: _Question) -> Work[int | None]:
     """A number of lowest levels that are enough, starting with few victims; None: not even all are."""
-    queue = [
-        (number, victim)
-        for number, level in enumerate(order, 1)
-        for victim in sorted(level, key=lambda v: v.loss)
-    ]
+    by_loss = (sorted(level, key=lambda victim: victim.loss) for level in order)
+    queue = [(number, victim) for number, level in enumerate(by_loss, 1) for victim in level]
     size = 0
     while not (yield from question(_numbers([victim for _, victim in queue[:size]]))):
         if size == len(queue):
             return None
-        size = (
-            min(2 * size or 1, len(queue)) if size < MOST_AT_FIRST and not question.is_spent() else len(queue)
-        )
+        doubles = size < MOST_AT_FIRST and not question.is_spent()
+        size = min(2 * size or 1, len(queue)) if doubles else len(queue)
     return queue[size - 1][0] if size else 0
 
 
@@ -207,12 +197,9 @@ def _ranks(mask: int) -> tuple[int, ...]:
 
 
 def _price(level: list[Victim], some: list[Victim]) -> tuple[int, int, tuple[int, ...]]:
-    ranks = {victim.job.job_id: number for number, victim in enumerate(level)}
-    return (
-        sum(victim.loss for victim in some),
-        len(some),
-        tuple(sorted(ranks[victim.job.job_id] for victim in some)),
-    )
+    chosen = _numbers(some)
+    ranks = tuple(number for number, victim in enumerate(level) if victim.job.job_id in chosen)
+    return sum(victim.loss for victim in some), len(some), ranks
 
 
 def _numbers(some: Sequence[Victim]) -> frozenset[int]:

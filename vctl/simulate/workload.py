@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import ceil
 
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
@@ -37,36 +38,28 @@ class Workload:
 def in_order(arrivals: Iterable[Arrival]) -> tuple[Arrival, ...]:
     """Jobs sorted by arrival (a stable sort) and numbered from 1 in that order."""
     ordered = sorted(arrivals, key=lambda arrival: arrival.job.submitted_at_ns)
-    return tuple(
-        replace(arrival, job=replace(arrival.job, job_id=number)) for number, arrival in enumerate(ordered, 1)
-    )
+    return tuple(replace(a, job=replace(a.job, job_id=number)) for number, a in enumerate(ordered, 1))
 
 
 def with_limits(arrivals: Sequence[Arrival], factor: float) -> tuple[Arrival, ...]:
     """Give each job without a time limit one of ``factor`` times its true run time, at least a second."""
-    return tuple(
-        arrival
-        if arrival.job.time_limit_ns is not None
-        else replace(
-            arrival, job=replace(arrival.job, time_limit_ns=max(SECOND, ceil(arrival.runs_ns * factor)))
-        )
-        for arrival in arrivals
-    )
-
-
-_rigid: dict[tuple[int, tuple[tuple[str, int], ...], str], ClusterSpec] = {}
+    limited = []
+    for arrival in arrivals:
+        if arrival.job.time_limit_ns is None:
+            limit_ns = max(SECOND, ceil(arrival.runs_ns * factor))
+            arrival = replace(arrival, job=replace(arrival.job, time_limit_ns=limit_ns))  # noqa: PLW2901
+        limited.append(arrival)
+    return tuple(limited)
 
 
 def rigid(nodes: int, each: Amounts, policy: str = "PACK") -> ClusterSpec:
     """The spec of a job that requests ``nodes`` equal fixed nodes; equal arguments return the same object."""
-    key = (nodes, tuple(sorted(each.items())), policy)
-    spec = _rigid.get(key)
-    if spec is None:
-        if len(_rigid) > 10_000:
-            _rigid.clear()
-        spec = ClusterSpec(groups=(Group((FixedNode(dict(each)),) * nodes, policy),), flexible=False)
-        _rigid[key] = spec
-    return spec
+    return _rigid(nodes, tuple(sorted(each.items())), policy)
+
+
+@lru_cache(maxsize=10_000)
+def _rigid(nodes: int, each: tuple[tuple[str, int], ...], policy: str) -> ClusterSpec:
+    return ClusterSpec(groups=(Group((FixedNode(dict(each)),) * nodes, policy),), flexible=False)
 
 
 def shape_name(nodes: int, each: Amounts, policy: str = "PACK") -> str:
