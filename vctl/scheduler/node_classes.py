@@ -152,18 +152,11 @@ class NodeClasses:
                 state = self._grown[key] = self._growing(scarcity, selectors, template, group, way)
             return state
         holds_entry = bool(template and interest.entry and FreeCapacity(capacity.total).fits(interest.entry))
-        waste = 0
-        for name, shares in instances.items():
-            waste += name not in names and any(shares.values())
+        waste = sum(name not in names and any(instances[name].values()) for name in instances)
         units = tuple([name in instances for name in names])
         trait_id = self._trait_id(SlotTraits(selectors, template, holds_entry, units, (scarcity, waste)))
-        levels = tuple(
-            [
-                tuple(sorted(level_of(share, 0) for share in free_shares(capacity, name).values()))
-                if name in instances else ()
-                for name in names
-            ]
-        )  # fmt: skip
+        shares_of = [free_shares(capacity, name).values() if name in instances else () for name in names]
+        levels = tuple([tuple(sorted(level_of(share, 0) for share in shares)) for shares in shares_of])
         free = tuple([max(capacity.free.get(name, 0), 0) for name in names])
         return SlotState(trait_id, free, levels, bool(template) and group.untouched)
 
@@ -185,11 +178,9 @@ class NodeClasses:
                 tuple(sorted(level_of(s, kind) for kind in kinds.values() if (s := self.supplies[kind][1])))
             )
             supplies.append(0 if units[-1] else self._supply_id(whole, free[-1]))
-        unit_names = {name for _, _, capacity in way.sources for name in capacity.instances}
-        waste = sum(
-            any(any(capacity.instances.get(name, {}).values()) for _, _, capacity in way.sources)
-            for name in unit_names - set(self.names)
-        )
+        others = {name for _, _, capacity in way.sources for name in capacity.instances} - {*self.names}
+        capacities = [capacity for _, _, capacity in way.sources]
+        waste = sum(any(any(c.instances.get(name, {}).values()) for c in capacities) for name in others)
         trait = SlotTraits(
             selectors, template, holds_entry, tuple(units), (scarcity, waste), tuple(supplies), way.fresh
         )
@@ -199,8 +190,8 @@ class NodeClasses:
         """The number of the supply of each instance of a resource."""
         budgets = self.candidates.budgets
         assert budgets is not None
-        found = instance_supplies(way, name).items()
-        return {index: self._supply_id(supply, budgets.potential(name, supply)) for index, supply in found}
+        supplies = instance_supplies(way, name).items()
+        return {index: self._supply_id(supply, budgets.potential(name, supply)) for index, supply in supplies}
 
     def _trait_id(self, trait: SlotTraits) -> int:
         trait_id = self._trait_ids.setdefault(trait, len(self.traits))

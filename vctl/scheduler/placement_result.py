@@ -96,12 +96,10 @@ def seated(
         slot_id = (slots or {}).get(piece.parent_vnode_id, piece.parent_vnode_id)
         if slot_id not in ledger.capacities:
             return None
-        capacity = capacities.get(slot_id)
-        if capacity is None:
+        if (capacity := capacities.get(slot_id)) is None:
             capacity = capacities[slot_id] = ledger.capacities[slot_id].copy()
-        cores = (
-            capacity.total.cores if piece.whole else capacity.pick_cores(piece.allocation.amounts.get(CPU, 0))
-        )
+        cpu = piece.allocation.amounts.get(CPU, 0)
+        cores = capacity.total.cores if piece.whole else capacity.pick_cores(cpu)
         allocation = replace(piece.allocation, cores=cores)
         if (piece.whole and not capacity.is_untouched()) or not capacity.fits_exactly(allocation):
             return None

@@ -87,7 +87,7 @@ class _Trial:
         self.present = present
         self.units = units
         self.prices = Prices(templates, units)
-        self.added: dict[str, int] = {}
+        self.added = Counter[str]()
         self._expected: dict[str, str] = {}
         """Requested node -> its template."""
         self._new: dict[str, Template] = {}
@@ -126,9 +126,9 @@ class _Trial:
         started = Counter(job.parent_id for job in jobs_begun)
         of_user = Counter((job.parent_id, job.user) for job in jobs_begun)
         for task in [task for queue in tasks.values() for task in queue.tasks.values()]:
-            if pinned_to(settled(self.ledger, task)) is None and task.bound_vnode_id is None:
-                if id(task) not in placed:
-                    self._satisfy(task)
+            is_free = pinned_to(settled(self.ledger, task)) is None and task.bound_vnode_id is None
+            if is_free and id(task) not in placed:
+                self._satisfy(task)
         for jobs in queues.values():
             waiting = {
                 name: shape
@@ -140,20 +140,15 @@ class _Trial:
                 if job.shape not in waiting or not job.may_start(now_ns) or id(job) in placed:
                     continue
                 where, user = jobs.parent_id, (jobs.parent_id, job.user)
-                limit = reached(
-                    jobs.policy,
-                    running.count(where) + started[where],
-                    running.count_of(*user) + of_user[user],
-                )
+                begun_there = running.count(where) + started[where]
+                limit = reached(jobs.policy, begun_there, running.count_of(*user) + of_user[user])
                 if limit is not None and limit.rule == jb.CAP_REACHED:
                     break
-                if limit is not None:
-                    continue
-                if not self._satisfy(job):
-                    del waiting[job.shape]
-                else:
+                if limit is None and self._satisfy(job):
                     started[where] += 1
                     of_user[user] += 1
+                elif limit is None:
+                    del waiting[job.shape]
         return len(self._begun) > begun
 
     def _satisfy(self, work: PendingJob | PendingTask) -> bool:
@@ -162,19 +157,19 @@ class _Trial:
             return True
         request = work.request if isinstance(work, PendingTask) else _request_of(work)
         for template in self._by_waste(request):
-            if self._count() < MOST_NODES and self._available(template):
+            if len(self._new) < MOST_NODES and self._available(template):
                 node_id = self._put(template)
                 if self._place(work):
                     self._note({node_id: template})
                     return True
                 self._remove([node_id])
-        if isinstance(work, PendingTask) or self._count() >= MOST_NODES or not self.templates:
+        if isinstance(work, PendingTask) or len(self._new) >= MOST_NODES or not self.templates:
             return False
-        if self._add_for(work, MOST_NODES - self._count()):
+        if self._add_for(work, MOST_NODES - len(self._new)):
             return True
         pieces = sum(len(group.nodes) for group in work.spec.groups) + sum(work.spec.replica_sets.values())
         is_large = pieces > MOST_NODES or any(work.spec.flexible_min.values())
-        return is_large and self._count() == 0 and self._add_for(work, MOST_OF_GANG)
+        return is_large and len(self._new) == 0 and self._add_for(work, MOST_OF_GANG)
 
     def _add_for(self, job: PendingJob, limit: int) -> bool:
         """Add all possible nodes, then remove as many as possible, the most wasteful template first."""
@@ -210,9 +205,8 @@ class _Trial:
         """Replace the nodes to add by nodes that cost less and hold the same jobs and tasks, if there are such."""
         if self._first is None:
             return False
-        later = self._begun[self._first :]
-        limit = max(MOST_NODES, self._count())
-        available = {t.name: self._available(t) + self.added.get(t.name, 0) for t in self.templates}
+        later, limit = self._begun[self._first :], max(MOST_NODES, len(self._new))
+        available = {t.name: self._available(t) + self.added[t.name] for t in self.templates}
         pieces, apart = pieces_on(self._new, later, self.templates)
         choices = self.prices.choices(pieces, apart, available, limit, self.prices.cost(self.added))
         if not choices:
@@ -237,10 +231,8 @@ class _Trial:
         for start in reversed(self._begun[first:]):
             revert(self.ledger, start)
         del self._begun[first:]
-        for template in self._new.values():
-            self.present[template.name] -= 1
         self._remove(list(self._new))
-        self._new, self.added, self._first = {}, {}, None
+        self._new, self.added, self._first = {}, Counter(), None
 
     # ---- nodes and places ----
 
@@ -249,10 +241,7 @@ class _Trial:
         return sorted(self.templates, key=lambda template: self.prices.waste(template, request))
 
     def _available(self, template: Template) -> int:
-        return max(0, template.most - self.present.get(template.name, 0))
-
-    def _count(self) -> int:
-        return sum(self.added.values())
+        return max(0, template.most - self.present.get(template.name, 0) - self.added[template.name])
 
     def _put(self, template: Template) -> str:
         # sorts after every real id, so that existing nodes come first; equal ones are in the order of their making
@@ -271,14 +260,10 @@ class _Trial:
     def _note(self, nodes: Mapping[str, Template]) -> None:
         """Count nodes as added. The last start uses them, or none does yet."""
         if self._first is None and nodes:
-            self._first = next(
-                (i for i, start in enumerate(self._begun) if not nodes.keys().isdisjoint(nodes_of(start))),
-                len(self._begun),
-            )
-        for node_id, template in nodes.items():
-            self._new[node_id] = template
-            self.added[template.name] = self.added.get(template.name, 0) + 1
-            self.present[template.name] = self.present.get(template.name, 0) + 1
+            uses = (i for i, start in enumerate(self._begun) if not nodes.keys().isdisjoint(nodes_of(start)))
+            self._first = next(uses, len(self._begun))
+        self._new |= nodes
+        self.added.update(template.name for template in nodes.values())
 
     def _place(self, work: PendingJob | PendingTask) -> bool:
         if (start := self._start(work)) is not None:
