@@ -344,12 +344,12 @@ def after_taking(
     free = tuple(f - a for f, a in zip(slot.free, request, strict=True))
     levels = list(slot.levels)
     for r, level in shares:
-        levels_left = list(levels[r])
-        levels_left.remove(level)
+        others = list(levels[r])
+        others.remove(level)
         rest = share_of(level) - min(request[r], SCALE)
         if rest or kind_of(level):  # an instance that can grow stays, because its used amount matters
-            levels_left.append(level_of(rest, kind_of(level)))
-        levels[r] = tuple(sorted(levels_left))
+            others.append(level_of(rest, kind_of(level)))
+        levels[r] = tuple(sorted(others))
     return SlotState(slot.trait, free, tuple(levels), pristine)
 
 

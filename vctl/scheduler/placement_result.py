@@ -76,9 +76,11 @@ def vnodes_of(ledger: Ledger, cluster_id: str, pieces: Sequence[Piece]) -> tuple
         vnode_id = f"{cluster_id}/{piece.rank}"
         inherited = ledger.vnodes[piece.parent_vnode_id].labels
         labels = {**inherited, **piece.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
-        place = piece.node_id, piece.parent_vnode_id
+        location = piece.node_id, piece.parent_vnode_id
         made.append(
-            VNode(vnode_id, cluster_id, *place, piece.kind, piece.allocation, labels, piece.whole, piece.rank)
+            VNode(
+                vnode_id, cluster_id, *location, piece.kind, piece.allocation, labels, piece.whole, piece.rank
+            )
         )
     return tuple(made)
 

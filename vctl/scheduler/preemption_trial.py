@@ -16,7 +16,7 @@ from vctl.core.values import value
 from vctl.scheduler.elasticity import Grow, allowance, growing, revert_growth, suppliers
 from vctl.scheduler.gang_growth import find_growth, growth_for
 from vctl.scheduler.growth_candidates import GrowthCandidates
-from vctl.scheduler.nominations import Nomination, Part, by_vnode
+from vctl.scheduler.nominations import Growth, Nomination, Part, by_vnode
 from vctl.scheduler.placement import Placed, Unplaced, place
 from vctl.scheduler.running import Running, returned_by
 from vctl.scheduler.upper_bound import UpperBound
@@ -63,7 +63,7 @@ class Emptied:
         self.is_filled = False
         self._bare = dict(self.ledger.capacities)
         self._reserved: dict[str, list[Allocation]] = {}
-        self._promised: list[Nomination] = []
+        self._promised: list[Growth] = []
         self._ended: frozenset[int] = frozenset()
         self._returned: dict[str, dict[int, list[Allocation]]] = {}
         self._filed: dict[str, tuple[int, ...] | None] = {}
@@ -98,19 +98,16 @@ class Emptied:
 
     def reserve(self, nominations: Iterable[Nomination], others: Iterable[Part]) -> Work[None]:
         """From now on, hide these nominations and parts, and no others."""
-        before = self._reserved
-        for nomination in self._promised:
-            self._promise(nomination, -1)
+        before, parts, inside = self._reserved, list(others), self.ledger.members[self.parent_id]
+        for promised in self._promised:
+            promised.promise(self.ledger, -1)
         self._promised = []
-        parts = list(others)
         for nomination in nominations:
             parts += nomination.pieces
-            inside = self.ledger.members[self.parent_id]
-            if any(v in self._bare and v not in inside for v, _ in nomination.pieces) and nomination.is_valid(
-                self.ledger
-            ):
-                self._promise(nomination, 1)
-                self._promised.append(nomination)
+            if any(v in self._bare and v not in inside for v, _ in nomination.pieces):
+                if nomination.is_valid(self.ledger) and (growth := nomination.growth(self.ledger)):
+                    growth.promise(self.ledger)
+                    self._promised.append(growth)
         self._reserved = by_vnode(part for part in parts if part[0] in self._bare)
         changed = dict.fromkeys([*before, *self._reserved])
         self._filed |= changed
@@ -165,9 +162,7 @@ class Emptied:
         for step in reversed(steps):
             revert_growth(self.ledger, step)
         parts = ((vnode_id, capacities[vnode_id].more_than(capacity)) for vnode_id, capacity in after.items())
-        return tuple(
-            (vnode_id, allocation) for vnode_id, allocation in parts if any(allocation.amounts.values())
-        )
+        return tuple(part for part in parts if any(part[1].amounts.values()))
 
     def needed(self, claim: Claim, chosen: Sequence[Victim]) -> Work[list[Victim]]:
         """The victims that must go for exactly this place.
@@ -200,10 +195,6 @@ class Emptied:
                 capacities[vnode_id] = capacity
                 spare[vnode_id] = _spare_in(capacity, requests[vnode_id])
         return needed
-
-    def _promise(self, nomination: Nomination, sign: int) -> None:
-        if (growth := nomination.growth(self.ledger)) is not None:
-            growth.promise(self.ledger, sign)
 
     def could_be_free(self, vnode_id: str) -> Amounts:
         """An upper bound of the free amounts of a virtual node; exact for resources without instances."""

@@ -167,7 +167,7 @@ class _Trial:
             return False
         if self._add_for(work, MOST_NODES - len(self._new)):
             return True
-        pieces = sum(len(group.nodes) for group in work.spec.groups) + sum(work.spec.replica_sets.values())
+        pieces = len(work.spec.fixed) + sum(work.spec.replica_sets.values())
         is_large = pieces > MOST_NODES or any(work.spec.flexible_min.values())
         return is_large and len(self._new) == 0 and self._add_for(work, MOST_OF_GANG)
 
