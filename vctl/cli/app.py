@@ -108,10 +108,10 @@ def _hoisted(words: list[str]) -> tuple[list[str], list[str]]:
     front: list[str] = []
     names = {name for param in HOISTED for name in param.info.names}
     while words and (name := _name_of(words[0])) in names:
-        taken = 1 if words[0] != name else 2
-        given, words = words[:taken], words[taken:]
+        count = 1 if words[0] != name else 2
+        given, words = words[:count], words[count:]
         if name == "--output":  # behind the command, the long name may be something else
-            given = ["-o", given[0].partition("=")[2] if taken == 1 else "".join(given[1:])]
+            given = ["-o", given[0].partition("=")[2] if count == 1 else "".join(given[1:])]
         front += given
     return front, words
 
@@ -137,14 +137,14 @@ def _check_order(words: list[str]) -> None:
 def _show_help(group: str) -> None:
     if not group:
         pages = {
-            section: [(word, catalog.line_of(word)) for word in found]
-            for section, found in catalog.SECTIONS.items()
+            section: [(word, catalog.line_of(word)) for word in words]
+            for section, words in catalog.SECTIONS.items()
         }
         cli.help.show_group("", catalog.ABOUT, pages, catalog.EXAMPLES)
         return
-    found = catalog.members(group)
-    lines = [(command.path.split()[1], command.help) for command in found]
-    cli.help.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [found[0].examples[0]])
+    commands = catalog.members(group)
+    lines = [(command.path.split()[1], command.help) for command in commands]
+    cli.help.show_group(group, catalog.GROUPS[group][0], {"Commands": lines}, [commands[0].examples[0]])
 
 
 def _read(command: Command, words: list[str]) -> dict[str, Any] | None:
@@ -201,9 +201,9 @@ def _execute(command: Command, values: dict[str, Any], served: Served | None) ->
 
 def _options(command: Command) -> dict[str, str]:
     """How messages spell the parameters of a command, the flags that are set to false, and a command as an example."""
-    found = {f"{param.name}=false": param.info.off for param in command.params if param.info.off}
-    found[spec.launch.COMMAND] = spec.launch.COMMAND_LINE
-    return found | {name: param.spelled for param in command.params for name in param.references}
+    spellings = {f"{param.name}=false": param.info.off for param in command.params if param.info.off}
+    spellings[spec.launch.COMMAND] = spec.launch.COMMAND_LINE
+    return spellings | {name: param.spelled for param in command.params for name in param.references}
 
 
 def _answer(call: Call, values: dict[str, Any]) -> int:

@@ -30,12 +30,12 @@ def converse(call: Call, door: Door, submission_id: str) -> int:
     """Connect this terminal to a job until the job is over; returns its exit code."""
     from vctl.client.handles import Job, Local
 
-    place = Local(call.config)
-    job = Job(place, submission_id)
+    local = Local(call.config)
+    job = Job(local, submission_id)
     began, has_said_so = time.monotonic(), False
     try:
         while (line := door.opened(LOOK_S)) is None:
-            over, form = place.wait("jobs", submission_id, 0)
+            over, form = local.wait("jobs", submission_id, 0)
             form = form or job.info()
             if over:
                 call.note(f"job {submission_id} {form['status']}: {form['message'] or form['state_reason']}")
@@ -57,7 +57,7 @@ def _raw() -> Iterator[int]:
     """Put the terminal into raw mode; yields a descriptor that becomes readable when the terminal is resized."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = termios.tcgetattr(0) if os.isatty(0) else None
-    heard = signal.signal(signal.SIGWINCH, lambda *_: _wake(writing))
+    previous = signal.signal(signal.SIGWINCH, lambda *_: _wake(writing))
     try:
         if before is not None:
             tty.setraw(0)
@@ -65,7 +65,7 @@ def _raw() -> Iterator[int]:
     finally:
         if before is not None:
             termios.tcsetattr(0, termios.TCSADRAIN, before)
-        signal.signal(signal.SIGWINCH, heard)
+        signal.signal(signal.SIGWINCH, previous)
         os.close(reading)
         os.close(writing)
 

@@ -25,10 +25,10 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any]:
     name = f"vctl {command.path}"
     entry = typer.main.get_command(app)
     try:
-        found: dict[str, Any] = entry.main(args=list(words), prog_name=name, standalone_mode=False)
+        values: dict[str, Any] = entry.main(args=list(words), prog_name=name, standalone_mode=False)
     except UsageError as error:
         raise _mistake(error, name, command.examples[0], command.params) from None
-    return found
+    return values
 
 
 def _is_json(text: str) -> bool:

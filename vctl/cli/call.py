@@ -40,7 +40,7 @@ class Call:
     def __init__(self, command: Command, shared: dict[str, Any], *, lasts: bool) -> None:
         self.command = command
         self.lasts = lasts
-        self.asked_output: str | None = shared.get("output")
+        self.requested_output: str | None = shared.get("output")
         flags = {name: shared.get(name) for name in ("output", "color", "home")}
         flags["local_node"] = False if shared.get("no_local_node") else None
         self.config: Config = load(flags=flags)
@@ -160,10 +160,10 @@ class Call:
     @property
     def limit(self) -> int | None:
         """The most entries of a list: ``--limit``, else 100 in tables. A list that is sorted is read completely."""
-        return None if self.sort else self._most
+        return None if self.sort else self._row_limit
 
     @property
-    def _most(self) -> int | None:
+    def _row_limit(self) -> int | None:
         return (
             self._limit if self._limit is not None or self._unlimited or not self.for_people else TABLE_LIMIT
         )
@@ -188,18 +188,18 @@ class Call:
         for name, (field, value) in given.items():
             if value is not None and field is None:
                 raise BadSpec(f"--{name}: objects of this kind have no {name}", fix=f"leave out --{name}")
-        wanted_state, wanted_user, wanted_since = self._choices
+        states_given, user_given, since_given = self._choices
         self._choices = (None, None, None)
-        if wanted_state is not None:
-            for word in wanted_state.split(","):
+        if states_given is not None:
+            for word in states_given.split(","):
                 if word.upper() not in states:
                     raise BadSpec(f"--state: unknown state {word!r}", fix=_instead(word, states))
-            self.filters.append(f"{state}={wanted_state.upper()}")
-        if wanted_user is not None:
-            self.filters.append(f"{user}={wanted_user}")
-        if wanted_since is not None and since is not None:
-            self.filters.append(self.began(since, wanted_since))
-        return wanted_state is not None or wanted_since is not None
+            self.filters.append(f"{state}={states_given.upper()}")
+        if user_given is not None:
+            self.filters.append(f"{user}={user_given}")
+        if since_given is not None and since is not None:
+            self.filters.append(self.began(since, since_given))
+        return states_given is not None or since_given is not None
 
     @staticmethod
     def began(field: str, since: str) -> str:
@@ -210,11 +210,11 @@ class Call:
 
         return f"{field}>={ops.forms.timestamp(int(parse_since(since, time.time()) * 1e9))}"
 
-    def over_too(self, kind: str, *, asked: bool) -> bool:
+    def over_too(self, kind: str, *, requested: bool) -> bool:
         """Whether finished jobs or tasks are listed: with ``-a``, with a filter, and always in data."""
         filtered = bool(self.filters)
         chosen = self.choose(**CHOSEN_BY[kind])
-        return asked or filtered or chosen or self.output not in ("table", "name")
+        return requested or filtered or chosen or self.output not in ("table", "name")
 
     def unlimited(self) -> None:
         """Read all entries of a list, because they are only counted."""
@@ -226,8 +226,8 @@ class Call:
 
     def cluster(self, given: str | None) -> str:
         """The cluster of a command: the given one, else the one in which this process runs, else the primary."""
-        here = os.environ.get("VCTL_CLUSTER_ID") if self._job_is_known() else None
-        return spec.ids.resolve_cluster_id(given or here or PRIMARY, "--cluster")
+        current = os.environ.get("VCTL_CLUSTER_ID") if self._job_is_known() else None
+        return spec.ids.resolve_cluster_id(given or current or PRIMARY, "--cluster")
 
     def existing_cluster(self, given: str | None) -> str:
         """The cluster of a command. Raises NotFound for an unknown cluster that was given."""
@@ -237,7 +237,7 @@ class Call:
         return cluster
 
     @property
-    def job_here(self) -> str | None:
+    def current_job(self) -> str | None:
         """The submission id of the job of this process."""
         return os.environ.get("VCTL_SUBMISSION_ID") or None if self._job_is_known() else None
 
@@ -279,7 +279,7 @@ class Call:
     def write(self, answer: "Answer") -> int:
         """Write an answer in the chosen form; returns its exit code."""
         if self.sort or self.columns:
-            cli.arrange.arrange(answer, sort=self.sort, columns=self.columns, limit=self._most)
+            cli.arrange.arrange(answer, sort=self.sort, columns=self.columns, limit=self._row_limit)
         if not self.for_people:
             cli.output.write(answer, self.output, sys.stdout, header=self._header)
         elif answer.draw is None:
@@ -325,7 +325,7 @@ def _instead(word: str, states: "Sequence[str]") -> str:
     from vctl.core import jobs, tasks
 
     known = (value for module in (jobs, tasks) for value in vars(module).values() if isinstance(value, str))
-    reasons = [one for one in known if one.casefold() == word.casefold() and not one.isupper()]
+    reasons = [text for text in known if text.casefold() == word.casefold() and not text.isupper()]
     if reasons and jobs.RUNNING in states:
         return f"it is a reason: write --filter state_reason={reasons[0]}"
     return spec.fields.did_you_mean(word, states)

@@ -220,12 +220,12 @@ def short(word: str) -> Command:
     """The command behind a short word, under that word."""
     path = SHORT[word]
     load(path.split()[0])
-    twin = COMMANDS[path].called(word)
+    command = COMMANDS[path].called(word)
     if word == SHELL:
-        twin.help, twin.details, twin.examples = SHELL_HELP, SHELL_DETAILS, SHELL_EXAMPLES
+        command.help, command.details, command.examples = SHELL_HELP, SHELL_DETAILS, SHELL_EXAMPLES
     if word == TOP:
-        twin.help, twin.examples = TOP_HELP, ("vctl top", "vctl top -c team-a")
-    return twin
+        command.help, command.examples = TOP_HELP, ("vctl top", "vctl top -c team-a")
+    return command
 
 
 def _in_shell(words: list[str]) -> list[str]:
@@ -299,14 +299,14 @@ def _unknown(before: str, words: list[str], known: list[str]) -> BadSpec:
 
 
 def _elsewhere(word: str, known: list[str]) -> str | None:
-    return next((one for one in OTHER_WORDS.get(word, ()) if one in known), None)
+    return next((other for other in OTHER_WORDS.get(word, ()) if other in known), None)
 
 
 def _mistyped(word: str, before: str, known: list[str]) -> str | None:
     """The command of vctl for a mistyped word of another tool, such as ``sbmit``."""
     from difflib import get_close_matches
 
-    theirs = [one for one in (ELSEWHERE if before == "vctl" else OTHER_WORDS) if one[0] == word[:1]]
+    theirs = [other for other in (ELSEWHERE if before == "vctl" else OTHER_WORDS) if other[0] == word[:1]]
     meant = get_close_matches(word[:100], theirs, n=1, cutoff=0.75)
     if not meant:
         return None

@@ -156,16 +156,16 @@ TIMELINE = [
     Column("KIND", "kind", whole=True),
     key("ID", "id"),
     state("STATE", _state("state"), "state"),
-    Column("NODES", lambda one: words.few(one["node_ids"]), rank=GIVES),
+    Column("NODES", lambda row: words.few(row["node_ids"]), rank=GIVES),
     _stamp("STARTED", "started_at"),
     Column("TIME", _running_for, right=True, reads=("started_at", "ended_at")),
 ]
 OBJECTS = [
     key("OBJECT", "object_id"),
-    Column("SIZE", lambda one: words.amount("memory", one["size"]) if one["size"] else "0", right=True),
+    Column("SIZE", lambda row: words.amount("memory", row["size"]) if row["size"] else "0", right=True),
     Column("TASK", "task_id", middle=True),
     cluster("CLUSTER", "cluster_id"),
-    matters("NODES", lambda one: words.few(one["node_ids"])),
+    matters("NODES", lambda row: words.few(row["node_ids"])),
     _age("created_at"),
 ]
 LEASES = [

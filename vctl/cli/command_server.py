@@ -169,8 +169,8 @@ class Forks:
         with theirs:
             try:
                 if os.fork() == 0:
-                    for one in (ours, *self.lines.values()):
-                        one.close()
+                    for inherited in (ours, *self.lines.values()):
+                        inherited.close()
                     work(self.listening, theirs, self.home)
             except OSError:
                 ours.close()

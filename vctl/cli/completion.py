@@ -32,8 +32,8 @@ VERSION = ("--version", "Print the version.")
 def offer(words: Sequence[str]) -> int:
     """Print the words that may replace the last word."""
     try:
-        found = [(visible(word), visible(about)) for word, about in candidates(words or [""])]
-        sys.stdout.write("".join(f"{word}\t{about}\n" if about else f"{word}\n" for word, about in found))
+        offers = [(visible(word), visible(about)) for word, about in candidates(words or [""])]
+        sys.stdout.write("".join(f"{word}\t{about}\n" if about else f"{word}\n" for word, about in offers))
         sys.stdout.flush()
     except Exception:
         # a shell cannot show a problem without spoiling the line that the user types
@@ -185,14 +185,14 @@ def _strategies(line: _Line, current: str) -> list[Offer]:
     others = [(tk.SOFT, "Elsewhere if it cannot hold it."), (tk.SPILL, "Elsewhere if it is full, too.")]
     if line.pending is line.last and line.split_value != tk.NODE:  # behind the second colon
         return others
-    nodes = [(vnode_id, about) for one in (_nodes, _vnodes) for vnode_id, about in _live(one, line.home)]
+    nodes = [(vnode_id, about) for ids in (_nodes, _vnodes) for vnode_id, about in _live(ids, line.home)]
     if line.pending is line.last:
         return nodes
-    found = [(f"{tk.NODE}:{node_id}", about) for node_id, about in nodes]
+    on_node = [(f"{tk.NODE}:{node_id}", about) for node_id, about in nodes]
     words = [(word, "") for word in tk.STRATEGIES if word != tk.NODE]
     if current.count(":") > 1:
-        return [(f"{node}:{word}", about) for node, _ in found for word, about in others]
-    return found if ":" in current else words + found
+        return [(f"{node}:{word}", about) for node, _ in on_node for word, about in others]
+    return on_node if ":" in current else words + on_node
 
 
 def _states(line: _Line) -> Sequence[str]:
@@ -230,19 +230,19 @@ def _live(ids: Callable[["Backend"], list[Offer]], home: str | None) -> list[Off
 
 
 def _jobs(backend: "Backend") -> list[Offer]:
-    found, _ = operations.jobs.list_jobs(backend, limit=MOST)
-    newest = [("last", "The job submitted last.")] if found else []
-    return [(job["submission_id"], f"{job['status']} {job['name'] or ''}".rstrip()) for job in found] + newest
+    jobs, _ = operations.jobs.list_jobs(backend, limit=MOST)
+    newest = [("last", "The job submitted last.")] if jobs else []
+    return [(job["submission_id"], f"{job['status']} {job['name'] or ''}".rstrip()) for job in jobs] + newest
 
 
 def _tasks(backend: "Backend") -> list[Offer]:
-    found, _ = operations.tasks.list_tasks(backend)
-    return [(task["task_id"], task["state"]) for task in found][-MOST:]
+    tasks, _ = operations.tasks.list_tasks(backend)
+    return [(task["task_id"], task["state"]) for task in tasks][-MOST:]
 
 
 def _clusters(backend: "Backend") -> list[Offer]:
-    found = operations.clusters.list_clusters(backend)[:MOST]
-    return [("primary" if vc["kind"] == "primary" else vc["cluster_id"], vc["kind"]) for vc in found]
+    clusters = operations.clusters.list_clusters(backend)[:MOST]
+    return [("primary" if vc["kind"] == "primary" else vc["cluster_id"], vc["kind"]) for vc in clusters]
 
 
 def _nodes(backend: "Backend") -> list[Offer]:

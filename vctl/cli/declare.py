@@ -46,10 +46,10 @@ class Command:
     def called(self, word: str) -> "Command":
         """The same command under a shorter word, also in its examples."""
         examples = [example.replace(f"vctl {self.path}", f"vctl {word}") for example in self.examples]
-        twin = Command(word, self.run, examples, list(self.common.values()), self.declared)
-        twin.hidden, twin.own_words = self.hidden, self.own_words
-        twin.waits, twin.lasts = self.waits, self.lasts
-        return twin
+        copy = Command(word, self.run, examples, list(self.common.values()), self.declared)
+        copy.hidden, copy.own_words = self.hidden, self.own_words
+        copy.waits, copy.lasts = self.waits, self.lasts
+        return copy
 
     def lasts_with(self, values: Mapping[str, Any]) -> bool:
         """Whether it has a process of its own with these values, because it uses the terminal or this machine."""
@@ -66,21 +66,20 @@ class Command:
     @property
     def params(self) -> list[Param]:
         """Its own options and arguments, then the shared options."""
-        own = [
-            one.params if isinstance(one, Together) else [one] for one in params_of(self.declared).values()
-        ]
+        declared = params_of(self.declared).values()
+        own = [part.params if isinstance(part, Together) else [part] for part in declared]
         return [*(param for group in own for param in group), *self.common.values()]
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the function from the values of the parameters."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name, param in params_of(self.declared).items():
             if isinstance(param, Together):
-                given = {one.name: _read(one, values[one.name]) for one in param.params}
-                found[name] = {key: value for key, value in given.items() if value is not None}
+                given = {part.name: _read(part, values[part.name]) for part in param.params}
+                result[name] = {key: value for key, value in given.items() if value is not None}
             else:
-                found[name] = _read(param, values[name])
-        return found
+                result[name] = _read(param, values[name])
+        return result
 
 
 def _read(param: Param, text: Any) -> Any:
@@ -190,19 +189,19 @@ def spelled_out(command: Command, words: Sequence[str]) -> list[str]:
     """
     options = {name: param for param in command.params for name in param.info.names}
     result: list[str] = []
-    left = list(reversed(words))
-    while left:
-        word = left.pop()
+    remaining = list(reversed(words))
+    while remaining:
+        word = remaining.pop()
         if word.startswith("-") and word not in ("-", "--"):
-            _spell_out(word, options, left, result)
+            _spell_out(word, options, remaining, result)
             continue
         result.append(word)
         if word == "--" or command.own_words:
             break
-    return [*result, *reversed(left)]
+    return [*result, *reversed(remaining)]
 
 
-def _spell_out(word: str, options: Mapping[str, Param], left: list[str], result: list[str]) -> None:
+def _spell_out(word: str, options: Mapping[str, Param], remaining: list[str], result: list[str]) -> None:
     """Move one word of options to the result, with the word behind it if that is the value of an option."""
     name, rest = (word, "") if word.startswith("--") else (word[:2], word[2:])
     while (param := options.get(name)) is not None and param.is_flag and rest:
@@ -211,13 +210,13 @@ def _spell_out(word: str, options: Mapping[str, Param], left: list[str], result:
     if param is None or param.is_flag:
         result.append(name + rest)  # also --option=value, and what typer has to refuse
     elif not (bare := param.info.bare):
-        result += [name, rest] if rest else [name, *([left.pop()] if left else [])]
-    elif _is_number(rest or (left[-1] if left else ""), whole=False):
-        result += [name, rest or left.pop()]
+        result += [name, rest] if rest else [name, *([remaining.pop()] if remaining else [])]
+    elif _is_number(rest or (remaining[-1] if remaining else ""), whole=False):
+        result += [name, rest or remaining.pop()]
     else:
         result += [name, bare]
         if rest:
-            _spell_out(f"-{rest}", options, left, result)
+            _spell_out(f"-{rest}", options, remaining, result)
 
 
 def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
@@ -228,16 +227,16 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
     words = spelled_out(command, words)
     values: dict[str, Any] = {param.name: param.absent for param in params}
     loose: list[str] = []
-    left = list(reversed(words))
-    while left:
-        word = left.pop()
+    remaining = list(reversed(words))
+    while remaining:
+        word = remaining.pop()
         if word == "--":
-            loose.extend(reversed(left))
+            loose.extend(reversed(remaining))
             break
         if not word.startswith("-") or word == "-":
             loose.append(word)
             if command.own_words:
-                loose.extend(reversed(left))
+                loose.extend(reversed(remaining))
                 break
             continue
         name, equals, given = word.partition("=")
@@ -250,9 +249,9 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
             values[param.name] = on
             continue
         if not equals:
-            if not left:
+            if not remaining:
                 return None
-            given = left.pop()
+            given = remaining.pop()
         if not _take(param, given, values):
             return None
     if any(param.required and values[param.name] is None for param in params if not param.is_argument):
@@ -265,9 +264,9 @@ def asks_for_help(command: Command, words: Sequence[str]) -> bool:
     options = {
         name: param for param in command.params for name in (*param.info.names, param.info.off) if name
     }
-    left = list(reversed(spelled_out(command, words)))
-    while left:
-        word = left.pop()
+    remaining = list(reversed(spelled_out(command, words)))
+    while remaining:
+        word = remaining.pop()
         if word in HELP:
             return True
         if word == "--":
@@ -279,8 +278,8 @@ def asks_for_help(command: Command, words: Sequence[str]) -> bool:
         name, equals, _ = word.partition("=")
         if (param := options.get(name)) is None:
             return False
-        if left and not (param.is_flag or equals):
-            left.pop()
+        if remaining and not (param.is_flag or equals):
+            remaining.pop()
     return False
 
 

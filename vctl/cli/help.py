@@ -146,11 +146,11 @@ def _wrapped(text: str, width: int) -> list[str]:
     """The lines of a text, broken between words; a word that is too long is broken itself."""
     lines = [""]
     for word in text.split():
-        left = word
+        rest = word
         if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
             lines.append("")
-        while len(left) > width:
-            lines[-1], left = left[:width], left[width:]
+        while len(rest) > width:
+            lines[-1], rest = rest[:width], rest[width:]
             lines.append("")
-        lines[-1] = f"{lines[-1]} {left}" if lines[-1] else left
+        lines[-1] = f"{lines[-1]} {rest}" if lines[-1] else rest
     return lines

@@ -35,10 +35,10 @@ class Keys:
     def quit_within(self, seconds: float) -> bool:
         """Wait so many seconds; True at once when q is pressed, or when the terminal is gone."""
         ends = time.monotonic() + seconds
-        while (left_s := ends - time.monotonic()) > 0:
+        while (remaining_s := ends - time.monotonic()) > 0:
             if self._before is None:
-                time.sleep(left_s)
-            elif select.select([0], [], [], left_s)[0]:
+                time.sleep(remaining_s)
+            elif select.select([0], [], [], remaining_s)[0]:
                 pressed = os.read(0, 1024)
                 if not pressed or b"q" in pressed.lower():
                     return True

@@ -165,7 +165,7 @@ def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:
     elif form == "csv":
         _write_csv(answer, stream, header=header)
     else:
-        stream.writelines(f"{_one_line(name, stream)}\n" for name in answer.names)
+        stream.writelines(f"{_single_line(name, stream)}\n" for name in answer.names)
 
 
 def _is_list(data: Data) -> bool:
@@ -206,7 +206,7 @@ def _indented(value: Any, encode: Encode, pad: str = "\n") -> Iterator[str]:
         yield encode(value, comma)
     elif not isinstance(value, dict):
         fields = _fields_of(value)
-        wholes = (_whole(one, encode, inside) + comma for one in value)
+        wholes = (_whole(item, encode, inside) + comma for item in value)
         parts = wholes if fields is None else _rows(fields, len(value), encode, inside)
         last = "[" + inside
         for part in parts:
@@ -237,7 +237,7 @@ def _fields_of(value: "list[Any] | Listed[Any]") -> dict[str, Values] | None:
     if isinstance(value, Listed):
         return value.fields()
     names = list(value[0]) if type(value[0]) is dict else []
-    if not names or not all(type(one) is dict and list(one) == names for one in value):
+    if not names or not all(type(item) is dict and list(item) == names for item in value):
         return None
     return dict(zip(names, zip(*map(dict.values, value), strict=True), strict=True))
 
@@ -245,13 +245,13 @@ def _fields_of(value: "list[Any] | Listed[Any]") -> dict[str, Values] | None:
 def _rows(fields: Mapping[str, Values], count: int, encode: Encode, pad: str) -> Iterator[str]:
     """The texts of objects, each with a comma behind it."""
     inside = pad + "  "
-    places = [
+    patterns = [
         (f",{inside}{encode(name, ',').replace('%', '%%')}: %s", _each(values, encode, inside))
         for name, values in fields.items()
     ]
-    places[0] = ("{" + places[0][0][1:], places[0][1])
-    places[-1] = (places[-1][0] + pad + "}," + pad, places[-1][1])
-    return filled(places, count)
+    patterns[0] = ("{" + patterns[0][0][1:], patterns[0][1])
+    patterns[-1] = (patterns[-1][0] + pad + "}," + pad, patterns[-1][1])
+    return filled(patterns, count)
 
 
 def _each(values: Values, encode: Encode, pad: str) -> Values:
@@ -261,7 +261,7 @@ def _each(values: Values, encode: Encode, pad: str) -> Values:
     return encode(list(values), "\n")[1:-1].split("\n")
 
 
-def _one_line(name: object, stream: TextIO) -> str:
+def _single_line(name: object, stream: TextIO) -> str:
     """A name or field as it is; on a terminal without control characters."""
     return visible(str(name)) if stream.isatty() else str(name)
 
@@ -271,10 +271,10 @@ def fields(answer: Answer) -> list[str]:
     from vctl.spec import documents
 
     form = getattr(getattr(documents, answer.form, None), "__annotations__", {})
-    found = dict.fromkeys(name for row in answer.rows for name in row)
+    present = dict.fromkeys(name for row in answer.rows for name in row)
     if answer.form and not answer.rows:
         return list(form)
-    return [*(name for name in form if name in found), *(name for name in found if name not in form)]
+    return [*(name for name in form if name in present), *(name for name in present if name not in form)]
 
 
 def _write_csv(answer: Answer, stream: TextIO, *, header: bool) -> None:
@@ -294,7 +294,7 @@ def _csv_field(value: Any, stream: TextIO) -> Any:
         return "true" if value else "false"
     if isinstance(value, (dict, list)):
         return _json(value, stream)
-    return _one_line(value, stream) if isinstance(value, str) else value
+    return _single_line(value, stream) if isinstance(value, str) else value
 
 
 def drop(stream: TextIO) -> None:

@@ -151,9 +151,9 @@ class Line:
         head, reason = visible(self.head), visible(self.reason)
         for count in range(len(self.ends), -1, -1):
             ends = visible("".join(self.ends[:count]))
-            left = width - cell_len(head) - cell_len(ends)
-            if left >= min(cell_len(reason), LEAST_REASON):
-                return head + _cut(reason, left) + ends
+            room = width - cell_len(head) - cell_len(ends)
+            if room >= min(cell_len(reason), LEAST_REASON):
+                return head + _cut(reason, room) + ends
         return _cut(head + reason, width)
 
 
@@ -166,8 +166,10 @@ def _cut(text: str, width: int) -> str:
 def _waiting(form: Form, about: str) -> Line:
     name = form.get("submission_id") or form["task_id"]
     why = form["message"] or form["state_reason"] or "the scheduler has not evaluated it yet"
-    place = form.get("queue_position")
-    where = f" (#{place} in {form['parent_cluster_id'].replace(PRIMARY, PRIMARY_ALIAS)})" if place else ""
+    position = form.get("queue_position")
+    where = (
+        f" (#{position} in {form['parent_cluster_id'].replace(PRIMARY, PRIMARY_ALIAS)})" if position else ""
+    )
     return Line(f"{name} waits: ", why, (where, f"; vctl why {name}", about))
 
 

@@ -52,11 +52,11 @@ def queue_of(given: Given) -> dict[str, object] | None:
         return None
     from vctl.spec.queue_settings import READERS
 
-    found = {name: _read(name, value) for name, value in given.items()}
+    settings = {name: _read(name, value) for name, value in given.items()}
     for param in OPTIONS.params:
-        if found.get(param.name) is not None:
-            READERS[param.name][1](found[param.name], param.spelled)
-    return found
+        if settings.get(param.name) is not None:
+            READERS[param.name][1](settings[param.name], param.spelled)
+    return settings
 
 
 def _read(name: str, value: str) -> object:

@@ -178,16 +178,16 @@ class Screen:
                 for column, width in zip(columns, widths, strict=True)
             )
             yield Drawn(self._painted(gap.join(cells).rstrip(), "bold"))
-        places: list[tuple[str, Values]] = []
+        patterns: list[tuple[str, Values]] = []
         for column, content, width in zip(columns, contents, widths, strict=False):
-            texts, place = content.texts, f"%{width if column.right else -width}s"
+            texts, pattern = content.texts, f"%{width if column.right else -width}s"
             if content.width > width or content.is_drawn or self.colour:
-                texts, place = mapped(partial(self._fitted, column, width), content.cells, texts), "%s"
+                texts, pattern = mapped(partial(self._fitted, column, width), content.cells, texts), "%s"
             elif column is columns[-1] and not column.right:
-                place = "%s"
-            places.append((f"{gap if places else ''}{place}", texts))
-        places[-1] = (places[-1][0] + "\n", places[-1][1])
-        for block in filled(places, len(items)):
+                pattern = "%s"
+            patterns.append((f"{gap if patterns else ''}{pattern}", texts))
+        patterns[-1] = (patterns[-1][0] + "\n", patterns[-1][1])
+        for block in filled(patterns, len(items)):
             lines = block[:-1]
             yield Drawn("\n".join(map(str.rstrip, lines.split("\n"))) if " \n" in block else lines)
 
@@ -225,9 +225,9 @@ class Screen:
         ]
         ranks = [column.rank for column in columns[: len(widths)]]
         for rank in range(GIVES, MATTERS + 1):
-            _narrow(widths, floors, [i for i, one in enumerate(ranks) if one == rank], capacity)
+            _narrow(widths, floors, [i for i, own in enumerate(ranks) if own == rank], capacity)
         for rank in range(GIVES, MATTERS + 1):
-            _narrow(widths, [1] * len(widths), [i for i, one in enumerate(ranks) if one == rank], capacity)
+            _narrow(widths, [1] * len(widths), [i for i, own in enumerate(ranks) if own == rank], capacity)
         return widths
 
     def pairs(self, rows: Iterable[tuple[str, Cell | str]], *, raw: Sequence[str] = ()) -> Iterator[Drawn]:

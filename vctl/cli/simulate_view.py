@@ -27,9 +27,9 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     if any(run["never"] for run in runs):
         yield ""
     for run in runs:
-        for one in run["never"]:
-            told = (f"{counted(one['jobs'], 'job')} never started", "yellow")
-            yield from screen.text(f"{run['policy']}: ", told, f" ({one['reason']}): {one['message']}")
+        for group in run["never"]:
+            count = (f"{counted(group['jobs'], 'job')} never started", "yellow")
+            yield from screen.text(f"{run['policy']}: ", count, f" ({group['reason']}): {group['message']}")
     for note in data["notes"]:
         yield from screen.text((f"left out: {note}", "dim"))
 

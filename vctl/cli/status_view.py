@@ -43,25 +43,28 @@ class Section:
         """The number of hidden rows, and if the screen is wide enough, the command that shows them."""
         if not self.hidden:
             return ""
-        told = f"{screen.mark} {self.hidden} more"
-        is_narrow = screen.width is not None and len(self.title + told + self.hint) + 2 > screen.width
-        return told if is_narrow else told + self.hint
+        count = f"{screen.mark} {self.hidden} more"
+        is_narrow = screen.width is not None and len(self.title + count + self.hint) + 2 > screen.width
+        return count if is_narrow else count + self.hint
 
 
 def draw(screen: "Screen", data: Data) -> Iterator[str]:
     """All sections with rows. Where the height is limited, long sections are cut and name the number of hidden rows."""
     head = list(_head(screen, data))
-    sections = [one for one in _sections(screen.inner, data) if one.lines or one.title.startswith("Queue")]
+    sections = [
+        part for part in _sections(screen.inner, data) if part.lines or part.title.startswith("Queue")
+    ]
     if screen.height is not None:
         _fit(sections, screen.height - len(head) - PROMPT)
     yield from head
     has_empty_lines = screen.height is None or _height(sections) + len(head) + PROMPT <= screen.height
-    for one in sections:
-        yield from list(screen.section(one.title, one.lines, one.note(screen)))[0 if has_empty_lines else 1 :]
+    for part in sections:
+        lines = list(screen.section(part.title, part.lines, part.note(screen)))
+        yield from lines[0 if has_empty_lines else 1 :]
 
 
 def _height(sections: list[Section]) -> int:
-    return sum(one.height for one in sections)
+    return sum(section.height for section in sections)
 
 
 def _fit(sections: list[Section], capacity: int) -> None:
@@ -69,10 +72,10 @@ def _fit(sections: list[Section], capacity: int) -> None:
     for least in (LEAST_LINES, LEAST_LINES - 1):
         capacity += len(sections) * (least < LEAST_LINES)  # without the empty lines
         while _height(sections) > capacity:
-            left = [one for one in sections if len(one.lines) > max(least, one.least)]
-            if not left:
+            cuttable = [section for section in sections if len(section.lines) > max(least, section.least)]
+            if not cuttable:
                 break
-            longest = max(left, key=lambda one: len(one.lines))
+            longest = max(cuttable, key=lambda section: len(section.lines))
             longest.lines.pop()
             longest.hidden += 1
 
@@ -106,7 +109,7 @@ def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
         hidden,
         "; `vctl vc tree` shows all",
     )
-    below = [one for one in branches if one.get("below_minimum")]
+    below = [branch for branch in branches if branch.get("below_minimum")]
     yield Section("Below their minimum", screen.table(_BELOW, below) if below else (), least=1)
     queue, running = data["queue"], data["running_jobs"]
     yield Section(
@@ -130,9 +133,10 @@ def _figure(kind: str) -> Any:
     return lambda row: words.amount(row["name"], row[kind])
 
 
-def _left(job: Data) -> Cell:
-    left = job["time_left_s"]
-    return Cell("-") if left is None else Cell(format_duration(int(left)), "yellow" if left < 60 else "")
+def _remaining(job: Data) -> Cell:
+    if (seconds := job["time_left_s"]) is None:
+        return Cell("-")
+    return Cell(format_duration(int(seconds)), "yellow" if seconds < 60 else "")
 
 
 def _with_members(job: Data) -> str:
@@ -162,7 +166,7 @@ _RUNNING = [
     Column("CPU", lambda job: words.amount("CPU", job["resources"].get("CPU", 0)), right=True),
     Column("GPU", lambda job: words.amount("GPU", job["resources"].get("GPU", 0)), right=True),
     Column("TIME", lambda job: format_duration(int(job["run_s"])), right=True),
-    Column("LEFT", _left, right=True),
+    Column("LEFT", _remaining, right=True),
     Column("COMMAND", "entrypoint", rank=GIVES, raw=True, at=WIDE),
 ]
 _QUEUE = [

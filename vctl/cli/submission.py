@@ -48,10 +48,10 @@ def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]
     )
 
 
-def small_memory(wanted: Mapping[str, Any]) -> str | None:
+def small_memory(values: Mapping[str, Any]) -> str | None:
     """A warning when a size without a unit is less than a process needs; else None."""
     for option, name in (("--memory", "memory"), ("--entrypoint-memory", "entrypoint_memory")):
-        size = str(wanted.get(name) or "").strip()
+        size = str(values.get(name) or "").strip()
         if re.fullmatch("[0-9]{1,7}", size) and 0 < int(size) < 1 << 20:
             return f"Warning: {option}: {size} means {size} bytes. Write {size}GiB or {size}MiB for more"
     return None
@@ -83,7 +83,7 @@ def unread_input() -> str | None:
 
 def metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
     """The pairs and the document as one map; pairs precede the document."""
-    found: dict[str, str] = {}
+    merged: dict[str, str] = {}
     if document is not None:
         from vctl.spec.fields import as_mapping, as_text, child
         from vctl.spec.source import read_document
@@ -95,9 +95,9 @@ def metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
             '{"owner": "ana"}',
         )
         for key, value in given.items():
-            found[key] = as_text(value, child("--metadata-json", key), "a value")
+            merged[key] = as_text(value, child("--metadata-json", key), "a value")
     if pairs:
         from vctl.spec.options import parse_pairs
 
-        found.update(parse_pairs(pairs, "--metadata"))
-    return found
+        merged.update(parse_pairs(pairs, "--metadata"))
+    return merged

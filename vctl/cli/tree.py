@@ -16,18 +16,18 @@ FIRST = ("CPU", "GPU", "memory")
 
 def flatten(cluster: Branch, depth: int = 0) -> list[dict[str, Any]]:
     """A nested cluster as rows in the order in which they are drawn."""
-    found = [{**cluster, "depth": depth}]
+    rows = [{**cluster, "depth": depth}]
     for child in cluster.get("tree", ()):
-        found += flatten(child, depth + 1)
-    return found
+        rows += flatten(child, depth + 1)
+    return rows
 
 
 def draw(screen: "Screen", branches: Sequence[Branch]) -> Iterator[str]:
     """A line for each cluster: its position in the tree, a bar of the scarcest resource, and the amounts in use."""
-    places = screen.branches(
+    positions = screen.branches(
         [branch["cluster_id"] for branch in branches], [branch["depth"] for branch in branches]
     )
-    rows = [{**branch, "place": place} for branch, place in zip(branches, places, strict=True)]
+    rows = [{**branch, "position": position} for branch, position in zip(branches, positions, strict=True)]
     return screen.table(_COLUMNS, rows)
 
 
@@ -68,7 +68,7 @@ def _jobs(word: str) -> Any:
 
 
 _COLUMNS = [
-    Column("CLUSTER", "place", middle=True, rank=KEY),
+    Column("CLUSTER", "position", middle=True, rank=KEY),
     Column("KIND", _state, whole=True),
     Column("USE", _bar, whole=True),
     Column("CPU", _amount("CPU"), right=True),

@@ -44,7 +44,7 @@ def followed(
     call: Call, kind: Kind, form: Form, *, progress: bool, stop_on_interrupt: bool = False
 ) -> Answer | int:
     """Show the output of a job or task; with ``-o`` only its JSON form at its end, or when Ctrl-C detaches."""
-    name, silent = str(form[KEYS[kind]]), call.asked_output not in (None, "table")
+    name, silent = str(form[KEYS[kind]]), call.requested_output not in (None, "table")
     try:
         code = follow(call, kind, form, progress=progress, stop_on_interrupt=stop_on_interrupt, silent=silent)
     except BrokenPipeError:  # the program that reads the output has ended
@@ -70,7 +70,7 @@ def follow(
     shows = not (array or silent)
     warn_of_itself(call, name)
     with _interruptible(call):
-        line = _line(progress or (array and not silent))
+        line = Progress(sys.stderr, always=progress or (array and not silent))
         try:
             ended = _until_over(call, kind, name, line, shows=shows)
         except KeyboardInterrupt:
@@ -87,8 +87,8 @@ def follow(
 
 
 def _goes_on(kind: Kind, name: str) -> str:
-    one, verb = kind[:-1], "stop" if kind == JOBS else "cancel"
-    return f"Detached: {one} {name} goes on. {verb.capitalize()} it with: vctl {one} {verb} {name}"
+    noun, verb = kind[:-1], "stop" if kind == JOBS else "cancel"
+    return f"Detached: {noun} {name} goes on. {verb.capitalize()} it with: vctl {noun} {verb} {name}"
 
 
 def waited(
@@ -102,7 +102,7 @@ def waited(
     for name in names:
         warn_of_itself(call, name)
     code = wait_for(call, kind, names, timeout_s=timeout_s, progress=progress)
-    if call.asked_output is None:
+    if call.requested_output is None:
         return code
     return _all(call, kind, refs, code)
 
@@ -111,7 +111,7 @@ def all_followed(
     call: Call, names: Sequence[str], *, progress: bool, stop_on_interrupt: bool
 ) -> Answer | int:
     """Wait for the jobs of a batch; with ``-o`` then show them. Ctrl-C detaches, or stops them."""
-    silent = call.asked_output not in (None, "table")
+    silent = call.requested_output not in (None, "table")
     try:
         warn_of_itself(call, names[0])
         code = wait_for(call, JOBS, names, timeout_s=None, progress=progress or not silent)
@@ -132,7 +132,7 @@ def _all(call: Call, kind: Kind, refs: Sequence[str], code: int) -> Answer:
     over = [get(call, kind, ref) for ref in refs]
     key, title = KEYS[kind], f"{kind[:-1].capitalize()}List"
     return cli.output.each(
-        title, key, over, lambda one: f"{one[key]} {one.get('status') or one['state']}", code=code
+        title, key, over, lambda form: f"{form[key]} {form.get('status') or form['state']}", code=code
     )
 
 
@@ -168,7 +168,7 @@ def wait_for(
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     codes: list[int] = []
     with _interruptible(call):
-        line = _line(progress)
+        line = Progress(sys.stderr, always=progress)
         for index, name in enumerate(names):
             line.about = f" ({index} of {len(names)} are over)" if len(names) > 1 else ""
             try:
@@ -227,11 +227,11 @@ def _until_over(
             with suppress(NotFound):  # it was deleted meanwhile
                 _show(call, kind, name, line)
         while True:
-            left_s = line.EVERY_S if line.active else None
+            timeout_s = line.EVERY_S if line.active else None
             if give_up is not None:
-                until_s = max(0.0, give_up - time.monotonic())
-                left_s = until_s if left_s is None else min(left_s, until_s)
-            over, form = call.backend.wait(kind, name, left_s)
+                remaining_s = max(0.0, give_up - time.monotonic())
+                timeout_s = remaining_s if timeout_s is None else min(timeout_s, remaining_s)
+            over, form = call.backend.wait(kind, name, timeout_s)
             line.see(form, over=over)
             if over:
                 return form
@@ -264,10 +264,6 @@ def _interruptible(call: Call) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _line(asked: bool) -> Progress:
-    return Progress(sys.stderr, always=asked)
 
 
 def _tell_end(call: Call, form: Form) -> None:

@@ -21,9 +21,9 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     """Why a job waits; for a job that does not wait, one line."""
     name, reason = data.get("submission_id") or data["task_id"], data["state_reason"]
     if not data["status"].startswith("PENDING"):
-        told = f" ({reason})" if reason else ""
+        because = f" ({reason})" if reason else ""
         yield from screen.text(
-            (name, "bold"), f" is not waiting: it is {data['status']}{told}; {data['message']}"
+            (name, "bold"), f" is not waiting: it is {data['status']}{because}; {data['message']}"
         )
         return
     yield from screen.text((name, "bold"), " waits (", (reason, "yellow"), f"): {data['message']}")
@@ -91,13 +91,13 @@ _TASKS_AHEAD = [key("TASK", "task_id"), Column("RESOURCES", lambda task: words.a
 _VICTIMS = [
     key("JOB", "submission_id"),
     Column("PRIO", "priority", right=True),
-    Column("RAN FOR", lambda one: format_duration(int(one["lost_s"])), right=True),
+    Column("RAN FOR", lambda job: format_duration(int(job["lost_s"])), right=True),
 ]
 _NODES = [
     key("NODES", "nodes"),
-    state("VERDICT", lambda one: Cell(one["verdict"], VERDICT_COLOURS.get(one["verdict"], ""))),
+    state("VERDICT", lambda group: Cell(group["verdict"], VERDICT_COLOURS.get(group["verdict"], ""))),
     Column("NEEDS", _needs, rank=GIVES, at=WIDE),
-    Column("FREE", lambda one: words.amounts(one["have"]) or "nothing", rank=GIVES),
+    Column("FREE", lambda group: words.amounts(group["have"]) or "nothing", rank=GIVES),
     matters("HELD BY", _held_by),
 ]
 
@@ -117,8 +117,10 @@ def _nodes(screen: "Screen", data: Data) -> Iterator[str]:
     if not data["nodes"]:
         return
     lines: list[str] = [*screen.inner.table(_NODES, _alike(data["nodes"]))]
-    if left := data["nodes_left_out"]:
-        lines.append("and more nodes: " + ", ".join(f"{count} {verdict}" for verdict, count in left.items()))
+    if omitted := data["nodes_left_out"]:
+        lines.append(
+            "and more nodes: " + ", ".join(f"{count} {verdict}" for verdict, count in omitted.items())
+        )
     yield from screen.section("Nodes", lines)
 
 
@@ -145,8 +147,8 @@ def _names(group: Sequence[Data]) -> str:
 
 def _holders(holders: Sequence[Data]) -> str:
     parts = [
-        f"{one.get('task_id') or one.get('submission_id') or one.get('cluster_id')} ({words.amounts(one['resources'])})"
-        for one in holders[:MOST_HOLDERS]
+        f"{who.get('task_id') or who.get('submission_id') or who.get('cluster_id')} ({words.amounts(who['resources'])})"
+        for who in holders[:MOST_HOLDERS]
     ]
     more = len(holders) - len(parts)
     return ", ".join(parts) + (f" and {more} more" if more else "")
@@ -173,8 +175,8 @@ def _changes(screen: "Screen", data: Data) -> Iterator[str]:
 
 def _listed(screen: "Screen", changes: Sequence[Data]) -> list[str]:
     lines: list[str] = []
-    for one in changes:
-        lines += screen.inner.text(f"- {one['change']}")
-        if one["command"]:
-            lines += screen.command(one["command"], indent=4)
+    for change in changes:
+        lines += screen.inner.text(f"- {change['change']}")
+        if change["command"]:
+            lines += screen.command(change["command"], indent=4)
     return lines

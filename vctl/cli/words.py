@@ -45,7 +45,7 @@ def named(text: str) -> str:
     """A text as screens show it: with the alias of the primary (``primary##train``), and times in the local zone."""
     if PRIMARY in text:
         text = _PRIMARY.sub(PRIMARY_ALIAS, text)
-    return _MOMENT.sub(lambda found: moment(found[0]), text) if "Z" in text else text
+    return _MOMENT.sub(lambda match: moment(match[0]), text) if "Z" in text else text
 
 
 def no_scheduler(seen: str = "") -> str:
@@ -81,8 +81,8 @@ def until(end: str | None) -> str:
     """``in 5m`` until a timestamp, ``now`` when it has passed; nothing when there is none."""
     if not end:
         return ""
-    left = (datetime.fromisoformat(end) - datetime.now(UTC)).total_seconds()
-    return f"in {format_duration(int(left))}" if left >= 1 else "now"
+    seconds = (datetime.fromisoformat(end) - datetime.now(UTC)).total_seconds()
+    return f"in {format_duration(int(seconds))}" if seconds >= 1 else "now"
 
 
 def value(name: str, given: Any) -> str:
@@ -104,7 +104,7 @@ def value(name: str, given: Any) -> str:
         if not given:
             return "-"
         if name == "queue":
-            settings = {key: value(key, one) for key, one in given.items() if one is not None}
+            settings = {key: value(key, setting) for key, setting in given.items() if setting is not None}
             return ", ".join(f"{key.removesuffix('_s')} {words}" for key, words in settings.items())
         import json
 

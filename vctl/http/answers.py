@@ -51,11 +51,11 @@ class JSONResponse(_JSONResponse):
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     """The escape of a surrogate inside a JSON string, which every JSON parser accepts."""
     assert isinstance(error, UnicodeEncodeError)
-    found = "".join(
+    escaped = "".join(
         f"\\\\x{ord(char) - 0xDC00:02x}" if "\udc80" <= char <= "\udcff" else f"\\\\u{ord(char):04x}"
         for char in error.object[error.start : error.end]
     )
-    return found, error.end
+    return escaped, error.end
 
 
 codecs.register_error("vctl.escaped", _escaped)
@@ -210,7 +210,8 @@ async def refuse_unread(request: Request) -> None:
     """
     route = request.scope["route"]
     repeat = {
-        one.alias: get_origin(one.field_info.annotation) is list for one in route.dependant.query_params
+        parameter.alias: get_origin(parameter.field_info.annotation) is list
+        for parameter in route.dependant.query_params
     }
     for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
         if name not in repeat:
@@ -231,15 +232,15 @@ def _first_problem(error: RequestValidationError, known: Mapping[str, Sequence[s
 
     The sent value is not repeated, as it may be a secret.
     """
-    found = error.errors()[0]
-    path = _place(found["loc"], found["type"], error.body)
-    words = (_FIELD if path else _BODY).get(found["type"], "{msg}")
-    place, word = found["loc"][0], str(found["loc"][-1])
-    kind = "parameter" if place == "query" else "field"
-    around = {name: _number(value) for name, value in found.get("ctx", {}).items()}
-    problem = words.format_map({"msg": found["msg"], "kind": kind, **around})[:300]
-    if found["type"] == "extra_forbidden":  # not as a fix, because the management API has no field for it
-        if guess := nearest(word, known[place]):
+    first = error.errors()[0]
+    path = _sent_path(first["loc"], first["type"], error.body)
+    words = (_FIELD if path else _BODY).get(first["type"], "{msg}")
+    location, word = first["loc"][0], str(first["loc"][-1])
+    kind = "parameter" if location == "query" else "field"
+    around = {name: _number(value) for name, value in first.get("ctx", {}).items()}
+    problem = words.format_map({"msg": first["msg"], "kind": kind, **around})[:300]
+    if first["type"] == "extra_forbidden":  # not as a fix, because the management API has no field for it
+        if guess := nearest(word, known[location]):
             problem += f", did you mean {guess}?"
         elif word in known["body"]:
             problem += ", it is a field of the body"
@@ -265,22 +266,22 @@ def _known(request: Request) -> dict[str, list[str]]:
         kind = route.body_field.field_info.annotation
         kinds = (kind, *get_args(kind))
     return {
-        "query": [one.alias for one in route.dependant.query_params],
+        "query": [parameter.alias for parameter in route.dependant.query_params],
         "body": [name for kind in kinds for name in getattr(kind, "model_fields", ())],
     }
 
 
-def _place(loc: Sequence[str | int], kind: str, body: Any) -> str:
+def _sent_path(loc: Sequence[str | int], kind: str, body: Any) -> str:
     """The path of a value in the sent body. A location of pydantic also names the tried alternatives of a type."""
     if loc[:1] != ("body",):
         return _path(loc[1:] or loc)
     path: list[str | int] = []
-    here = body
+    value = body
     for part in loc[1:]:
-        if isinstance(here, Mapping) and (part in here or kind == "missing"):
-            here = here.get(part)
-        elif isinstance(here, list) and isinstance(part, int):
-            here = here[part] if part < len(here) else None
+        if isinstance(value, Mapping) and (part in value or kind == "missing"):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part] if part < len(value) else None
         else:
             break
         path.append(part)
@@ -296,13 +297,13 @@ def _methods(request: Request) -> list[str]:
     """All methods that the routes of a path take together. Each is tried, as an included router may show no routes."""
     tried: Scope = {"type": "http", "path": request.scope["path"], "root_path": "", "headers": []}
 
-    def is_taken(method: str) -> bool:
+    def is_allowed(method: str) -> bool:
         method = "GET" if method == "HEAD" else method  # the guard passes HEAD on as GET
         return method == "OPTIONS" or any(
             route.matches({**tried, "method": method})[0] is Match.FULL for route in request.app.routes
         )
 
-    return list(filter(is_taken, METHODS))
+    return list(filter(is_allowed, METHODS))
 
 
 def _of_framework(request: Request, error: HTTPException) -> VctlError:

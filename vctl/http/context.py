@@ -97,12 +97,12 @@ class Server:
             store.caller, store.local_node = None, self.config.local_node
             yield self.background.attend(store)
 
-    async def read(self, look: Callable[[Store], T]) -> T:
+    async def read(self, query: Callable[[Store], T]) -> T:
         """Read the state from the event loop without blocking it."""
 
         def work() -> T:
             with self.store() as store:
-                return look(store)
+                return query(store)
 
         return await asyncio.to_thread(work)
 

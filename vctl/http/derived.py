@@ -70,8 +70,8 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
     in_path, others = _divided(operation)
     fields = {
         name: param.wire
-        for one in (operation, *(param.info.each for param in others if param.info.each is not None))
-        for param in one.params
+        for verb in (operation, *(param.info.each for param in others if param.info.each is not None))
+        for param in verb.params
         for name in param.references
     }
 
@@ -81,20 +81,20 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
             given.update({name: getattr(body, name) for name in body.model_fields_set})
         with here(request) as carried_out_on:
             try:
-                found = operation.at(carried_out_on, **_by_name(operation, given))
+                reply = operation.at(carried_out_on, **_by_name(operation, given))
             except VctlError as error:
                 raise error.spelled(fields) from None
-        return JSONResponse(operation.document(found))
+        return JSONResponse(operation.document(reply))
 
     parameters = [_parameter("request", Request)]
     parameters += [_parameter(word, _path_type(param)) for word, param in in_path]
     if operation.in_query:
         parameters += [_query(param) for param in others]
     elif others:
-        wanted = any(param.required for param in others) or operation.method == "PATCH"
+        is_required = any(param.required for param in others) or operation.method == "PATCH"
         model = _body(operation)
         parameters.append(
-            _parameter("body", model) if wanted else _parameter("body", model | None, default=None)
+            _parameter("body", model) if is_required else _parameter("body", model | None, default=None)
         )
     endpoint.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # FastAPI reads it
     endpoint.__name__ = _function(operation.name)
@@ -206,14 +206,14 @@ def _longest(param: Param) -> int | None:
 
 def _limits(param: Param, longest: int | None = None) -> dict[str, Any]:
     info = param.info
-    most = info.longest or longest
-    return {**({} if param.many else _range(info)), **({} if most is None else {"max_length": most})}
+    limit = info.longest or longest
+    return {**({} if param.many else _range(info)), **({} if limit is None else {"max_length": limit})}
 
 
 def _range(info: Opt) -> dict[str, Any]:
     """The range of a number, or of each number of a list."""
-    found = {"ge": info.least, "le": info.most, "gt": info.above}
-    return {name: value for name, value in found.items() if value is not None}
+    bounds = {"ge": info.least, "le": info.most, "gt": info.above}
+    return {name: value for name, value in bounds.items() if value is not None}
 
 
 def _reply(operation: Operation[Any, Any]) -> Any:

@@ -90,12 +90,12 @@ class Broadcast:
                 if self._failure is not None:
                     raise self._failure
                 if self._keeps(after, own):
-                    found = self._after(after, own)
+                    batch = self._after(after, own)
                     after = max(after, self._last)
                 else:
                     read, known = await self._server.read(partial(_own, after, cluster, known))
-                    found, after, more = read
-                if text := b"".join(one.text for one in found if job is None or one.job_id == job):
+                    batch, after, more = read
+                if text := b"".join(event.text for event in batch if job is None or event.job_id == job):
                     quiet_since = time.monotonic()
                     yield text
                 if not more and not news.is_set():
@@ -111,8 +111,8 @@ class Broadcast:
         return own is None or (own.since is not None and after >= own.since)
 
     def _after(self, after: int, own: Scope | None) -> Sequence[SentEvent]:
-        found = self._events[bisect_right(self._numbers, after) :]
-        return found if own is None else [one for one in found if one.seq in own.numbers]
+        events = self._events[bisect_right(self._numbers, after) :]
+        return events if own is None else [event for event in events if event.seq in own.numbers]
 
     @contextmanager
     def _listening(self, cluster: str | None, known: scope.Condition) -> Iterator[Scope | None]:
@@ -145,7 +145,7 @@ class Broadcast:
                 if self._since is None:
                     self._begin(await self._server.read(feed.last))
                     continue
-                known = {cluster: one.known for cluster, one in self._scopes.items()}
+                known = {cluster: own.known for cluster, own in self._scopes.items()}
                 news, chosen = await self._server.read(partial(_shared, self._last, known))
                 self._keep(news, chosen)
                 if not news.more:
@@ -159,27 +159,27 @@ class Broadcast:
 
     def _begin(self, last: int) -> None:
         self._events, self._numbers, self._since, self._last = [], [], last, last
-        for one in self._scopes.values():
-            one.since, one.numbers = None, set()
+        for own in self._scopes.values():
+            own.since, own.numbers = None, set()
         self._wake()
 
     def _keep(self, news: News, chosen: Mapping[str, tuple[scope.Condition, set[int]]]) -> None:
         for cluster, (known, numbers) in chosen.items():
-            if (one := self._scopes.get(cluster)) is not None:
-                one.known = known
+            if (own := self._scopes.get(cluster)) is not None:
+                own.known = known
                 if news.last > self._last:
-                    one.since = self._last if one.since is None else one.since
-                    one.numbers |= numbers
+                    own.since = self._last if own.since is None else own.since
+                    own.numbers |= numbers
         if news.last == self._last:
             return
         self._events += news.events
-        self._numbers += (one.seq for one in news.events)
+        self._numbers += (event.seq for event in news.events)
         self._last = news.last
         if len(self._events) > 2 * RECENT:
             self._since = since = self._numbers[-RECENT - 1]
             del self._events[:-RECENT], self._numbers[:-RECENT]
-            for one in self._scopes.values():
-                one.numbers = {number for number in one.numbers if number > since}
+            for own in self._scopes.values():
+                own.numbers = {number for number in own.numbers if number > since}
         self._wake()
 
     def _wake(self) -> None:
@@ -192,14 +192,14 @@ def _own(
 ) -> tuple[News, scope.Condition]:
     """The next events of one listener, and the condition of its cluster now."""
     now = _now(store, cluster, known)
-    return _found(store, after, (f"{known[0]} OR {now[0]}", [*known[1], *now[1]])), now
+    return _matching(store, after, (f"{known[0]} OR {now[0]}", [*known[1], *now[1]])), now
 
 
 def _shared(
     after: int, clusters: Mapping[str, scope.Condition], store: Store
 ) -> tuple[News, dict[str, tuple[scope.Condition, set[int]]]]:
     """The next events of all listeners; for each cluster its condition now, and the numbers of its events."""
-    news, chosen = _found(store, after, ("1", [])), {}
+    news, chosen = _matching(store, after, ("1", [])), {}
     for cluster, known in clusters.items():
         now = _now(store, cluster, known)
         values: list[object] = [after, news.last, *known[1], *now[1]]
@@ -210,7 +210,7 @@ def _shared(
     return news, chosen
 
 
-def _found(store: Store, after: int, concerned: scope.Condition) -> News:
+def _matching(store: Store, after: int, concerned: scope.Condition) -> News:
     """The first events after a number that match a condition."""
     last = feed.last(store)
     if last <= after:
@@ -240,10 +240,10 @@ async def events_from(
 ) -> AsyncIterator[bytes]:
     """Server-sent events after a number, or from now on, of one job or of a cluster and those below it."""
 
-    def look(store: Store) -> tuple[int, int | None, scope.Condition]:
+    def start_of(store: Store) -> tuple[int, int | None, scope.Condition]:
         number = None if job is None else jobs.resolve_named(store, job, param("job"))
         return feed.last(store) if after is None else after, number, scope.of_events(store, cluster)
 
-    start, number, known = await server.read(look)
+    start, number, known = await server.read(start_of)
     broadcast: Broadcast = request.app.state.broadcast
     return broadcast.events(start, number, cluster, known)

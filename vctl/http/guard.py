@@ -119,8 +119,8 @@ def _as_json(scope: Scope) -> Scope:
     """The request with the content type of JSON; curl calls a body a form by default."""
     if not _is_json(scope):
         return scope
-    kept = [pair for pair in scope["headers"] if pair[0].lower() != b"content-type"]
-    return {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
+    others = [pair for pair in scope["headers"] if pair[0].lower() != b"content-type"]
+    return {**scope, "headers": [*others, (b"content-type", b"application/json")]}
 
 
 def _is_json(scope: Scope) -> bool:
@@ -141,8 +141,8 @@ _HOST = r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?"
 
 def _check_host(host: str, origin: str | None) -> None:
     """Refuse requests of a page of another site, whose name may resolve to this address (DNS rebinding)."""
-    found = re.fullmatch(_HOST, host)
-    if found is None or not is_loopback((found[1] or found[2]).lower()):
+    match = re.fullmatch(_HOST, host)
+    if match is None or not is_loopback((match[1] or match[2]).lower()):
         raise WrongHost(
             "this server answers on loopback only, and the request names another host",
             fix="ask for http://127.0.0.1 or http://localhost, with the port of the server",
@@ -171,12 +171,12 @@ async def _body(scope: Scope, receive: Receive) -> bytes | None:
     Refuses a body that is too large, and JSON that cannot be stored or is ambiguous.
     """
     headers = _headers(scope["headers"])
-    most = MOST_BYTES_OF.get(scope["path"], MOST_BYTES)
+    limit = MOST_BYTES_OF.get(scope["path"], MOST_BYTES)
     length = headers.get("content-length")
     if length is None and "transfer-encoding" not in headers:
         return b""
-    if length is not None and length.isdigit() and int(length) > most:
-        raise _too_large(most)
+    if length is not None and length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
     while True:
@@ -185,8 +185,8 @@ async def _body(scope: Scope, receive: Receive) -> bytes | None:
             return None
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > most:
-            raise _too_large(most)
+        if size > limit:
+            raise _too_large(limit)
         if not message.get("more_body"):
             break
     body = b"".join(parts)
@@ -195,8 +195,8 @@ async def _body(scope: Scope, receive: Receive) -> bytes | None:
     return body
 
 
-def _too_large(most: int) -> TooLarge:
-    return TooLarge("the request is too large", fix=f"at most {most >> 20} MiB are accepted")
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge("the request is too large", fix=f"at most {limit >> 20} MiB are accepted")
 
 
 def _check_json(body: bytes, *, checked: str | None = None) -> None:
@@ -228,10 +228,10 @@ def _check_json(body: bytes, *, checked: str | None = None) -> None:
 
 def _again(body: bytes, receive: Receive) -> Receive:
     """A receive function that returns a body that was read already, then the next messages."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:
-        return left.pop() if left else await receive()
+        return messages.pop() if messages else await receive()
 
     return next_message
 

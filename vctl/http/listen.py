@@ -180,14 +180,14 @@ def _elsewhere(host: str) -> BadSpec:
 
 def _unix(path: str) -> socket.socket:
     """A unix socket to which only its owner can connect, from its creation on."""
-    place = Path(path)
-    if place.is_socket():
+    address = Path(path)
+    if address.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(path) == 0:
                 raise Conflict(
                     f"a server answers at {path} already", fix="use that one, or choose another --uds"
                 )
-        place.unlink()
+        address.unlink()
     listening = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:

@@ -23,19 +23,19 @@ BYTES: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _add(kind: Kind, one: str, watched: type[documents.Document]) -> None:
+def _add(kind: Kind, noun: str, watched: type[documents.Document]) -> None:
     """Add the routes that wait for the end of a job or a task, and that read its output."""
 
     async def wait(
-        request: Request, ref: Annotated[str, Path(alias=one)], timeout_s: Seconds = 20
+        request: Request, ref: Annotated[str, Path(alias=noun)], timeout_s: Seconds = 20
     ) -> dict[str, Any]:
         over, form = await streams.wait_for(server_of(request), kind, ref, timeout_s, request.is_disconnected)
-        return {"over": over, one: form}
+        return {"over": over, noun: form}
 
     async def logs(
         request: Request,
-        ref: Annotated[str, Path(alias=one)],
-        follow: Annotated[bool, Query(description=f"Follow the output until the {one} ends.")] = False,
+        ref: Annotated[str, Path(alias=noun)],
+        follow: Annotated[bool, Query(description=f"Follow the output until the {noun} ends.")] = False,
         offset: Offset = 0,
         tail: Tail = None,
     ) -> StreamingResponse:
@@ -43,20 +43,20 @@ def _add(kind: Kind, one: str, watched: type[documents.Document]) -> None:
             raise BadSpec("tail: it cannot be combined with follow", fix="leave one of the two out")
         return await streams.log_of(server_of(request), kind, ref, follow=follow, offset=offset, tail=tail)
 
-    path = f"/{one}s/{{{one}}}"
-    tags: list[str | Enum] = [f"{one}s"]
+    path = f"/{noun}s/{{{noun}}}"
+    tags: list[str | Enum] = [f"{noun}s"]
     router.add_api_route(
         f"{path}/wait",
         wait,
-        name=f"wait_for_{one}",
+        name=f"wait_for_{noun}",
         tags=tags,
         responses=good(watched),
         response_model=None,
-        description=f"Wait for the end of a {one}: answers when the {one} ends or the time is over.",
+        description=f"Wait for the end of a {noun}: answers when the {noun} ends or the time is over.",
     )
     router.add_api_route(
-        f"{path}/logs", logs, name=f"{one}_logs", tags=tags, responses=BYTES, response_class=StreamingResponse,
-        response_model=None, description=f"The output of a {one}, stdout and stderr in order.",
+        f"{path}/logs", logs, name=f"{noun}_logs", tags=tags, responses=BYTES, response_class=StreamingResponse,
+        response_model=None, description=f"The output of a {noun}, stdout and stderr in order.",
     )  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def get_all(
 ) -> JSONResponse:
     """All logical clusters, with their nodes."""
     with state(request) as store:
-        found = ops.clusters.instances(store, job_clusters=include_job_clusters)
+        forms = ops.clusters.instances(store, job_clusters=include_job_clusters)
     clusters = [
         {
             "virtualClusterId": form["cluster_id"],
@@ -111,7 +111,7 @@ def get_all(
             "nodeInstances": _instances(form["node_instances"]),
             "revision": form["revision"],
         }
-        for form in found
+        for form in forms
     ]
     return _done("All virtual clusters fetched.", virtualClusters=clusters)
 
@@ -127,10 +127,10 @@ def remove(request: Request, virtual_cluster_id: str) -> JSONResponse:
     return _done(f"Virtual cluster {virtual_cluster_id} removed.", virtualClusterId=virtual_cluster_id)
 
 
-def _instances(found: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+def _instances(nodes: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     return {
         node_id: {"hostname": node["hostname"], "templateId": node["template_id"]}
-        for node_id, node in found.items()
+        for node_id, node in nodes.items()
     }
 
 

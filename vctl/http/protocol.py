@@ -32,7 +32,7 @@ WAITING = 2048
 class Protocol(H11Protocol):
     """uvicorn's protocol with time limits for requests, a limit of connections, and errors in vctl's form."""
 
-    most = 1000
+    connection_limit = 1000
     """Connections at a time."""
     _phase: object = None
     _timer: asyncio.TimerHandle | None = None
@@ -41,7 +41,7 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """A client connects."""
         super().connection_made(transport)
-        if len(self.connections) > self.most:
+        if len(self.connections) > self.connection_limit:
             self._hang_up(Crowded("too many connections", fix="try again in a moment"))
         else:
             self._watch()
@@ -121,8 +121,7 @@ def capacity() -> tuple[int, int]:
 
 def limited() -> type[Protocol]:
     """The protocol with the limit of connections."""
-    most, _ = capacity()
-    return type("Limited", (Protocol,), {"most": most})
+    return type("Limited", (Protocol,), {"connection_limit": capacity()[0]})
 
 
 class Complaints:

@@ -16,7 +16,7 @@ from vctl.ops import jobs, logs, tasks, waiting
 from vctl.ops.waiting import Kind, Watched
 from vctl.store.store import Store
 
-IsGone = Callable[[], Awaitable[bool]]
+IsDisconnected = Callable[[], Awaitable[bool]]
 """Asks whether the client has disconnected."""
 
 LOOK_EVERY_S = 0.1
@@ -37,11 +37,11 @@ async def log_of(
     """The output of a job or a task."""
     if follow:
         return binary(_quietly(await followed(server, kind, name, offset)))
-    _, path = await server.read(lambda store: _found(store, kind, name))
+    _, path = await server.read(lambda store: _exact(store, kind, name))
     return binary(logs.read_log(path, offset=offset, tail=tail))
 
 
-def _found(store: Store, kind: Kind, name: str) -> tuple[str | int, Path]:
+def _exact(store: Store, kind: Kind, name: str) -> tuple[str | int, Path]:
     """The exact reference of a job or task, and its log. Raises NotFound."""
     return waiting.exact(store, kind, name), (jobs if kind == waiting.JOBS else tasks).log_path(store, name)
 
@@ -51,7 +51,7 @@ async def followed(server: Server, kind: Kind, name: str, offset: int = 0) -> As
 
     Raises NotFound before the first part, Unreachable if no scheduler runs and none may be started.
     """
-    ref, path = await server.read(lambda store: _found(store, kind, name))
+    ref, path = await server.read(lambda store: _exact(store, kind, name))
     return _follow(server, kind, ref, logs.Growing(path, offset))
 
 
@@ -80,7 +80,9 @@ async def _quietly(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield block
 
 
-async def wait_for(server: Server, kind: Kind, name: str, timeout_s: float, is_gone: IsGone) -> Watched:
+async def wait_for(
+    server: Server, kind: Kind, name: str, timeout_s: float, is_disconnected: IsDisconnected
+) -> Watched:
     """Whether something is over, and its JSON form; at its end, after the timeout, or without a client.
 
     Raises NotFound for a job or task that is not there at the beginning.
@@ -90,11 +92,11 @@ async def wait_for(server: Server, kind: Kind, name: str, timeout_s: float, is_g
     while True:
         ticket = server.changes.ticket()
         over = await server.read(lambda store: waiting.has_ended(store, kind, ref))
-        left_s = give_up - time.monotonic()
-        if not (over or server.changes.ended or await is_gone()):
+        remaining_s = give_up - time.monotonic()
+        if not (over or server.changes.ended or await is_disconnected()):
             await _see_to_it(server)
-            if left_s > 0:
-                await within(ticket, min(left_s, SAFETY_S))
+            if remaining_s > 0:
+                await within(ticket, min(remaining_s, SAFETY_S))
                 continue
         return await server.read(lambda store: waiting.look(store, kind, ref))
 

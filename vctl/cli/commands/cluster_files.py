@@ -44,10 +44,9 @@ def apply(
     call: Call, file: File, prune: clusters.Prune = False, expect_revision: clusters.Expected = None
 ) -> Answer:
     """Change the clusters to match a file: all changes or none."""
-    wanted = _clusters(call, file)
-    return _changes(
-        clusters.apply(call.backend, wanted, prune=prune, expect_revision=expect_revision), "apply"
-    )
+    target = _clusters(call, file)
+    data = clusters.apply(call.backend, target, prune=prune, expect_revision=expect_revision)
+    return _changes(data, "apply")
 
 
 def _changes(data: "TreeDiff", name: str, next_command: str | None = None) -> Answer:

@@ -34,7 +34,7 @@ def _changed(cluster: Data, sentence: str) -> Answer:
 )
 def create(
     call: Call,
-    wanted: Annotated[Given, Together.of(clusters.create)],
+    options: Annotated[Given, Together.of(clusters.create)],
     parent: Annotated[
         str | None,
         Opt(
@@ -48,7 +48,7 @@ def create(
 ) -> Answer:
     """Create a virtual cluster."""
     made = clusters.create(
-        call.backend, **wanted or {}, parent=call.cluster(parent), queue=queue_options.queue_of(queue)
+        call.backend, **options or {}, parent=call.cluster(parent), queue=queue_options.queue_of(queue)
     )
     return _changed(made, f"created, revision {made['revision']}")
 
@@ -63,14 +63,14 @@ def create(
 )
 def update(
     call: Call,
-    wanted: Annotated[Given, Together.of(clusters.update)],
+    options: Annotated[Given, Together.of(clusters.update)],
     queue: Annotated[Given, queue_options.OPTIONS] = None,
 ) -> Answer:
     """Change the resources of a virtual cluster: the whole change or none of it.
 
     The queue settings can be changed too; of the primary cluster only they can.
     """
-    data = clusters.update(call.backend, **wanted or {}, queue=queue_options.queue_of(queue))
+    data = clusters.update(call.backend, **options or {}, queue=queue_options.queue_of(queue))
     return _changed(data, f"updated, revision {data['revision']}")
 
 
@@ -88,11 +88,11 @@ shows(clusters.resume, _admission, "vctl vc resume team-a", common=CHANGES)
 @command("vc delete", "vctl vc delete team-a", "vctl vc delete team-a --drain", common=CHANGES)
 def delete(
     call: Call,
-    wanted: Annotated[Given, Together.of(clusters.delete)],
+    options: Annotated[Given, Together.of(clusters.delete)],
     no_wait: Annotated[bool, Opt("--no-wait", waits=False, help="Return before it is empty.")] = False,
 ) -> Answer:
     """Delete a virtual cluster; its nodes go back to its parent."""
-    given = wanted or {}
+    given = options or {}
     waits = not no_wait and (given.get("drain") or given.get("force"))
     data = _deleted_if_unused(call, **given) if waits and not call.is_remote else None
     data = data or clusters.delete(call.backend, **given)

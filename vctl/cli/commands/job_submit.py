@@ -99,41 +99,41 @@ def submit(
     is shown and its exit code is returned. Ctrl-C detaches: the job goes on. With --from, the other options hold for
     the lines without that field, no output is shown, and the exit code is the first one that is not 0.
     """
-    wanted = dict(options or {})
-    if file is None and "entrypoint" not in wanted:
+    values = dict(options or {})
+    if file is None and "entrypoint" not in values:
         path = call.command.path
         raise BadSpec(
             "Missing argument 'CMD'",
             fix=f"for example `{call.command.examples[0]}`; see `vctl {path} --help`",
         )
     variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, runtime_env_json)
-    wanted |= {
+    values |= {
         "env": variables,
         "cwd": directory,
         "metadata": cli.submission.metadata(metadata, metadata_json),
     }
-    wanted["job_scope"] = call.config.get("job_scope")
-    wanted.setdefault("grace_s", call.config.get("kill_grace"))
-    if not call.job_here:
-        wanted.setdefault("cluster", call.config.get("cluster"))
-    call.note(cli.submission.small_memory(wanted))
+    values["job_scope"] = call.config.get("job_scope")
+    values.setdefault("grace_s", call.config.get("kill_grace"))
+    if not call.current_job:
+        values.setdefault("cluster", call.config.get("cluster"))
+    call.note(cli.submission.small_memory(values))
     if file is not None:
-        unfit = {"CMD": "entrypoint" in wanted, "--dry-run": dry_run, "--stdin": stdin, "--pty": terminal}
+        unfit = {"CMD": "entrypoint" in values, "--dry-run": dry_run, "--stdin": stdin, "--pty": terminal}
         for option in (option for option, is_given in unfit.items() if is_given):
             raise BadSpec(
                 f"{option}: it cannot be combined with --from", fix=f"leave out {option}, or --from"
             )
     if dry_run:
-        return _dry_run(call, wanted)
+        return _dry_run(call, values)
     if not no_wait:
         call.require_scheduler()
     if file is not None:
         return _submit_lines(
-            call, file, wanted, no_wait=no_wait, stop_on_interrupt=stop_on_interrupt, progress=progress
+            call, file, values, no_wait=no_wait, stop_on_interrupt=stop_on_interrupt, progress=progress
         )
     if stdin or terminal:
-        return _attached(call, wanted, terminal=terminal, stdin=stdin, no_wait=no_wait, progress=progress)
-    job = jobs.submit(call.backend, **wanted)
+        return _attached(call, values, terminal=terminal, stdin=stdin, no_wait=no_wait, progress=progress)
+    job = jobs.submit(call.backend, **values)
     call.note(cli.submission.unread_input())
     if no_wait:
         call.warn_if_nothing_schedules()
@@ -144,11 +144,11 @@ def submit(
 
 
 def _submit_lines(
-    call: Call, file: str, wanted: dict[str, Any], *, no_wait: bool, stop_on_interrupt: bool, progress: bool
+    call: Call, file: str, values: dict[str, Any], *, no_wait: bool, stop_on_interrupt: bool, progress: bool
 ) -> Answer | int:
     """Submit a job for each line of a file, which this process reads."""
-    directory = wanted.pop("cwd")
-    lines = [_with_options(line, wanted) for line in spec.source.read_lines(file, "a job", "--from")]
+    directory = values.pop("cwd")
+    lines = [_with_options(line, values) for line in spec.source.read_lines(file, "a job", "--from")]
     try:
         submitted = jobs.submit_many(call.backend, lines, cwd=directory)
     except VctlError as error:
@@ -165,16 +165,16 @@ def _submit_lines(
     return cli.waiting.all_followed(call, names, progress=progress, stop_on_interrupt=stop_on_interrupt)
 
 
-def _with_options(line: Any, wanted: dict[str, Any]) -> Any:
+def _with_options(line: Any, values: dict[str, Any]) -> Any:
     """The job of a line, with the options for the fields that it does not have, and for its variables and metadata."""
     if not isinstance(line, dict):
         return line
     both = {
-        field: {**wanted[field], **line[field]}
+        field: {**values[field], **line[field]}
         for field in ("env", "metadata")
         if isinstance(line.get(field), dict)
     }
-    return {**{field: value for field, value in wanted.items() if value is not None}, **line, **both}
+    return {**{field: default for field, default in values.items() if default is not None}, **line, **both}
 
 
 @command(
@@ -208,7 +208,7 @@ def rerun(
 
 
 def _attached(
-    call: Call, wanted: dict[str, Any], *, terminal: bool, stdin: bool, no_wait: bool, progress: bool
+    call: Call, values: dict[str, Any], *, terminal: bool, stdin: bool, no_wait: bool, progress: bool
 ) -> Answer | int:
     """Submit with this terminal, or this standard input, for the command."""
     import os
@@ -233,9 +233,9 @@ def _attached(
         raise BadSpec("--stdin: the standard input is a terminal", fix="use --pty, or `vctl shell`")
     from vctl.runtime.door import Door
 
-    here = operations.declare.Here(call.store, call.config)
-    request = jobs.JOB_FIELDS.read(here, wanted)
-    environment = here.surroundings(None)
+    context = operations.declare.Here(call.store, call.config)
+    request = jobs.JOB_FIELDS.read(context, values)
+    environment = context.surroundings(None)
 
     with Door(call.home) as door:
         attach = ("terminal" if terminal else "stdin", os.fspath(door.path))
@@ -246,7 +246,7 @@ def _attached(
         return cli.waiting.followed(call, cli.waiting.JOBS, job, progress=progress, stop_on_interrupt=True)
 
 
-def _dry_run(call: Call, wanted: dict[str, Any]) -> Answer:
+def _dry_run(call: Call, values: dict[str, Any]) -> Answer:
     """The outcome that the submit would have; changes nothing."""
-    data = jobs.dry_run(call.backend, **wanted)
+    data = jobs.dry_run(call.backend, **values)
     return single(data, data["verdict"], lambda screen: cli.why_view.draw_dry_run(screen, data))

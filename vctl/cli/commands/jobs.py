@@ -32,7 +32,7 @@ def list_(
     ] = False,
 ) -> Answer:
     """List jobs, newest first; an array is one line."""
-    over_too = call.over_too("jobs", asked=all_)
+    over_too = call.over_too("jobs", requested=all_)
     within = call.cluster(cluster)
     members = members or bool(call.filters) or call.output != "table"
     items, total = jobs.list_jobs(
@@ -82,9 +82,9 @@ def stop(
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
     # an unknown id stops none of them, and a job that is named twice is stopped once
-    found = [jobs.get_job(call.backend, ref) for ref in jobs_]
-    names = dict.fromkeys(job["submission_id"] for job in found)
-    if not no_wait and any(job["status"] == "RUNNING" for job in found):
+    targets = [jobs.get_job(call.backend, ref) for ref in jobs_]
+    names = dict.fromkeys(job["submission_id"] for job in targets)
+    if not no_wait and any(job["status"] == "RUNNING" for job in targets):
         call.require_scheduler()
     stopped = [jobs.stop(call.backend, name, grace_s=grace_s) for name in names]
     running = [job["submission_id"] for job in stopped if job["status"] == "RUNNING"]

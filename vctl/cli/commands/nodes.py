@@ -27,7 +27,7 @@ Label = Annotated[list[str] | None, Opt("--label", metavar="K=V", help="A label;
 )
 def add(
     call: Call,
-    wanted: Annotated[Given, Together.of(nodes.add)],
+    options: Annotated[Given, Together.of(nodes.add)],
     label: Label = None,
     simulated: Annotated[
         bool, Opt("--simulated", help="A declared node; its jobs run as processes of this machine.")
@@ -35,7 +35,7 @@ def add(
 ) -> Answer:
     """Declare one node, or many equal ones."""
     source = "simulated" if simulated else "local"
-    made = nodes.add(call.backend, **_with_labels(wanted, label), source=source)
+    made = nodes.add(call.backend, **_with_labels(options, label), source=source)
     answer = listing("NodeList", made, len(made), "node_id", cli.columns.NODES, "")
     last = f" to {made[-1]['node_id']}" if len(made) > 1 else ""
     counted = "node" if len(made) == 1 else f"{len(made)} nodes"
@@ -43,9 +43,9 @@ def add(
     return answer
 
 
-def _with_labels(wanted: Given, pairs: list[str] | None) -> dict[str, Any]:
+def _with_labels(options: Given, pairs: list[str] | None) -> dict[str, Any]:
     """The given options; the labels of ``--label`` take precedence over those of ``--labels``."""
-    values = dict(wanted or {})
+    values = dict(options or {})
     if pairs is not None:
         labels = spec.selectors.parse_label_changes(values.get("labels", {}), "--labels")
         values["labels"] = labels | spec.options.parse_label_pairs(pairs)
@@ -89,9 +89,9 @@ shows(nodes.undrain, _changed, "vctl node undrain 8c16g-00", common=CHANGES)
     "vctl node update 8c16g-00 --labels '{\"rack\": null}'",
     common=CHANGES,
 )
-def update(call: Call, wanted: Annotated[Given, Together.of(nodes.update)], label: Label = None) -> Answer:
+def update(call: Call, options: Annotated[Given, Together.of(nodes.update)], label: Label = None) -> Answer:
     """Change the resources or the labels of a node."""
-    values = _with_labels(wanted, label)
+    values = _with_labels(options, label)
     if values.keys() == {"node_id"}:
         raise BadSpec("nothing to change", fix="give --resources, --label or --labels")
     return _changed_sentence(nodes.update(call.backend, **values), "updated")

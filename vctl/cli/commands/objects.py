@@ -33,7 +33,7 @@ class ObjectKind(NamedTuple):
     key: str
     counted: str
     many: Callable[[Call, str], Items]
-    one: Callable[[Call, str], Data]
+    get: Callable[[Call, str], Data]
     form: str = ""
 
 
@@ -60,15 +60,15 @@ def _jobs(call: Call, cluster: str) -> Items:
 
 
 def _tasks(call: Call, cluster: str) -> Items:
-    here = call.job_here  # inside a job, only its own
+    job = call.current_job  # inside a job, only its own
     return operations.tasks.list_tasks(
-        call.backend, cluster=cluster, filters=call.filters, limit=call.limit, job=here
+        call.backend, cluster=cluster, filters=call.filters, limit=call.limit, job=job
     )
 
 
 def _objects(call: Call, cluster: str) -> Items:
-    here = call.job_here  # inside a job, only its own
-    items, _ = operations.tasks.list_objects(call.backend, filters=call.filters, job=here)
+    job = call.current_job  # inside a job, only its own
+    items, _ = operations.tasks.list_objects(call.backend, filters=call.filters, job=job)
     return _cut(call, _below(call, cluster, items, "cluster_id"))
 
 
@@ -78,9 +78,9 @@ def _leases(call: Call, cluster: str) -> Items:
 
 
 def _vnode(call: Call, ref: str) -> Data:
-    wanted = spec.ids.full_cluster_id(ref)  # tables show the alias
+    vnode_id = spec.ids.full_cluster_id(ref)  # tables show the alias
     for vnode in operations.views.vnodes(call.backend):
-        if vnode["vnode_id"] == wanted:
+        if vnode["vnode_id"] == vnode_id:
             return vnode
     raise NotFound(f"there is no virtual node {ref!r}", fix="see `vctl list vnodes`, and `vctl list nodes`")
 
@@ -126,7 +126,7 @@ KINDS = {
     ),
     "objects": ObjectKind(
         "ObjectList", "object_id", "node_id", _objects,
-        lambda call, ref: operations.tasks.get_object(call.backend, ref, job=call.job_here),
+        lambda call, ref: operations.tasks.get_object(call.backend, ref, job=call.current_job),
     ),
     "leases": ObjectKind("LeaseList", "lease_id", "borrower_id", _leases, _lease),
     "events": ObjectKind("EventList", "seq", "kind", _events, _event),
@@ -136,12 +136,12 @@ KINDS = {
 def listed(call: Call, kind: str, cluster: str, none: str, *, detail: bool = False) -> Answer:
     """The objects of a kind in a cluster and below it; in tables all their fields, or the usual ones."""
     call.choose(**CHOSEN_BY[kind])
-    found = KINDS[kind]
-    items, total = found.many(call, cluster)
+    shape = KINDS[kind]
+    items, total = shape.many(call, cluster)
     shown = getattr(cli.columns, kind.upper())
     if detail and items:
         shown = [cli.arrange.field(name) for name in items[0]]
-    return listing(found.title, items, total, found.key, shown, none, found.form)
+    return listing(shape.title, items, total, shape.key, shown, none, shape.form)
 
 
 Resource = Annotated[str, Arg("RES", choices=tuple(KINDS), help=f"One of {', '.join(KINDS)}.")]
@@ -181,7 +181,7 @@ def get(
     if ref is None:
         raise BadSpec(f"vctl get {res} needs an id", fix=f"name one from `vctl list {res}`")
     kind = KINDS[res]
-    data = kind.one(call, ref)
+    data = kind.get(call, ref)
     return single(data, data.get(kind.key, ref))
 
 
@@ -190,11 +190,11 @@ def summary(call: Call, res: Resource, cluster: InCluster = None) -> Answer:
     """Count the objects of one kind."""
     kind = KINDS[res]
     call.unlimited()
-    here = call.existing_cluster(cluster)
-    if here == PRIMARY and res in ("jobs", "events"):  # there may be very many
+    top = call.existing_cluster(cluster)
+    if top == PRIMARY and res in ("jobs", "events"):  # there may be very many
         counts = operations.views.summary(call.backend, res)
     else:
-        counts = dict(Counter(str(item[kind.counted]) for item in kind.many(call, here)[0]))
+        counts = dict(Counter(str(item[kind.counted]) for item in kind.many(call, top)[0]))
     total = sum(counts.values())
     data = {"kind": res, "by": kind.counted, "counts": counts, "total": total}
     rows = [(word, str(count)) for word, count in sorted(counts.items())]

@@ -102,7 +102,7 @@ def simulate(
     of_model = {
         name: value for name, value in (("jobs", jobs), ("seed", seed), ("load", load)) if value is not None
     }
-    wanted = ops.simulated.SimulationRequest(
+    request = ops.simulated.SimulationRequest(
         trace=None
         if trace is None
         else ops.simulate.read_trace(trace, per_node=ops.simulated.processors_of(each)),
@@ -111,16 +111,16 @@ def simulate(
         until_ns=None if until is None else _moment(until, "--until"),
         cluster=_scope(call, cluster, recorded=trace is None and model is None),
         policies=tuple(policy or ()),
-        nodes=tuple(_number(one) for one in nodes or ()),
+        nodes=tuple(_number(text) for text in nodes or ()),
         template=template,
         node_resources=each,
         limit_factor=limit_factor,
     )
     if write is not None:
-        return _written(ops.simulated.made(wanted), write)
+        return _written(ops.simulated.made(request), write)
     if call.config.get("address"):
-        return _answer(operations.simulation.run(call.backend, wanted, _progress(call)))
-    return _answer(ops.simulated.at(call.home, wanted, _progress(call)))
+        return _answer(operations.simulation.run(call.backend, request, _progress(call)))
+    return _answer(ops.simulated.at(call.home, request, _progress(call)))
 
 
 def _check_sources(

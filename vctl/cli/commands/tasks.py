@@ -74,10 +74,10 @@ def list_(
     cluster: tasks.InCluster = None,
 ) -> Answer:
     """List tasks, oldest first: inside a job the tasks of that job, else all."""
-    over_too = call.over_too("tasks", asked=all_)
+    over_too = call.over_too("tasks", requested=all_)
     items, total = tasks.list_tasks(
         call.backend, all=over_too, filters=call.filters, limit=call.limit,
-        job=job or (call.job_here if cluster is None else None), cluster=cluster and call.cluster(cluster),
+        job=job or (call.current_job if cluster is None else None), cluster=cluster and call.cluster(cluster),
     )  # fmt: skip
     none = "no tasks" if over_too else "no tasks are waiting or running; -a shows finished ones"
     return listing("TaskList", items, total, "task_id", cli.columns.TASKS, none)

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 ARE_WAITING = ["PENDING_ARGS_AVAIL", "PENDING_NODE_ASSIGNMENT"]
 
 
-def _row(kind: str, key: str, state: str, one: Data) -> "TimelineForm":
+def _row(kind: str, key: str, state: str, form: Data) -> "TimelineForm":
     return {
         "kind": kind,
-        "id": one[key],
-        "state": one[state],
-        "node_ids": one["node_ids"] if kind == "job" else [one["node_id"]] if one["node_id"] else [],
-        "job_id": one["job_id"],
-        "name": one["name"],
-        "cluster_id": one["cluster_id"],
-        "resources": one["resources"],
-        "started_at": one["started_at"],
-        "ended_at": one["ended_at"],
-        "run_s": cli.words.seconds_between(one["started_at"], one["ended_at"]),
+        "id": form[key],
+        "state": form[state],
+        "node_ids": form["node_ids"] if kind == "job" else [form["node_id"]] if form["node_id"] else [],
+        "job_id": form["job_id"],
+        "name": form["name"],
+        "cluster_id": form["cluster_id"],
+        "resources": form["resources"],
+        "started_at": form["started_at"],
+        "ended_at": form["ended_at"],
+        "run_s": cli.words.seconds_between(form["started_at"], form["ended_at"]),
     }
 
 
@@ -71,10 +71,10 @@ def timeline(
         ("task", operations.tasks.list_tasks, "task_id", "state", "created_at", ARE_WAITING),
     ):
         filters = [f"{state}!={word}" for word in waiting] + ([call.began(begin, since)] if since else [])
-        items, found = read(call.backend, cluster=within, filters=filters, limit=call.limit)
-        begun = [_row(kind, key, state, one) for one in items if one["started_at"]]
+        forms, count = read(call.backend, cluster=within, filters=filters, limit=call.limit)
+        begun = [_row(kind, key, state, form) for form in forms if form["started_at"]]
         rows += begun
-        total += found - len(items) + len(begun)
+        total += count - len(forms) + len(begun)
     rows.sort(key=lambda row: (row["started_at"], row["id"]))
     shown = rows if call.limit is None else rows[max(0, len(rows) - call.limit) :]
     answer = listing("TimelineList", shown, total, "id", cli.columns.TIMELINE, "nothing has run yet")

@@ -87,12 +87,12 @@ def daemon(
     return _status(ops.background.status(call.home))
 
 
-def _status(found: Data) -> Answer:
+def _status(data: Data) -> Answer:
     sentence = cli.words.no_scheduler()
-    if found["running"]:
-        sentence = f"{found['kind']} scheduler, pid {found['pid']}, since {cli.words.moment(found['since'])}"
-    answer = _sentence(found, sentence)
-    answer.code = 0 if found["running"] else Unreachable.exit_code
+    if data["running"]:
+        sentence = f"{data['kind']} scheduler, pid {data['pid']}, since {cli.words.moment(data['since'])}"
+    answer = _sentence(data, sentence)
+    answer.code = 0 if data["running"] else Unreachable.exit_code
     return answer
 
 
