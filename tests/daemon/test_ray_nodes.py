@@ -33,7 +33,7 @@ def told(runtime: RayRuntime, *found: tuple[str, str]) -> None:
     """What the link says of the nodes: id and death."""
     amounts = {CPU: 4 * SCALE, GPU: 2 * SCALE}
     labels = {"ray.io/node-id": ONE, "zone": "west", "no label": "x"}
-    runtime._heed("nodes", [[(node_id, "10.0.0.1", amounts, labels, death) for node_id, death in found]])
+    runtime._handle("nodes", [[(node_id, "10.0.0.1", amounts, labels, death) for node_id, death in found]])
 
 
 def states(store: Store) -> dict[str, str]:

@@ -30,7 +30,7 @@ touch {tmp_path}/second; printf '{{"half": '
     monkeypatch.setattr(raylets, "python_of", lambda _: str(watcher))
     monkeypatch.setattr(ray_growth, "AGAIN_S", 0.01)
     seen: list[Any] = []
-    monkeypatch.setattr(ray_growth.RayletGrowth, "look", lambda _, one, shown: seen.append(one))
+    monkeypatch.setattr(ray_growth.RayletGrowth, "act", lambda _, one, shown: seen.append(one))
     parent: Any = SimpleNamespace(
         ray="", address="", log=tmp_path / "log", env={"PATH": "/usr/bin:/bin"}, last_lines=str
     )

@@ -111,7 +111,7 @@ def test_a_log_is_taken_over_once(tmp_path: Path) -> None:
     copies.write("b", log, 0, b"two ", 0)
     copies.write("a", log, 0, b"one three", 0)
     assert Path(log).read_bytes() == b"one two three"
-    assert (copies.taken("a"), copies.taken("b"), copies.taken("c")) == (9, 4, 0)
+    assert (copies.copied("a"), copies.copied("b"), copies.copied("c")) == (9, 4, 0)
     copies.close()
 
 
@@ -127,7 +127,7 @@ def test_a_log_after_a_crash(tmp_path: Path, written: int) -> None:
         file.truncate(4 + written)
     after = Copies(tmp_path)
     after.load({"a": log, "b": log})
-    assert (after.taken("a"), after.taken("b")) == (0, 0)
+    assert (after.copied("a"), after.copied("b")) == (0, 0)
     after.write("a", log, 0, b"one more", 0)
     after.write("b", log, 0, b"two ", 0)
     assert Path(log).read_bytes() == b"one two more"
@@ -148,10 +148,10 @@ def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
             copies.write("a", log, 4, b"x" * 200, 0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert copies.taken("a") == 4
+    assert copies.copied("a") == 4
     copies.write("a", log, 4, b"x" * 200 + b" more", 0)
     assert Path(log).read_bytes() == b"one " + b"x" * 200 + b" more"
-    assert copies.taken("a") == 209
+    assert copies.copied("a") == 209
     copies.close()
 
 
@@ -184,10 +184,10 @@ def test_a_node_dies_before_its_runs(tmp_path: Path) -> None:
     runtime = RayRuntime(home, "nowhere:1")
     start = (100, 1, 99, 1, "boot", 5)
     ended = (143, 15, None, "", True, 7, 0, 0, 0)
-    runtime._heed("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "")]])
-    runtime._heed("seen", ["guarded", ("exited", start, ended, ""), 0, b"", ""])
-    runtime._heed("seen", ["silent", ("running", start, None, ""), 0, b"", ""])
-    runtime._heed("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "gone")]])
+    runtime._handle("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "")]])
+    runtime._handle("seen", ["guarded", ("exited", start, ended, ""), 0, b"", ""])
+    runtime._handle("seen", ["silent", ("running", start, None, ""), 0, b"", ""])
+    runtime._handle("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "gone")]])
     assert [runtime.observe(one).state for one in ("guarded", "silent")] == [RunState.RUNNING] * 2
     assert runtime.changes() == {"guarded", "silent"}
     for run_id in ("guarded", "silent"):
@@ -215,7 +215,7 @@ class Heard:
             (node, address, {CPU: SCALE}, {}, "")
             for node, address in (("n0", "10.0.0.1"), ("n1", "10.0.0.2"))
         ]
-        runtime._heed("nodes", [nodes])
+        runtime._handle("nodes", [nodes])
         runtime.settle(dict.fromkeys(runtime.known_runs(), 1))
 
     def messages(self, kind: str) -> list[Packed]:
@@ -230,7 +230,7 @@ class Heard:
     def saw(self, run_id: str, state: str, **said: object) -> None:
         start = None if state == "never-started" else (100, 1, 99, 1, "boot", 5)
         end = (0, None, None, "", False, 7, 0, 0, 0) if state == "exited" else None
-        self.runtime._heed(
+        self.runtime._handle(
             "seen", [run_id, (state, start, end, ""), 0, b"", json.dumps(said) if said else ""]
         )
 
@@ -545,13 +545,13 @@ def test_a_new_link_hears_of_all_runs(tmp_path: Path) -> None:
     ours.setblocking(False)
     runtime.link.channel = ours
     runtime.link.poll.register(ours)
-    runtime._heed("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "")]])
-    runtime._heed("hello", ["2.60.0"])
+    runtime._handle("nodes", [[(NODE, "10.0.0.1", {CPU: SCALE}, {}, "")]])
+    runtime._handle("hello", ["2.60.0"])
     runtime.settle({})
     reservation = ReservedParts("1.1", (("v", NODE, {CPU: SCALE}),), "v")
     log = str(tmp_path / "logs" / "a")
     runtime.launch(LaunchRequest("a", ("true",), {}, "/", log, node_id=NODE, reservation=reservation))
-    runtime._heed("hello", ["2.60.0"])
+    runtime._handle("hello", ["2.60.0"])
     received = bytearray(theirs.recv(1 << 16))
     kinds = [(message[0], message[1]) for message in wire.unframed(received)]
     assert [kind for kind, _ in kinds] == ["begin", "launch", "begin", "launch"]

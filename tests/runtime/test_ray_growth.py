@@ -52,7 +52,7 @@ def test_a_request_is_withdrawn_by_whoever_comes_next(tmp_path: Path) -> None:
 
     def growth(*wanted: str) -> RayGrowth:
         made = RayGrowth(tmp_path, lambda *words: told.append(words))
-        made.wanted = [parsed(one) for one in wanted]
+        made.target = [parsed(one) for one in wanted]
         made.ask({})
         return made
 
@@ -60,7 +60,7 @@ def test_a_request_is_withdrawn_by_whoever_comes_next(tmp_path: Path) -> None:
     assert told == []
     first = growth("4c")
     assert told.pop() == ("want", bundles(["4c"]))
-    first.heed(bundles(["4c"]))
+    first.confirm(bundles(["4c"]))
     first.ask({})
     assert told == []
     first.begin()
@@ -70,6 +70,6 @@ def test_a_request_is_withdrawn_by_whoever_comes_next(tmp_path: Path) -> None:
     assert told.pop() == ("want", [])
     growth()
     assert told.pop() == ("want", [])  # nobody has said that it was done
-    second.heed([])
+    second.confirm([])
     growth()
     assert told == []

@@ -131,7 +131,7 @@ class Carrier:
         if run.job_id not in state.runs_of_job:
             gangs.forget(self.store.home, run)
         self.rays.forget(run)
-        if self.rays.has_left(run):
+        if self.rays.ended_raylet(run):
             self.memo.left_vnodes.add(run.vnode_id)
 
     def settle(self, state: FollowedState, uptime: int) -> None:

@@ -77,8 +77,8 @@ def reservation_of(ledger: Ledger, run: Run, attempt: int) -> ReservedParts:
         vnode = ledger.vnodes.get(vnode.parent_id or "")
     if vnode is None:
         return ReservedParts(run.run_id, ((run.vnode_id, run.node_id, run.allocation.amounts),), run.vnode_id)
-    members = (ledger.vnodes[one] for one in ledger.members[vnode.cluster_id])
-    parts = sorted((one.vnode_id, one.node_id, one.allocation.amounts) for one in members)
+    members = (ledger.vnodes[vnode_id] for vnode_id in ledger.members[vnode.cluster_id])
+    parts = sorted((member.vnode_id, member.node_id, member.allocation.amounts) for member in members)
     return ReservedParts(f"{run.job_id}.{attempt}", tuple(parts), vnode.vnode_id)
 
 
@@ -88,7 +88,7 @@ def nodes(ledger: Ledger, run: Run, raylets: Sequence[Run] = ()) -> list[dict[st
     Resources of separate raylets, and leased resources that are idle, are left out. ``unused``: the resources
     that the job's command does not hold itself. ``growth``: whether resources were left out.
     """
-    found = []
+    documents = []
     idle = borrowed_and_idle(ledger, run.cluster_id)
     for vnode in vnodes_of(ledger, run.cluster_id):
         part = idle.get(vnode.vnode_id)
@@ -99,7 +99,7 @@ def nodes(ledger: Ledger, run: Run, raylets: Sequence[Run] = ()) -> list[dict[st
         own = run.allocation.amounts if run.vnode_id == vnode.vnode_id else {}
         node = ledger.nodes.get(vnode.node_id)
         cores = has.bound_cores if node is not None and node.source == LOCAL else None
-        found.append(
+        documents.append(
             {
                 "id": vnode.vnode_id,
                 "node": vnode.node_id,
@@ -111,7 +111,7 @@ def nodes(ledger: Ledger, run: Run, raylets: Sequence[Run] = ()) -> list[dict[st
                 "labels": labels(vnode),
             }
         )
-    return found
+    return documents
 
 
 def borrowed_and_idle(ledger: Ledger, cluster_id: str) -> dict[str, Allocation]:
@@ -119,8 +119,8 @@ def borrowed_and_idle(ledger: Ledger, cluster_id: str) -> dict[str, Allocation]:
     leases = ledger.borrowed(cluster_id)
     parent_id = ledger.clusters[cluster_id].parent_id if leases else None
     lent = rs.total(lease.amounts for lease in leases)
-    found = idle_parts(ledger, Lease(0, cluster_id, parent_id or "", lent, 0)) if leases else ()
-    return {vnode.vnode_id: part for vnode, part in found}
+    idle = idle_parts(ledger, Lease(0, cluster_id, parent_id or "", lent, 0)) if leases else ()
+    return {vnode.vnode_id: part for vnode, part in idle}
 
 
 def limits(cluster: Cluster) -> Amounts | None:
@@ -128,13 +128,13 @@ def limits(cluster: Cluster) -> Amounts | None:
     spec, fixed = cluster.spec, rs.total(node.resources for node in cluster.spec.fixed)
     if not can_grow(cluster):
         return None
-    most = dict(spec.flexible_max or {})
+    limit = dict(spec.flexible_max or {})
     for name, amount in (cluster.borrow_limit or {}).items():
-        limit = amount + spec.flexible_min.get(name, 0)
-        most[name] = min(limit, most.get(name, limit))
-    if most and all(amount <= spec.flexible_min.get(name, 0) for name, amount in most.items()):
+        total = amount + spec.flexible_min.get(name, 0)
+        limit[name] = min(total, limit.get(name, total))
+    if limit and all(amount <= spec.flexible_min.get(name, 0) for name, amount in limit.items()):
         return None
-    return {name: amount + fixed.get(name, 0) for name, amount in most.items()}
+    return {name: amount + fixed.get(name, 0) for name, amount in limit.items()}
 
 
 def labels(vnode: VNode) -> dict[str, str]:
@@ -199,39 +199,42 @@ class PrivateRays:
         """Show each keeper its present virtual cluster; a file that cannot be written now follows later."""
         if not self.shown:
             return
-        for path, one in self.shown.items():
-            document = self._document(state, one.run)
-            if not one.folder:
-                document |= self._told(state, path, one.run)
-            if document["nodes"] and document != one.document:
+        for path, shown in self.shown.items():
+            run = shown.run
+            document = self._document(state, run)
+            if not shown.folder:
+                document |= self._remote_files(state, path, run)
+            if document["nodes"] and document != shown.document:
                 with contextlib.suppress(OSError):
-                    _write(path, {"folder": one.folder, **document})
-                    one.document = document
-                    if not one.folder:
-                        reserved = reservation_of(state.ledger, one.run, one.run.attempt)
-                        self.runtime.show(one.run.run_id, document, reserved)
-            if one.answered != (asked := document.get("leaving", {}).get("id", one.answered)):
-                if self.runtime.given_up(one.run.run_id) == asked:
-                    ray_parent.put(f"{path}{ray_parent.LEFT}", {"id": asked})
-                    one.answered = asked
+                    _write(path, {"folder": shown.folder, **document})
+                    shown.document = document
+                    if not shown.folder:
+                        reserved = reservation_of(state.ledger, run, run.attempt)
+                        self.runtime.show(run.run_id, document, reserved)
+            if shown.answered != (request_id := document.get("leaving", {}).get("id", shown.answered)):
+                if self.runtime.given_up(run.run_id) == request_id:
+                    ray_parent.put(f"{path}{ray_parent.LEFT}", {"id": request_id})
+                    shown.answered = request_id
 
-    def _told(self, state: SchedulerState, path: Path, run: Run) -> dict[str, Any]:
+    def _remote_files(self, state: SchedulerState, path: Path, run: Run) -> dict[str, Any]:
         """The files that keepers on other machines cannot read: the request to leave virtual nodes
         (vctl/ray/ops/draining.py), and the notice that a lease is called in."""
         job = state.running.jobs.get(run.job_id) if state.leases else None
         notice = "" if job is None else notices.path_of(self.home, job.submission_id)
-        found = {"leaving": _read(f"{path}{ray_parent.LEAVING}"), "notice": _read(notice)}
-        return {name: document for name, document in found.items() if document}
+        documents = {"leaving": _read(f"{path}{ray_parent.LEAVING}"), "notice": _read(notice)}
+        return {name: document for name, document in documents.items() if document}
 
     def _document(self, state: SchedulerState, run: Run) -> dict[str, Any]:
         ledger, cluster = state.ledger, state.ledger.clusters.get(run.cluster_id)
         tasks = [task for task in state.tasks.of_job(run.job_id) if task.name == RAYLET]
-        runs = [state.runs[one] for task in tasks for one in state.runs_of_task(task.task_id, run.job_id)]
+        runs = [
+            state.runs[run_id] for task in tasks for run_id in state.runs_of_task(task.task_id, run.job_id)
+        ]
         document: dict[str, Any] = {"nodes": nodes(ledger, run, runs)}
-        if cluster is not None and (most := limits(cluster)) is not None:
-            running = {one.task_id for one in runs}
+        if cluster is not None and (limit := limits(cluster)) is not None:
+            running = {raylet.task_id for raylet in runs}
             document["elastic"] = {
-                "most": amounts(most),
+                "most": amounts(limit),
                 "largest": {} if ledger.templates else amounts(_largest(ledger)),
                 "idle_s": state.lease_terms.idle_s,
                 "raylets": {task.task_id: task.task_id in running for task in tasks},
@@ -243,10 +246,10 @@ class PrivateRays:
         if not self.shown or run.task_id is not None:
             return
         path = _path(self.home, run)
-        if (one := self.shown.pop(path, None)) is not None:
-            _remove(path, one.folder)
+        if (shown := self.shown.pop(path, None)) is not None:
+            _remove(path, shown.folder)
 
-    def has_left(self, run: Run) -> bool:
+    def ended_raylet(self, run: Run) -> bool:
         """Whether an ended run was a raylet: it had long been idle, so what it had need not be idle again."""
         is_raylet = run.run_id in self._raylets
         self._raylets.discard(run.run_id)
@@ -255,11 +258,11 @@ class PrivateRays:
 
 def _largest(ledger: Ledger) -> Amounts:
     """The most that any physical node has of each resource."""
-    found: dict[str, int] = {}
+    largest: dict[str, int] = {}
     for node in ledger.nodes.values():
         for name, amount in node.total.amounts.items():
-            found[name] = max(amount, found.get(name, 0))
-    return found
+            largest[name] = max(amount, largest.get(name, 0))
+    return largest
 
 
 def _path(home: Path, run: Run) -> Path:
@@ -275,8 +278,8 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
 
 def _read(path: str) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(Path(path).read_text())
-        return found if isinstance(found, dict) else {}
+        document = json.loads(Path(path).read_text())
+        return document if isinstance(document, dict) else {}
     return {}
 
 

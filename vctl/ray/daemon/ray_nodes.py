@@ -104,36 +104,36 @@ class RayNodes:
             except (DiskTrouble, Unreachable) as error:
                 say(f"the nodes of Ray are written later: {error.problem}")
 
-    def _write(self, found: Mapping[str, RayNode]) -> None:
+    def _write(self, nodes: Mapping[str, RayNode]) -> None:
         with Store.open(self.home) as store, store.transaction():
             known = {row["node_id"]: row["state"] for row in table.all_rows(store) if row["source"] == RAY}
-            for one in found.values():
-                if one.node_id not in known and one.amounts and not one.death:
-                    table.insert(store, node_of(one, self.units, self.templates))
+            for node in nodes.values():
+                if node.node_id not in known and node.amounts and not node.death:
+                    table.insert(store, node_of(node, self.units, self.templates))
             for node_id, state in known.items():
-                death = found[node_id].death if node_id in found else "Ray does not know it any more"
+                death = nodes[node_id].death if node_id in nodes else "Ray does not know it any more"
                 if death and state not in LOST:
                     table.move(store, node_id, "die", reason=death, author=AUTHOR)
         self.runtime.nodes_changed = False
 
 
-def node_of(one: RayNode, units: frozenset[str], templates: Sequence[Template] = ()) -> Node:
+def node_of(node: RayNode, units: frozenset[str], templates: Sequence[Template] = ()) -> Node:
     """A node of Ray as a node of the tables.
 
     Its template is the node group that Ray's autoscaler gave it, else a template of the same size, else its
     size.
     """
-    whole = [name for name in units if one.amounts.get(name, 0) % SCALE == 0]
+    whole = [name for name in units if node.amounts.get(name, 0) % SCALE == 0]
     labels = {
         key: text
-        for key, text in one.labels.items()
+        for key, text in node.labels.items()
         if key not in lb.OWN and lb.key_problem(key) is None and lb.value_problem(text) is None
     }
-    same = (of.name for of in templates if _size(of.resources) == _size(one.amounts))
-    template = labels.get(_TYPE) or next(same, template_of(one.amounts))
-    if any(of.name == template for of in templates):
+    equal = (template.name for template in templates if _size(template.resources) == _size(node.amounts))
+    name = labels.get(_TYPE) or next(equal, template_of(node.amounts))
+    if any(template.name == name for template in templates):
         labels[MADE_BY] = RAY
-    return Node(one.node_id, template, whole_node(one.amounts, whole), one.address, labels, RAY)
+    return Node(node.node_id, name, whole_node(node.amounts, whole), node.address, labels, RAY)
 
 
 def _size(amounts: Amounts) -> Amounts:

@@ -69,8 +69,8 @@ def _package(uri: object, field: str) -> str:
 def expanded(value: str, around: Mapping[str, str]) -> str:
     """A value with variables replaced as in Ray: an unknown ``${NAME}`` becomes empty, ``$NAME`` stays."""
 
-    def known(found: re.Match[str]) -> str:
-        return around.get(found[1] or found[2], "" if found[1] else found[0])
+    def known(match: re.Match[str]) -> str:
+        return around.get(match[1] or match[2], "" if match[1] else match[0])
 
     return re.sub(r"\$(?:\{(\w+)\}|(\w+))", known, value)
 

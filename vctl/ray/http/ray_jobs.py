@@ -136,7 +136,7 @@ def _submit(on: Here, body: Submission, submission_id: str, setting: str | None,
     if archive is not None or modules:
         unpacked = files.enter_context(packages.unpacked(on.store.home, submission_id, archive, modules))
         unpacked_at = str(unpacked.root)
-        python_path = [str(place) for place in (unpacked.working_dir, *unpacked.modules) if place is not None]
+        python_path = [str(path) for path in (unpacked.working_dir, *unpacked.modules) if path is not None]
         if unpacked.working_dir is not None:
             request = replace(request, cwd=str(unpacked.working_dir))
     ray = JobRay(private_ray(on, request, metadata, setting, around), given, unpacked_at)
@@ -328,7 +328,7 @@ async def tail(websocket: WebSocket, job: str) -> None:
         return
     await websocket.accept()
     sending = asyncio.create_task(_send(websocket, blocks))
-    leaving = asyncio.create_task(_left(websocket))
+    leaving = asyncio.create_task(_disconnected(websocket))
     try:
         await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         with suppress(WebSocketDisconnect):  # the client has gone
@@ -357,7 +357,7 @@ async def _send(websocket: WebSocket, blocks: AsyncIterator[bytes]) -> tuple[int
     return code, reason
 
 
-async def _left(websocket: WebSocket) -> None:
+async def _disconnected(websocket: WebSocket) -> None:
     while (await websocket.receive())["type"] != "websocket.disconnect":
         pass
 

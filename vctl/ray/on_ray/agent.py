@@ -46,8 +46,8 @@ def folder_of(state: str, node_id: str) -> Path:
     """Make the folder of a state directory on this node, with access only for its owner."""
     whole = Path(tempfile.gettempdir()) / f"vctl-on-ray-{os.getuid()}"
     whole.mkdir(mode=0o700, exist_ok=True)
-    found = whole.lstat()
-    if found.st_uid != os.getuid() or not whole.is_dir() or whole.is_symlink():
+    status = whole.lstat()
+    if status.st_uid != os.getuid() or not whole.is_dir() or whole.is_symlink():
         raise PermissionError(f"{whole} belongs to another user")
     folder = whole / f"{state}-{node_id[:16]}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -74,9 +74,9 @@ class Agent:
         self.lock = threading.Lock()
         self.turn = 0
         """The number of the current poll: a poll ends at once when a later one or a launch follows."""
-        self.asked_at = time.monotonic()
+        self.polled_at = time.monotonic()
         self.lost: set[str] = set()
-        self.has_left = threading.Event()
+        self.is_over = threading.Event()
         threading.Thread(target=self._end_when_idle, daemon=True).start()
 
     def hello(self) -> int:
@@ -149,9 +149,8 @@ class Agent:
 
     def settle(self, live: Iterable[str]) -> None:
         """Stop or forget all runs here except ``live``."""
-        wanted = set(live)
         with self.lock:
-            for run_id in self._claimed() - wanted:
+            for run_id in self._claimed().difference(live):
                 if self.local.observe(run_id).state in (RunState.STARTING, RunState.RUNNING):
                     self.local.stop(run_id, grace_s=0)
                 else:
@@ -173,7 +172,7 @@ class Agent:
 
     # ---- telling ----
 
-    def poll(self, known: Known, most_s: float) -> dict[str, tuple[Packed, int, bytes, str]]:
+    def poll(self, known: Known, limit_s: float) -> dict[str, tuple[Packed, int, bytes, str]]:
         """News of the ``known`` runs: run -> state, offset and bytes of a part of its log, keeper's message.
 
         Waits at most ``most_s`` seconds for news. The end of a run is reported after the last part of its
@@ -183,28 +182,30 @@ class Agent:
             self.turn += 1
             turn = self.turn
         self._wake()
-        until = time.monotonic() + most_s
+        until = time.monotonic() + limit_s
         waits = select.poll()
         for fd in (self.wake, self.local.fileno(), self.watch.fileno()):
             waits.register(fd, select.POLLIN)
         while True:
-            self.asked_at = time.monotonic()
+            self.polled_at = time.monotonic()
             self.local.changes()
             self.watch.read()
-            found = {
-                run_id: new for run_id, one in known.items() if (new := self._news(run_id, *one)) is not None
+            news = {
+                run_id: new
+                for run_id, last in known.items()
+                if (new := self._news(run_id, *last)) is not None
             }
-            left_s = min(until - time.monotonic(), self.local.due_s())
-            if found or turn != self.turn or time.monotonic() >= until:
+            pause_s = min(until - time.monotonic(), self.local.due_s())
+            if news or turn != self.turn or time.monotonic() >= until:
                 with self.lock:  # else a number could be freed between its claim and its launch
                     self._tidy()
-                return found
-            waits.poll(max(left_s, 0.001) * 1000)
+                return news
+            waits.poll(max(pause_s, 0.001) * 1000)
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self.wake)
 
     def _news(
-        self, run_id: str, told: Packed | None, offset: int, heard: str
+        self, run_id: str, reported: Packed | None, offset: int, message: str
     ) -> tuple[Packed, int, bytes, str] | None:
         seen = self._seen(run_id)  # before the log is read: after an end nothing more is written
         said = self.keepers.said(run_id)
@@ -212,7 +213,7 @@ class Agent:
         if chunk and seen.state is RunState.EXITED:
             seen = Seen(RunState.RUNNING, seen.start)
         packed = packed_seen(seen)
-        return (packed, start, chunk, said) if chunk or packed != told or said != heard else None
+        return (packed, start, chunk, said) if chunk or packed != reported or said != message else None
 
     def _seen(self, run_id: str) -> Seen:
         seen = self.local.observe(run_id)
@@ -237,17 +238,17 @@ class Agent:
     def leave(self) -> bool:
         """End the agent if it has no runs; whether it ends. It exits soon; the caller may kill it."""
         with self.lock:
-            if self.has_left.is_set() or self._claimed():
-                return self.has_left.is_set()
-            self.has_left.set()
+            if self.is_over.is_set() or self._claimed():
+                return self.is_over.is_set()
+            self.is_over.set()
             self.local.close()
             guard.end(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
             return True
 
     def _end_when_idle(self) -> None:
-        while not self.has_left.wait(_LOOK_S):
-            if time.monotonic() - self.asked_at > IDLE_S:
+        while not self.is_over.wait(_LOOK_S):
+            if time.monotonic() - self.polled_at > IDLE_S:
                 self.leave()
         # the caller gets its answer first, and may end before Ray gets its request to kill the actor
         time.sleep(_ANSWER_S)

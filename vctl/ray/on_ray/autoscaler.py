@@ -19,30 +19,30 @@ class Autoscaler:
 
     def __init__(self, tell: Callable[..., None], say: Callable[[str], None]) -> None:
         self.tell, self.say = tell, say
-        self.wanted: list[Packed] = []
+        self.target: list[Packed] = []
         self.is_asking = False
 
     async def want(self, bundles: list[Packed]) -> None:
         """Ask for a cluster that can hold these bundles if all its nodes were idle."""
-        self.wanted = bundles
+        self.target = bundles
         if self.is_asking:
             return
-        self.is_asking, asked = True, None
-        while asked != self.wanted:
-            wanted = self.wanted
+        self.is_asking, sent = True, None
+        while sent != self.target:
+            target = self.target
             try:
-                await asyncio.to_thread(_request, wanted)
+                await asyncio.to_thread(_request, target)
             except (RayError, RuntimeError, TypeError) as error:
                 self.say(f"Ray's autoscaler cannot be asked for nodes: {error}")
                 await asyncio.sleep(_AGAIN_S)
             else:
-                asked = wanted
-                self.tell("wanted", asked)
+                sent = target
+                self.tell("wanted", sent)
         self.is_asking = False
 
 
-def _request(wanted: list[Packed]) -> None:
+def _request(bundles: list[Packed]) -> None:
     more: dict[str, Any] = {}
-    if any(labels for _, labels in wanted):  # Ray before 2.50 knows no labels
-        more["bundle_label_selectors"] = [labels for _, labels in wanted]
-    request_resources(bundles=[bundle for bundle, _ in wanted], **more)
+    if any(labels for _, labels in bundles):  # Ray before 2.50 knows no labels
+        more["bundle_label_selectors"] = [labels for _, labels in bundles]
+    request_resources(bundles=[bundle for bundle, _ in bundles], **more)

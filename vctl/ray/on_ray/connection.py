@@ -35,9 +35,9 @@ def nobody_at(address: str) -> str:
     if not port.isdecimal() or "/" in host:
         return ""
     until, problem = time.monotonic() + LISTEN_S, "nobody listens there"
-    while (left_s := until - time.monotonic()) > 0:
+    while (remaining_s := until - time.monotonic()) > 0:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=left_s).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=remaining_s).close()
         except (OSError, OverflowError) as error:
             problem = str(getattr(error, "strerror", None) or error)
             time.sleep(_FLUSH_S)
@@ -60,7 +60,7 @@ class LinkConnection:
         self.failure = ""
         self.pause_s, self.not_before, self.started_at = _AGAIN_S[0], 0.0, 0.0
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Start a link if there is none, with pauses in between; end a link that Ray does not answer."""
         if self.channel is None and time.monotonic() >= self.not_before:
             self.start()
@@ -110,7 +110,7 @@ class LinkConnection:
         """Note that Ray has answered the link."""
         self.connected, self.pause_s = True, _AGAIN_S[0]
 
-    def hear(self) -> Iterator[Packed]:
+    def receive(self) -> Iterator[Packed]:
         """The messages of the link; a link that has ended is dropped."""
         while self.channel is not None:
             try:
@@ -144,8 +144,8 @@ class LinkConnection:
             else:
                 self.outbox.popleft()
 
-    def due_s(self, most_s: float) -> float:
+    def due_s(self, limit_s: float) -> float:
         """Seconds until the next look at the latest, at most ``most_s``."""
         if self.channel is None:
             return max(0.0, self.not_before - time.monotonic())
-        return _FLUSH_S if self.outbox else most_s
+        return _FLUSH_S if self.outbox else limit_s

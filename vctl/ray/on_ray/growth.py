@@ -10,21 +10,21 @@ from vctl.ray.on_ray.wire import Packed, RayNode, bundle
 from vctl.runtime.protocol import WantedNode
 
 
-def constraint(wanted: Iterable[WantedNode], nodes: Iterable[RayNode]) -> list[Packed]:
+def constraint(targets: Iterable[WantedNode], nodes: Iterable[RayNode]) -> list[Packed]:
     """The request to Ray's autoscaler, as bundles with the labels of their nodes.
 
     The autoscaler compares the request with all nodes as if they were idle. So the request also contains each
     present node that it could count as a wanted one.
     """
-    kinds = [(amounts, dict(labels)) for amounts, labels in wanted]
-    asked = [(bundle(amounts), labels) for amounts, labels in kinds]
+    kinds = [(amounts, dict(labels)) for amounts, labels in targets]
+    request = [(bundle(amounts), labels) for amounts, labels in kinds]
     kinds.sort(key=lambda kind: len(kind[0]) + len(kind[1]), reverse=True)
     for node in nodes:
         for amounts, labels in kinds if not node.death else ():
             if rs.within(amounts, node.amounts) and labels.items() <= node.labels.items():
-                asked.append((bundle({name: node.amounts[name] for name in amounts}), labels))
+                request.append((bundle({name: node.amounts[name] for name in amounts}), labels))
                 break
-    return asked
+    return request
 
 
 class RayGrowth:
@@ -36,25 +36,25 @@ class RayGrowth:
 
     def __init__(self, folder: Path, tell: Callable[..., None]) -> None:
         self.file, self.tell = folder / "wants", tell
-        self.wanted: Sequence[WantedNode] | None = None
+        self.target: Sequence[WantedNode] | None = None
         """The wanted nodes; None before the first ``want_nodes``."""
-        self.asked: list[Packed] | None = None
+        self.sent: list[Packed] | None = None
 
     def begin(self) -> None:
         """Note that there is a new link, to which nothing was sent yet."""
-        self.asked = None
+        self.sent = None
 
     def ask(self, nodes: Mapping[str, RayNode]) -> None:
         """Send the link the wanted nodes, unless it has them already."""
-        if self.wanted is None:
+        if self.target is None:
             return
-        asked = constraint(self.wanted, nodes.values())
-        if asked != (self.asked or []) or (self.asked is None and self.file.exists()):
+        request = constraint(self.target, nodes.values())
+        if request != (self.sent or []) or (self.sent is None and self.file.exists()):
             self.file.touch(mode=0o600)
-            self.asked = asked
-            self.tell("want", asked)
+            self.sent = request
+            self.tell("want", request)
 
-    def heed(self, bundles: Sequence[Packed]) -> None:
+    def confirm(self, bundles: Sequence[Packed]) -> None:
         """Note that Ray was asked for these bundles; removes the file if there are none."""
-        if not bundles and not self.asked:
+        if not bundles and not self.sent:
             self.file.unlink(missing_ok=True)

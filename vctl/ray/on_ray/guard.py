@@ -69,10 +69,10 @@ def main(words: list[str]) -> None:
     until = time.monotonic() + _MOST_S
     while time.monotonic() < until:
         local.changes()
-        left = [one for one in local.known_runs() if not _is_over(local, one)]
-        if not left:
+        remaining = [run_id for run_id in local.known_runs() if not _is_over(local, run_id)]
+        if not remaining:
             break
-        for run_id in left:
+        for run_id in remaining:
             local.stop(run_id, grace_s=0)
         time.sleep(_PAUSE_S)
     local.close()

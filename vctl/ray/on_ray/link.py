@@ -4,10 +4,10 @@ Run as `python -m vctl.ray.on_ray.link ADDRESS STATE HOME`, with its channel to 
 input. When Ray's control service is gone, Ray may hang or end its process; the scheduler then starts another
 link. A link has no state of its own: it is in Ray, on the nodes, or in the scheduler's first message.
 
-    from the scheduler  begin RUNS NAMES · launch REQUEST NODE GROUPS PLACES KIND SHOWN
-                        show RUN NODE GROUPS PLACES SHOWN · stop RUN NODE GRACE SIGNAL
+    from the scheduler  begin RUNS NAMES · launch REQUEST NODE GROUPS DEVICES KIND SHOWN
+                        show RUN NODE GROUPS DEVICES SHOWN · stop RUN NODE GRACE SIGNAL
                         signal RUN NODE SIGNAL TREE · forget RUN NODE · release NAMES · want BUNDLES · leave
-    to the scheduler    hello · nodes NODES · wanted BUNDLES · seen RUN SEEN PLACE CHUNK SAID
+    to the scheduler    hello · nodes NODES · wanted BUNDLES · seen RUN SEEN OFFSET CHUNK SAID
                         failed RUN MESSAGE · say TEXT · left
 """
 
@@ -32,7 +32,7 @@ from vctl.ray.on_ray import wire
 from vctl.ray.on_ray.agent import Agent
 from vctl.ray.on_ray.autoscaler import Autoscaler
 from vctl.ray.on_ray.reservations import Reservations
-from vctl.ray.on_ray.wire import NAMESPACE, Packed, Places
+from vctl.ray.on_ray.wire import NAMESPACE, DeviceIndices, Packed
 
 NODES_S = 0.5
 """How often the link asks Ray for its nodes."""
@@ -44,7 +44,7 @@ _NOT_STARTED = "creation task"
 """A part of Ray's message if an actor could not be created, because its code is missing or failed."""
 
 
-class NodeGone(Exception):
+class NodeDead(Exception):
     """A node is dead, so requests to it are dropped."""
 
 
@@ -111,16 +111,17 @@ class Link:
 
     async def follow_nodes(self) -> None:
         """Send Ray's nodes to the scheduler whenever they change."""
-        told: list[Packed] = []
+        sent: list[Packed] = []
         while True:
-            found = [wire.node_of(one) for one in await asyncio.to_thread(ray.nodes)]
-            nodes = sorted(
-                (one.node_id, one.address, dict(one.amounts), dict(one.labels), one.death) for one in found
+            nodes = [wire.node_of(entry) for entry in await asyncio.to_thread(ray.nodes)]
+            packed = sorted(
+                (node.node_id, node.address, dict(node.amounts), dict(node.labels), node.death)
+                for node in nodes
             )
-            self.alive = {one.node_id for one in found if not one.death}
-            if nodes != told:
-                self.tell("nodes", nodes)
-                told = nodes
+            self.alive = {node.node_id for node in nodes if not node.death}
+            if packed != sent:
+                self.tell("nodes", packed)
+                sent = packed
             await asyncio.sleep(NODES_S)
 
     def node(self, node_id: str) -> LinkNode:
@@ -130,7 +131,7 @@ class Link:
     async def actor(self, node: LinkNode) -> Any:
         """The agent of a node, made if there is none. Raises Gone, RayError."""
         if self.alive is not None and node.node_id not in self.alive:
-            raise NodeGone(node.node_id)
+            raise NodeDead(node.node_id)
         async with node.making:
             if node.actor is None:
                 made = await asyncio.to_thread(self._make, node.node_id)
@@ -157,7 +158,7 @@ class Link:
         while True:
             try:
                 return await asking(await self.actor(node))
-            except NodeGone:
+            except NodeDead:
                 return None
             except RayTaskError as error:
                 problem = f"the agent on node {node_id} failed: {error.cause!r}"
@@ -186,19 +187,25 @@ class Link:
 
     async def _follow(self, node: LinkNode) -> None:
         while node.known:
-            found = await self.ask(node.node_id, lambda actor: actor.poll.remote(dict(node.known), _POLL_S))
-            if found is None:
+            news = await self.ask(node.node_id, lambda actor: actor.poll.remote(dict(node.known), _POLL_S))
+            if news is None:
                 if self.alive is not None and node.node_id not in self.alive:
                     node.known.clear()  # a dead node sends nothing
                 await asyncio.sleep(_AGAIN_S[1] / 5)
                 continue
-            for run_id, (seen, start, chunk, said) in found.items():
+            for run_id, (seen, start, chunk, said) in news.items():
                 if run_id in node.known:
                     node.known[run_id] = seen, start + len(chunk), said
                     self.tell("seen", run_id, seen, start, chunk, said)
 
     async def launch(
-        self, request: Packed, node_id: str, groups: list[Packed], places: Places, kind: str, shown: str
+        self,
+        request: Packed,
+        node_id: str,
+        groups: list[Packed],
+        devices: DeviceIndices,
+        kind: str,
+        shown: str,
     ) -> None:
         """Let a run start when its resources are reserved.
 
@@ -211,22 +218,24 @@ class Link:
         try:
             await asyncio.wait({reserving, stop}, return_when=asyncio.FIRST_COMPLETED)
             if reserving.done():
-                chosen = wire.chosen_of(places, reserving.result())
+                chosen = wire.chosen_of(devices, reserving.result())
                 request = (*request[:2], wire.devices(request[2], chosen), *request[3:])
                 shown = wire.with_devices(shown, chosen)
         finally:
             stop.cancel()
             reserving.cancel()
             self.waiting.pop(run_id, None)
-        if (asked := self.stops.get(run_id)) is not None:
-            await asked  # so that the agent gets the stop first
+        if (stopping := self.stops.get(run_id)) is not None:
+            await stopping  # so that the agent gets the stop first
         await self.ask(node_id, lambda actor: actor.launch.remote(request, kind, shown), run_id)
 
-    async def show(self, run_id: str, node_id: str, groups: list[Packed], places: Places, shown: str) -> None:
+    async def show(
+        self, run_id: str, node_id: str, groups: list[Packed], devices: DeviceIndices, shown: str
+    ) -> None:
         """Send the agent the document of a run of a Ray when its virtual nodes are reserved."""
         if (launch := self.launches.get(run_id)) is not None:
             await asyncio.wait({launch})  # a cancelled wait does not cancel the launch
-        chosen = wire.chosen_of(places, await self.reservations.wait_for(groups))
+        chosen = wire.chosen_of(devices, await self.reservations.wait_for(groups))
         shown = wire.with_devices(shown, chosen)
         await self.ask(node_id, lambda actor: actor.show.remote(run_id, shown))
 
@@ -238,31 +247,30 @@ class Link:
         for run_id, (node_id, seen, offset, said) in runs.items():
             of_node.setdefault(node_id, []).append(run_id)
             self.follow(node_id, run_id, (seen, offset, said))
-        left = await asyncio.to_thread(self.reservations.stale, set(names))
-        for name in left:
+        for name in await asyncio.to_thread(self.reservations.stale, set(names)):
             await asyncio.to_thread(self.reservations.remove, name)
-        actors = {one["name"] for one in await asyncio.to_thread(list_named_actors, True)}  # noqa: FBT003
-        for node_id in sorted(self.alive or ()):
-            if wire.agent_name(self.state, node_id) in actors:
-                live = of_node.get(node_id, [])
-                self.begin_task(self._settle(node_id, live))
+        for node_id in await self._nodes_with_agents():
+            self.begin_task(self._settle(node_id, of_node.get(node_id, [])))
 
     async def _settle(self, node_id: str, live: list[str]) -> None:
         await self.ask(node_id, lambda actor: actor.settle.remote(live))
+
+    async def _nodes_with_agents(self) -> list[str]:
+        actors = {actor["name"] for actor in await asyncio.to_thread(list_named_actors, True)}  # noqa: FBT003
+        alive = sorted(self.alive or ())
+        return [node_id for node_id in alive if wire.agent_name(self.state, node_id) in actors]
 
     async def leave(self) -> None:
         """End the agents without runs, after all requests to forget runs were carried out."""
         if self.ending:
             await asyncio.wait(self.ending)
-        actors = {one["name"] for one in await asyncio.to_thread(list_named_actors, True)}  # noqa: FBT003
-        for node_id in sorted(self.alive or ()):
-            if wire.agent_name(self.state, node_id) in actors:
-                actor = await self.actor(self.node(node_id))
-                if await actor.leave.remote():
-                    ray.kill(actor)
+        for node_id in await self._nodes_with_agents():
+            actor = await self.actor(self.node(node_id))
+            if await actor.leave.remote():
+                ray.kill(actor)
         self.tell("left")
 
-    async def heed(self, kind: str, words: Packed) -> None:
+    async def handle(self, kind: str, words: Packed) -> None:
         """Carry out a message of the scheduler; longer work is done in background tasks."""
         if kind == "begin":
             await self.begin(*words)
@@ -281,14 +289,16 @@ class Link:
             self.stops[run_id] = self.begin_task(self._stop(run_id, node_id, grace_s, signo))
         elif kind == "signal":
             run_id, node_id, signo, tree = words
-            self.begin_task(self._asked(node_id, lambda actor: actor.signal_run.remote(run_id, signo, tree)))
+            self.begin_task(
+                self._ask_later(node_id, lambda actor: actor.signal_run.remote(run_id, signo, tree))
+            )
         elif kind == "forget":
             run_id, node_id = words
             self.node(node_id).known.pop(run_id, None)
             for tasks in (self.stops, self.launches, self.shows):
                 tasks.pop(run_id, None)
             self.ending.add(
-                self.begin_task(self._asked(node_id, lambda actor: actor.forget.remote([run_id])))
+                self.begin_task(self._ask_later(node_id, lambda actor: actor.forget.remote([run_id])))
             )
         elif kind == "release":
             self.ending |= {self.begin_task(self.reservations.release(name)) for name in words[0]}
@@ -300,13 +310,15 @@ class Link:
         if (waits := self.waiting.get(run_id)) is not None:
             waits.set()
 
-    async def _asked(self, node_id: str, asking: Callable[[Any], Any]) -> None:
+    async def _ask_later(self, node_id: str, asking: Callable[[Any], Any]) -> None:
         await self.ask(node_id, asking)
 
 
 def _last(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return next((one for one in reversed(lines) if "Error" in one), lines[-1] if lines else "")[:_MOST_SAID]
+    return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")[
+        :_MOST_SAID
+    ]
 
 
 async def serve(channel: socket.socket, inbox: asyncio.Queue[Packed], state: str, home: str) -> None:
@@ -318,7 +330,7 @@ async def serve(channel: socket.socket, inbox: asyncio.Queue[Packed], state: str
         await asyncio.sleep(0.01)
     while True:
         kind, *words = await inbox.get()
-        await link.heed(kind, tuple(words))
+        await link.handle(kind, tuple(words))
 
 
 def _receive(channel: socket.socket, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[Packed]) -> None:

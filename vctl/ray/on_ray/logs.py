@@ -32,45 +32,45 @@ class Copies:
         """Read the notes of an earlier process. ``logs``: run -> the path of its copy."""
         for run_id, log in logs.items():
             with contextlib.suppress(OSError, ValueError):
-                there, here, count = map(int, (self.folder / run_id).read_text().split())
-                self.notes[run_id] = there, here, count
+                log_at, copy_at, count = map(int, (self.folder / run_id).read_text().split())
+                self.notes[run_id] = log_at, copy_at, count
                 self.unsure.add(run_id)
-                self.ends[log] = max(self.ends.get(log, 0), here + count)
+                self.ends[log] = max(self.ends.get(log, 0), copy_at + count)
 
-    def taken(self, run_id: str) -> int:
+    def copied(self, run_id: str) -> int:
         """The number of bytes of a run's log that were certainly copied."""
-        there, _, count = self.notes.get(run_id, (0, 0, 0))
-        return there if run_id in self.unsure else there + count
+        log_at, _, count = self.notes.get(run_id, (0, 0, 0))
+        return log_at if run_id in self.unsure else log_at + count
 
-    def write(self, run_id: str, log: str, there: int, chunk: bytes, most_bytes: int) -> None:
+    def write(self, run_id: str, log: str, log_at: int, chunk: bytes, limit_bytes: int) -> None:
         """Copy a part of a log. Raises OSError; then the caller has to request that part again."""
-        before, here, count = self.notes.get(run_id, (0, 0, 0))
-        if run_id in self.unsure and there == before and len(chunk) >= count:
-            _write(self._file(log), chunk[:count], here)
+        before, copy_at, count = self.notes.get(run_id, (0, 0, 0))
+        if run_id in self.unsure and log_at == before and len(chunk) >= count:
+            _write(self._file(log), chunk[:count], copy_at)
             self.unsure.discard(run_id)
-        if there < before + count:
-            chunk, there = chunk[before + count - there :], before + count  # this part was sent twice
+        if log_at < before + count:
+            chunk, log_at = chunk[before + count - log_at :], before + count  # this part was sent twice
         if not chunk:
             return
         file = self._file(log)
-        here = max(os.fstat(file).st_size, self.ends.get(log, 0))
-        self._note(run_id, there, here, len(chunk))
-        self.ends[log] = here + len(chunk)
+        copy_at = max(os.fstat(file).st_size, self.ends.get(log, 0))
+        self._note(run_id, log_at, copy_at, len(chunk))
+        self.ends[log] = copy_at + len(chunk)
         self.unsure.add(run_id)
-        _write(file, chunk, here)
+        _write(file, chunk, copy_at)
         self.unsure.discard(run_id)
-        if most_bytes:
-            bounded = Bounded(os.fsencode(log), most_bytes)
+        if limit_bytes:
+            bounded = Bounded(os.fsencode(log), limit_bytes)
             bounded.trim()
             bounded.close()
 
-    def _note(self, run_id: str, there: int, here: int, count: int) -> None:
+    def _note(self, run_id: str, log_at: int, copy_at: int, count: int) -> None:
         file = os.open(self.folder / run_id, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _write(file, b"%20d %20d %20d\n" % (there, here, count), 0)
+            _write(file, b"%20d %20d %20d\n" % (log_at, copy_at, count), 0)
         finally:
             os.close(file)
-        self.notes[run_id] = there, here, count
+        self.notes[run_id] = log_at, copy_at, count
 
     def _file(self, log: str) -> int:
         file = self.files.get(log)
@@ -100,7 +100,7 @@ class Copies:
         self.files.clear()
 
 
-def _write(file: int, data: bytes, place: int) -> None:
+def _write(file: int, data: bytes, offset: int) -> None:
     while data:
-        written = os.pwrite(file, data, place)
-        data, place = data[written:], place + written
+        written = os.pwrite(file, data, offset)
+        data, offset = data[written:], offset + written

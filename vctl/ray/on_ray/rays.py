@@ -37,7 +37,7 @@ class Around(Protocol):
     """The runtime on the Ray around, as the Rays of jobs use it (runtime.py)."""
 
     runs: dict[str, LinkedRun]
-    kept: KnownRuns
+    run_files: KnownRuns
     nodes: dict[str, RayNode] | None
 
     def reserve(self, name: str, reserved: ReservedParts) -> dict[str, list[Part]]:
@@ -49,7 +49,7 @@ class Around(Protocol):
     def send_shown(self, run_id: str, run: LinkedRun) -> None:
         """Send a keeper its document."""
 
-    def look(self, run_id: str) -> Seen:
+    def present_state(self, run_id: str) -> Seen:
         """The present state of a run."""
 
     def stop(self, run_id: str, *, grace_s: float) -> None:
@@ -74,9 +74,9 @@ class Rays:
     def load(self) -> None:
         """Forget the satellites of forgotten commands; agents end runs that the scheduler does not name."""
         runs = self.runtime.runs
-        for run_id in [one for one, run in runs.items() if run.main and run.main not in runs]:
+        for run_id in [run_id for run_id, run in runs.items() if run.main and run.main not in runs]:
             del runs[run_id]
-            self.runtime.kept.forget(run_id)
+            self.runtime.run_files.forget(run_id)
 
     def words(self, request: LaunchRequest) -> dict[str, Any]:
         """The fields of a Run that are stored for a run of a Ray."""
@@ -88,11 +88,10 @@ class Rays:
     def begin(self, run_id: str, run: LinkedRun, shown: Mapping[str, Any]) -> set[str]:
         """Set the first document for a run of a Ray before its launch; the ids of its virtual nodes."""
         if run.kind == JOINS:
-            main = next(
-                (one for one in self.shown if self.runtime.runs[one].reservation == run.reservation), ""
-            )
+            runs = self.runtime.runs
+            main = next((main for main in self.shown if runs[main].reservation == run.reservation), "")
             run.shown = self._joining(main, run) if main else json.dumps({"address": ""})
-            return {str(one) for one in run.words or ()}
+            return {str(vnode_id) for vnode_id in run.words or ()}
         self.shown[run_id] = shown
         run.shown = json.dumps(self._part(run_id, run))
         return _own(shown, run.node_id)
@@ -103,20 +102,23 @@ class Rays:
         if run is not None and run.kind:
             self.shown[run_id] = shown
             run.groups = self.runtime.reserve(run.reservation, reservation)
-            self.runtime.kept.keep(run_id, run)
+            self.runtime.run_files.keep(run_id, run)
             self.spread(run_id)
 
     def satellites(self, main: str) -> list[str]:
         """The runs of the satellites of a command."""
         return [run_id for run_id, run in self.runtime.runs.items() if run.main == main]
 
+    def _live_satellites(self, main: str) -> list[str]:
+        return [run_id for run_id in self.satellites(main) if not self._is_over(run_id)]
+
     def go_on(self, main: str) -> bool:
         """Stop the satellites of a command that is over; whether any are left."""
-        left = [one for one in self.satellites(main) if not self._is_over(one)]
-        for run_id in left:
+        remaining = self._live_satellites(main)
+        for run_id in remaining:
             if self.runtime.runs[run_id].stop is None:
                 self.runtime.stop(run_id, grace_s=0)
-        return bool(left)
+        return bool(remaining)
 
     def forget(self, main: str) -> None:
         """Forget a command that is over, and its satellites."""
@@ -125,16 +127,16 @@ class Rays:
         for known in (self.shown, self.pauses, self.due):
             known.pop(main, None)
 
-    def heard(self, run_id: str) -> None:
+    def act_on_news(self, run_id: str) -> None:
         """Act on news of a run of a Ray."""
         main = self.runtime.runs[run_id].main or run_id
         if main in self.shown:
             self.spread(main)
 
-    def tend(self) -> None:
+    def restart_due(self) -> None:
         """Restart the satellites whose pause is over."""
         now = time.monotonic()
-        for main in [one for one, at in self.due.items() if at <= now]:
+        for main in [main for main, at in self.due.items() if at <= now]:
             self.spread(main)
 
     def spread(self, main: str) -> None:
@@ -145,26 +147,25 @@ class Rays:
             self.due.pop(main, None)
             self.go_on(main)
             return
-        at = {runs[one].node_id: one for one in self.satellites(main)}
-        ended = [one for one in at.values() if self._is_over(one)]
+        at = {runs[run_id].node_id: run_id for run_id in self.satellites(main)}
+        ended = [run_id for run_id in at.values() if self._is_over(run_id)]
         said = _read(run.said)
         if ended and "goes" in said and self._may_start_again(main):
-            for one in ended:
-                del at[runs[one].node_id]
-                self.runtime.forget(one)
+            for run_id in ended:
+                del at[runs[run_id].node_id]
+                self.runtime.forget(run_id)
         if "join" in said:
-            nodes = {
-                one["node"] for one in self.shown[main]["nodes"] if one["resources"] or not one["growth"]
-            }
+            vnodes = self.shown[main]["nodes"]
+            nodes = {vnode["node"] for vnode in vnodes if vnode["resources"] or not vnode["growth"]}
             for node_id in sorted(nodes - at.keys() - {run.node_id}) if run.stop is None else ():
                 self._start(main, run, node_id)
-            for one in set(at.values()) - set(ended):
-                self._send(one, runs[one], json.dumps(self._part(main, runs[one])))
-                if self.runtime.look(one).state is RunState.NEVER_STARTED:
-                    self._launch(main, one)  # the previous scheduler ended before it could
-            for one, joining in runs.items():
+            for run_id in set(at.values()) - set(ended):
+                self._send(run_id, runs[run_id], json.dumps(self._part(main, runs[run_id])))
+                if self.runtime.present_state(run_id).state is RunState.NEVER_STARTED:
+                    self._launch(main, run_id)  # the previous scheduler ended before it could
+            for run_id, joining in runs.items():
                 if joining.kind == JOINS and joining.reservation == run.reservation:
-                    self._send(one, joining, self._joining(main, joining))
+                    self._send(run_id, joining, self._joining(main, joining))
         failed = bool(ended) and "goes" not in said
         self._send(main, run, json.dumps(self._part(main, run) | {"failed": failed}))
 
@@ -179,12 +180,14 @@ class Rays:
     def _start(self, main: str, run: LinkedRun, node_id: str) -> None:
         """Start a satellite on a node."""
         run.count += 1
-        self.runtime.kept.keep(main, run)
+        self.runtime.run_files.keep(main, run)
         run_id = f"{main}.ray{run.count}"
-        one = LinkedRun(node_id, run.reservation, run.log, run.log_max_bytes, run.groups, SATELLITE, main)
-        self.runtime.kept.keep(run_id, one)
-        self.runtime.runs[run_id] = one
-        one.shown = json.dumps(self._part(main, one))
+        satellite = LinkedRun(
+            node_id, run.reservation, run.log, run.log_max_bytes, run.groups, SATELLITE, main
+        )
+        self.runtime.run_files.keep(run_id, satellite)
+        self.runtime.runs[run_id] = satellite
+        satellite.shown = json.dumps(self._part(main, satellite))
         self._launch(main, run_id)
 
     def _launch(self, main: str, run_id: str) -> None:
@@ -197,21 +200,21 @@ class Rays:
     def _part(self, main: str, run: LinkedRun) -> dict[str, Any]:
         """The document for one keeper."""
         runs, shown = self.runtime.runs, self.shown[main]
-        nodes = [one for one in shown["nodes"] if one["node"] == run.node_id]
+        nodes = [vnode for vnode in shown["nodes"] if vnode["node"] == run.node_id]
         part: dict[str, Any] = {"nodes": nodes, "address": self._address(run.node_id)}
         if "leaving" in shown:
             part["leaving"] = shown["leaving"]
         if run.main:
             return {**part, "join": _read(runs[main].said).get("join")}
-        up = [runs[one].said for one in self.satellites(main) if not self._is_over(one)]
-        here = [one for said in up for one in _read(said).get("up", ())]
+        said = [runs[run_id].said for run_id in self._live_satellites(main)]
+        joined = [vnode_id for text in said for vnode_id in _read(text).get("up", ())]
         more = {"elastic": shown["elastic"]} if "elastic" in shown else {}
-        others = [one for one in shown["nodes"] if one["node"] != run.node_id]
-        return {**part, "others": others, "here": sorted(here), **more}
+        others = [vnode for vnode in shown["nodes"] if vnode["node"] != run.node_id]
+        return {**part, "others": others, "here": sorted(joined), **more}
 
     def _joining(self, main: str, run: LinkedRun) -> str:
         """The document for the parent of a raylet that is a task (ray_join.py)."""
-        nodes = [one for one in self.shown[main]["nodes"] if one["id"] in (run.words or ())]
+        nodes = [vnode for vnode in self.shown[main]["nodes"] if vnode["id"] in (run.words or ())]
         join = _read(self.runtime.runs[main].said).get("join")
         more = {"notice": self.shown[main]["notice"]} if "notice" in self.shown[main] else {}
         return json.dumps({"nodes": nodes, "address": self._address(run.node_id), "join": join, **more})
@@ -226,27 +229,27 @@ class Rays:
             self.runtime.send_shown(run_id, run)
 
     def _is_over(self, run_id: str) -> bool:
-        run, seen = self.runtime.runs[run_id], self.runtime.look(run_id)
+        run, seen = self.runtime.runs[run_id], self.runtime.present_state(run_id)
         return seen.state in OVER or (seen.state is RunState.NEVER_STARTED and run.stop is not None)
 
     def given_up(self, main: str) -> str:
         """The id of the present request to use less, if all keepers of a Ray have done so; else empty."""
         runs = self.runtime.runs
-        asked = self.shown.get(main, {}).get("leaving", {}).get("id", "")
-        keepers = [main, *(one for one in self.satellites(main) if not self._is_over(one))]
-        done = all(_read(runs[one].said).get("left") == asked for one in keepers if one in runs)
-        return asked if done else ""
+        request_id = self.shown.get(main, {}).get("leaving", {}).get("id", "")
+        keepers = [run_id for run_id in (main, *self._live_satellites(main)) if run_id in runs]
+        done = all(_read(runs[run_id].said).get("left") == request_id for run_id in keepers)
+        return request_id if done else ""
 
 
 def _own(shown: Mapping[str, Any], node_id: str) -> set[str]:
-    return {one["id"] for one in shown["nodes"] if one["node"] == node_id}
+    return {vnode["id"] for vnode in shown["nodes"] if vnode["node"] == node_id}
 
 
 def gpus_of(shown: str) -> list[tuple[str, str]]:
     """(virtual node, planned GPU) pairs in the document for a keeper."""
-    return [(one["id"], gpu) for one in _read(shown).get("nodes", ()) for gpu in one["gpus"]]
+    return [(vnode["id"], gpu) for vnode in _read(shown).get("nodes", ()) for gpu in vnode["gpus"]]
 
 
 def _read(said: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(said) if said else {}
-    return found
+    document: dict[str, Any] = json.loads(said) if said else {}
+    return document

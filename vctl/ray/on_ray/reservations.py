@@ -38,8 +38,8 @@ class Reservations:
                 if has := bundles[index][1].get("GPU"):
                     strategy = PlacementGroupSchedulingStrategy(group, index)
                     options = {"num_cpus": 0, "num_gpus": has, "scheduling_strategy": strategy}
-                    found = await ray.remote(_gpus).options(**options).remote()
-                    chosen.setdefault(vnode_id, []).extend(found)
+                    gpus = await ray.remote(_gpus).options(**options).remote()
+                    chosen.setdefault(vnode_id, []).extend(gpus)
         return chosen
 
     async def reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:
@@ -59,7 +59,7 @@ class Reservations:
         with contextlib.suppress(ValueError):
             return get_placement_group(name)
         return placement_group(
-            [asked for _, asked in bundles], name=name, lifetime="detached",
+            [bundle for _, bundle in bundles], name=name, lifetime="detached",
             bundle_label_selector=[{_NODE_LABEL: node_id} for node_id, _ in bundles],
         )  # fmt: skip
 
@@ -78,9 +78,9 @@ class Reservations:
         """The names of this state directory's placement groups that are not in ``names``."""
         prefix = wire.reservation_name(self.state, "")
         return [
-            one["name"]
-            for one in placement_group_table().values()
-            if one["name"].startswith(prefix) and one["state"] != _REMOVED and one["name"] not in names
+            group["name"]
+            for group in placement_group_table().values()
+            if group["name"].startswith(prefix) and group["state"] != _REMOVED and group["name"] not in names
         ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vctl.ray.on_ray.wire import Packed, Part, Places
+from vctl.ray.on_ray.wire import DeviceIndices, Packed, Part
 from vctl.runtime.protocol import RuntimeUnavailable, Seen
 
 
@@ -24,20 +24,16 @@ class LinkedRun:
     def __init__(
         self, node_id: str, reservation: str, log: str, log_max_bytes: int, groups: Mapping[str, list[Part]],
         kind: str = "", main: str = "", count: int = 0, words: Packed | None = None,
-        devices: Places | None = None,
+        devices: DeviceIndices | None = None,
     ) -> None:  # fmt: skip
-        self.node_id, self.reservation, self.log, self.log_max_bytes = (
-            node_id,
-            reservation,
-            log,
-            log_max_bytes,
-        )
+        self.node_id, self.reservation = node_id, reservation
+        self.log, self.log_max_bytes = log, log_max_bytes
         self.groups = groups
         """Placement group -> its parts: one group for the start of a job, and more for its growth."""
         self.kind, self.main, self.count, self.words = kind, main, count, words
         """For a run of a job's Ray (rays.py): the kind of keeper, the run of the job's command, how many
         keepers were started on other nodes, and the words they are started with."""
-        self.devices: Places = devices or {}
+        self.devices: DeviceIndices = devices or {}
         """The GPUs of this run, among those that Ray has reserved."""
         self.shown, self.said = "", ""
         """What the scheduler shows its keeper, and what the keeper has said."""
@@ -57,8 +53,8 @@ class KnownRuns:
 
     def make(self) -> None:
         """Make the directories."""
-        for one in (self.folder, self.folder / "runs", self.folder / "logs"):
-            one.mkdir(mode=0o700, exist_ok=True)
+        for folder in (self.folder, self.folder / "runs", self.folder / "logs"):
+            folder.mkdir(mode=0o700, exist_ok=True)
 
     def keep(self, run_id: str, run: LinkedRun) -> None:
         """Write the file of a run. Raises RuntimeUnavailable."""
@@ -74,12 +70,12 @@ class KnownRuns:
 
     def load(self) -> dict[str, LinkedRun]:
         """Read the files of all runs; damaged files are skipped."""
-        found: dict[str, LinkedRun] = {}
+        runs: dict[str, LinkedRun] = {}
         for name in os.listdir(self.folder / "runs"):
             if not name.startswith("."):
                 with contextlib.suppress(ValueError, TypeError):
-                    found[name] = LinkedRun(*json.loads((self.folder / "runs" / name).read_text()))
-        return found
+                    runs[name] = LinkedRun(*json.loads((self.folder / "runs" / name).read_text()))
+        return runs
 
     def forget(self, run_id: str) -> None:
         """Remove the file of a run that is over."""

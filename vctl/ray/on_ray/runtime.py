@@ -4,7 +4,7 @@ In the state directory:
 
     ray/id             the name of this state directory in Ray; a copy of the directory gets another one
     ray/runs/<run>     node, reservation and log of a run (runs.py); written before Ray is asked
-    ray/logs/<run>     the last part copied from its log, "PLACE-THERE PLACE-HERE BYTES"; written before
+    ray/logs/<run>     the last part copied from its log, "OFFSET-THERE OFFSET-HERE BYTES"; written before
     ray/wants          exists while Ray's autoscaler may have been asked for nodes
     ray.log            the output of the link and of Ray
 
@@ -58,8 +58,8 @@ class RayRuntime(Runtime):
         self.boot = processes.boot_id()
         Records(self.home).create()
         self.folder = self.home / "ray"
-        self.kept = KnownRuns(self.folder)
-        self.state, copied = self.kept.identity()
+        self.run_files = KnownRuns(self.folder)
+        self.state, copied = self.run_files.identity()
         self.copies = Copies(self.folder / "logs")
         self.runs: dict[str, LinkedRun] = {}
         self.reserved: dict[str, dict[str, list[Part]]] = {}
@@ -70,10 +70,10 @@ class RayRuntime(Runtime):
         self.nodes_changed = False
         self.growth = RayGrowth(self.folder, self._send)
         self.link = LinkConnection(self.home, address, self.state, str(self.home))
-        self.begun, self.left = False, False
+        self.begun, self.link_is_over = False, False
         if copied:
             self.drop_ended()
-        self.runs = self.kept.load()
+        self.runs = self.run_files.load()
         for run in self.runs.values():
             self.reserved.setdefault(run.reservation, {}).update(run.groups)
         self.copies.load({run_id: run.log for run_id, run in self.runs.items()})
@@ -96,30 +96,30 @@ class RayRuntime(Runtime):
                     fix="check the address, and RAY_AUTH_MODE and RAY_AUTH_TOKEN where that Ray asks for a token;"
                     f" see `ray status` there, and {link.log}",
                 )
-            link.tend()
+            link.maintain()
             link.poll.poll(0.2)
-            self._hear()
+            self._receive()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         was_connected = self.link.connected
-        for kind, *words in self.link.hear():
-            self._heed(kind, words)
+        for kind, *words in self.link.receive():
+            self._handle(kind, words)
         if was_connected and not self.link.connected:
             self.say("the connection to Ray is lost; runs stay as they were seen last")
 
-    def _heed(self, kind: str, words: list[Any]) -> None:
+    def _handle(self, kind: str, words: list[Any]) -> None:
         if kind == "hello":
             self.link.answered()
             self.say(f"connected to Ray {words[0]} at {self.address}")
             if self.begun:
                 self._begin()
         elif kind == "nodes":
-            self.nodes = {one[0]: RayNode(*one) for one in words[0]}
+            self.nodes = {node[0]: RayNode(*node) for node in words[0]}
             self.nodes_changed = True
             self.news |= {run.main or run_id for run_id, run in self.runs.items() if self._is_dead(run)}
             self._ask_for_nodes()
         elif kind == "wanted":
-            self.growth.heed(*words)
+            self.growth.confirm(*words)
         elif kind == "seen":
             self._saw(*words)
         elif kind == "failed":
@@ -129,7 +129,7 @@ class RayRuntime(Runtime):
         elif kind == "failure":
             self.link.failure = words[0]
         elif kind == "left":
-            self.left = True
+            self.link_is_over = True
 
     def _saw(self, run_id: str, seen: Packed, start: int, chunk: bytes, said: str) -> None:
         run = self.runs.get(run_id)
@@ -147,18 +147,18 @@ class RayRuntime(Runtime):
             run.request = None
         if seen != run.seen or said != run.said:
             run.seen, run.said = seen, said
-            self._heard(run_id, run)
+            self._note_news(run_id, run)
 
-    def _heard(self, run_id: str, run: LinkedRun) -> None:
+    def _note_news(self, run_id: str, run: LinkedRun) -> None:
         self.news.add(run.main or run_id)
         if run.kind:
-            self.rays.heard(run_id)
+            self.rays.act_on_news(run_id)
 
     def _fail(self, run_id: str, problem: str) -> None:
         if (run := self.runs.get(run_id)) is not None:
             end = ExitRecord(126, None, 2, problem, False, time.time_ns(), 0, 0, 0)  # noqa: FBT003
             run.failed, run.request = Seen(RunState.EXITED, exit=end), None
-            self._heard(run_id, run)
+            self._note_news(run_id, run)
 
     def _send(self, *message: Any) -> None:
         if self.begun:
@@ -167,7 +167,7 @@ class RayRuntime(Runtime):
     def _begin(self) -> None:
         """Send a new link all runs and reservations; it ends all others on the nodes."""
         runs = {
-            run_id: (run.node_id, run.seen, self.copies.taken(run_id), run.said)
+            run_id: (run.node_id, run.seen, self.copies.copied(run_id), run.said)
             for run_id, run in self.runs.items()
             if run.failed is None and not self._is_dead(run)
         }
@@ -182,10 +182,10 @@ class RayRuntime(Runtime):
             if run.stop is not None:
                 self._send_stop(run_id, run)
 
-    def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
+    def want_nodes(self, nodes: Sequence[WantedNode]) -> None:
         """Ask Ray's autoscaler for these nodes; this replaces earlier requests."""
-        if wanted != self.growth.wanted:
-            self.growth.wanted = wanted
+        if nodes != self.growth.target:
+            self.growth.target = nodes
             self._ask_for_nodes()
 
     def _ask_for_nodes(self) -> None:
@@ -196,7 +196,7 @@ class RayRuntime(Runtime):
 
     def prepare(self) -> None:
         """Start the link to Ray, without waiting."""
-        self.link.tend()
+        self.link.maintain()
 
     def fileno(self) -> int:
         """A descriptor that is readable when there is a message of the link."""
@@ -204,9 +204,9 @@ class RayRuntime(Runtime):
 
     def changes(self) -> set[str]:
         """Runs with news; also restarts the link and satellites."""
-        self.link.tend()
-        self._hear()
-        self.rays.tend()
+        self.link.maintain()
+        self._receive()
+        self.rays.restart_due()
         news, self.news = self.news, set()
         return news
 
@@ -234,7 +234,7 @@ class RayRuntime(Runtime):
             more = self.rays.words(request) if request.ray else {}
             groups = self.reserve(name, reserved)
             run = LinkedRun(request.node_id, name, request.log_path, request.log_max_bytes, groups, **more)
-            self.kept.keep(request.run_id, run)
+            self.run_files.keep(request.run_id, run)
             self.runs[request.run_id] = run
             os.close(logfile.open_for_writing(os.fsencode(request.log_path)))
         own = {reserved.own}
@@ -252,32 +252,36 @@ class RayRuntime(Runtime):
     def begin_launch(self, run_id: str, packed: Packed, own: set[str]) -> None:
         """Send the request of a run; each later link gets it again until the agent knows the run."""
         run = self.runs[run_id]
-        asked = [wire.group_of(name, parts, own) for name, parts in run.groups.items()]
-        planned = [(one, gpu) for one in own for gpu in wire.planned_in(packed[2])]
-        self._place_devices(run_id, run, planned if run.kind in ("", JOINS) else gpus_of(run.shown))
-        run.request = ("launch", packed, run.node_id, asked, run.devices, run.kind)
+        groups = [wire.group_of(name, parts, own) for name, parts in run.groups.items()]
+        planned = [(vnode_id, gpu) for vnode_id in own for gpu in wire.planned_in(packed[2])]
+        self._choose_devices(run_id, run, planned if run.kind in ("", JOINS) else gpus_of(run.shown))
+        run.request = ("launch", packed, run.node_id, groups, run.devices, run.kind)
         self._send(*run.request, run.shown)
 
     def send_shown(self, run_id: str, run: LinkedRun) -> None:
         """Send the document of a run of a Ray, which it gets when the virtual nodes in it are reserved."""
-        own = {one["id"] for one in json.loads(run.shown).get("nodes", ())}
-        groups = self.reserved.get(run.reservation, run.groups)
-        asked = [wire.group_of(name, parts, own) for name, parts in groups.items()]
+        own = {vnode["id"] for vnode in json.loads(run.shown).get("nodes", ())}
+        reserved = self.reserved.get(run.reservation, run.groups)
+        groups = [wire.group_of(name, parts, own) for name, parts in reserved.items()]
         if run.kind != JOINS:
-            self._place_devices(run_id, run, gpus_of(run.shown))
-        self._send("show", run_id, run.node_id, [one for one in asked if one[2]], run.devices, run.shown)
+            self._choose_devices(run_id, run, gpus_of(run.shown))
+        self._send(
+            "show", run_id, run.node_id, [group for group in groups if group[2]], run.devices, run.shown
+        )
 
-    def _place_devices(self, run_id: str, run: LinkedRun, planned: list[tuple[str, str]]) -> None:
+    def _choose_devices(self, run_id: str, run: LinkedRun, planned: list[tuple[str, str]]) -> None:
         """Choose the run's own GPUs among the reserved ones, without those of other present runs."""
         others = (
-            one.devices
-            for other, one in self.runs.items()
-            if one.devices and one.reservation == run.reservation and self.look(other).state not in OVER
+            other.devices
+            for other_id, other in self.runs.items()
+            if other.devices
+            and other.reservation == run.reservation
+            and self.present_state(other_id).state not in OVER
         )
-        places = wire.places_of(planned, others) if planned else {}
-        if places != run.devices:
-            run.devices = places
-            self.kept.keep(run_id, run)
+        devices = wire.indices_of(planned, others) if planned else {}
+        if devices != run.devices:
+            run.devices = devices
+            self.run_files.keep(run_id, run)
 
     def show(self, run_id: str, shown: Mapping[str, Any], reservation: ReservedParts) -> None:
         """Send each keeper of a job's Ray its part of the virtual nodes."""
@@ -289,12 +293,12 @@ class RayRuntime(Runtime):
 
     def observe(self, run_id: str) -> Seen:
         """The last observed state of a run. A command with a Ray is over only after its satellites."""
-        seen, run = self.look(run_id), self.runs.get(run_id)
+        seen, run = self.present_state(run_id), self.runs.get(run_id)
         if run is not None and run.kind and seen.state in OVER and self.rays.go_on(run_id):
             return Seen(RunState.RUNNING, seen.start)
         return seen
 
-    def look(self, run_id: str) -> Seen:
+    def present_state(self, run_id: str) -> Seen:
         """The last observed state of one run, regardless of satellites."""
         run = self.runs.get(run_id)
         if run is None:
@@ -357,21 +361,21 @@ class RayRuntime(Runtime):
         del self.runs[run_id]
         self.news.discard(run_id)
         self.copies.forget(run_id)
-        self.kept.forget(run_id)
+        self.run_files.forget(run_id)
         if not self._is_dead(run):
             self._send("forget", run_id, run.node_id)
-        if not any(one.reservation == run.reservation for one in self.runs.values()):
+        if not any(other.reservation == run.reservation for other in self.runs.values()):
             self._send("release", sorted(self.reserved.pop(run.reservation, run.groups)))
 
     def drop_ended(self) -> None:
         """Forget all runs, because the tables are not those that the runs belong to."""
-        self.kept.clear()
+        self.run_files.clear()
         self.runs.clear()
         self.reserved.clear()
 
     def settle(self, live: Mapping[str, int]) -> None:
         """Forget the runs that are over and not in ``live``; the first call also begins to use the link."""
-        for run_id in [one for one in self.known_runs() if one not in live]:
+        for run_id in [run_id for run_id in self.known_runs() if run_id not in live]:
             if self.observe(run_id).state in (RunState.EXITED, RunState.LOST, RunState.NEVER_STARTED):
                 self.forget(run_id)
         if not self.begun:
@@ -381,7 +385,7 @@ class RayRuntime(Runtime):
     def restore(self) -> None:
         """Make removed directories again."""
         Records(self.home).restore()
-        self.kept.make()
+        self.run_files.make()
 
     def close(self) -> None:
         """Close the runtime; runs continue, and agents without runs end."""
@@ -389,8 +393,8 @@ class RayRuntime(Runtime):
             self.want_nodes([])
             self._send("leave")
             until = time.monotonic() + _LEAVE_S
-            while not self.left and self.link.channel is not None and time.monotonic() < until:
+            while not self.link_is_over and self.link.channel is not None and time.monotonic() < until:
                 self.link.poll.poll(0.1)
-                self._hear()
+                self._receive()
         self.link.drop()
         self.copies.close()

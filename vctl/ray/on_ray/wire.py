@@ -57,16 +57,16 @@ def agent_name(state: str, node_id: str) -> str:
 # ---- nodes and bundles ----
 
 
-def node_of(found: Mapping[str, Any]) -> RayNode:
+def node_of(entry: Mapping[str, Any]) -> RayNode:
     """Read an entry of ``ray.nodes()``, without the object store and the resources that Ray itself adds."""
     amounts = {
         name: round(amount * SCALE)
-        for name, amount in found["Resources"].items()
+        for name, amount in entry["Resources"].items()
         if name != OBJECT_STORE_MEMORY and not _OF_RAY.match(name) and round(amount * SCALE) > 0
     }
-    death = "" if found["Alive"] else found.get("DeathReasonMessage") or "Ray reports its death"
-    labels = {str(key): str(text) for key, text in found.get("Labels", {}).items()}
-    return RayNode(found["NodeID"], found["NodeManagerAddress"], amounts, labels, death)
+    death = "" if entry["Alive"] else entry.get("DeathReasonMessage") or "Ray reports its death"
+    labels = {str(key): str(text) for key, text in entry.get("Labels", {}).items()}
+    return RayNode(entry["NodeID"], entry["NodeManagerAddress"], amounts, labels, death)
 
 
 def bundle(amounts: Amounts) -> dict[str, float]:
@@ -82,61 +82,63 @@ Part = tuple[str, str, Amounts]
 """A virtual node, its node, and the amounts to reserve for it."""
 
 
-def missing(wanted: Iterable[Part], reserved: Iterable[Part]) -> list[Part]:
+def missing(parts: Iterable[Part], reserved: Iterable[Part]) -> list[Part]:
     """The parts that are still to reserve, for virtual nodes that grew or were moved from a dead node."""
     has: dict[tuple[str, str], Amounts] = {}
     for vnode_id, node_id, amounts in reserved:
         has[vnode_id, node_id] = rs.add(has.get((vnode_id, node_id), {}), amounts)
-    found: list[Part] = []
-    for vnode_id, node_id, amounts in wanted:
-        rest = rs.subtract(amounts, has.get((vnode_id, node_id), {}))
-        if any(amount > 0 for amount in rest.values()):
-            found.append((vnode_id, node_id, {name: amount for name, amount in rest.items() if amount > 0}))
-    return found
+    rest: list[Part] = []
+    for vnode_id, node_id, amounts in parts:
+        difference = rs.subtract(amounts, has.get((vnode_id, node_id), {}))
+        if lacking := {name: amount for name, amount in difference.items() if amount > 0}:
+            rest.append((vnode_id, node_id, lacking))
+    return rest
 
 
 def group_of(name: str, parts: Iterable[Part], own: Collection[str]) -> Packed:
     """A placement group: name, (node, bundle) of each part, (index, virtual node) of each part in ``own``."""
     listed = list(parts)
-    asked = [(node_id, bundle(amounts)) for _, node_id, amounts in listed]
-    return (name, asked, [(index, part[0]) for index, part in enumerate(listed) if part[0] in own])
+    bundles = [(node_id, bundle(amounts)) for _, node_id, amounts in listed]
+    return (name, bundles, [(index, part[0]) for index, part in enumerate(listed) if part[0] in own])
 
 
-Places = Mapping[str, tuple[str, int]]
+DeviceIndices = Mapping[str, tuple[str, int]]
 """Number of a planned GPU -> its virtual node, and an index into the GPUs that Ray has reserved for that."""
 Chosen = Mapping[str, str]
 """Number of a planned GPU -> id of the GPU that Ray has reserved for it."""
 
 
-def places_of(planned: Iterable[tuple[str, str]], others: Iterable[Places]) -> dict[str, tuple[str, int]]:
-    """A place for each planned GPU of a virtual node: as in ``others``, else the first free index."""
-    taken = {(vnode_id, gpu): place for one in others for gpu, (vnode_id, place) in one.items()}
-    found = {}
+def indices_of(
+    planned: Iterable[tuple[str, str]], others: Iterable[DeviceIndices]
+) -> dict[str, tuple[str, int]]:
+    """An index for each planned GPU of a virtual node: as in ``others``, else the first free one."""
+    in_use = {(vnode_id, gpu): index for indices in others for gpu, (vnode_id, index) in indices.items()}
+    chosen = {}
     for vnode_id, gpu in planned:
-        if (vnode_id, gpu) not in taken:
-            used = {place for (one, _), place in taken.items() if one == vnode_id}
-            taken[vnode_id, gpu] = next(place for place in range(len(used) + 1) if place not in used)
-        found[gpu] = vnode_id, taken[vnode_id, gpu]
-    return found
+        if (vnode_id, gpu) not in in_use:
+            used = {index for (owner, _), index in in_use.items() if owner == vnode_id}
+            in_use[vnode_id, gpu] = next(index for index in range(len(used) + 1) if index not in used)
+        chosen[gpu] = vnode_id, in_use[vnode_id, gpu]
+    return chosen
 
 
-def chosen_of(places: Places, ids: Mapping[str, list[str]]) -> dict[str, str]:
-    """The GPUs at these places. ``ids``: virtual node -> ids of the GPUs that Ray has reserved for it."""
+def chosen_of(indices: DeviceIndices, ids: Mapping[str, list[str]]) -> dict[str, str]:
+    """The GPUs at these indices. ``ids``: virtual node -> ids of the GPUs that Ray has reserved for it."""
     return {
-        gpu: ids[vnode_id][place]
-        for gpu, (vnode_id, place) in places.items()
-        if place < len(ids.get(vnode_id, ()))
+        gpu: ids[vnode_id][index]
+        for gpu, (vnode_id, index) in indices.items()
+        if index < len(ids.get(vnode_id, ()))
     }
 
 
 def planned_in(env: Mapping[str, str]) -> list[str]:
     """The GPUs that were planned for a run."""
-    return [one for one in env.get(VISIBLE, "").split(",") if one]
+    return [gpu for gpu in env.get(VISIBLE, "").split(",") if gpu]
 
 
 def devices(env: Mapping[str, str], chosen: Chosen) -> dict[str, str]:
     """The environment of a run, with the planned GPUs replaced by those that Ray has reserved."""
-    own = [chosen[one] for one in planned_in(env) if one in chosen]
+    own = [chosen[gpu] for gpu in planned_in(env) if gpu in chosen]
     return {**env, VISIBLE: ",".join(own)} if own else dict(env)
 
 
@@ -146,7 +148,7 @@ def with_devices(shown: str, chosen: Chosen) -> str:
         return shown
     document = json.loads(shown)
     for node in document["nodes"]:
-        node["gpus"] = [chosen[one] for one in node["gpus"] if one in chosen]
+        node["gpus"] = [chosen[gpu] for gpu in node["gpus"] if gpu in chosen]
     return json.dumps(document)
 
 

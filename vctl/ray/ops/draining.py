@@ -55,8 +55,8 @@ def _ask(store: Store, path: Path, less: Mapping[str, Amounts]) -> None:
     try:
         folder = Path(json.loads(path.read_text())["folder"] or path)  # none where Ray is on other machines
         name, until = secrets.token_hex(8), time.time() + private_ray.DRAIN_S + MARGIN_S
-        left = {vnode_id: amounts(has) for vnode_id, has in less.items()}
-        ray_parent.put(f"{path}{ray_parent.LEAVING}", {"id": name, "until": until, "nodes": left})
+        remaining = {vnode_id: amounts(has) for vnode_id, has in less.items()}
+        ray_parent.put(f"{path}{ray_parent.LEAVING}", {"id": name, "until": until, "nodes": remaining})
         store.wake()
     except (OSError, ValueError, KeyError):
         return  # Ray has not started yet, or has ended

@@ -73,8 +73,8 @@ def exists(home: Path, name: str) -> bool:
 class Upload:
     """An archive that is being uploaded."""
 
-    def __init__(self, file: IO[bytes], coming: Path, place: Path) -> None:
-        self._file, self._coming, self._place = file, coming, place
+    def __init__(self, file: IO[bytes], coming: Path, path: Path) -> None:
+        self._file, self._coming, self._path = file, coming, path
         self._size = 0
 
     def write(self, block: bytes) -> None:
@@ -91,20 +91,20 @@ class Upload:
         """Store the archive durably. Raises BadSpec if it is not of the kind that its name says."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        with _refusing_damage(self._place.name), _opened(self._coming, self._place.name):
-            self._coming.rename(self._place)
+        with _refusing_damage(self._path.name), _opened(self._coming, self._path.name):
+            self._coming.rename(self._path)
 
 
 @contextmanager
 def upload(home: Path, name: str) -> Iterator[Upload]:
     """Receive an archive. ``finish`` stores it; without ``finish`` nothing of it is kept."""
-    place = stored(home, name)
-    place.parent.mkdir(mode=0o700, exist_ok=True)
-    coming = place.with_name(f".{name}.{secrets.token_hex(4)}")
+    path = stored(home, name)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    coming = path.with_name(f".{name}.{secrets.token_hex(4)}")
     fd = os.open(coming, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            yield Upload(file, coming, place)
+            yield Upload(file, coming, path)
     finally:
         coming.unlink(missing_ok=True)
 
@@ -132,23 +132,23 @@ def unpacked(home: Path, job: str, working_dir: str | None, modules: Sequence[st
 def sweep(store: Store) -> None:
     """Remove archives that were unused for a day, and the files of jobs that ended a day ago or were deleted."""
     now = time.time()
-    for place in _older(store.home / "packages", now - KEEP_S):
-        place.unlink(missing_ok=True)
+    for path in _older(store.home / "packages", now - KEEP_S):
+        path.unlink(missing_ok=True)
     if old := _older(store.home / "job-files", now - YOUNG_S):
         in_use = table.files_in_use(store, store.clock() - int(KEEP_S * 1e9))
-        for place in old:
-            if str(place) not in in_use:
-                shutil.rmtree(place, ignore_errors=True)
+        for path in old:
+            if str(path) not in in_use:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _older(folder: Path, limit: float) -> list[Path]:
-    found = []
+    old = []
     with suppress(FileNotFoundError):
-        for place in folder.iterdir():
+        for path in folder.iterdir():
             with suppress(FileNotFoundError):
-                if place.lstat().st_mtime < limit:
-                    found.append(place)
-    return found
+                if path.lstat().st_mtime < limit:
+                    old.append(path)
+    return old
 
 
 # ---- unpacking ----
@@ -178,13 +178,13 @@ class _Budget:
 
 
 def _unpack(home: Path, name: str, into: Path, budget: _Budget) -> Path:
-    place = stored(home, name)
+    path = stored(home, name)
     if not exists(home, name):
         raise NotFound(
             f"Package {PROTOCOL}://{name} does not exist", fix=f"upload it to /api/packages/{PROTOCOL}/{name}"
         )
     into.mkdir(mode=0o700)
-    with _refusing_damage(name), _opened(place, name) as archive:
+    with _refusing_damage(name), _opened(path, name) as archive:
         for entry in _zipped(archive) if isinstance(archive, zipfile.ZipFile) else _tarred(archive):
             _write(entry, into, budget)
     return into
@@ -198,9 +198,9 @@ def _refusing_damage(name: str) -> Iterator[None]:
         raise BadSpec(f"package {name} cannot be unpacked: {error}", fix="make and upload it again") from None
 
 
-def _opened(place: Path, name: str) -> zipfile.ZipFile | tarfile.TarFile:
+def _opened(path: Path, name: str) -> zipfile.ZipFile | tarfile.TarFile:
     """Open an archive as the kind that its name says."""
-    return zipfile.ZipFile(place) if name.endswith(".zip") else tarfile.open(place)
+    return zipfile.ZipFile(path) if name.endswith(".zip") else tarfile.open(path)
 
 
 def _zipped(archive: zipfile.ZipFile) -> Iterator[_Entry]:
@@ -229,14 +229,14 @@ def _write(entry: _Entry, into: Path, budget: _Budget) -> None:
     if path.is_absolute() or ".." in path.parts or "\0" in entry.name:
         raise ValueError(f"{entry.name!r} points outside of it")
     budget.take(files=1)
-    place = into / path
+    target = into / path
     try:
         if entry.source is None:
-            _make(place)
+            _make(target)
             return
-        _make(place.parent)
+        _make(target.parent)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(place, flags, 0o700 if entry.mode & stat.S_IXUSR else 0o600)
+        fd = os.open(target, flags, 0o700 if entry.mode & stat.S_IXUSR else 0o600)
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
         raise ValueError(f"it has {entry.name!r} twice") from None
     except OSError as error:
@@ -249,8 +249,8 @@ def _write(entry: _Entry, into: Path, budget: _Budget) -> None:
             file.write(block)
 
 
-def _make(place: Path) -> None:
+def _make(folder: Path) -> None:
     """Create a directory and its parents with mode 0700."""
-    if not place.is_dir():
-        _make(place.parent)
-        place.mkdir(mode=0o700)
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(mode=0o700)

@@ -75,10 +75,10 @@ def main(words: list[str]) -> "NoReturn":
     os.waitpid(child, 0)
     os.close(theirs)
     with open(ours, "rb") as answer:
-        told = answer.read()
-    if not told:
+        reply = answer.read()
+    if not reply:
         sys.exit(1)  # the keeper has said why
-    os.environ.update(json.loads(told))
+    os.environ.update(json.loads(reply))
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -138,14 +138,14 @@ class Keeper(Parent):
         self.gcs, port = raylets.held_port(socket.SO_REUSEADDR)
         host = self.own_address or raylets.own_address()
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.told = {
+        self.access = {
             "RAY_ADDRESS": self.address,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": os.urandom(32).hex(),
             # with autoscaler v2, request_resources sends its request to the GCS
             "RAY_enable_autoscaler_v2": "1",
         }
-        self.env = raylets.environment(self.told, self.folder)
+        self.env = raylets.environment(self.access, self.folder)
         self.env["DASHBOARD_METRIC_PORT"] = str(raylets.free_port())
 
     def begin(self) -> None:
@@ -163,21 +163,21 @@ class Keeper(Parent):
 
     def start_all(self, *, dashboard: bool) -> None:
         """Start the head and all raylets, then let the command go on."""
-        first, *others = self.wanted(self.shown(), {}).values()
+        first, *others = self.needed(self.shown(), {}).values()
         self.client, port = raylets.held_port()
-        held, taken = raylets.held_port()
+        held, busy_port = raylets.held_port()
         head = [
             "--head", f"--port={self.address.rpartition(':')[2]}", f"--ray-client-server-port={port}", "--no-monitor",
             f"--include-dashboard={str(dashboard).lower()}", f"--dashboard-host={self.own_address or raylets.LOOPBACK}",
             # Ray starts a part of its dashboard in any case; if the port is taken, Ray goes on without it
-            f"--dashboard-port={0 if dashboard else taken}",
+            f"--dashboard-port={0 if dashboard else busy_port}",
         ]  # fmt: skip
-        for left in reversed(range(TRIES)):
+        for more_tries in reversed(range(TRIES)):
             try:
                 self.start(first, first, head)
                 break
             except Failed:
-                if not left:
+                if not more_tries:
                     raise
                 super().end()
                 shutil.rmtree(self.folder)
@@ -185,15 +185,15 @@ class Keeper(Parent):
         held.close()
         self.gcs.close()
         self.head = {self.raylets[first["id"]][0].pid, *self.pids(b"/gcs_server")}
-        join = {"ray": self.ray, "address": self.address, "env": self.told}
+        join = {"ray": self.ray, "address": self.address, "env": self.access}
         ray_parent.put(f"{self.folder}/{ray_parent.JOIN}", join)
         self.tell(join=join)
         self.start_others(others)
         self.wait_for_others()
-        answer = {**self.told, "RAY_TMPDIR": self.folder}
+        answer = {**self.access, "RAY_TMPDIR": self.folder}
         if dashboard:
             answer["RAY_API_SERVER_ADDRESS"] = answer["RAY_DASHBOARD_ADDRESS"] = url = self.dashboard()
-            say(f"Ray dashboard: {url}, token {self.told['RAY_AUTH_TOKEN']}")
+            say(f"Ray dashboard: {url}, token {self.access['RAY_AUTH_TOKEN']}")
         else:
             say("Ray runs without its dashboard, so ray.util.state does not answer; --ray-dashboard adds it")
         os.write(self.answer, json.dumps(answer).encode())
@@ -202,12 +202,12 @@ class Keeper(Parent):
     def start_others(self, others: "list[dict[str, Any]]") -> None:
         """Start a raylet for each of these virtual nodes; it joins the head. Raises Failed, Over."""
         for node in others:
-            for left in reversed(range(TRIES)):
+            for more_tries in reversed(range(TRIES)):
                 try:
                     self.start(node, node, self.joins())
                     break
                 except Failed:
-                    if not left:
+                    if not more_tries:
                         raise
 
     def wait_for_others(self) -> None:
@@ -216,7 +216,7 @@ class Keeper(Parent):
             shown = self.shown()
             if shown.get("failed"):
                 raise Failed("a raylet on another node did not start")
-            others = self.wanted({"nodes": shown.get("others", [])}, {})
+            others = self.needed({"nodes": shown.get("others", [])}, {})
             if others.keys() <= set(shown.get("here", ())):
                 self.tell(goes=True)
                 return
@@ -236,7 +236,7 @@ class Keeper(Parent):
             shown: dict[str, Any] = json.load(file)
         return shown
 
-    def wanted(self, shown: "dict[str, Any]", leaving: "dict[str, Any]") -> "dict[str, dict[str, Any]]":
+    def needed(self, shown: "dict[str, Any]", leaving: "dict[str, Any]") -> "dict[str, dict[str, Any]]":
         """The virtual nodes that need raylets, by id, with the resources that their raylets may have.
 
         A virtual node without resources is left out while its resources are leased idle or in separate
@@ -244,21 +244,21 @@ class Keeper(Parent):
         use.
         """
         nodes = {node["id"]: node for node in shown["nodes"] if node["resources"] or not node["growth"]}
-        for vnode_id, most in leaving.get("nodes", {}).items():
-            less = raylets.clipped(nodes.pop(vnode_id, {"resources": {}}), most)
+        for vnode_id, limit in leaving.get("nodes", {}).items():
+            less = raylets.clipped(nodes.pop(vnode_id, {"resources": {}}), limit)
             if less["resources"]:
                 nodes[vnode_id] = less
         return nodes
 
     def leaving(self, shown: "dict[str, Any]") -> "dict[str, Any]":
         """The present request to leave resources (file NODES.leaving, else ``leaving`` in NODES), or {}."""
-        asked: dict[str, Any] = shown.get("leaving", {})
+        request: dict[str, Any] = shown.get("leaving", {})
         try:
             with open(f"{self.nodes}{ray_parent.LEAVING}", encoding="utf-8") as file:
-                asked = json.load(file)
+                request = json.load(file)
         except (FileNotFoundError, ValueError):
             pass
-        return asked if asked and time.time() < asked["until"] else {}
+        return request if request and time.time() < request["until"] else {}
 
     def joins(self) -> list[str]:
         """The options of `ray start` for a raylet that joins; only the head has a log monitor."""
@@ -276,10 +276,10 @@ class Keeper(Parent):
     def dashboard(self) -> str:
         """The URL of the dashboard, from the output of `ray start`. Raises Failed."""
         with open(self.log, encoding="utf-8", errors="replace") as file:
-            found = re.search(re.escape(self.own_address or raylets.LOOPBACK) + ":[0-9]+", file.read())
-        if found is None:
+            match = re.search(re.escape(self.own_address or raylets.LOOPBACK) + ":[0-9]+", file.read())
+        if match is None:
             raise Failed(f"its dashboard did not start:\n{self.last_lines()}")
-        return f"http://{found[0]}"
+        return f"http://{match[0]}"
 
     # ---- while the command runs ----
 
@@ -288,10 +288,10 @@ class Keeper(Parent):
         while True:
             self.check()
             for of_node in self.raylets.values():
-                for one in [one for one in of_node if one.pid in self.ended]:
-                    of_node.remove(one)
-                    if one.until is None:
-                        say(f"the raylet of {one.name} has ended; another one is started")
+                for raylet in [raylet for raylet in of_node if raylet.pid in self.ended]:
+                    of_node.remove(raylet)
+                    if raylet.until is None:
+                        say(f"the raylet of {raylet.name} has ended; another one is started")
             self.ended.clear()
             try:
                 shown = self.shown()
@@ -315,7 +315,7 @@ class Keeper(Parent):
 
     def due_s(self) -> float:
         """Seconds until the next look if nothing wakes this process before."""
-        if any(one.until is not None for of_node in self.raylets.values() for one in of_node):
+        if any(raylet.until is not None for of_node in self.raylets.values() for raylet in of_node):
             return _LOOK_S
         times = [self.not_before - time.monotonic(), self.due - time.time()]
         return min((seconds for seconds in times if seconds > 0), default=START_S)
@@ -327,32 +327,32 @@ class Keeper(Parent):
         Over, FileNotFoundError.
         """
         leaving = self.leaving(shown)
-        wanted = self.wanted(shown, leaving)
+        needed = self.needed(shown, leaving)
         now = time.monotonic()
         for vnode_id, of_node in self.raylets.items():
-            node = wanted.get(vnode_id, {"resources": {}})
-            staying = [one for one in of_node if one.until is None]
+            node = needed.get(vnode_id, {"resources": {}})
+            staying = [raylet for raylet in of_node if raylet.until is None]
             while (
                 staying
                 and staying[-1].pid not in self.head
-                and raylets.exceeds(node, [one.part for one in staying])
+                and raylets.exceeds(node, [raylet.part for raylet in staying])
             ):
-                one = staying.pop()
-                one.until = time.monotonic() + DRAIN_S
-                self.drain(one.node_id, ray_gcs.PREEMPTED, DRAIN_S, "the virtual cluster gives it back")
-            for one in of_node:
-                if one.until is not None and now > one.until:
-                    processes.send(one.pid, signal.SIGKILL)
+                raylet = staying.pop()
+                raylet.until = time.monotonic() + DRAIN_S
+                self.drain(raylet.node_id, ray_gcs.PREEMPTED, DRAIN_S, "the virtual cluster gives it back")
+            for raylet in of_node:
+                if raylet.until is not None and now > raylet.until:
+                    processes.send(raylet.pid, signal.SIGKILL)
         draining = any(
-            one.until for vnode_id in leaving.get("nodes", ()) for one in self.raylets.get(vnode_id, ())
+            raylet.until for vnode_id in leaving.get("nodes", ()) for raylet in self.raylets.get(vnode_id, ())
         )
         if leaving and not draining and self.answered != leaving["id"]:
             self.answered = leaving["id"]
             ray_parent.put(f"{self.nodes}{ray_parent.LEFT}", {"id": self.answered})
             self.tell(left=self.answered)
-        for vnode_id, node in wanted.items():
+        for vnode_id, node in needed.items():
             of_node = self.raylets.setdefault(vnode_id, [])
-            part = raylets.missing(node, [one.part for one in of_node])  # draining raylets still count
+            part = raylets.missing(node, [raylet.part for raylet in of_node])  # draining raylets still count
             if part is not None:
                 if now < self.not_before:
                     continue

@@ -8,7 +8,7 @@ if MYPY:
 
     Amounts = dict[str, float]
     Where = dict[str, str]
-    Place = tuple[Amounts, Where]
+    Raylet = tuple[Amounts, Where]
     """The free resources of a raylet, and its labels."""
     Node = tuple[Amounts, Where, bool]
     """A lacking node: its resources, its label selectors, and whether a smaller node would help too."""
@@ -18,10 +18,10 @@ _WHOLE = ("CPU", "GPU", "memory", "object_store_memory")
 
 
 def lacking(
-    free: "Iterable[Place]",
+    free: "Iterable[Raylet]",
     requests: "Iterable[tuple[Amounts, Where, int]]",
     gangs: "Iterable[tuple[str, list[Amounts]]]",
-    most: "Amounts",
+    limit: "Amounts",
     scale: int,
 ) -> "list[Node]":
     """The nodes by which a Ray has to grow; none for demand that no new node can hold.
@@ -32,43 +32,41 @@ def lacking(
 
     ``free``: the free resources and labels of each raylet. A raylet that has not joined yet counts too, with
     the label selectors of its task instead of labels. ``requests``: shape, label selectors, count.
-    ``gangs``: strategy and bundles of placement groups. ``most``: the largest new node; a resource that is
+    ``gangs``: strategy and bundles of placement groups. ``limit``: the largest new node; a resource that is
     missing there has no limit. ``scale``: a new node for requests holds only one ``scale``-th of the
     requests that would fit.
     """
-    places = [(dict(amounts), labels) for amounts, labels in free]
-    found: list[Node] = []
-    for strategy, asked in gangs:
-        bundles = [total(asked)] if strategy == PACK else asked
-        taken: set[int] = set()
+    raylets = [(dict(amounts), labels) for amounts, labels in free]
+    nodes: list[Node] = []
+    for strategy, bundles in gangs:
+        in_use: set[int] = set()
         rest = []
-        for bundle in sorted(bundles, key=_size, reverse=True):
-            place = _place(places, bundle, {}, taken)
-            if place is None:
+        for bundle in sorted([total(bundles)] if strategy == PACK else bundles, key=_size, reverse=True):
+            number = _fit(raylets, bundle, {}, in_use)
+            if number is None:
                 rest.append(bundle)
             elif strategy == SPREAD:
-                taken.add(place)
+                in_use.add(number)
         apart = rest if strategy == SPREAD else [total(rest)] if rest else []
-        if all(times(bundle, most) for bundle in apart):
-            found += [(whole(bundle), {}, False) for bundle in apart]
-    for shape, where, count in sorted(requests, key=lambda one: _size(one[0]), reverse=True):
+        if all(times(bundle, limit) for bundle in apart):
+            nodes += [(whole(bundle), {}, False) for bundle in apart]
+    for shape, where, count in sorted(requests, key=lambda request: _size(request[0]), reverse=True):
         if not any(shape.values()):
             continue
-        left = count
-        while left and _place(places, shape, where, set()) is not None:
-            left -= 1
-        if fits := min(left, times(shape, most)):
-            number = max(fits // scale, 1)
-            found.append(
-                (whole({name: amount * number for name, amount in shape.items()}), where, number > 1)
-            )
-    return found
+        remaining = count
+        while remaining and _fit(raylets, shape, where, set()) is not None:
+            remaining -= 1
+        if fits := min(remaining, times(shape, limit)):
+            times_one = max(fits // scale, 1)
+            node = whole({name: amount * times_one for name, amount in shape.items()})
+            nodes.append((node, where, times_one > 1))
+    return nodes
 
 
-def times(shape: "Amounts", most: "Amounts") -> int:
-    """How often a shape fits a node of the size ``most``; a shape without limits fits 2**30 times."""
+def times(shape: "Amounts", limit: "Amounts") -> int:
+    """How often a shape fits a node of the size ``limit``; a shape without limits fits 2**30 times."""
     fits = [
-        math.floor(most[name] / amount + 1e-9) for name, amount in shape.items() if amount and name in most
+        math.floor(limit[name] / amount + 1e-9) for name, amount in shape.items() if amount and name in limit
     ]
     return max(min(fits, default=1 << 30), 0)
 
@@ -80,11 +78,11 @@ def whole(amounts: "Amounts") -> "Amounts":
 
 def total(bundles: "Iterable[Amounts]") -> "Amounts":
     """The sum of bundles."""
-    found: Amounts = {}
+    amounts: Amounts = {}
     for bundle in bundles:
         for name, amount in bundle.items():
-            found[name] = found.get(name, 0) + amount
-    return found
+            amounts[name] = amounts.get(name, 0) + amount
+    return amounts
 
 
 def less(amounts: "Amounts", part: "Amounts") -> "Amounts":
@@ -94,21 +92,22 @@ def less(amounts: "Amounts", part: "Amounts") -> "Amounts":
 
 def matches(where: "Where", labels: "Where") -> bool:
     """Whether labels match selectors. Equal ``labels`` match: they may be selectors (see ``lacking``)."""
-    return where == labels or all(_is_one(text, labels.get(key)) for key, text in where.items())
+    return where == labels or all(_selects(text, labels.get(key)) for key, text in where.items())
 
 
-def _is_one(text: str, label: str | None) -> bool:
+def _selects(text: str, label: str | None) -> bool:
     if text.startswith("!"):
-        return not _is_one(text[1:], label)
+        return not _selects(text[1:], label)
     return label in (text[3:-1].split(",") if text.startswith("in(") else [text])
 
 
-def _place(places: "list[Place]", bundle: "Amounts", where: "Where", taken: set[int]) -> int | None:
-    for number, (place, labels) in enumerate(places):
-        fits = all(place.get(name, 0) >= amount - 1e-9 for name, amount in bundle.items() if amount)
-        if number not in taken and fits and matches(where, labels):
+def _fit(raylets: "list[Raylet]", bundle: "Amounts", where: "Where", in_use: set[int]) -> int | None:
+    """The number of the first raylet that holds a bundle, which is taken from its free resources."""
+    for number, (free, labels) in enumerate(raylets):
+        fits = all(free.get(name, 0) >= amount - 1e-9 for name, amount in bundle.items() if amount)
+        if number not in in_use and fits and matches(where, labels):
             for name, amount in bundle.items():
-                place[name] = place.get(name, 0) - amount
+                free[name] = free.get(name, 0) - amount
             return number
     return None
 

@@ -53,11 +53,11 @@ class _WithoutPackage:
     """Finds ``ray`` as a namespace package, so that ``ray/__init__.py`` is not run."""
 
     def find_spec(self, name: str, *_: object) -> "ModuleSpec | None":
-        found = PathFinder.find_spec(name) if name == "ray" else None
-        if found is not None:
-            folders, found = found.submodule_search_locations, ModuleSpec(name, None, is_package=True)
-            found.submodule_search_locations = folders
-        return found
+        spec = PathFinder.find_spec(name) if name == "ray" else None
+        if spec is not None:
+            folders, spec = spec.submodule_search_locations, ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = folders
+        return spec
 
 
 def _stub(address: str) -> "tuple[Any, Any]":
@@ -70,20 +70,20 @@ def _stub(address: str) -> "tuple[Any, Any]":
 
 def _read(state: "Any") -> "dict[str, Any]":
     requests = [
-        [dict(one.request.resources_bundle), _selector(one.request), one.count]
-        for one in state.pending_resource_requests
+        [dict(pending.request.resources_bundle), _selector(pending.request), pending.count]
+        for pending in state.pending_resource_requests
         # another node would not help with a resource of a placement group (_group_) or of one node (node:...)
-        if not any("_group_" in name or ":" in name for name in one.request.resources_bundle)
+        if not any("_group_" in name or ":" in name for name in pending.request.resources_bundle)
     ]
     gangs = [
-        [found[1] if (found := re.search(r":([A-Z_]+)\|", one.details)) else "",
-         [dict(each.resources_bundle) for each in one.requests]]
-        for one in state.pending_gang_resource_requests
+        [match[1] if (match := re.search(r":([A-Z_]+)\|", gang.details)) else "",
+         [dict(request.resources_bundle) for request in gang.requests]]
+        for gang in state.pending_gang_resource_requests
     ]  # fmt: skip
-    asked = [
-        [dict(each.request.resources_bundle), each.count]
-        for one in state.cluster_resource_constraints
-        for each in one.resource_requests
+    constraints = [
+        [dict(part.request.resources_bundle), part.count]
+        for constraint in state.cluster_resource_constraints
+        for part in constraint.resource_requests
     ]
     nodes = {
         node.node_id.hex(): {
@@ -95,18 +95,18 @@ def _read(state: "Any") -> "dict[str, Any]":
         for node in state.node_states
         if node.status != _DEAD
     }
-    return {"requests": requests, "gangs": gangs, "asked": asked, "nodes": nodes}
+    return {"requests": requests, "gangs": gangs, "constraints": constraints, "nodes": nodes}
 
 
 def _selector(request: "Any") -> dict[str, str]:
     """The label selectors of a request as vctl writes them: ``a``, ``!a``, ``in(a,b)`` or ``!in(a,b)``."""
-    found = {}
+    selectors = {}
     for selector in request.label_selectors[:1]:
-        for one in selector.label_constraints:
-            mark = "!" if one.operator == _NOT_IN else ""
-            values = list(one.label_values)
-            found[one.label_key] = mark + (values[0] if len(values) == 1 else f"in({','.join(values)})")
-    return found
+        for part in selector.label_constraints:
+            mark = "!" if part.operator == _NOT_IN else ""
+            values = list(part.label_values)
+            selectors[part.label_key] = mark + (values[0] if len(values) == 1 else f"in({','.join(values)})")
+    return selectors
 
 
 if __name__ == "__main__":

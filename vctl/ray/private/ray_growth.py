@@ -35,7 +35,7 @@ AGAIN_S = 30.0
 _JOIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ray_join.py")
 
 
-class Asked:
+class RayletTask:
     """A raylet task: its resources and label selectors; ``more``: whether a smaller raylet would help too."""
 
     def __init__(self, amounts: "ray_demand.Amounts", where: "ray_demand.Where", *, more: bool) -> None:
@@ -49,7 +49,7 @@ class RayletGrowth:
 
     def __init__(self, parent: Parent, nodes: str, env: dict[str, str]) -> None:
         self.parent, self.nodes, self.env = parent, nodes, env
-        self.asked: dict[str, Asked] = {}
+        self.tasks: dict[str, RayletTask] = {}
         """Task id -> the raylet."""
         self.holds: list[str] = []
         """Ids of the tasks that hold the resources of the first raylets."""
@@ -87,7 +87,7 @@ class RayletGrowth:
             return
         *lines, self.line = (self.line + read).split(b"\n")
         if lines:
-            self.look(json.loads(lines[-1]), shown)
+            self.act(json.loads(lines[-1]), shown)
 
     def _watch(self) -> None:
         parent = self.parent
@@ -107,64 +107,58 @@ class RayletGrowth:
         os.close(theirs)
         self.inputs.append(self.output)
 
-    def look(self, seen: "dict[str, Any]", shown: "dict[str, Any]") -> None:
+    def act(self, seen: "dict[str, Any]", shown: "dict[str, Any]") -> None:
         """Submit lacking raylets, and drain idle ones. ``seen``: a line of ray_gcs.py; ``shown``: NODES."""
         elastic = shown.get("elastic")
         self._note({} if elastic is None else elastic["raylets"])
         joined = {
             task: (node_id, node)
             for node_id, node in seen["nodes"].items()
-            if (task := node["labels"].get(ray_join.TASK_LABEL)) in self.asked
+            if (task := node["labels"].get(ray_join.TASK_LABEL)) in self.tasks
         }
         if elastic is None or time.monotonic() < self.not_before:
             return
-        waiting = [task for task, one in self.asked.items() if not one.started and task not in joined]
-        unmet = bool(self._lacking(seen, shown, [task for task in self.asked if task not in waiting], joined))
+        waiting = [task for task, raylet in self.tasks.items() if not raylet.started and task not in joined]
+        unmet = bool(self._lacking(seen, shown, [task for task in self.tasks if task not in waiting], joined))
         for task in waiting:
-            one = self.asked[task]
-            if not unmet or (one.more and time.monotonic() - one.since > WAIT_S):
+            raylet = self.tasks[task]
+            if not unmet or (raylet.more and time.monotonic() - raylet.since > WAIT_S):
                 self._cancel(task)
                 self.scale *= 2
         self.scale = self.scale if unmet else 1
-        lacking = self._lacking(seen, shown, list(self.asked), joined)
+        lacking = self._lacking(seen, shown, list(self.tasks), joined)
         if lacking and self.lacked:
             self._ask(lacking, shown)
         self.lacked = bool(lacking)
         self._let_go(seen, joined, float(elastic["idle_s"]))
-        if self.holds and not self.asked:
+        if self.holds and not self.tasks:
             for task in self.holds:
                 self._vctl("cancel", task)
             self.holds.clear()
 
     def _note(self, tasks: "dict[str, bool]") -> None:
         """Update the raylet tasks. ``tasks``: task id -> whether it runs; a task that vanished has ended."""
-        for task, one in list(self.asked.items()):
-            if one.known and task not in tasks:
-                del self.asked[task]
-            one.known, one.started = task in tasks, tasks.get(task, False)
+        for task, raylet in list(self.tasks.items()):
+            if raylet.known and task not in tasks:
+                del self.tasks[task]
+            raylet.known, raylet.started = task in tasks, tasks.get(task, False)
 
     def _lacking(
         self, seen: "dict[str, Any]", shown: "dict[str, Any]", tasks: list[str], joined: "dict[str, Any]"
     ) -> "list[ray_demand.Node]":
         """The nodes that Ray lacks in addition to its nodes and to the raylets of these tasks."""
         elastic, nodes = shown["elastic"], seen["nodes"].values()
-        asked = {task: self.asked[task] for task in tasks}
-        coming = [(one.amounts, one.where) for task, one in asked.items() if task not in joined]
+        coming = [(self.tasks[task].amounts, self.tasks[task].where) for task in tasks if task not in joined]
         held = ray_demand.total(
-            [*(node["resources"] for node in _all(shown)), *(one.amounts for one in asked.values())]
+            [*(node["resources"] for node in _all(shown)), *(self.tasks[task].amounts for task in tasks)]
         )
-        left = ray_demand.less(elastic["most"], held)
-        most = {**left, **{name: min(a, left.get(name, a)) for name, a in elastic["largest"].items()}}
-        now = ray_demand.lacking(
-            [*((node["free"], node["labels"]) for node in nodes), *coming],
-            seen["requests"],
-            seen["gangs"],
-            most,
-            self.scale,
-        )
+        limit = ray_demand.less(elastic["most"], held)
+        limit |= {name: min(a, limit.get(name, a)) for name, a in elastic["largest"].items()}
+        free = [*((node["free"], node["labels"]) for node in nodes), *coming]
+        now = ray_demand.lacking(free, seen["requests"], seen["gangs"], limit, self.scale)
         stay = [node for node_id, node in seen["nodes"].items() if node_id not in self.leaving]
         total = [*((node["total"], node["labels"]) for node in stay if node["free"]), *coming]
-        return now or ray_demand.lacking(total, _asked(seen), [], most, self.scale)
+        return now or ray_demand.lacking(total, _constraints(seen), [], limit, self.scale)
 
     def _ask(self, lacking: "list[ray_demand.Node]", shown: "dict[str, Any]") -> None:
         if not self.holds:
@@ -179,26 +173,28 @@ class RayletGrowth:
             command = [sys.executable, "-I", "-S", _JOIN, self.nodes, self.parent.folder]
             if (task := self._run(RAYLET, amounts, options, command)) is None:
                 break
-            self.asked[task] = Asked(amounts, where, more=more)
+            self.tasks[task] = RayletTask(amounts, where, more=more)
 
     def _let_go(self, seen: "dict[str, Any]", joined: "dict[str, Any]", idle_s: float) -> None:
         """Drain the newest idle raylet that is not needed; Ray refuses if the raylet is busy again."""
-        asked = _asked(seen)
+        constraints = _constraints(seen)
         self.leaving &= seen["nodes"].keys()
-        newest_first = sorted(joined, key=lambda task: -self.asked[task].since)
+        newest_first = sorted(joined, key=lambda task: -self.tasks[task].since)
         for node_id, node in (joined[task] for task in newest_first):
             if node_id in self.leaving or not node["free"] or node["idle_s"] < idle_s:
                 continue
             away = {node_id, *self.leaving}
-            others = [(one["total"], one["labels"]) for key, one in seen["nodes"].items() if key not in away]
-            if asked and ray_demand.lacking(others, asked, [], {}, 1):
+            others = [
+                (node["total"], node["labels"]) for key, node in seen["nodes"].items() if key not in away
+            ]
+            if constraints and ray_demand.lacking(others, constraints, [], {}, 1):
                 continue
             if self.parent.drain(node_id, ray_gcs.IDLE, 0, f"idle for {idle_s:g} s"):
                 self.leaving.add(node_id)
             return
 
     def _cancel(self, task: str) -> None:
-        del self.asked[task]
+        del self.tasks[task]
         self._vctl("cancel", task)
 
     def _run(
@@ -230,6 +226,6 @@ def _all(shown: "dict[str, Any]") -> "list[dict[str, Any]]":
     return [*shown["nodes"], *shown.get("others", ())]
 
 
-def _asked(seen: "dict[str, Any]") -> "list[tuple[ray_demand.Amounts, ray_demand.Where, int]]":
+def _constraints(seen: "dict[str, Any]") -> "list[tuple[ray_demand.Amounts, ray_demand.Where, int]]":
     """The total that the program has requested (``ray.autoscaler.sdk.request_resources``)."""
-    return [(shape, {}, count) for shape, count in seen["asked"]]
+    return [(shape, {}, count) for shape, count in seen["constraints"]]

@@ -67,7 +67,7 @@ class Guest(Parent):
             self.ends = self.changes.fileno()
         part = {
             "resources": json.loads(os.environ["VCTL_RESOURCES"]),
-            "gpus": [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one],
+            "gpus": [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu],
             "labels": {**self.labels(), TASK_LABEL: self.task},
         }
         pid, node_id = self.start_raylet(options, part, f"{os.environ['VCTL_VNODE_ID']}#{self.task}", None)
@@ -105,8 +105,8 @@ class Guest(Parent):
 
     def is_to_go(self) -> float | None:
         """Seconds until the task will be ended, if there is a new notice that names it; else None."""
-        told, self.signals = signal.SIGURG in self.signals, set()
-        if told or self.alone:
+        notified, self.signals = signal.SIGURG in self.signals, set()
+        if notified or self.alone:
             with contextlib.suppress(OSError, ValueError, KeyError):
                 with open(
                     self.nodes if self.alone else os.environ["VCTL_LEASE_FILE"], encoding="utf-8"

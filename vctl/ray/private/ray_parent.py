@@ -80,16 +80,16 @@ class Parent:
         env, name = {**self.env, "CUDA_VISIBLE_DEVICES": ",".join(part["gpus"])}, raylets.node_name(name)
         words = ["start", f"--temp-dir={self.folder}/{TEMPORARY}", *options, *raylets.arguments(part, name)]
         code = self.run(words, env, cores)
-        found = [
+        pids = [
             pid for pid in self.pids(b"/raylet") if b"--node-name=" + name.encode() in processes.command(pid)
         ]
-        if code or not found:
-            for pid in found:
+        if code or not pids:
+            for pid in pids:
                 processes.send(pid, signal.SIGKILL)  # it was too slow for Ray, which gives up after 30 s
             raise Failed(f"`ray start` ended with {code}:\n{self.last_lines()}")
         mark = b"--node_id="
-        ids = [word[len(mark) :].decode() for word in processes.command(found[0]) if word.startswith(mark)]
-        return found[0], "".join(ids)
+        ids = [word[len(mark) :].decode() for word in processes.command(pids[0]) if word.startswith(mark)]
+        return pids[0], "".join(ids)
 
     def run(self, words: list[str], env: dict[str, str], cores: list[int] | None = None) -> int:
         """Run Ray's command to its end; its exit code. Raises Over, Failed."""
@@ -144,13 +144,13 @@ class Parent:
         with open(self.log, encoding="utf-8", errors="replace") as file:
             return "".join(file.readlines()[-_LAST_LINES:]).rstrip()
 
-    def pause(self, most_s: float, others: "Sequence[int]") -> None:
+    def pause(self, limit_s: float, others: "Sequence[int]") -> None:
         """Wait for the end of a child, a signal, input on ``others``, or the end of the time.
 
         Raises Over when ``ends`` is readable.
         """
         ends = [] if self.ends is None else [self.ends]
-        ready, _, _ = select.select([self.wake, *ends, *others], [], [], max(0.0, min(most_s, START_S)))
+        ready, _, _ = select.select([self.wake, *ends, *others], [], [], max(0.0, min(limit_s, START_S)))
         if self.ends in ready:
             raise Over
         if self.wake in ready:

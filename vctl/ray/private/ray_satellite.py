@@ -48,7 +48,7 @@ class Satellite(Keeper):
 
     def start_all(self, *, dashboard: bool) -> None:  # noqa: ARG002
         """Start a raylet for each virtual node of this machine."""
-        self.start_others([*self.wanted(self.shown(), {}).values()])
+        self.start_others([*self.needed(self.shown(), {}).values()])
 
     def joins(self) -> list[str]:
         """The options of `ray start`: the first raylet gets the log monitor of the machine."""
@@ -63,7 +63,7 @@ class Satellite(Keeper):
     def check(self) -> None:
         """Raises Over after SIGTERM, and when there are neither raylets nor virtual nodes that need one."""
         if signal.SIGTERM in self.signals or not (
-            any(self.raylets.values()) or self.wanted(self.shown(), {})
+            any(self.raylets.values()) or self.needed(self.shown(), {})
         ):
             raise Over
 

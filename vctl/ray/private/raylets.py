@@ -41,8 +41,8 @@ _ANY_PORT = (
 
 def program(command: "list[str] | tuple[str, ...]", path: str, cwd: str | None = None) -> str | None:
     """Ray's command: beside the program of the job, else in its PATH, else beside this Python."""
-    found = shutil.which(os.path.join(cwd or "", command[0]) if "/" in command[0] else command[0], path=path)
-    beside = None if found is None else shutil.which(os.path.join(os.path.dirname(found), "ray"))
+    own = shutil.which(os.path.join(cwd or "", command[0]) if "/" in command[0] else command[0], path=path)
+    beside = None if own is None else shutil.which(os.path.join(os.path.dirname(own), "ray"))
     return beside or shutil.which("ray", path=path) or shutil.which(os.path.dirname(sys.executable) + "/ray")
 
 
@@ -55,18 +55,18 @@ def python_of(ray: str) -> str:
 
 
 def _beside(ray: str) -> str:
-    found = [os.path.join(os.path.dirname(ray), name) for name in ("python3", "python")]
-    return next((path for path in found if os.access(path, os.X_OK)), "python3")
+    candidates = [os.path.join(os.path.dirname(ray), name) for name in ("python3", "python")]
+    return next((path for path in candidates if os.access(path, os.X_OK)), "python3")
 
 
-def environment(told: "dict[str, str]", folder: str) -> dict[str, str]:
+def environment(access: "dict[str, str]", folder: str) -> dict[str, str]:
     """The environment of this Ray's processes. Whatever tasks and actors start inherits it, and finds this Ray by it.
 
     ``told``: how to reach this Ray. ``folder``: its directory on this machine; Ray's own files are in
     ``ray`` there, which is where a program looks that has no RAY_ADDRESS.
     """
     around = {name: text for name, text in os.environ.items() if name not in _NOT_OURS}
-    return {**around, **SETTINGS, **told, "RAY_TMPDIR": folder}
+    return {**around, **SETTINGS, **access, "RAY_TMPDIR": folder}
 
 
 def node_name(name: str) -> str:
@@ -78,10 +78,10 @@ def node_name(name: str) -> str:
     return plain if len(plain) <= _MOST_NAME else marked(plain, name, _MOST_NAME)
 
 
-def marked(plain: str, text: str, most: int) -> str:
-    """``plain``, which stands for ``text``, cut to ``most`` characters that end in a hash of ``text``."""
+def marked(plain: str, text: str, limit: int) -> str:
+    """``plain``, which stands for ``text``, cut to ``limit`` characters that end in a hash of ``text``."""
     mark = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{plain[: most - 1 - len(mark)]}-{mark}"
+    return f"{plain[: limit - 1 - len(mark)]}-{mark}"
 
 
 def arguments(node: "dict[str, Any]", name: str) -> list[str]:
@@ -107,22 +107,22 @@ def missing(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> "dict[str,
 
     A virtual node without resources gets one raylet too.
     """
-    taken = {gpu for part in parts for gpu in part["gpus"]}
-    rest = {}
+    in_use = {gpu for part in parts for gpu in part["gpus"]}
+    amounts = {}
     for key, amount in node["resources"].items():
-        left = amount - sum(part["resources"].get(key, 0) for part in parts)
-        left = int(left) if key in _STANDARD else left
-        if left > 0:
-            rest[key] = left
-    if not rest and parts:
+        rest = amount - sum(part["resources"].get(key, 0) for part in parts)
+        rest = int(rest) if key in _STANDARD else rest
+        if rest > 0:
+            amounts[key] = rest
+    if not amounts and parts:
         return None
-    return {**node, "resources": rest, "gpus": [gpu for gpu in node["gpus"] if gpu not in taken]}
+    return {**node, "resources": amounts, "gpus": [gpu for gpu in node["gpus"] if gpu not in in_use]}
 
 
-def clipped(node: "dict[str, Any]", most: "dict[str, float]") -> "dict[str, Any]":
-    """The virtual node with its resources limited to ``most``; zero amounts are dropped."""
-    left = {key: min(amount, most.get(key, 0)) for key, amount in node["resources"].items()}
-    return {**node, "resources": {key: amount for key, amount in left.items() if amount}}
+def clipped(node: "dict[str, Any]", limit: "dict[str, float]") -> "dict[str, Any]":
+    """The virtual node with its resources limited to ``limit``; zero amounts are dropped."""
+    amounts = {key: min(amount, limit.get(key, 0)) for key, amount in node["resources"].items()}
+    return {**node, "resources": {key: amount for key, amount in amounts.items() if amount}}
 
 
 def exceeds(node: "dict[str, Any]", parts: "list[dict[str, Any]]") -> bool:
@@ -146,16 +146,16 @@ def held_port(option: int = socket.SO_REUSEPORT) -> tuple[socket.socket, int]:
 
 def own_address() -> str:
     """The address of this machine that Ray takes if it is told none: that by which others reach it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            one.connect(("8.8.8.8", 53))  # sends nothing
+            probe.connect(("8.8.8.8", 53))  # sends nothing
         except OSError:
             return LOOPBACK  # Ray replaces it by what it has chosen
-        return str(one.getsockname()[0])
+        return str(probe.getsockname()[0])
 
 
 def free_port() -> int:
     """A port that is free now."""
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
