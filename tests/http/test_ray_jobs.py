@@ -432,9 +432,9 @@ def test_names_that_are_no_packages(server: Running):
 def test_limits_of_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     home = tmp_path / "home"
     Store.open(home).close()
-    monkeypatch.setattr(packages, "MOST_BYTES", 1000)
-    monkeypatch.setattr(packages, "MOST_UNPACKED", 5000)
-    monkeypatch.setattr(packages, "MOST_FILES", 3)
+    monkeypatch.setattr(packages, "MAX_BYTES", 1000)
+    monkeypatch.setattr(packages, "MAX_UNPACKED", 5000)
+    monkeypatch.setattr(packages, "MAX_FILES", 3)
     with pytest.raises(packages.BadSpec, match="larger than"), packages.upload(home, "a.zip") as coming:
         coming.write(b"x" * 1001)
     assert not list((home / "packages").iterdir())

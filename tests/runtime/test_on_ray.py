@@ -476,7 +476,7 @@ def test_what_a_keeper_is_shown_and_says(asker: Asker) -> None:
 
 
 def test_a_long_log_comes_before_the_end(asker: Asker) -> None:
-    size = 3 * wire.MOST_CHUNK_BYTES + 5
+    size = 3 * wire.MAX_CHUNK_BYTES + 5
     asker.launch("a", sys.executable, "-S", "-c", f"import sys; sys.stdout.write('x' * {size})")
     asker.until("a", RunState.EXITED)
     assert asker.logs["a"] == b"x" * size

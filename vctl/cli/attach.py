@@ -17,7 +17,7 @@ from vctl.cli.command_client import INTERRUPTED
 from vctl.runtime.door import Door
 from vctl.runtime.relay import DATA, SIZE, frame
 
-LOOK_S = 0.1
+POLL_S = 0.1
 SAY_SO_AFTER_S = 1.0
 END_OF_INPUT = b"\x04"
 END_AGAIN_S = 0.5
@@ -34,7 +34,7 @@ def converse(call: Call, door: Door, submission_id: str) -> int:
     job = Job(local, submission_id)
     began, has_said_so = time.monotonic(), False
     try:
-        while (line := door.opened(LOOK_S)) is None:
+        while (line := door.opened(POLL_S)) is None:
             over, form = local.wait("jobs", submission_id, 0)
             form = form or job.info()
             if over:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vctl.store.store import Store
 
 TABLE_LIMIT = 100
-LEAST_WATCH_S = 0.1
+MIN_WATCH_S = 0.1
 _LOCAL = ("daemon", "serve")
 """Commands that always work on this machine, also where VCTL_ADDRESS names a server."""
 
@@ -59,8 +59,8 @@ class Call:
         self._line: Progress | None = None
         self._background: Background | None = None
         self._connection: Connection | None = None
-        if self.watch_s is not None and self.watch_s < LEAST_WATCH_S:
-            raise BadSpec(f"--watch: {self.watch_s:g} s is too often", fix=f"write {LEAST_WATCH_S:g} or more")
+        if self.watch_s is not None and self.watch_s < MIN_WATCH_S:
+            raise BadSpec(f"--watch: {self.watch_s:g} s is too often", fix=f"write {MIN_WATCH_S:g} or more")
         if self._limit is not None and self._limit < 0:
             raise BadSpec(f"--limit: {self._limit} is negative", fix="write 0 or more")
 

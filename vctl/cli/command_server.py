@@ -43,11 +43,11 @@ from vctl.store.store import Store
 
 LIFE = 0
 """The descriptor (standard input) whose other end closes when the scheduler ends."""
-MOST_BYTES = 1 << 18
+MAX_BYTES = 1 << 18
 BACKLOG = 128
 STAY_S = 5.0
 """Seconds for which a fork waits for its next command, and before that for the end of the client."""
-MOST_COMMANDS = 1000
+MAX_COMMANDS = 1000
 """The most commands that one fork carries out."""
 FILES = "/proc/self/fd"
 READY, TAKEN = b"+", b"-"
@@ -205,7 +205,7 @@ def work(listening: socket, line: socket, home: os.stat_result) -> None:
         poll.register(listening, select.POLLIN)
         for end in (LIFE, line):
             poll.register(end, 0)
-        for _ in range(MOST_COMMANDS):
+        for _ in range(MAX_COMMANDS):
             if [event for _, event in poll.poll(stay_ms)] != [select.POLLIN]:
                 break
             with suppress(BlockingIOError):
@@ -256,7 +256,7 @@ def answer(line: socket, mine: bytes, own: list[int], served: ServingFork) -> bo
     if int.from_bytes(line.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], sys.byteorder) != os.geteuid():
         return False
     line.send(b"%d %s" % (os.getpid(), mine))
-    message, files, flags, _ = recv_fds(line, MOST_BYTES, 3)
+    message, files, flags, _ = recv_fds(line, MAX_BYTES, 3)
     if flags & (MSG_TRUNC | MSG_CTRUNC) or len(files) != 3:
         return False  # the client carries its command out itself, or is of another installation
     end_with(line)

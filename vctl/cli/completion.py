@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vctl.operations.declare import Backend
 
 FILES = {"bash": "vctl.bash", "zsh": "_vctl", "fish": "vctl.fish"}
-MOST = 500
+MAX_OFFERED = 500
 AFTER, STRATEGIES = "after", "strategies"
 Offer = tuple[str, str]
 HELP = ("--help", "Show help.")
@@ -230,27 +230,27 @@ def _live(ids: Callable[["Backend"], list[Offer]], home: str | None) -> list[Off
 
 
 def _jobs(backend: "Backend") -> list[Offer]:
-    jobs, _ = operations.jobs.list_jobs(backend, limit=MOST)
+    jobs, _ = operations.jobs.list_jobs(backend, limit=MAX_OFFERED)
     newest = [("last", "The job submitted last.")] if jobs else []
     return [(job["submission_id"], f"{job['status']} {job['name'] or ''}".rstrip()) for job in jobs] + newest
 
 
 def _tasks(backend: "Backend") -> list[Offer]:
     tasks, _ = operations.tasks.list_tasks(backend)
-    return [(task["task_id"], task["state"]) for task in tasks][-MOST:]
+    return [(task["task_id"], task["state"]) for task in tasks][-MAX_OFFERED:]
 
 
 def _clusters(backend: "Backend") -> list[Offer]:
-    clusters = operations.clusters.list_clusters(backend)[:MOST]
+    clusters = operations.clusters.list_clusters(backend)[:MAX_OFFERED]
     return [("primary" if vc["kind"] == "primary" else vc["cluster_id"], vc["kind"]) for vc in clusters]
 
 
 def _nodes(backend: "Backend") -> list[Offer]:
-    return [(node["node_id"], node["state"]) for node in operations.nodes.list_nodes(backend)][:MOST]
+    return [(node["node_id"], node["state"]) for node in operations.nodes.list_nodes(backend)][:MAX_OFFERED]
 
 
 def _vnodes(backend: "Backend") -> list[Offer]:
-    return [(vnode["vnode_id"], vnode["kind"]) for vnode in operations.views.vnodes(backend)][:MOST]
+    return [(vnode["vnode_id"], vnode["kind"]) for vnode in operations.views.vnodes(backend)][:MAX_OFFERED]
 
 
 LIVE: dict[str, Callable[["Backend"], list[Offer]]] = {

@@ -17,7 +17,7 @@ from vctl.spec.params import Param
 
 WIDTH = 80
 """The width of a page that does not go to a terminal, if COLUMNS does not say another one."""
-LEAST_HELP = 24
+MIN_HELP = 24
 """The least width of an explanation beside its names; where less is left, it is below them."""
 HELP = ("--help", "-h", "", "Show this message and exit.")
 GAP = "  "
@@ -109,7 +109,7 @@ class _Page:
         head = f"{corners[0]}{self.rule} {title} "
         yield self._painted(head + self.rule * (self.width - len(head) - 1) + corners[1], "dim")
         names = sum(width + len(GAP) for width in widths if width)
-        beside = inside - names >= LEAST_HELP
+        beside = inside - names >= MIN_HELP
         for row in rows:
             for shown, line in self._row(row, widths, inside, names if beside else 4, beside=beside):
                 side = self._painted(self.side, "dim")

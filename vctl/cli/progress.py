@@ -25,7 +25,7 @@ Form = Mapping[str, Any]
 
 FIRST_S = 0.3
 """Seconds before the first line; a job that ends or writes output earlier gets none."""
-LEAST_REASON = 24
+MIN_REASON = 24
 """The least columns for a reason that is worth showing."""
 _RUNNING = (jb.RUNNING, tk.RUNNING)
 
@@ -152,7 +152,7 @@ class Line:
         for count in range(len(self.ends), -1, -1):
             ends = visible("".join(self.ends[:count]))
             room = width - cell_len(head) - cell_len(ends)
-            if room >= min(cell_len(reason), LEAST_REASON):
+            if room >= min(cell_len(reason), MIN_REASON):
                 return head + _cut(reason, room) + ends
         return _cut(head + reason, width)
 

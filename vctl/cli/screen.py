@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TextIO
 
-from vctl.cli.table import GIVES, LEAST, MATTERS, Bar, Cell, Column
+from vctl.cli.table import GIVES, MATTERS, MIN_WIDTH, Bar, Cell, Column
 from vctl.cli.words import named
 from vctl.config import DUMB
 from vctl.core.listed import Alike, Values, filled, mapped
@@ -220,7 +220,7 @@ class Screen:
             capacity = self.width - GAP * (len(widths) - 1)
         widths = [min(width, self.width) for width in widths]
         floors = [
-            width if column.whole else min(width, max(LEAST[column.rank], heading))
+            width if column.whole else min(width, max(MIN_WIDTH[column.rank], heading))
             for column, width, heading in zip(columns, widths, headings, strict=False)
         ]
         ranks = [column.rank for column in columns[: len(widths)]]

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from vctl.cli.screen import Screen
 
 Data = Mapping[str, Any]
-MOST_CLUSTERS = 20
+MAX_CLUSTERS = 20
 PROMPT = 1
 """The line that a low screen keeps free for the prompt of the shell."""
-LEAST_LINES = 3
+MIN_LINES = 3
 """The least lines of a section on a low screen, with the heading of the table."""
 WANTED = (CPU, GPU, MEMORY)
 """The resources that come first, and that a low screen shows too."""
@@ -69,8 +69,8 @@ def _height(sections: list[Section]) -> int:
 
 def _fit(sections: list[Section], capacity: int) -> None:
     """Remove rows from the longest section until all sections fit; the empty lines between them are removed last."""
-    for least in (LEAST_LINES, LEAST_LINES - 1):
-        capacity += len(sections) * (least < LEAST_LINES)  # without the empty lines
+    for least in (MIN_LINES, MIN_LINES - 1):
+        capacity += len(sections) * (least < MIN_LINES)  # without the empty lines
         while _height(sections) > capacity:
             cuttable = [section for section in sections if len(section.lines) > max(least, section.least)]
             if not cuttable:
@@ -102,10 +102,10 @@ def _sections(screen: "Screen", data: Data) -> Iterator[Section]:
     lines = screen.table(_RESOURCES, resources) if resources else ()
     yield Section("Resources", lines, least=1 + len(first))
     branches = data["clusters"]
-    hidden = max(0, len(branches) - MOST_CLUSTERS)
+    hidden = max(0, len(branches) - MAX_CLUSTERS)
     yield Section(
         "Virtual clusters",
-        tree.draw(screen, branches[:MOST_CLUSTERS]) if branches else (),
+        tree.draw(screen, branches[:MAX_CLUSTERS]) if branches else (),
         hidden,
         "; `vctl vc tree` shows all",
     )

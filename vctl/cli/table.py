@@ -7,7 +7,7 @@ from vctl.core.listed import Alike, Values, field_of, mapped
 
 GIVES, NORMAL, KEY, MATTERS = range(4)
 """The ranks of columns, in the order in which they become narrower on a narrow terminal."""
-LEAST = {GIVES: 8, NORMAL: 8, KEY: 14, MATTERS: 21}
+MIN_WIDTH = {GIVES: 8, NORMAL: 8, KEY: 14, MATTERS: 21}
 """The least width of a column while columns of other ranks can still become narrower."""
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from vctl.cli.screen import Screen
 
 Data = Mapping[str, Any]
-MOST_AHEAD = 5
-MOST_HOLDERS = 3
+MAX_AHEAD = 5
+MAX_HOLDERS = 3
 VERDICT_COLOURS = {"infeasible": "red", "feasible but not available": "yellow", "available": "green"}
 
 
@@ -103,7 +103,7 @@ _NODES = [
 
 
 def _ahead(screen: "Screen", data: Data) -> Iterator[str]:
-    ahead, shown = data["ahead"], data["ahead"][:MOST_AHEAD]
+    ahead, shown = data["ahead"], data["ahead"][:MAX_AHEAD]
     if not ahead:
         return
     number = data["queue_position"] - 1
@@ -129,7 +129,7 @@ def _alike(nodes: Sequence[Data]) -> list[dict[str, Any]]:
     groups: dict[str, list[Data]] = {}
     for node in nodes:
         what = {key: value for key, value in node.items() if key not in ("node_id", "vnode_id")}
-        if len(nodes) > MOST_AHEAD:
+        if len(nodes) > MAX_AHEAD:
             what["holders"] = len(node["holders"])
         groups.setdefault(repr(what), []).append(node)
     order = list(reversed(VERDICT_COLOURS))
@@ -148,7 +148,7 @@ def _names(group: Sequence[Data]) -> str:
 def _holders(holders: Sequence[Data]) -> str:
     parts = [
         f"{who.get('task_id') or who.get('submission_id') or who.get('cluster_id')} ({words.amounts(who['resources'])})"
-        for who in holders[:MOST_HOLDERS]
+        for who in holders[:MAX_HOLDERS]
     ]
     more = len(holders) - len(parts)
     return ", ".join(parts) + (f" and {more} more" if more else "")

@@ -129,7 +129,7 @@ def state(request: HTTPConnection) -> Iterator[Store]:
 
 
 @contextmanager
-def here(request: HTTPConnection) -> Iterator[Here]:
+def context_of(request: HTTPConnection) -> Iterator[Here]:
     """The state and the settings for the verb of one request."""
     server = server_of(request)
     with state(request) as store:

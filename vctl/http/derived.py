@@ -25,7 +25,7 @@ from pydantic import (
 from vctl.errors import VctlError
 from vctl.http import documents
 from vctl.http.answers import JSONResponse
-from vctl.http.context import here
+from vctl.http.context import context_of
 from vctl.operations.declare import Operation
 from vctl.spec import documents as forms
 from vctl.spec import reports
@@ -79,9 +79,9 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
         body = given.pop("body", None)
         if body is not None:
             given.update({name: getattr(body, name) for name in body.model_fields_set})
-        with here(request) as carried_out_on:
+        with context_of(request) as context:
             try:
-                reply = operation.at(carried_out_on, **_by_name(operation, given))
+                reply = operation.at(context, **_by_name(operation, given))
             except VctlError as error:
                 raise error.spelled(fields) from None
         return JSONResponse(operation.document(reply))

@@ -19,10 +19,10 @@ from vctl.http.context import Server
 from vctl.spec.source import MOST_BATCH_BYTES, one_of_each
 from vctl.spec.text import KERNEL_FIELDS, check_document
 
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 BATCHES = {"/api/v1/jobs:batch": "jobs", "/api/v1/tasks:batch": "tasks"}
 """The path of many jobs or tasks in one request -> the field whose texts the verb checks itself, with their lines."""
-MOST_BYTES_OF = dict.fromkeys(BATCHES, MOST_BATCH_BYTES)
+MAX_BYTES_OF = dict.fromkeys(BATCHES, MOST_BATCH_BYTES)
 LONGEST_PATH = 4096
 READING = ("GET", "HEAD", "OPTIONS")
 OPEN = ("/healthz", "/metrics", "/api/version", "/openapi.json", MANAGEMENT)
@@ -171,7 +171,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes | None:
     Refuses a body that is too large, and JSON that cannot be stored or is ambiguous.
     """
     headers = _headers(scope["headers"])
-    limit = MOST_BYTES_OF.get(scope["path"], MOST_BYTES)
+    limit = MAX_BYTES_OF.get(scope["path"], MAX_BYTES)
     length = headers.get("content-length")
     if length is None and "transfer-encoding" not in headers:
         return b""

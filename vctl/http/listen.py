@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vctl.config import Config
 
 TOKEN_FILE = "token"
-LEAST_TOKEN = 16
+MIN_TOKEN = 16
 GRACE_S = 3
 ACCEPTED = 64
 """The most connections that the event loop accepts in one step."""
@@ -142,10 +142,10 @@ def read_token(config: Config, token_file: str | None) -> str:
 
 
 def _good(token: str, where: str) -> str:
-    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise BadSpec(
             f"{where} holds no token",
-            fix=f"{LEAST_TOKEN} characters or more, no spaces; remove it to get a new one",
+            fix=f"{MIN_TOKEN} characters or more, no spaces; remove it to get a new one",
         )
     return token
 

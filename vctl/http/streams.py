@@ -19,7 +19,7 @@ from vctl.store.store import Store
 IsDisconnected = Callable[[], Awaitable[bool]]
 """Asks whether the client has disconnected."""
 
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 """Seconds between reads of a growing log; commits are noticed at once."""
 SAFETY_S = 1.0
 
@@ -69,7 +69,7 @@ async def _follow(server: Server, kind: Kind, ref: str | int, log: logs.Growing)
                     return
                 if ticket.is_set() or time.monotonic() >= give_up:  # the end of the server sets it, too
                     break
-                await within(ticket, LOOK_EVERY_S)
+                await within(ticket, POLL_EVERY_S)
             await _see_to_it(server)
 
 

@@ -46,7 +46,7 @@ _KEEPER, _JOIN = (  # importing them would cost each start
 RAYLET, JOINS = "ray-raylet", "joins"
 """The name of a task that is a raylet, and its part in the Ray of its job."""
 _SUFFIX = ".ray"
-_MOST_BYTES = 63
+_MAX_BYTES = 63
 
 
 def command(home: Path, ledger: Ledger, run: Run, kind: str) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def labels(vnode: VNode) -> dict[str, str]:
 def label_value(text: str) -> str:
     """An id as a label value of Ray; one that does not fit ends in a hash of itself."""
     plain = text.replace("##", "--").replace("/", ".")
-    return plain if lb.value_problem(plain) is None else marked(plain, text, _MOST_BYTES)
+    return plain if lb.value_problem(plain) is None else marked(plain, text, _MAX_BYTES)
 
 
 @value(slots=True)

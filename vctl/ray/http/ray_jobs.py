@@ -22,7 +22,7 @@ from vctl.core.values import replace
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.http import streams
 from vctl.http.answers import JSONResponse, answer
-from vctl.http.context import here, server_of
+from vctl.http.context import context_of, server_of
 from vctl.http.derived import KernelText
 from vctl.http.documents import ERRORS, Document, good
 from vctl.operations import jobs
@@ -38,7 +38,7 @@ from vctl.store import jobs as table
 SHELL = ("/bin/sh", "-c")
 """An entrypoint of Ray is a line for a shell."""
 LETTERS = string.ascii_letters + string.digits
-MOST_REASON = 120
+MAX_REASON = 120
 """The most bytes of the reason in the close frame of a websocket."""
 LAST_LINES, LAST_CHARACTERS = 10, 20_000
 """The most lines and characters of the output that the message of a failed job repeats."""
@@ -110,7 +110,7 @@ def submit(request: Request, body: Submission) -> JSONResponse:
             "entrypoint: there is no command to run", fix="write a command line, such as python train.py"
         )
     setting = server_of(request).config.get("ray_jobs")
-    with here(request) as on, ExitStack() as files:
+    with context_of(request) as on, ExitStack() as files:
         _submit(on, body, submission_id, setting, files)
     return JSONResponse({"job_id": submission_id, "submission_id": submission_id})
 
@@ -192,7 +192,7 @@ def _resources(body: Submission, metadata: Mapping[str, str]) -> dict[str, Any]:
 @router.get("/", responses=good(list[Details]), response_model=None)
 def list_jobs(request: Request) -> JSONResponse:
     """All jobs, newest first; an array is one entry."""
-    with here(request) as on:
+    with context_of(request) as on:
         forms, _ = jobs.list_jobs.at(on, members=False)
         envs = table.runtime_envs(on.store)
     return JSONResponse([_details(form, envs.get(form["job_id"])) for form in forms])
@@ -201,7 +201,7 @@ def list_jobs(request: Request) -> JSONResponse:
 @router.get("/{job}", responses=good(Details), response_model=None)
 def get_job(request: Request, job: JobId) -> JSONResponse:
     """One job."""
-    with here(request) as on:
+    with context_of(request) as on:
         form = _get(on, job)
         env = table.runtime_envs(on.store, form["job_id"]).get(form["job_id"])
         details = _details(form, env)
@@ -283,7 +283,7 @@ def _tail(on: Here, job: str) -> str:
 )  # fmt: skip
 def logs(request: Request, job: JobId) -> StreamingResponse:
     """The output of a job, stdout and stderr in order."""
-    with here(request) as on:
+    with context_of(request) as on:
         _get(on, job)
         path = ops.jobs.log_path(on.store, job)
     return StreamingResponse(_as_document(ops.logs.read_log(path)), media_type="application/json")
@@ -317,7 +317,7 @@ async def tail(websocket: WebSocket, job: str) -> None:
     server = server_of(websocket)
 
     def check() -> None:
-        with here(websocket) as on:
+        with context_of(websocket) as on:
             _get(on, job)
 
     try:
@@ -351,7 +351,7 @@ async def _send(websocket: WebSocket, blocks: AsyncIterator[bytes]) -> tuple[int
                 if text := decoder.decode(block):
                     await websocket.send_text(text)
         except VctlError as error:
-            code, reason = 1011, error.problem.encode()[:MOST_REASON].decode(errors="ignore")
+            code, reason = 1011, error.problem.encode()[:MAX_REASON].decode(errors="ignore")
     if text := decoder.decode(b"", final=True):
         await websocket.send_text(text)
     return code, reason
@@ -380,7 +380,7 @@ class Deleted(Document):
 @router.post("/{job}/stop", responses=good(Stopped), response_model=None)
 def stop(request: Request, job: JobId) -> JSONResponse:
     """Request the end of a job: `stopped` is false if it was over."""
-    with here(request) as on:
+    with context_of(request) as on:
         form = _get(on, job)
         if form["status"] in jb.FINAL:
             return JSONResponse({"stopped": False})
@@ -391,7 +391,7 @@ def stop(request: Request, job: JobId) -> JSONResponse:
 @router.delete("/{job}", responses=good(Deleted), response_model=None)
 def delete(request: Request, job: JobId) -> JSONResponse:
     """Delete a finished job and its log."""
-    with here(request) as on:
+    with context_of(request) as on:
         form = _get(on, job)
         if form["status"] not in jb.FINAL:
             raise Conflict(

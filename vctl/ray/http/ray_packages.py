@@ -15,7 +15,7 @@ from vctl.http.context import Server, server_of
 from vctl.http.documents import ERRORS
 from vctl.http.guard import UPLOADS
 from vctl.ray.ops import packages
-from vctl.ray.ops.packages import MOST_BYTES, PROTOCOL
+from vctl.ray.ops.packages import MAX_BYTES, PROTOCOL
 
 SWEEP_S = 600.0
 
@@ -39,8 +39,8 @@ async def upload(request: Request, protocol: Protocol, package: Package) -> Resp
     """Upload a package: an archive (.zip, .tar.gz, .tgz, .tar.xz) for the working directory or a Python module."""
     _check_protocol(protocol)
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > MOST_BYTES:
-        raise TooLarge("the package is too large", fix=f"at most {MOST_BYTES >> 20} MiB are accepted")
+    if length.isdigit() and int(length) > MAX_BYTES:
+        raise TooLarge("the package is too large", fix=f"at most {MAX_BYTES >> 20} MiB are accepted")
     try:
         with packages.upload(server_of(request).home, package) as coming:
             async for block in request.stream():

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from vctl.ray.on_ray import guard
 from vctl.ray.on_ray.keepers import Keepers
-from vctl.ray.on_ray.wire import FORMAT, MOST_CHUNK_BYTES, Packed, packed_seen, request_of
+from vctl.ray.on_ray.wire import FORMAT, MAX_CHUNK_BYTES, Packed, packed_seen, request_of
 from vctl.runtime import processes
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState, Seen
@@ -38,7 +38,7 @@ Known = Mapping[str, tuple[Packed | None, int, str]]
 """Run -> its last observed state, the bytes of its log that were received, and its keeper's last message."""
 IDLE_S = 120.0
 """An agent without runs ends when no request has come for this long, in seconds."""
-_LOOK_S = 5.0
+_POLL_S = 5.0
 _ANSWER_S = 1.0
 
 
@@ -247,7 +247,7 @@ class Agent:
             return True
 
     def _end_when_idle(self) -> None:
-        while not self.is_over.wait(_LOOK_S):
+        while not self.is_over.wait(_POLL_S):
             if time.monotonic() - self.polled_at > IDLE_S:
                 self.leave()
         # the caller gets its answer first, and may end before Ray gets its request to kill the actor
@@ -263,7 +263,7 @@ def _read(path: Path, offset: int) -> tuple[int, bytes]:
         return offset, b""
     try:
         start = os.lseek(fd, offset, os.SEEK_DATA)
-        return start, os.pread(fd, MOST_CHUNK_BYTES, start)
+        return start, os.pread(fd, MAX_CHUNK_BYTES, start)
     except OSError:  # nothing after it
         return offset, b""
     finally:

@@ -22,7 +22,7 @@ LISTEN_S = 3.0
 """How long `nobody_at` tries to connect to the address of Ray."""
 _AGAIN_S = (1.0, 15.0)
 _FLUSH_S = 0.05
-_MOST_LOG_BYTES = 1 << 22
+_MAX_LOG_BYTES = 1 << 22
 _CHUNK_BYTES = 1 << 18
 
 
@@ -74,7 +74,7 @@ class LinkConnection:
         ours, theirs = socket.socketpair()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         log = os.open(self.log, flags, 0o600)
-        if os.fstat(log).st_size > _MOST_LOG_BYTES:
+        if os.fstat(log).st_size > _MAX_LOG_BYTES:
             os.ftruncate(log, 0)
         try:
             self.process = subprocess.Popen(

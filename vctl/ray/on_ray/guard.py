@@ -25,8 +25,8 @@ from vctl.runtime.protocol import RunState
 
 _LOCK = "guard"
 _PAUSE_S = 0.05
-_LOOK_S = 60.0
-_MOST_S = 60.0
+_POLL_S = 60.0
+_MAX_S = 60.0
 
 
 def start(folder: Path, raylet: int, started: int, home: str) -> None:
@@ -62,11 +62,11 @@ def main(words: list[str]) -> None:
         while processes.start_time(raylet) == started:
             if not os.fstat(HANDED_OVER).st_nlink:
                 return  # the folder is gone
-            if select.select([handle], [], [], _LOOK_S)[0]:
+            if select.select([handle], [], [], _POLL_S)[0]:
                 break
     local = LocalRuntime(folder, told=home)
     local.prepare()
-    until = time.monotonic() + _MOST_S
+    until = time.monotonic() + _MAX_S
     while time.monotonic() < until:
         local.changes()
         remaining = [run_id for run_id in local.known_runs() if not _is_over(local, run_id)]

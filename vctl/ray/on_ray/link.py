@@ -39,7 +39,7 @@ NODES_S = 0.5
 _POLL_S = 10.0
 _AGAIN_S = (0.1, 5.0)
 _THREADS = 8
-_MOST_SAID = 300
+_MAX_SAID = 300
 _NOT_STARTED = "creation task"
 """A part of Ray's message if an actor could not be created, because its code is missing or failed."""
 
@@ -316,9 +316,7 @@ class Link:
 
 def _last(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")[
-        :_MOST_SAID
-    ]
+    return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")[:_MAX_SAID]
 
 
 async def serve(channel: socket.socket, inbox: asyncio.Queue[Packed], state: str, home: str) -> None:

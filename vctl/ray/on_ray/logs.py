@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vctl.runtime.logfile import Bounded, open_for_writing
 
-_MOST_FILES = 64
+_MAX_FILES = 64
 
 
 class Copies:
@@ -75,7 +75,7 @@ class Copies:
     def _file(self, log: str) -> int:
         file = self.files.get(log)
         if file is None:
-            if len(self.files) >= _MOST_FILES:
+            if len(self.files) >= _MAX_FILES:
                 self.close()
             appending = open_for_writing(os.fsencode(log))
             try:

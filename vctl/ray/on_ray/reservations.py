@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from vctl.ray.on_ray import wire
 from vctl.ray.on_ray.wire import Packed
 
-_LOOK_S = (0.005, 0.25)
+_POLL_S = (0.005, 0.25)
 """First and longest wait before a reservation is looked at again."""
 _PATIENCE_S = 5.0
 _CREATED, _REMOVED = "CREATED", "REMOVED"
@@ -47,12 +47,12 @@ class Reservations:
         if name not in self.granted:
             self.granted[name] = asyncio.ensure_future(asyncio.to_thread(self._reserve, name, bundles))
         group = await asyncio.shield(self.granted[name])
-        began, pause_s = time.monotonic(), _LOOK_S[0]
+        began, pause_s = time.monotonic(), _POLL_S[0]
         while await asyncio.to_thread(_state_of, group) != _CREATED:
             if time.monotonic() > began + _PATIENCE_S:
                 self.say(f"{name} waits for Ray, where others hold what its nodes have")
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LOOK_S[1])
+            pause_s = min(2 * pause_s, _POLL_S[1])
         return group
 
     def _reserve(self, name: str, bundles: list[tuple[str, dict[str, float]]]) -> Any:

@@ -21,7 +21,7 @@ NAMESPACE = "vctl"
 """The Ray namespace of the agents: Ray names actors within a namespace."""
 FORMAT = 2
 """The version of the requests to agents and of their answers; other versions are not understood."""
-MOST_CHUNK_BYTES = 1 << 18
+MAX_CHUNK_BYTES = 1 << 18
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NODE_LETTERS = 16
 _WHOLE = (MEMORY, OBJECT_STORE_MEMORY)

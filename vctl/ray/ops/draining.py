@@ -20,7 +20,7 @@ FOLDER, SUFFIX = "gangs", ".ray"
 """The directory and the suffix of the files that tell the keeper of a private Ray its virtual nodes."""
 MARGIN_S = 5.0
 """Seconds that a keeper gets in addition to the time in which raylets may drain."""
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 def drain_first(store: Store, cluster_id: str, change: Callable[[], object]) -> None:
@@ -66,4 +66,4 @@ def _ask(store: Store, path: Path, less: Mapping[str, Amounts]) -> None:
                 return
         except (OSError, ValueError, KeyError):
             pass
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)

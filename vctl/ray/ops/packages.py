@@ -28,8 +28,8 @@ from vctl.store.store import Store
 
 PROTOCOL = "gcs"
 """The name of the store in the URIs of Ray's clients."""
-MOST_BYTES = 512 << 20
-MOST_UNPACKED, MOST_FILES = 4 << 30, 200_000
+MAX_BYTES = 512 << 20
+MAX_UNPACKED, MAX_FILES = 4 << 30, 200_000
 KEEP_S = 24 * 3600.0
 YOUNG_S = 3600.0
 """Seconds for which the files of a job are kept in any case: a submit may still be unpacking them."""
@@ -80,9 +80,9 @@ class Upload:
     def write(self, block: bytes) -> None:
         """Write the next bytes. Raises BadSpec when the archive is too large."""
         self._size += len(block)
-        if self._size > MOST_BYTES:
+        if self._size > MAX_BYTES:
             raise BadSpec(
-                f"the package is larger than {MOST_BYTES >> 20} MiB",
+                f"the package is larger than {MAX_BYTES >> 20} MiB",
                 fix="leave large files out (.gitignore, .rayignore, or excludes), and read them from where they are",
             )
         self._file.write(block)
@@ -165,14 +165,14 @@ class _Budget:
     """The bytes and files that may still be unpacked for one job."""
 
     def __init__(self) -> None:
-        self.size, self.files = MOST_UNPACKED, MOST_FILES
+        self.size, self.files = MAX_UNPACKED, MAX_FILES
 
     def take(self, size: int = 0, files: int = 0) -> None:
         self.size -= size
         self.files -= files
         if self.size < 0 or self.files < 0:
             raise BadSpec(
-                f"unpacked, the packages of the job are larger than {MOST_UNPACKED >> 30} GiB or {MOST_FILES:,} files",
+                f"unpacked, the packages of the job are larger than {MAX_UNPACKED >> 30} GiB or {MAX_FILES:,} files",
                 fix="leave large files out, and read them from where they are",
             )
 

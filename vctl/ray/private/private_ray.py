@@ -52,7 +52,7 @@ DRAIN_S = 10
 TRIES = 3
 """How often a start is tried: `ray start` gives up after 30 s, and a busy machine may need longer."""
 _AGAIN_S = (1.0, 30.0)  # first and longest wait before a raylet that ended is started again
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 def main(words: list[str]) -> "NoReturn":
@@ -316,7 +316,7 @@ class Keeper(Parent):
     def due_s(self) -> float:
         """Seconds until the next look if nothing wakes this process before."""
         if any(raylet.until is not None for of_node in self.raylets.values() for raylet in of_node):
-            return _LOOK_S
+            return _POLL_S
         times = [self.not_before - time.monotonic(), self.due - time.time()]
         return min((seconds for seconds in times if seconds > 0), default=START_S)
 

@@ -27,7 +27,7 @@ else:
 
 RAYLET, HOLD = "ray-raylet", "ray-hold"
 """Names of tasks: a raylet; a hold on the resources of the raylets that the job started with."""
-LOOK_S = 1.0
+POLL_S = 1.0
 WAIT_S = 2.0
 """After this long, a raylet task that has not started is cancelled, and one half as large is submitted."""
 AGAIN_S = 30.0
@@ -91,7 +91,7 @@ class RayletGrowth:
 
     def _watch(self) -> None:
         parent = self.parent
-        words = [raylets.python_of(parent.ray), ray_parent.GCS, parent.address, ray_gcs.WATCH, f"{LOOK_S:g}"]
+        words = [raylets.python_of(parent.ray), ray_parent.GCS, parent.address, ray_gcs.WATCH, f"{POLL_S:g}"]
         self.line = b""  # the one before may have ended within a line
         self.output, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(theirs, True)

@@ -38,7 +38,7 @@ else:
 TASK_LABEL = "vctl.io/task-id"
 NOTICE_S = 10.0
 """How long to wait for the virtual node in NODES: the scheduler writes NODES when the task starts."""
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 class Guest(Parent):
@@ -78,7 +78,7 @@ class Guest(Parent):
                 accepted = self.drain(node_id, ray_gcs.PREEMPTED, seconds, text)
                 until = time.monotonic() + (seconds if accepted else 0)
             self.pause(
-                _LOOK_S if until else ray_parent.START_S, [self.changes.fileno()] if self.alone else ()
+                _POLL_S if until else ray_parent.START_S, [self.changes.fileno()] if self.alone else ()
             )
             self.changes.read()
 

@@ -15,7 +15,7 @@ PACKAGE = "ray[default]"
 """The package in error messages about a missing Ray; no extra of vctl: on PyPI, vctl is another project."""
 OBJECT_STORE_BYTES = 256 << 20
 """The object store of a virtual node that has no object_store_memory."""
-LEAST_OBJECT_STORE_BYTES = 75 << 20
+MIN_OBJECT_STORE_BYTES = 75 << 20
 LOOPBACK = "127.0.0.1"
 _STANDARD = ("CPU", "GPU", "memory", "object_store_memory")
 SETTINGS = {
@@ -31,7 +31,7 @@ SETTINGS = {
 ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_DASHBOARD_ADDRESS")
 """Variables that may lead to another Ray or to vctl's own server: those of whoever submitted the job."""
 _NOT_OURS = (*ELSEWHERE, "OMP_NUM_THREADS", "VCTL_TASK_ID")
-_MOST_NAME = 200
+_MAX_NAME = 200
 _ANY_PORT = (
     "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0", "--metrics-export-port=0",
     "--runtime-env-agent-port=0", "--node-manager-port=0", "--object-manager-port=0", "--min-worker-port=0",
@@ -75,7 +75,7 @@ def node_name(name: str) -> str:
     A name that is too long for that ends in a hash of itself.
     """
     plain = name.replace("/", ".")
-    return plain if len(plain) <= _MOST_NAME else marked(plain, name, _MOST_NAME)
+    return plain if len(plain) <= _MAX_NAME else marked(plain, name, _MAX_NAME)
 
 
 def marked(plain: str, text: str, limit: int) -> str:
@@ -93,7 +93,7 @@ def arguments(node: "dict[str, Any]", name: str) -> list[str]:
         f"--num-cpus={int(amounts.get('CPU', 0))}",
         f"--num-gpus={int(amounts.get('GPU', 0))}",
         f"--memory={int(amounts.get('memory', 0))}",
-        f"--object-store-memory={max(int(store), LEAST_OBJECT_STORE_BYTES)}",
+        f"--object-store-memory={max(int(store), MIN_OBJECT_STORE_BYTES)}",
         f"--resources={json.dumps(others)}",
         "--labels=" + ",".join(f"{key}={value}" for key, value in node["labels"].items()),
         f"--node-name={name}",
