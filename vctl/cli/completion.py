@@ -120,8 +120,11 @@ class _Line:
             self.loose.append(word)
             if self.command.own_words:
                 self.own_from = self.read_words - 1
+        elif word in catalog.GROUPS and not self.group:
+            self.group = word
         else:
-            self._choose(word)
+            self.command, _ = catalog.find([self.group, word] if self.group else [word])
+            self.params = self.command.params
 
     def goes_on(self, word: str) -> bool:
         """Whether the value of the last option goes on: bash splits ``ok:ID`` at its colon."""
@@ -135,13 +138,6 @@ class _Line:
     def _option(self, name: str) -> Param | None:
         """The option of this name, if it takes a value."""
         return next((p for p in self.params if name in p.info.names and not (p.is_flag or p.info.bare)), None)
-
-    def _choose(self, word: str) -> None:
-        if self.group or word not in catalog.GROUPS:
-            self.command, _ = catalog.find([self.group, word] if self.group else [word])
-            self.params = self.command.params
-        else:
-            self.group = word
 
 
 def _names(params: Iterable[Param]) -> list[Offer]:

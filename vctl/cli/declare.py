@@ -92,14 +92,6 @@ def _read(param: Param, text: Any) -> Any:
     return value
 
 
-def _duration(text: str, path: str) -> float:
-    return spec.quantities.parse_duration(text, path)
-
-
-def _positive_duration(text: str, path: str) -> float:
-    return spec.quantities.parse_duration(text, path, positive=True)
-
-
 def _begin(text: str, path: str) -> float:
     import time
 
@@ -113,17 +105,14 @@ def _cluster_id(text: str) -> str:
 
 
 def _document(what: str, amounts: str = "{}") -> Callable[[str, str], object]:
-    def read(text: str, path: str) -> object:
-        return spec.source.read_document(text, what, path, amounts)
-
-    return read
+    return lambda text, path: spec.source.read_document(text, what, path, amounts)
 
 
 READERS: dict[str, Callable[[str, str], object]] = {
     "text": lambda text, _: text,
     "words": lambda text, _: [word.strip() for word in text.split(",") if word.strip()],
-    "duration": _duration,
-    "positive duration": _positive_duration,
+    "duration": lambda text, path: spec.quantities.parse_duration(text, path),  # noqa: PLW0108 - loads it late
+    "positive duration": lambda text, path: spec.quantities.parse_duration(text, path, positive=True),
     "begin": _begin,
     "cluster id": lambda text, _: _cluster_id(text),
     "cluster spec": _document("a cluster spec", '{"flexible_resource_min": {}}'),

@@ -85,7 +85,9 @@ class LiveView:
             text = f"{screen.mark} {hidden} more rows do not fit on this screen"
             note = list(screen.text((text, "dim")))
             body = [*body[:header], *note, *body[header:]] if answer.newest_last else [*body, *note]
-        self._live.update(_page([*top, *body, *bottom]), refresh=True)
+        page = Text.from_ansi("\n".join([*top, *body, *bottom]))
+        page.no_wrap, page.overflow = True, "crop"
+        self._live.update(page, refresh=True)
 
     def quit_within(self, seconds: float) -> bool:
         """Wait so many seconds; True at once when q is pressed, or when the terminal is gone."""
@@ -122,9 +124,3 @@ class LiveView:
         signal.signal(signal.SIGTSTP, self._to_stop)
         self._keys.open()
         self._live.start(refresh=True)
-
-
-def _page(lines: list[Drawn]) -> Text:
-    text = Text.from_ansi("\n".join(lines))
-    text.no_wrap, text.overflow = True, "crop"
-    return text

@@ -157,19 +157,15 @@ def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:
         stream.writelines(map(harmless, _indented(answer.data, _encoder(stream))))
         stream.write("\n")
     elif form == "jsonl":
-        whole = isinstance(answer.data, dict) and not _is_list(answer.data)
-        rows = [answer.data] if whole else answer.rows
-        stream.writelines(_json(row, stream) + "\n" for row in rows)
+        data = answer.data
+        is_list = not isinstance(data, dict) or (data.get("api_version") == API_VERSION and "items" in data)
+        stream.writelines(_json(row, stream) + "\n" for row in (answer.rows if is_list else [data]))
     elif form == "yaml":
         stream.write(cli.yaml.dump(answer.data))
     elif form == "csv":
         _write_csv(answer, stream, header=header)
     else:
         stream.writelines(f"{_single_line(name, stream)}\n" for name in answer.names)
-
-
-def _is_list(data: Data) -> bool:
-    return data.get("api_version") == API_VERSION and "items" in data
 
 
 def _json(value: Any, stream: TextIO) -> str:

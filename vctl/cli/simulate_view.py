@@ -39,17 +39,11 @@ def _time(seconds: float) -> str:
     return format_duration(round(seconds) if seconds >= 60 else round(seconds, 1))
 
 
-def _figure(run: Data, *path: str) -> tuple[float | None, float | None]:
-    now: Any = run["figures"]
-    change: Any = run["change"]
-    for name in path:
-        now, change = now[name], change[name]
-    return now, change
-
-
 def _cell(show: Show, *path: str, less_is_better: bool = True) -> Callable[[Data], Cell]:
     def cell(run: Data) -> Cell:
-        now, change = _figure(run, *path)
+        now, change = run["figures"], run["change"]
+        for name in path:
+            now, change = now[name], change[name]
         if now is None:
             return Cell("-")
         before = now - (change or 0)
@@ -64,14 +58,9 @@ def _cell(show: Show, *path: str, less_is_better: bool = True) -> Callable[[Data
     return cell
 
 
-def _started(run: Data) -> str:
-    figures = run["figures"]
-    return f"{figures['started']}/{figures['jobs']}"
-
-
 _COLUMNS = [
     key("POLICY", "policy"),
-    Column("STARTED", _started, right=True),
+    Column("STARTED", lambda run: f"{run['figures']['started']}/{run['figures']['jobs']}", right=True),
     Column("WAIT MEAN", _cell(_time, "wait", "mean"), right=True),
     Column("MEDIAN", _cell(_time, "wait", "median"), right=True, at=WIDER),
     Column("P95", _cell(_time, "wait", "p95"), right=True, at=WIDER),

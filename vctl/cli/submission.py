@@ -18,10 +18,10 @@ def surroundings(
     if runtime_env is not None:
         variables, directory = _runtime_env(call, runtime_env)
         working_dir = working_dir or directory
-    if env_file or env:
-        if env_file:
-            variables.update(spec.options.read_env_file(env_file))
-        variables.update(spec.options.parse_env(env or (), inherited=os.environ))
+    if env_file:
+        variables.update(spec.options.read_env_file(env_file))
+    if env:
+        variables.update(spec.options.parse_env(env, inherited=os.environ))
     if working_dir is None:
         return variables, None
     return variables, os.path.abspath(os.path.expanduser(working_dir))
@@ -85,19 +85,10 @@ def metadata(pairs: list[str] | None, document: str | None) -> dict[str, str]:
     """The pairs and the document as one map; pairs precede the document."""
     merged: dict[str, str] = {}
     if document is not None:
-        from vctl.spec.fields import as_mapping, as_text, child
-        from vctl.spec.source import read_document
-
-        given = as_mapping(
-            read_document(document, "a map", "--metadata-json"),
-            "--metadata-json",
-            "metadata",
-            '{"owner": "ana"}',
-        )
-        for key, value in given.items():
-            merged[key] = as_text(value, child("--metadata-json", key), "a value")
+        option, fields = "--metadata-json", spec.fields
+        given = spec.source.read_document(document, "a map", option)
+        for key, value in fields.as_mapping(given, option, "metadata", '{"owner": "ana"}').items():
+            merged[key] = fields.as_text(value, fields.child(option, key), "a value")
     if pairs:
-        from vctl.spec.options import parse_pairs
-
-        merged.update(parse_pairs(pairs, "--metadata"))
+        merged.update(spec.options.parse_pairs(pairs, "--metadata"))
     return merged

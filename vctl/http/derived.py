@@ -75,19 +75,22 @@ def add_route(router: APIRouter, operation: Operation[Any, Any]) -> None:
         for name in param.references
     }
 
+    names = {word: param.name for word, param in in_path} | {param.wire: param.name for param in others}
+
     def endpoint(request: Request, **given: Any) -> JSONResponse:
         body = given.pop("body", None)
         if body is not None:
             given.update({name: getattr(body, name) for name in body.model_fields_set})
         with context_of(request) as context:
             try:
-                reply = operation.at(context, **_by_name(operation, given))
+                reply = operation.at(context, **{names[word]: value for word, value in given.items()})
             except VctlError as error:
                 raise error.spelled(fields) from None
         return JSONResponse(operation.document(reply))
 
     parameters = [_parameter("request", Request)]
-    parameters += [_parameter(word, _path_type(param)) for word, param in in_path]
+    for word, param in in_path:
+        parameters.append(_parameter(word, Literal[param.info.choices] if param.info.choices else str))
     if operation.in_query:
         parameters += [_query(param) for param in others]
     elif others:
@@ -118,19 +121,8 @@ def _divided(operation: Operation[Any, Any]) -> tuple[list[tuple[str, Param]], l
     return list(zip(words, params, strict=False)), params[len(words) :]
 
 
-def _by_name(operation: Operation[Any, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a request by the names of the parameters."""
-    in_path, others = _divided(operation)
-    names = {word: param.name for word, param in in_path} | {param.wire: param.name for param in others}
-    return {names[word]: value for word, value in given.items()}
-
-
 def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-
-
-def _path_type(param: Param) -> Any:
-    return Literal[param.info.choices] if param.info.choices else str
 
 
 def _query(param: Param) -> inspect.Parameter:
@@ -138,14 +130,11 @@ def _query(param: Param) -> inspect.Parameter:
     given: dict[str, Any] = {"description": param.info.help, **_limits(param)}
     if many:
         given["default_factory"] = list
-    kind = _plain(param.annotation.__origin__)
+    kind = param.annotation.__origin__
+    if get_origin(kind) is Sequence:
+        kind = list[str]  # FastAPI accepts no other sequence
     default = inspect.Parameter.empty if many or param.required else param.default
     return _parameter(param.wire, Annotated[kind, Query(**given)], default)
-
-
-def _plain(kind: Any) -> Any:
-    """The type of a query parameter as FastAPI accepts it: a list for any sequence."""
-    return list[str] if get_origin(kind) is Sequence else kind
 
 
 @cache
@@ -176,14 +165,11 @@ def _field(param: Param) -> Any:
     if param.info.choices:
         return Literal[param.info.choices]
     if param.info.each is not None:  # the verb checks the documents, and names their lines
-        return list[Annotated[Any, PlainValidator(_as_is, json_schema_input_type=_body(param.info.each))]]
+        model = _body(param.info.each)  # type: ignore[arg-type]  # a verb or its fields, by identity
+        return list[Annotated[Any, PlainValidator(lambda value: value, json_schema_input_type=model)]]
     kinds = [_KERNEL.get(kind, kind) for kind in param.kinds] if param.to_kernel else param.kinds
     strict = [_strict(kind, param.info) for kind in kinds if kind is not Written]
     return strict[0] if len(strict) == 1 else Union[tuple(strict)]  # noqa: UP007  # made from values
-
-
-def _as_is(value: object) -> object:
-    return value
 
 
 def _strict(kind: Any, info: Opt) -> Any:

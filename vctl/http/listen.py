@@ -68,15 +68,16 @@ def serve(
     token = None if no_token or uds is not None else read_token(config, token_file)
     listening = _unix(uds) if uds is not None else _tcp(host, port)
     server = Server(home, config, token, loopback=loopback)
+    websockets: Literal["none", "wsproto"] = (
+        "none" if find_spec("wsproto") is None else "wsproto"
+    )  # for Ray's clients
     settings = uvicorn.Config(
-        create_app(server), http=limited(), ws=_websockets(), backlog=ACCEPTED, log_level="warning", access_log=False,
+        create_app(server), http=limited(), ws=websockets, backlog=ACCEPTED, log_level="warning", access_log=False,
         server_header=False, timeout_graceful_shutdown=GRACE_S, proxy_headers=False, lifespan="on",
     )  # fmt: skip
     ending = Ending(settings, server.changes)
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # before uvicorn handles them, and when it raises them again
+    # before uvicorn handles them, and when it raises them again
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ending.leave)
     where = f"unix:{uds}" if uds is not None else _url(host, listening)
     say(f"vctl serve {os.getpid()} answers at {where}" + ("" if token else ", without a token"))
@@ -100,11 +101,6 @@ def _check_options(given: Mapping[str, object], *, no_token: bool) -> None:
     for name, other in unused.items():
         if given[name] is not None:
             raise BadSpec(f"{name}: it cannot be combined with {other}", fix=f"leave out {name} or {other}")
-
-
-def _websockets() -> Literal["wsproto", "none"]:
-    """The websocket protocol of uvicorn, if its package is installed; only clients of Ray use it."""
-    return "none" if find_spec("wsproto") is None else "wsproto"
 
 
 def read_token(config: Config, token_file: str | None) -> str:

@@ -124,7 +124,8 @@ def submit(
                 f"{option}: it cannot be combined with --from", fix=f"leave out {option}, or --from"
             )
     if dry_run:
-        return _dry_run(call, values)
+        data = jobs.dry_run(call.backend, **values)
+        return single(data, data["verdict"], lambda screen: cli.why_view.draw_dry_run(screen, data))
     if not no_wait:
         call.require_scheduler()
     if file is not None:
@@ -244,9 +245,3 @@ def _attached(
             return cli.attach.converse(call, door, job["submission_id"])
         door.hand_over_stdin()
         return cli.waiting.followed(call, cli.waiting.JOBS, job, progress=progress, stop_on_interrupt=True)
-
-
-def _dry_run(call: Call, values: dict[str, Any]) -> Answer:
-    """The outcome that the submit would have; changes nothing."""
-    data = jobs.dry_run(call.backend, **values)
-    return single(data, data["verdict"], lambda screen: cli.why_view.draw_dry_run(screen, data))

@@ -95,11 +95,10 @@ def stop(
         stopped = [jobs.get_job(call.backend, job["submission_id"]) for job in stopped]
     elif running:
         call.warn_if_nothing_schedules()
-    return each(stopped, lambda job: f"job {job['submission_id']} is {_now(job)}")
-
-
-def _now(job: Data) -> str:
-    return "stopping" if job["status"] == "RUNNING" else str(job["status"])
+    states = {"RUNNING": "stopping"}
+    return each(
+        stopped, lambda job: f"job {job['submission_id']} is {states.get(job['status'], job['status'])}"
+    )
 
 
 @command("job delete", "vctl job delete train-1", common=CHANGES)
@@ -108,9 +107,9 @@ def delete(call: Call, jobs_: jobs.Jobs) -> Answer:
     return each(jobs.delete(call.backend, jobs_), lambda job: f"job {job['submission_id']} deleted")
 
 
-def each(items: Sequence[Data], sentence: Callable[[Data], str], *, code: int = 0) -> Answer:
+def each(items: Sequence[Data], sentence: Callable[[Data], str]) -> Answer:
     """The answer about one job, or about several jobs as a list."""
-    return output.each("JobList", "submission_id", items, sentence, code=code)
+    return output.each("JobList", "submission_id", items, sentence)
 
 
 @command(

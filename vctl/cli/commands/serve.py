@@ -89,16 +89,12 @@ def show(
         }
         for setting, value, where in call.config.rows()
     ]
-    columns = [Column("SETTING", "name"), matters("VALUE", _text)]
+    values = matters("VALUE", lambda item: cli.words.value(item["name"], item["value"]))
+    columns = [Column("SETTING", "name"), values]
     if origin:
         columns.append(Column("ORIGIN", "origin"))
     columns.append(Column("VARIABLE", "env"))
     return listing("SettingList", items, len(items), "name", columns, "")
-
-
-def _text(item: object) -> str:
-    assert isinstance(item, dict)
-    return cli.words.value(item["name"], item["value"])
 
 
 @command("config path", "vctl config path", common=READS)

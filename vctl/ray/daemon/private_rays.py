@@ -271,9 +271,7 @@ def _path(home: Path, run: Run) -> Path:
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    staged.write_text(json.dumps(document))
-    staged.rename(path)
+    ray_parent.put(str(path), document)
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Reservations:
             self.granted[name] = asyncio.ensure_future(asyncio.to_thread(self._reserve, name, bundles))
         group = await asyncio.shield(self.granted[name])
         began, pause_s = time.monotonic(), _POLL_S[0]
-        while await asyncio.to_thread(_state_of, group) != _CREATED:
+        while (await asyncio.to_thread(placement_group_table, group)).get("state") != _CREATED:
             if time.monotonic() > began + _PATIENCE_S:
                 self.say(f"{name} waits for Ray, where others hold what its nodes have")
             await asyncio.sleep(pause_s)
@@ -82,10 +82,6 @@ class Reservations:
             for group in placement_group_table().values()
             if group["name"].startswith(prefix) and group["state"] != _REMOVED and group["name"] not in names
         ]
-
-
-def _state_of(group: Any) -> str:
-    return str(placement_group_table(group).get("state"))
 
 
 def _gpus() -> list[str]:

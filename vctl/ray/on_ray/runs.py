@@ -9,40 +9,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vctl.core.values import field, value
 from vctl.ray.on_ray.wire import DeviceIndices, Packed, Part
 from vctl.runtime.protocol import RuntimeUnavailable, Seen
 
 
+@value(slots=True, eq=False)
 class LinkedRun:
     """A run that was sent to a node."""
 
-    __slots__ = (
-        "count", "devices", "failed", "groups", "kind", "log", "log_max_bytes", "main", "node_id", "request",
-        "reservation", "said", "seen", "shown", "stop", "words",
-    )  # fmt: skip
-
-    def __init__(
-        self, node_id: str, reservation: str, log: str, log_max_bytes: int, groups: Mapping[str, list[Part]],
-        kind: str = "", main: str = "", count: int = 0, words: Packed | None = None,
-        devices: DeviceIndices | None = None,
-    ) -> None:  # fmt: skip
-        self.node_id, self.reservation = node_id, reservation
-        self.log, self.log_max_bytes = log, log_max_bytes
-        self.groups = groups
-        """Placement group -> its parts: one group for the start of a job, and more for its growth."""
-        self.kind, self.main, self.count, self.words = kind, main, count, words
-        """For a run of a job's Ray (rays.py): the kind of keeper, the run of the job's command, how many
-        keepers were started on other nodes, and the words they are started with."""
-        self.devices: DeviceIndices = devices or {}
-        """The GPUs of this run, among those that Ray has reserved."""
-        self.shown, self.said = "", ""
-        """What the scheduler shows its keeper, and what the keeper has said."""
-        self.seen: Packed | None = None
-        self.request: Packed | None = None
-        """The message that launches the run, until its agent knows the run."""
-        self.stop: tuple[float, int] | None = None
-        """The time at which the run is killed, on the monotonic clock, and the signal of the stop."""
-        self.failed: Seen | None = None
+    node_id: str
+    reservation: str
+    log: str
+    log_max_bytes: int
+    groups: Mapping[str, list[Part]]
+    """Placement group -> its parts: one group for the start of a job, and more for its growth."""
+    kind: str = ""
+    main: str = ""
+    count: int = 0
+    words: Packed | None = None
+    """For a run of a job's Ray (rays.py): the kind of keeper, the run of the job's command, how many
+    keepers were started on other nodes, and the words they are started with."""
+    devices: DeviceIndices = field(default_factory=dict)
+    """The GPUs of this run, among those that Ray has reserved."""
+    shown: str = ""
+    said: str = ""
+    """What the scheduler shows its keeper, and what the keeper has said."""
+    seen: Packed | None = None
+    request: Packed | None = None
+    """The message that launches the run, until its agent knows the run."""
+    stop: tuple[float, int] | None = None
+    """The time at which the run is killed, on the monotonic clock, and the signal of the stop."""
+    failed: Seen | None = None
 
 
 class KnownRuns:

@@ -123,7 +123,8 @@ class RayletGrowth:
         for task in waiting:
             raylet = self.tasks[task]
             if not unmet or (raylet.more and time.monotonic() - raylet.since > WAIT_S):
-                self._cancel(task)
+                del self.tasks[task]
+                self._vctl("cancel", task)
                 self.scale *= 2
         self.scale = self.scale if unmet else 1
         lacking = self._lacking(seen, shown, list(self.tasks), joined)
@@ -192,10 +193,6 @@ class RayletGrowth:
             if self.parent.drain(node_id, ray_gcs.IDLE, 0, f"idle for {idle_s:g} s"):
                 self.leaving.add(node_id)
             return
-
-    def _cancel(self, task: str) -> None:
-        del self.tasks[task]
-        self._vctl("cancel", task)
 
     def _run(
         self, name: str, amounts: "ray_demand.Amounts", options: list[str], command: list[str]

@@ -21,6 +21,7 @@ import time
 
 MYPY = False
 if MYPY or __package__:
+    from collections.abc import Iterator
     from typing import Any, NoReturn
 
     from vctl.ray.private import ray_gcs, ray_parent, raylets
@@ -87,15 +88,10 @@ class Guest(Parent):
         if not self.alone:
             with open(f"{folder}/{ray_parent.JOIN}", encoding="utf-8") as file:
                 return json.load(file), ""
-        give_up = time.monotonic() + NOTICE_S
-        while True:
-            with open(self.nodes, encoding="utf-8") as file:
-                shown = json.load(file)
+        for shown in self.documents():
             if shown.get("join"):
                 return shown["join"], shown["address"]
-            if time.monotonic() > give_up:
-                raise Failed("nobody says how to join")
-            time.sleep(0.05)
+        raise Failed("nobody says how to join")
 
     def end(self) -> None:
         """Kill the raylet, and remove FOLDER if this process made it."""
@@ -120,14 +116,20 @@ class Guest(Parent):
 
     def labels(self) -> dict[str, str]:
         """The labels of the virtual node of the task. Raises Failed."""
+        for shown in self.documents():
+            for node in shown["nodes"]:
+                if node["id"] == os.environ["VCTL_VNODE_ID"]:
+                    return dict(node["labels"])
+        raise Failed("its virtual node is unknown")
+
+    def documents(self) -> "Iterator[dict[str, Any]]":
+        """NODES again and again, for at most NOTICE_S seconds."""
         give_up = time.monotonic() + NOTICE_S
         while True:
             with open(self.nodes, encoding="utf-8") as file:
-                for node in json.load(file)["nodes"]:
-                    if node["id"] == os.environ["VCTL_VNODE_ID"]:
-                        return dict(node["labels"])
+                yield json.load(file)
             if time.monotonic() > give_up:
-                raise Failed("its virtual node is unknown")
+                return
             time.sleep(0.05)
 
 

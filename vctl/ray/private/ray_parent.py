@@ -118,16 +118,8 @@ class Parent:
 
     def drain(self, node_id: str, reason: str, seconds: float, text: str) -> bool:
         """Ask Ray to drain a node: no new work, an end when its work is done. True if Ray accepts."""
-        words = [
-            raylets.python_of(self.ray),
-            GCS,
-            self.address,
-            "drain",
-            node_id,
-            reason,
-            f"{seconds:g}",
-            text,
-        ]
+        python = raylets.python_of(self.ray)
+        words = [python, GCS, self.address, "drain", node_id, reason, f"{seconds:g}", text]
         with open(self.log, "ab") as log:
             return not self.finish(words, self.env, log)
 
@@ -182,13 +174,10 @@ def put(path: str, document: "Any") -> None:
 
 def write(path: str, text: str) -> None:
     """Write a file, atomically and readable only for its owner."""
-    with open(f"{path}.new", "w", encoding="utf-8", opener=_private) as file:
+    new = f"{path}.new"
+    with open(new, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)
-    os.rename(f"{path}.new", path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    os.rename(new, path)
 
 
 def say(text: str) -> None:
