@@ -115,7 +115,6 @@ class Call:
         return self._store
 
     def _tell(self, text: str) -> None:
-        """Show on stderr how far the work of the command is."""
         from vctl.cli.progress import Progress
 
         if self._line is None:
@@ -294,7 +293,6 @@ class Call:
         return answer.code
 
     def _redraw(self, answer: "Answer") -> None:
-        """Show a watched answer in place of the previous one."""
         if self._live is None:
             self._live = cli.live_view.LiveView(
                 self.command.path, self.watch_s or 0, color=self.config.get("color")

@@ -229,7 +229,6 @@ def short(word: str) -> Command:
 
 
 def _in_shell(words: list[str]) -> list[str]:
-    """The words of ``vctl shell`` as those of a submit."""
     import os
 
     words = ["--pty", *words]
@@ -240,7 +239,6 @@ def _in_shell(words: list[str]) -> list[str]:
 
 
 def _watched(words: list[str]) -> list[str]:
-    """The words of ``vctl top`` as those of ``vctl status``."""
     import sys
 
     return ["--watch", *words] if sys.stdout.isatty() else words
@@ -287,7 +285,7 @@ def _unknown(before: str, words: list[str], known: list[str]) -> BadSpec:
     if before == "vctl":
         starts = (" ".join(words[:length]) for length in (3, 2, 1))
         guess = next((ELSEWHERE[start] for start in starts if start in ELSEWHERE), None)
-        if guess is None and f"job {word}" in _job_paths():  # most users mean a job
+        if guess is None and f"job {word}" in (job.path for job in members("job")):  # most users mean a job
             guess = f"job {word}"
     else:
         guess = _elsewhere(word, known)
@@ -311,7 +309,3 @@ def _mistyped(word: str, before: str, known: list[str]) -> str | None:
     if not meant:
         return None
     return ELSEWHERE[meant[0]] if before == "vctl" else _elsewhere(meant[0], known)
-
-
-def _job_paths() -> list[str]:
-    return [command.path for command in members("job")]

@@ -79,7 +79,6 @@ def _alive(node: Item) -> Cell:
 
 
 def _use(total: str, used: str) -> list[Column]:
-    """Columns of the used part of a total."""
     return [
         Column(heading, _used(name, total, used), right=True)
         for heading, name in (("CPU", "CPU"), ("GPU", "GPU"), ("MEM", "memory"))

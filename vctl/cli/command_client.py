@@ -116,8 +116,11 @@ def _answered(line: "_socket.socket", pid: int) -> int | None:
             continue
         except OSError:
             pass
-        if was_terminated[0]:
-            _end_by(15)
+        if was_terminated[0]:  # end by the signal, as the command has that was carried out for this process
+            import _signal  # type: ignore[import-not-found]  # the public module builds enums
+
+            _signal.signal(15, _signal.SIG_DFL)
+            os.kill(os.getpid(), 15)
         sys.stderr.write("Error: the command was killed before it was done\n")
         sys.stderr.write("Fix: see with `vctl status` whether it took effect, and run it again if not\n")
         return 1
@@ -125,7 +128,7 @@ def _answered(line: "_socket.socket", pid: int) -> int | None:
 
 def _pass_signals_on(pid: int, was_terminated: list[bool]) -> None:
     """Let a process that waits for this one have SIGTERM, and Ctrl-Z with what resumes it after that."""
-    import _signal  # type: ignore[import-not-found]  # the public module builds enums
+    import _signal
 
     def terminate(signo: int, _: object) -> None:
         was_terminated[0] = True
@@ -148,11 +151,3 @@ def _send(pid: int, signo: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _end_by(signo: int) -> None:
-    """End by a signal, as the command has that was carried out for this process."""
-    import _signal
-
-    _signal.signal(signo, _signal.SIG_DFL)
-    os.kill(os.getpid(), signo)

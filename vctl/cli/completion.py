@@ -136,7 +136,6 @@ class _Line:
         return bool(not self.own_from and word.startswith("--") and equals and self._option(name))
 
     def _option(self, name: str) -> Param | None:
-        """The option of this name, if it takes a value."""
         return next((p for p in self.params if name in p.info.names and not (p.is_flag or p.info.bare)), None)
 
 
@@ -192,7 +191,6 @@ def _strategies(line: _Line, current: str) -> list[Offer]:
 
 
 def _states(line: _Line) -> Sequence[str]:
-    """The states of the objects that the command lists."""
     assert line.command is not None
     group = catalog.SHORT.get(line.command.path, line.command.path).split()[0]
     kind = {"job": "jobs", "task": "tasks", "node": "nodes", "vc": "clusters"}.get(

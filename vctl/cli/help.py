@@ -89,8 +89,6 @@ def _widths(rows: Sequence[Row]) -> list[int]:
 
 
 class _Page:
-    """A page of a certain width."""
-
     def __init__(self, screen: Screen) -> None:
         given = os.environ.get("COLUMNS", "")
         width = int(given) if given.isdecimal() and int(given) else screen.width or WIDTH

@@ -169,7 +169,6 @@ def write(answer: Answer, form: str, stream: TextIO, *, header: bool) -> None:
 
 
 def _json(value: Any, stream: TextIO) -> str:
-    """JSON on one line, without characters that control a terminal."""
     return harmless(_encoder(stream)(value, ","))
 
 

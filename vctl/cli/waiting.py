@@ -128,7 +128,6 @@ def all_followed(
 
 
 def _all(call: Call, kind: Kind, refs: Sequence[str], code: int) -> Answer:
-    """Jobs or tasks that were awaited, and the exit code."""
     over = [get(call, kind, ref) for ref in refs]
     key, title = KEYS[kind], f"{kind[:-1].capitalize()}List"
     return cli.output.each(

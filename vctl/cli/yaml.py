@@ -19,7 +19,12 @@ def dump(value: Any) -> str:
 def _lines(value: Any) -> Iterator[str]:
     if isinstance(value, dict) and value:
         for key, inner in value.items():
-            yield from _entry(f"{_scalar(str(key))}:", inner)
+            head = f"{_scalar(str(key))}:"
+            if isinstance(inner, (dict, list, Listed)) and inner:
+                yield head
+                yield from (f"  {line}" for line in _lines(inner))
+            else:
+                yield f"{head} {_scalar(inner)}"
     elif isinstance(value, (list, Listed)) and value:
         for inner in value:
             head, *rest = _lines(inner)
@@ -27,14 +32,6 @@ def _lines(value: Any) -> Iterator[str]:
             yield from (f"  {line}" for line in rest)
     else:
         yield _scalar(value)
-
-
-def _entry(head: str, inner: Any) -> Iterator[str]:
-    if isinstance(inner, (dict, list, Listed)) and inner:
-        yield head
-        yield from (f"  {line}" for line in _lines(inner))
-    else:
-        yield f"{head} {_scalar(inner)}"
 
 
 def _scalar(value: Any) -> str:

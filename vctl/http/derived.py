@@ -203,7 +203,6 @@ def _range(info: Opt) -> dict[str, Any]:
 
 
 def _reply(operation: Operation[Any, Any]) -> Any:
-    """The documented form of an answer."""
     if operation.items:
         return getattr(documents, operation.items, documents.Listing)
     kind = get_type_hints(operation.run, localns={**vars(forms), **vars(reports)})["return"]

@@ -42,7 +42,6 @@ class Managed(Document):
 
 
 def _model(form: type) -> type[Document]:
-    """The model of a documented JSON form."""
     fields: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(form).items()}
     return create_model(form.__name__.removesuffix("Form"), __base__=Document, __doc__=form.__doc__, **fields)
 

@@ -89,8 +89,7 @@ class Broadcast:
                 news, more = self._news, False
                 if self._failure is not None:
                     raise self._failure
-                if self._keeps(after, own):
-                    batch = self._after(after, own)
+                if (batch := self._after(after, own)) is not None:
                     after = max(after, self._last)
                 else:
                     read, known = await self._server.read(partial(_own, after, cluster, known))
@@ -104,13 +103,11 @@ class Broadcast:
                     quiet_since = time.monotonic()
                     yield b": still here\n\n"
 
-    def _keeps(self, after: int, own: Scope | None) -> bool:
-        """Whether all events of a scope after a number are kept."""
-        if self._since is None or after < self._since:
-            return False
-        return own is None or (own.since is not None and after >= own.since)
-
-    def _after(self, after: int, own: Scope | None) -> Sequence[SentEvent]:
+    def _after(self, after: int, own: Scope | None) -> Sequence[SentEvent] | None:
+        """The events of a scope after a number; None if not all of them are kept."""
+        for since in (self._since, self._since if own is None else own.since):
+            if since is None or after < since:
+                return None
         events = self._events[bisect_right(self._numbers, after) :]
         return events if own is None else [event for event in events if event.seq in own.numbers]
 
@@ -211,7 +208,6 @@ def _shared(
 
 
 def _matching(store: Store, after: int, concerned: scope.Condition) -> News:
-    """The first events after a number that match a condition."""
     last = feed.last(store)
     if last <= after:
         return News([], after, more=False)

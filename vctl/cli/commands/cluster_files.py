@@ -56,7 +56,6 @@ def _changes(data: "TreeDiff", name: str, next_command: str | None = None) -> An
 
 
 def _clusters(call: Call, file: str) -> Any:
-    """The clusters of a file, which is checked as a whole."""
     document = spec.source.read_file(file, "a tree file", "--file")
     spec.tree_file.parse_tree(document, units=call.config.get("unit_resources"))
     return document["clusters"]  # type: ignore[index]  # it was read

@@ -25,7 +25,7 @@ class ObjectKind(NamedTuple):
     """One kind of object.
 
     ``title``: the kind of its list. ``key``: the field with the id. ``counted``: the field that a summary
-    counts. ``many`` and ``one`` read objects. ``form``: the documented form, if its name does not follow from
+    counts. ``many`` and ``get`` read objects. ``form``: the documented form, if its name does not follow from
     ``title``.
     """
 

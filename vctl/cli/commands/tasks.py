@@ -6,7 +6,7 @@ from vctl import cli
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, LISTS, NAMES_OUTPUTS, READS, SINCE, STATE, Timeout, WithProgress
 from vctl.cli.declare import command, shows
-from vctl.cli.output import Answer, Data, done, each, listing, single_by
+from vctl.cli.output import Answer, done, each, listing, single_by
 from vctl.operations import tasks
 from vctl.spec.params import Arg, Given, Opt, Together
 
@@ -116,11 +116,11 @@ def cancel(call: Call, tasks_: TaskRefs, grace_s: tasks.Grace = None) -> Answer:
     cancelled = [tasks.cancel(call.backend, task_id, grace_s=grace_s) for task_id in ids]
     if any(task["state"] == "RUNNING" for task in cancelled):
         call.warn_if_nothing_schedules()
-    return each("TaskList", "task_id", cancelled, lambda task: f"task {task['task_id']} is {_now(task)}")
-
-
-def _now(task: Data) -> str:
-    return "being cancelled" if task["state"] == "RUNNING" else str(task["state"])
+    states = {"RUNNING": "being cancelled"}
+    return each(
+        "TaskList", "task_id", cancelled,
+        lambda task: f"task {task['task_id']} is {states.get(task['state'], task['state'])}",
+    )  # fmt: skip
 
 
 @command("task wait", "vctl task wait last", "vctl task wait 7 8 9 --timeout 1h", common=CHANGES, waits=True)

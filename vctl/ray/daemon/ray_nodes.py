@@ -84,17 +84,15 @@ class RayNodes:
         """Wait for Ray, and take over its nodes. Raises Unreachable."""
         try:
             self.runtime.connect()
-        except VctlError:
-            self._forget()
+        except (
+            VctlError
+        ):  # a directory that never had a node of Ray forgets Ray: this machine may join by itself
+            with Store.open(self.home) as store, store.transaction():
+                if not any(row["source"] == RAY for row in table.all_rows(store)):
+                    observed.remember(store, RAY, None)
             raise
         if self.runtime.nodes is not None:
             self._write(self.runtime.nodes)
-
-    def _forget(self) -> None:
-        """Forget Ray in a directory that never had a node of Ray, so that this machine can join by itself."""
-        with Store.open(self.home) as store, store.transaction():
-            if not any(row["source"] == RAY for row in table.all_rows(store)):
-                observed.remember(store, RAY, None)
 
     def look_after(self) -> None:
         """Write the nodes that have changed; later if the tables cannot be written now."""

@@ -224,7 +224,6 @@ class Agent:
         return seen
 
     def _kick(self) -> None:
-        """End the present poll, which does not know of a new run."""
         with self.lock:
             self.turn += 1
         self._wake()

@@ -129,7 +129,7 @@ class Link:
         return self.nodes.setdefault(node_id, LinkNode(node_id))
 
     async def actor(self, node: LinkNode) -> Any:
-        """The agent of a node, made if there is none. Raises Gone, RayError."""
+        """The agent of a node, made if there is none. Raises NodeDead, RayError."""
         if self.alive is not None and node.node_id not in self.alive:
             raise NodeDead(node.node_id)
         async with node.making:

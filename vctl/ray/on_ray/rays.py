@@ -178,7 +178,6 @@ class Rays:
         return True
 
     def _start(self, main: str, run: LinkedRun, node_id: str) -> None:
-        """Start a satellite on a node."""
         run.count += 1
         self.runtime.run_files.keep(main, run)
         run_id = f"{main}.ray{run.count}"

@@ -250,7 +250,6 @@ def _write(entry: _Entry, into: Path, budget: _Budget) -> None:
 
 
 def _make(folder: Path) -> None:
-    """Create a directory and its parents with mode 0700."""
     if not folder.is_dir():
         _make(folder.parent)
         folder.mkdir(mode=0o700)

@@ -51,18 +51,16 @@ def python_of(ray: str) -> str:
     with open(ray, "rb") as file:
         first = file.readline().decode(errors="replace").strip()
     named = first[2:].strip()
-    return named if first.startswith("#!/") and "python" in named and " " not in named else _beside(ray)
-
-
-def _beside(ray: str) -> str:
-    candidates = [os.path.join(os.path.dirname(ray), name) for name in ("python3", "python")]
-    return next((path for path in candidates if os.access(path, os.X_OK)), "python3")
+    if first.startswith("#!/") and "python" in named and " " not in named:
+        return named
+    beside = [os.path.join(os.path.dirname(ray), name) for name in ("python3", "python")]
+    return next((path for path in beside if os.access(path, os.X_OK)), "python3")
 
 
 def environment(access: "dict[str, str]", folder: str) -> dict[str, str]:
     """The environment of this Ray's processes. Whatever tasks and actors start inherits it, and finds this Ray by it.
 
-    ``told``: how to reach this Ray. ``folder``: its directory on this machine; Ray's own files are in
+    ``access``: how to reach this Ray. ``folder``: its directory on this machine; Ray's own files are in
     ``ray`` there, which is where a program looks that has no RAY_ADDRESS.
     """
     around = {name: text for name, text in os.environ.items() if name not in _NOT_OURS}
