@@ -213,22 +213,19 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
     params = command.params
     options = {name: (param, True) for param in params for name in param.info.names}
     options.update({param.info.off: (param, False) for param in params if param.info.off})
-    words = spelled_out(command, words)
     values: dict[str, Any] = {param.name: param.absent for param in params}
     loose: list[str] = []
-    remaining = list(reversed(words))
-    while remaining:
-        word = remaining.pop()
+    rest = iter(spelled_out(command, words))
+    for word in rest:
         if word == "--":
-            loose.extend(reversed(remaining))
-            break
+            loose.extend(rest)
+            continue
         if not word.startswith("-") or word == "-":
             loose.append(word)
             if command.own_words:
-                loose.extend(reversed(remaining))
-                break
+                loose.extend(rest)
             continue
-        name, equals, given = word.partition("=")
+        name, equals, text = word.partition("=")
         if name not in options or (equals and not name.startswith("--")):
             return None
         param, on = options[name]
@@ -236,12 +233,7 @@ def read(command: Command, words: Sequence[str]) -> dict[str, Any] | None:
             if equals:
                 return None
             values[param.name] = on
-            continue
-        if not equals:
-            if not remaining:
-                return None
-            given = remaining.pop()
-        if not _take(param, given, values):
+        elif (given := text if equals else next(rest, None)) is None or not _take(param, given, values):
             return None
     if any(param.required and values[param.name] is None for param in params if not param.is_argument):
         return None
@@ -253,22 +245,20 @@ def asks_for_help(command: Command, words: Sequence[str]) -> bool:
     options = {
         name: param for param in command.params for name in (*param.info.names, param.info.off) if name
     }
-    remaining = list(reversed(spelled_out(command, words)))
-    while remaining:
-        word = remaining.pop()
+    rest = iter(spelled_out(command, words))
+    for word in rest:
         if word in HELP:
             return True
-        if word == "--":
+        is_option = word.startswith("-") and word != "-"
+        if word == "--" or (command.own_words and not is_option):
             return False
-        if not word.startswith("-") or word == "-":
-            if command.own_words:
-                return False
+        if not is_option:
             continue
         name, equals, _ = word.partition("=")
         if (param := options.get(name)) is None:
             return False
-        if remaining and not (param.is_flag or equals):
-            remaining.pop()
+        if not (param.is_flag or equals):
+            next(rest, None)
     return False
 
 
