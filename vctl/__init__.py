@@ -77,9 +77,9 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     home = next((home for home, names in _HOMES.items() if name in names), "vctl.client.api")
-    found: object = getattr(import_module(home), name)
-    globals()[name] = found
-    return found
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
 
 
 def modules_of(package: str) -> "Callable[[str], object]":

@@ -335,7 +335,7 @@ def _names(value: object, where: str) -> frozenset[str]:
     return frozenset(names) | DEFAULT_UNITS
 
 
-def _one_of(words: tuple[str, ...]) -> Callable[[object, str], str]:
+def _choice(words: tuple[str, ...]) -> Callable[[object, str], str]:
     def parse(value: object, where: str) -> str:
         if value not in words:
             raise refuse(
@@ -353,9 +353,9 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "duration": parse_duration,
     "interval": lambda value, where: parse_duration(value, where, positive=True),
     "size": parse_size,
-    "output": _one_of(OUTPUTS),
-    "color": _one_of(COLORS),
-    "job_scope": _one_of(JOB_SCOPES),
-    "ray_jobs": _one_of(RAY_JOBS),
+    "output": _choice(OUTPUTS),
+    "color": _choice(COLORS),
+    "job_scope": _choice(JOB_SCOPES),
+    "ray_jobs": _choice(RAY_JOBS),
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
 }

@@ -70,7 +70,7 @@ class VctlError(Exception):
         """The texts that name parameters, each split into parts; every second part is a parameter's name."""
         return {field: text.split(_MARK) for field, text in self._texts.items() if _MARK in text}
 
-    def place(self, path: str, about: str = "") -> None:
+    def add_path(self, path: str, about: str = "") -> None:
         """Put a path in front of the message: a parameter, or the place of ``about`` in a document."""
         where = f"{path} ({about})" if about else path
         self._texts |= {"message": f"{where}: {self._texts['message']}", "path": path}

@@ -227,6 +227,6 @@ def test_every_declared_number_has_a_limit() -> None:
         f"{verb.name} {param.name}"
         for verb in DECLARED
         for param in verb.params
-        if param.type in (int, float) and str not in param.kinds and param.info.most is None
+        if param.type in (int, float) and str not in param.kinds and param.info.maximum is None
     ]
     assert open_ == []

@@ -23,7 +23,7 @@ from tests.specification import spec
 from vctl import ops
 from vctl.config import load
 from vctl.operations import clusters, jobs, nodes, tasks
-from vctl.operations.declare import Here
+from vctl.operations.declare import Context
 from vctl.store.store import Store
 
 pytestmark = spec("12.daemon-death", "17.durable")
@@ -46,14 +46,14 @@ def work(place: Place) -> None:
     """Queue work of many kinds, before there is a scheduler."""
     config = load(env={"VCTL_HOME": str(place.home), "VCTL_LOCAL_NODE": "0"})
     with Store.open(place.home) as store:
-        here = Here(store, config, lambda _: {"PATH": os.environ["PATH"]})
+        context = Context(store, config, lambda _: {"PATH": os.environ["PATH"]})
 
         def submit(name: str, script: str, **more: object) -> None:
             more = {"cwd": str(place.folder), "grace_s": 0.2, "submission_id": name, "num_cpus": 1, **more}
-            jobs.submit.run(here, more.pop("argv", ["sh", "-c", MARK + script]), **more)  # type: ignore[arg-type]
+            jobs.submit.run(context, more.pop("argv", ["sh", "-c", MARK + script]), **more)  # type: ignore[arg-type]
 
-        nodes.add.run(here, resources={"CPU": 8}, count=2)
-        clusters.create.run(here, cluster_id="room", spec={"flexible_resource_min": {"CPU": 1}})
+        nodes.add.run(context, resources={"CPU": 8}, count=2)
+        clusters.create.run(context, cluster_id="room", spec={"flexible_resource_min": {"CPU": 1}})
         submit("one", "exit 0")
         submit("three", "sleep 0.05; exit 3")
         submit("gang", "sleep 0.05", nodes=2, per_node=True)
@@ -70,11 +70,13 @@ def work(place: Place) -> None:
 def ask(place: Place) -> None:
     """What users ask for while it runs."""
     with Store.open(place.home) as store:
-        here = Here(store, load(env={"VCTL_HOME": str(place.home)}), lambda _: {"PATH": os.environ["PATH"]})
-        jobs.stop.run(here, "stopped")
+        context = Context(
+            store, load(env={"VCTL_HOME": str(place.home)}), lambda _: {"PATH": os.environ["PATH"]}
+        )
+        jobs.stop.run(context, "stopped")
         inside = {"PATH": os.environ["PATH"], "VCTL_SUBMISSION_ID": "parent"}
         argv = ["sh", "-c", MARK + "exec touch go"]
-        tasks.run.run(here, argv, job="parent", environment=inside, cwd=str(place.folder), num_cpus=1)
+        tasks.run.run(context, argv, job="parent", environment=inside, cwd=str(place.folder), num_cpus=1)
 
 
 def scheduler(place: Place, passed: Callable[[str], None]) -> int:

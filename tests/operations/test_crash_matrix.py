@@ -29,7 +29,7 @@ from vctl import ops
 from vctl.config import load
 from vctl.errors import NotFound
 from vctl.operations import clusters, jobs, nodes, tasks
-from vctl.operations.declare import Here, Operation
+from vctl.operations.declare import Context, Operation
 from vctl.ops.prove import prove
 from vctl.runtime import objects
 from vctl.store.store import Store
@@ -144,7 +144,7 @@ def carry_out(home: Path, verb: Operation[..., Any], call: Mapping[str, Any]) ->
         patch.setattr(os, "urandom", bytes)
         store.clock = lambda: NOW
         store.db.execute("PRAGMA synchronous = OFF")  # no machine dies here, only processes
-        verb.run(Here(store, config), **call)
+        verb.run(Context(store, config), **call)
 
 
 def picture(home: Path) -> str:
@@ -170,10 +170,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
     home = tmp_path_factory.mktemp("matrix") / "base"
     with World(home) as world:
         store = world.store
-        here = Here(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"}))
+        context = Context(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"}))
 
         def do(verb: Operation[..., Any], **call: Any) -> Any:
-            return verb.run(here, **call)
+            return verb.run(context, **call)
 
         ops.nodes.add(store, resources=amounts(4), count=9, template="4c8g", node_id="n")
         do(nodes.drain, node_id="n-04")

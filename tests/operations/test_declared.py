@@ -22,7 +22,7 @@ from vctl.http import app as http
 from vctl.http.context import Server
 from vctl.http.derived import add_route
 from vctl.operations import clusters, jobs, nodes
-from vctl.operations.declare import Here, Local, Operation, Remote, Verb, operation
+from vctl.operations.declare import Context, Local, Operation, Remote, Verb, operation
 from vctl.spec import documents, reports
 from vctl.spec.params import Arg, Fields, Opt
 from vctl.spec.task_request import TaskRequest
@@ -44,18 +44,18 @@ DECLARED = list(HOMES)
 
 @operation("shelf count", "GET /shelves/{shelf}")
 def count(
-    here: Here,
+    context: Context,
     shelf: Annotated[str, Arg("SHELF", help="Name of the shelf.")],
     *,
-    times: Annotated[int, Opt("--times", least=1, most=9, help="How often it is counted.")] = 1,
+    times: Annotated[int, Opt("--times", minimum=1, maximum=9, help="How often it is counted.")] = 1,
 ) -> dict[str, Any]:
     """Count the books of a shelf."""
-    return {"shelf": shelf, "books": times * len(list(here.store.home.iterdir()))}
+    return {"shelf": shelf, "books": times * len(list(context.store.home.iterdir()))}
 
 
 @operation("shelf label", "POST /shelves/{shelf}/label")
 def label(
-    here: Here,  # as every verb
+    context: Context,  # as every verb
     shelf: Annotated[str, Arg("SHELF", help="Name of the shelf.")],
     *,
     text: Annotated[str | None, Opt("--text", longest=5, help="What is written on it.")] = None,
@@ -137,9 +137,9 @@ def client(config: Config) -> Routes:
 
 
 def test_a_new_verb_is_one_declaration(local: Local, client: Routes) -> None:
-    here = Shelves(local).count("top", times=2)
-    assert here == count(local, "top", times=2) == local.call(count, "top", times=2)
-    assert client.get("/api/v1/shelves/top", params={"times": 2}).json() == here
+    context = Shelves(local).count("top", times=2)
+    assert context == count(local, "top", times=2) == local.call(count, "top", times=2)
+    assert client.get("/api/v1/shelves/top", params={"times": 2}).json() == context
 
     refused = client.get("/api/v1/shelves/top", params={"times": 10})
     assert (refused.status_code, refused.json()["error"]["details"]) == (400, {"path": "times"})
@@ -334,8 +334,8 @@ def test_a_task_takes_one_cpu_unless_cpus_are_named(
     local: Local, given: dict[str, Any], amounts: dict[str, int]
 ) -> None:
     """spec 10, however it is asked for: command line, HTTP and Python share the parameters."""
-    here = Here(None, local.config)  # type: ignore[arg-type]  # it asks for no store
-    asked = Fields(lambda: TaskRequest).read(here, {"entrypoint": ["x"], **given})
+    context = Context(None, local.config)  # type: ignore[arg-type]  # it asks for no store
+    asked = Fields(lambda: TaskRequest).read(context, {"entrypoint": ["x"], **given})
     assert {name: amount for name, amount in asked.request.items() if amount} == amounts
 
 

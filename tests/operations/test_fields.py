@@ -23,7 +23,7 @@ from vctl.errors import BadSpec
 from vctl.http.app import create_app
 from vctl.http.context import Server
 from vctl.operations import jobs
-from vctl.operations.declare import Here, Local, Remote
+from vctl.operations.declare import Context, Local, Remote
 from vctl.ops import nodes, submitting
 from vctl.ops.resubmit import resubmit
 from vctl.spec.cluster_change import ClusterChange
@@ -186,8 +186,8 @@ def test_a_field_of_a_submit_goes_all_the_way(
             found = given["working_dir"] if field == "cwd" else dict([given["metadata"][0].split("=")])
             assert found == getattr(request, field)
         else:
-            here = Here(None, config)  # type: ignore[arg-type]  # it asks for no store
-            typed_request = jobs.JOB_FIELDS.read(here, options)
+            context = Context(None, config)  # type: ignore[arg-type]  # it asks for no store
+            typed_request = jobs.JOB_FIELDS.read(context, options)
             assert getattr(typed_request, field) == getattr(request, field), typed
 
 
@@ -197,10 +197,10 @@ def test_the_limits_of_a_field_are_those_of_its_declaration(kind: type[Any]) -> 
     limits = declared(kind).limits
     assert limits.keys() >= {"max_retries", "grace_s"}
     for name, info in limits.items():
-        assert info.least is not None and info.most is not None
-        for value in (info.least or 1, info.most):
+        assert info.minimum is not None and info.maximum is not None
+        for value in (info.minimum or 1, info.maximum):
             kind(argv=("true",), **{name: value})
-        for value in (info.least - 1, info.most + 1):
+        for value in (info.minimum - 1, info.maximum + 1):
             with pytest.raises(BadSpec, match=f"^{name.removesuffix('_s')}: .* out of range"):
                 kind(argv=("true",), **{name: value})
 

@@ -24,7 +24,7 @@ from vctl.config import load
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import VctlError, known
 from vctl.operations import clusters, jobs, nodes, upkeep, views
-from vctl.operations.declare import Here, Operation
+from vctl.operations.declare import Context, Operation
 from vctl.ops.prove import prove
 from vctl.store import copies
 from vctl.store.store import Store
@@ -44,17 +44,17 @@ class Written:
         self.after: list[tuple[int, str, int]] = []
         """Length of the WAL, tables, and number of the newest event, after each commit."""
         with Store.open(home) as store:
-            here = Here(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"}))
+            context = Context(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"}))
             store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._note(store)
             ops.nodes.add(store, resources={CPU: 4 * SCALE}, count=3, template="4c", node_id="n")
             self._note(store)
             for number in range(12):
-                jobs.submit.run(here, ["true"], submission_id=f"j{number}", cwd="/", environment={})
+                jobs.submit.run(context, ["true"], submission_id=f"j{number}", cwd="/", environment={})
                 self._note(store)
             for verb, *words in ((jobs.hold, "j1"), (jobs.stop, "j2"), (nodes.drain, "n-02"), (clusters.create, "c"),
                                  (jobs.release, "j1"), (jobs.delete_one, "j2"), (nodes.kill, "n-01")):  # fmt: skip
-                verb.run(here, *words)  # type: ignore[operator]
+                verb.run(context, *words)  # type: ignore[operator]
                 self._note(store)
             self.db = (home / "cluster.db").read_bytes()
             self.wal = (home / "cluster.db-wal").read_bytes()
@@ -103,7 +103,7 @@ def check(store: Store, expected: tuple[str, int], confirmed: int) -> None:
     assert store.lost() == lost
     told = [text for text in ops.health.doctor(store)["findings"] if "were confirmed" in text]
     assert len(told) == (lost is not None)
-    clusters.create.run(Here(store, load(env={"VCTL_HOME": str(store.home)})), "new")
+    clusters.create.run(Context(store, load(env={"VCTL_HOME": str(store.home)})), "new")
     recorded = store.rows("SELECT data FROM events WHERE kind = 'state.lost'")
     assert len(recorded) == (lost is not None)
 
@@ -172,7 +172,7 @@ def test_a_restore_is_no_loss(written: Written, tmp_path: Path) -> None:
     with written.with_wal(written.wal) as store:
         home = store.home
         ops.backup.backup(store, tmp_path / "copy")
-        jobs.submit.run(Here(store, load(env={"VCTL_HOME": str(home)})), ["true"], cwd="/", environment={})
+        jobs.submit.run(Context(store, load(env={"VCTL_HOME": str(home)})), ["true"], cwd="/", environment={})
     ops.backup.restore(home, tmp_path / "copy")
     with Store.open(home) as store:
         assert store.lost() is None
@@ -241,7 +241,7 @@ def look(home: Path, number: int) -> bool:
     for place, (verb, call) in enumerate((*LOOKS, (upkeep.repair, {}), *LOOKS)):
         try:
             with Store.open(home) as store:
-                found = verb.at(Here(store, config), **call)
+                found = verb.at(Context(store, config), **call)
                 if verb in (upkeep.doctor, upkeep.repair):
                     is_said |= bool(found.get("findings") or found.get("repaired"))  # type: ignore[attr-defined]
         except Exception as error:
@@ -295,7 +295,7 @@ def test_a_wrong_byte_in_the_definition_of_an_index_is_said(written: Written, tm
         Store.open(home) as store,
         pytest.raises(VctlError, match="index jobs_failed is not as vctl made it"),
     ):
-        views.status.at(Here(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"})))
+        views.status.at(Context(store, load(env={"VCTL_HOME": str(home), "VCTL_LOCAL_NODE": "0"})))
     look(home, 0)
 
 
@@ -325,17 +325,17 @@ def test_a_text_that_is_no_utf_8_is_named_and_set_aside(
     }
     verb = {"job": jobs.list_jobs, "event": views.list_events, "node": nodes.list_nodes}[row]
     with written.with_wal(written.wal) as store:
-        here = Here(store, load(env={"VCTL_HOME": str(store.home)}))
+        context = Context(store, load(env={"VCTL_HOME": str(store.home)}))
         store.db.execute("PRAGMA foreign_keys = OFF")
         store.db.execute(sql.format(columns[row][column == "other"]))
         with pytest.raises(VctlError) as refused:
-            verb.at(here)  # type: ignore[attr-defined]
+            verb.at(context)  # type: ignore[attr-defined]
         assert f"a row of {row}s" in refused.value.problem
         assert "vctl doctor --repair" in refused.value.fix
-        done = upkeep.repair.at(here)
+        done = upkeep.repair.at(context)
         assert any(f" of {row}s: " in action for action in done["repaired"]), done
-        verb.at(here)  # type: ignore[attr-defined]
-        assert upkeep.repair.at(here)["repaired"] == []
+        verb.at(context)  # type: ignore[attr-defined]
+        assert upkeep.repair.at(context)["repaired"] == []
         assert store.value("SELECT count(*) FROM set_aside WHERE source = ?", f"{row}s") == 1
 
 
@@ -345,18 +345,18 @@ def test_a_command_that_cannot_be_read_is_named_and_set_aside_with_its_job(
 ) -> None:
     """Also of a job that is over, which can be run again."""
     with written.with_wal(written.wal) as store:
-        here = Here(store, load(env={"VCTL_HOME": str(store.home)}))
-        jobs.stop.at(here, "j4")
+        context = Context(store, load(env={"VCTL_HOME": str(store.home)}))
+        jobs.stop.at(context, "j4")
         spoil(store.db, column, "{ee", "submission_id IN ('j3', 'j4')")
         with pytest.raises(VctlError) as refused:
-            jobs.rerun.at(here, "j4")
+            jobs.rerun.at(context, "j4")
         assert "a row of jobs" in refused.value.problem
         assert f"its command cannot be read: {column}" in refused.value.problem
         assert "vctl doctor --repair" in refused.value.fix
-        repaired = upkeep.repair.at(here)["repaired"]
+        repaired = upkeep.repair.at(context)["repaired"]
         assert len([action for action in repaired if " of jobs: " in action]) == 2
         assert store.value("SELECT count(*) FROM set_aside WHERE source = 'jobs'") == 2
-        assert upkeep.repair.at(here)["repaired"] == []
+        assert upkeep.repair.at(context)["repaired"] == []
 
 
 @pytest.mark.parametrize("column", ["spec", "entry", "rules"])
@@ -366,12 +366,12 @@ def test_what_a_job_that_is_over_asked_for_is_named_where_it_cannot_be_read(
 ) -> None:
     """It is read when the job is run again, and shown nowhere else."""
     with written.with_wal(written.wal) as store:
-        here = Here(store, load(env={"VCTL_HOME": str(store.home)}))
-        jobs.stop.at(here, "j4")
+        context = Context(store, load(env={"VCTL_HOME": str(store.home)}))
+        jobs.stop.at(context, "j4")
         spoil(store.db, column, text, "submission_id = 'j4'")
         with pytest.raises(VctlError) as refused:
-            jobs.rerun.at(here, "j4")
+            jobs.rerun.at(context, "j4")
         assert "a row of jobs" in refused.value.problem
         assert "vctl doctor --repair" in refused.value.fix
-        assert len(upkeep.repair.at(here)["repaired"]) == 1
-        assert upkeep.repair.at(here)["repaired"] == []
+        assert len(upkeep.repair.at(context)["repaired"]) == 1
+        assert upkeep.repair.at(context)["repaired"] == []

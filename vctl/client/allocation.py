@@ -22,7 +22,7 @@ from vctl.errors import Conflict, NotFound, NotPermitted, TimedOut
 if TYPE_CHECKING:
     import socket
 
-    from vctl.client.handles import Local, Place
+    from vctl.client.handles import ConfiguredBackend, Local
     from vctl.core.clusters import ClusterSpec
     from vctl.runtime.door import Door
 
@@ -34,18 +34,20 @@ COMMAND = ("allocation",)
 class HeldAllocation:
     """The resources that a program holds; the constructor returns when they are granted."""
 
-    def __init__(self, place: Place, spec: ClusterSpec, *, name: str | None, timeout_s: float | None) -> None:
+    def __init__(
+        self, backend: ConfiguredBackend, spec: ClusterSpec, *, name: str | None, timeout_s: float | None
+    ) -> None:
         from vctl.client.handles import Local
         from vctl.runtime.door import Door
         from vctl.spec.job_request import JobRequest
 
-        if not isinstance(place, Local):
+        if not isinstance(backend, Local):
             raise NotPermitted(
                 "a program outside a job can hold resources only on the machine of the state directory,"
                 " not through a server",
                 fix="submit the program: connect().submit([sys.executable, 'PROGRAM'], virtual_cluster=...)",
             )
-        config = place.config
+        config = backend.config
         with Door(config.home()) as door:
             request = JobRequest(
                 argv=COMMAND,
@@ -56,21 +58,21 @@ class HeldAllocation:
                 job_scope=config.get("job_scope"),
                 attach=("hold", os.fspath(door.path)),
             )
-            with place.opened() as store:
+            with backend.opened() as store:
                 form = ops.submitting.submit(store, request)
-            self.job = Job(place, str(form["submission_id"]))
+            self.job = Job(backend, str(form["submission_id"]))
             try:
-                self._line = self._granted(place, door, timeout_s)
+                self._line = self._granted(backend, door, timeout_s)
             except BaseException:
                 self.job.stop(wait=False)
                 raise
-        self.variables = self._hear()
+        self.variables = self._receive()
 
-    def _granted(self, place: Local, door: Door, timeout_s: float | None) -> socket.socket:
+    def _granted(self, backend: Local, door: Door, timeout_s: float | None) -> socket.socket:
         """Wait until the job runs; returns the connection to its process. Raises Conflict, TimedOut."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         while (line := door.opened(LOOK_S)) is None:
-            over, form = place.wait("jobs", self.job.submission_id, 0)
+            over, form = backend.wait("jobs", self.job.submission_id, 0)
             form = form or self.job.info()
             if over:
                 raise Conflict(
@@ -85,11 +87,11 @@ class HeldAllocation:
                 )
         return line
 
-    def _hear(self) -> Mapping[str, str]:
+    def _receive(self) -> Mapping[str, str]:
         """Read the environment variables of the job from the connection."""
-        with self._line.makefile("rb") as told:
-            found: Mapping[str, str] = json.loads(told.readline() or b"{}")
-        return found
+        with self._line.makefile("rb") as stream:
+            variables: Mapping[str, str] = json.loads(stream.readline() or b"{}")
+        return variables
 
     def close(self, *, orderly: bool = True) -> None:
         """Release the resources and wait until they are free. Raises Conflict when the job had already ended."""
@@ -109,8 +111,8 @@ class HeldAllocation:
 
 
 def _why(form: Mapping[str, Any]) -> str | None:
-    found: str | None = form["message"] or form["state_reason"]
-    return found
+    reason: str | None = form["message"] or form["state_reason"]
+    return reason
 
 
 def is_outside() -> bool:

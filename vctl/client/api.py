@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate
 
 from vctl import operations, ops, spec
 from vctl.client.context import RuntimeContext
-from vctl.client.handles import Local, Place, place_of
+from vctl.client.handles import ConfiguredBackend, Local, backend_of
 from vctl.client.job_verbs import Clusters, Jobs, Nodes, Tasks, seconds_of
 from vctl.client.state_api import Filter, State
 from vctl.client.virtual_cluster import VirtualCluster, VirtualClusterInfo
@@ -32,14 +32,14 @@ class Client(State):
     client, and its state stays open between calls.
     """
 
-    def __init__(self, place: Place, cluster: str | None = None) -> None:
-        super().__init__(place, cluster)
-        self.jobs = Jobs(place, cluster)
-        self.tasks = Tasks(place, cluster)
-        self.clusters = Clusters(place, cluster)
+    def __init__(self, backend: ConfiguredBackend, cluster: str | None = None) -> None:
+        super().__init__(backend, cluster)
+        self.jobs = Jobs(backend, cluster)
+        self.tasks = Tasks(backend, cluster)
+        self.clusters = Clusters(backend, cluster)
         self.submit = self.jobs.submit
         self.run = self.tasks.run
-        self.physical_nodes = Nodes(place, cluster)
+        self.physical_nodes = Nodes(backend, cluster)
 
     def __repr__(self) -> str:
         return f"<vctl client of {self.backend!r}>"
@@ -60,8 +60,8 @@ class Client(State):
         """Events after a number, oldest first; ``job`` chooses one job."""
         if job is None:
             return self.list_events(since=since, filters=filters, limit=limit)
-        found, _ = views.list_events(self.backend, since=since, limit=limit, job=str(job))
-        return found
+        events, _ = views.list_events(self.backend, since=since, limit=limit, job=str(job))
+        return events
 
     def current_cluster(self) -> VirtualClusterInfo:
         """The cluster of this client."""
@@ -86,12 +86,12 @@ class Client(State):
     def _clusters(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """The clusters of a document, which is checked as a whole."""
         spec.tree_file.parse_tree(document, units=self._units())
-        found: Sequence[Mapping[str, Any]] = document["clusters"]
-        return found
+        entries: Sequence[Mapping[str, Any]] = document["clusters"]
+        return entries
 
     def _units(self) -> frozenset[str]:
-        found: frozenset[str] = self.backend.config.get("unit_resources")
-        return found
+        units: frozenset[str] = self.backend.config.get("unit_resources")
+        return units
 
     # ---- care of the state ----
 
@@ -125,7 +125,7 @@ class Client(State):
             each = spec.quantities.parse_resources(
                 dict(node_resources), "node_resources", self._units(), totals=True
             )
-        wanted = ops.simulated.SimulationRequest(
+        request = ops.simulated.SimulationRequest(
             trace=None
             if trace is None
             else ops.simulate.read_trace(os.fspath(trace), per_node=ops.simulated.processors_of(each)),
@@ -139,7 +139,7 @@ class Client(State):
             node_resources=each,
             limit_factor=limit_factor,
         )
-        return operations.simulation.run(self.backend, wanted)
+        return operations.simulation.run(self.backend, request)
 
     def _simulated(self, given: str | None, *, recorded: bool) -> str | None:
         """The cluster whose jobs are simulated; None for all."""
@@ -171,19 +171,19 @@ def connect(
     cluster is given.
     """
     whole = PRIMARY if address is not None else None
-    return Client(place_of(address, token), cluster or whole)
+    return Client(backend_of(address, token), cluster or whole)
 
 
 def get_runtime_context() -> RuntimeContext:
     """The runtime context of this process."""
-    return RuntimeContext(place_of())
+    return RuntimeContext(backend_of())
 
 
 def _of_caller(method: Callable[Concatenate[State, P], R]) -> Callable[P, R]:
     """Turn a method of ``State`` into a function, which asks about the cluster of the caller."""
 
     def ask(*args: P.args, **kwargs: P.kwargs) -> R:
-        return method(State(place_of()), *args, **kwargs)
+        return method(State(backend_of()), *args, **kwargs)
 
     ask.__name__, ask.__qualname__, ask.__doc__ = method.__name__, method.__name__, method.__doc__
     # what ``inspect`` reads the signature from, without the first parameter; to make one here takes 5 ms
@@ -227,10 +227,10 @@ def init(
     if isinstance(virtual_cluster, VirtualCluster):
         name = name or virtual_cluster.name
         timeout_s = virtual_cluster.timeout_s if timeout_s is None else timeout_s
-    wanted = VirtualCluster.from_dict(given or {}, name=name, timeout_s=timeout_s)
-    _held.append(wanted.__enter__())
+    cluster = VirtualCluster.from_dict(given or {}, name=name, timeout_s=timeout_s)
+    _held.append(cluster.__enter__())
     atexit.register(_at_exit, os.getpid())
-    return wanted
+    return cluster
 
 
 def shutdown() -> None:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from vctl.client import inside
-from vctl.client.handles import Place
+from vctl.client.handles import ConfiguredBackend
 from vctl.client.virtual_cluster import VirtualClusterInfo
 from vctl.core.clusters import PRIMARY
 from vctl.operations import views
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class VirtualNodeInfo:
     """One virtual node, looked up at every call."""
 
-    def __init__(self, place: Place, node_id: str) -> None:
-        self.backend = place
+    def __init__(self, backend: ConfiguredBackend, node_id: str) -> None:
+        self.backend = backend
         self._node_id = node_id
 
     def __repr__(self) -> str:
@@ -63,8 +63,8 @@ class VirtualNodeInfo:
 class RuntimeContext:
     """The job, the cluster and the virtual node of this process."""
 
-    def __init__(self, place: Place) -> None:
-        self.backend = place
+    def __init__(self, backend: ConfiguredBackend) -> None:
+        self.backend = backend
 
     def current_cluster(self) -> VirtualClusterInfo:
         """The virtual cluster of the caller: that of the innermost ``with`` block, else that of the job."""
@@ -72,8 +72,8 @@ class RuntimeContext:
 
     def current_node(self) -> VirtualNodeInfo:
         """The virtual node of this process. Raises NotFound outside of jobs."""
-        found = views.current_node(self.backend, views.this_node())
-        return VirtualNodeInfo(self.backend, str(found["node_id"]))
+        node = views.current_node(self.backend, views.this_node())
+        return VirtualNodeInfo(self.backend, str(node["node_id"]))
 
     @property
     def in_job(self) -> bool:
@@ -112,5 +112,5 @@ class RuntimeContext:
         """The resources of this process on its node; empty outside of jobs."""
         import json
 
-        found: documents.Amounts = json.loads(os.environ.get("VCTL_RESOURCES") or "{}")
-        return found
+        amounts: documents.Amounts = json.loads(os.environ.get("VCTL_RESOURCES") or "{}")
+        return amounts

@@ -46,8 +46,8 @@ class Handle(ABC):
 
     kind: ClassVar[Kind]
 
-    def __init__(self, place: Place, ref: str) -> None:
-        self.backend = place
+    def __init__(self, backend: ConfiguredBackend, ref: str) -> None:
+        self.backend = backend
         self.ref = ref
 
     def __repr__(self) -> str:
@@ -69,8 +69,8 @@ class Handle(ABC):
 
     def wait_until(self, give_up: float | None, timeout_s: float | None) -> int:
         """Wait until it is over, or until a moment that is ``timeout_s`` after the beginning."""
-        left_s = None if give_up is None else max(0.0, give_up - time.monotonic())
-        over, form = self.backend.wait(self.kind, self.ref, left_s)
+        remaining_s = None if give_up is None else max(0.0, give_up - time.monotonic())
+        over, form = self.backend.wait(self.kind, self.ref, remaining_s)
         if not over:
             raise TimedOut(f"{self.ref} is not over after {timeout_s:g} s", fix="wait longer with timeout_s")
         return exit_code(
@@ -152,7 +152,7 @@ class Task(Handle):
         return self.info()
 
 
-class Place(Backend, Protocol):
+class ConfiguredBackend(Backend, Protocol):
     """A backend with its settings."""
 
     config: Config
@@ -164,8 +164,8 @@ class Local(declare.Local):
     def __init__(self, config: Config) -> None:
         self.home: Path = config.home()
         background = Background(config)
-        kept = OpenStores(self.home, config.get("lock_timeout"))
-        super().__init__(config, lambda: _attended(kept, background), background)
+        stores = OpenStores(self.home, config.get("lock_timeout"))
+        super().__init__(config, lambda: _attended(stores, background), background)
 
     def __repr__(self) -> str:
         return str(self.home)
@@ -176,9 +176,9 @@ class Local(declare.Local):
 
 
 @contextmanager
-def _attended(kept: OpenStores, background: Background) -> Iterator[Store]:
+def _attended(stores: OpenStores, background: Background) -> Iterator[Store]:
     """The kept store for one call, with the present job and settings of this process."""
-    with kept.opened() as store:
+    with stores.opened() as store:
         store.caller = Caller.of(os.environ)
         store.local_node = background.config.local_node
         try:
@@ -200,7 +200,7 @@ class Remote(declare.Remote):
         return str(self.config.get("address"))
 
 
-def place_of(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Place:
+def backend_of(address: str | os.PathLike[str] | None = None, token: str | None = None) -> ConfiguredBackend:
     """The backend for an address; None means the settings, as on the command line."""
     from vctl.config import load
 

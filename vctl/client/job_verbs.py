@@ -165,8 +165,8 @@ class Jobs(Started):
             batch, "a job", '{"entrypoint": ["true"]}', BatchedJob,
             lambda fields: self._values(fields.pop("entrypoint", ()), fields),
         )  # fmt: skip
-        found = jobs.submit_many(self.backend, documents, environment=inside.environment())
-        return [Job(self.backend, name) for name in found["submission_ids"]]
+        reply = jobs.submit_many(self.backend, documents, environment=inside.environment())
+        return [Job(self.backend, name) for name in reply["submission_ids"]]
 
     def _values(self, entrypoint: object, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a submit: the given ones, and those of the settings."""
@@ -240,8 +240,8 @@ class Tasks(Started):
             batch, "a task", '{"command": ["true"]}', BatchedTask,
             lambda fields: _task(fields.pop("command", ()), fields),
         )  # fmt: skip
-        found = tasks.run_many(self.backend, documents, environment=inside.environment())
-        return [Task(self.backend, name) for name in found["task_ids"]]
+        reply = tasks.run_many(self.backend, documents, environment=inside.environment())
+        return [Task(self.backend, name) for name in reply["task_ids"]]
 
     def put(self, name: str) -> documents.ObjectForm:
         """Make the file that this program wrote to ``$VCTL_OBJECT_DIR/name`` an object, an input for tasks."""
@@ -278,16 +278,16 @@ def _lines(
     read: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """The values of each line of a batch, from its arguments; ``known`` has their names. Errors name the line."""
-    found: list[dict[str, Any]] = []
-    for line, one in enumerate(batch, 1):
+    lines: list[dict[str, Any]] = []
+    for line, arguments in enumerate(batch, 1):
         with ops.batches.of_line(line):
-            fields = dict(spec.fields.as_mapping(one, "", what, example))
+            fields = dict(spec.fields.as_mapping(arguments, "", what, example))
             for name in fields:
                 if name not in known.__annotations__:
                     fix = spec.fields.did_you_mean(name, known.__annotations__)
                     raise spec.fields.refuse(name, "unknown field", fix)
-            found.append(read(fields))
-    return found
+            lines.append(read(fields))
+    return lines
 
 
 def _task(command: object, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,9 +330,9 @@ def words_of(command: object) -> tuple[str, ...]:
         raise BadSpec(
             f"{param('entrypoint')}: {error}: {command}", fix="close the quotes, or write a list"
         ) from None
-    if found := next((word for word in words if word in _OPERATORS), None):
+    if operator := next((word for word in words if word in _OPERATORS), None):
         raise BadSpec(
-            f"{param('entrypoint')}: {found} needs a shell, and no shell is run",
+            f"{param('entrypoint')}: {operator} needs a shell, and no shell is run",
             fix='write ["sh", "-c", "..."], or the words as a list',
         )
     return tuple(words)

@@ -4,7 +4,7 @@ from typing import TypedDict
 
 from vctl import ops
 from vctl.operations import jobs
-from vctl.operations.declare import Here, asks, operation
+from vctl.operations.declare import Context, asks, operation
 
 
 class Queued(TypedDict):
@@ -15,6 +15,6 @@ class Queued(TypedDict):
 
 @operation("job submit", "POST /jobs")
 @asks
-def queued(here: Here, job: jobs.Request, *, environment: jobs.Environment = None) -> Queued:
+def queued(context: Context, job: jobs.Request, *, environment: jobs.Environment = None) -> Queued:
     """Queue a job, durably, and return only its id. A server returns the whole form of the job."""
-    return {"submission_id": ops.submitting.queue(here.store, job, here.surroundings(environment))}
+    return {"submission_id": ops.submitting.queue(context.store, job, context.surroundings(environment))}

@@ -116,7 +116,11 @@ def selector_document(selector: object) -> Any:
 def _condition(value: object) -> Any:
     if isinstance(value, (In, NotIn, Exists, DoesNotExist)):
         return str(value)
-    return value if isinstance(value, str) or not _is_list(value) else [str(one) for one in value]
+    return (
+        value
+        if isinstance(value, str) or not _is_list(value)
+        else [str(alternative) for alternative in value]
+    )
 
 
 def document_of(part: object) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from vctl import ops
 from vctl.client import inside
-from vctl.client.handles import Place
+from vctl.client.handles import ConfiguredBackend
 from vctl.core.clusters import PRIMARY
 from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks, views
@@ -42,8 +42,8 @@ F = TypeVar("F", bound=Mapping[str, Any])
 class State:
     """The resources and objects of one cluster; without an id of the cluster of the caller."""
 
-    def __init__(self, place: Place, cluster: str | None = None) -> None:
-        self.backend = place
+    def __init__(self, backend: ConfiguredBackend, cluster: str | None = None) -> None:
+        self.backend = backend
         self._cluster = None if cluster is None else resolve_cluster_id(cluster, "cluster")
 
     @property
@@ -69,9 +69,11 @@ class State:
 
     def list_clusters(self, *, filters: Filters = (), limit: int | None = None) -> list[ClusterForm]:
         """The cluster and the clusters below it, parents first."""
-        found = clusters.list_clusters(self.backend)
-        below = ops.scope.below(self.cluster_id, found)
-        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit, "ClusterForm")
+        listed = clusters.list_clusters(self.backend)
+        below = ops.scope.below(self.cluster_id, listed)
+        return _chosen(
+            [cluster for cluster in listed if below(cluster["cluster_id"])], filters, limit, "ClusterForm"
+        )
 
     def list_vnodes(self, *, filters: Filters = (), limit: int | None = None) -> list[VNodeForm]:
         """The virtual nodes of the cluster and of the clusters below it."""
@@ -79,24 +81,24 @@ class State:
 
     def list_nodes(self, *, filters: Filters = (), limit: int | None = None) -> list[NodeForm]:
         """The physical nodes on which the cluster has resources."""
-        found = nodes.list_nodes(self.backend)
+        listed = nodes.list_nodes(self.backend)
         if self.cluster_id != PRIMARY:
-            own = {one["NodeName"] for one in self.nodes()}
-            found = [one for one in found if one["node_id"] in own]
-        return _chosen(found, filters, limit, "NodeForm")
+            own = {node["NodeName"] for node in self.nodes()}
+            listed = [node for node in listed if node["node_id"] in own]
+        return _chosen(listed, filters, limit, "NodeForm")
 
     def list_jobs(self, *, filters: Filters = (), limit: int | None = None) -> list[JobForm]:
         """Jobs that were submitted to the cluster, and the job whose cluster it is; newest first."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
-        found, _ = jobs.list_jobs(self.backend, cluster=within)
-        return _chosen(found, filters, limit, "JobForm")
+        listed, _ = jobs.list_jobs(self.backend, cluster=within)
+        return _chosen(listed, filters, limit, "JobForm")
 
     def list_tasks(self, *, filters: Filters = (), limit: int | None = None) -> list[TaskForm]:
         """Tasks in the cluster and below it, with finished tasks, oldest first."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
         known = [text for text in _texts(filters) if ops.forms.key_of(text) in ops.tasks.FILTER_KEYS]
-        found, _ = tasks.list_tasks(self.backend, filters=known, cluster=within)
-        return _chosen(found, filters, limit, "TaskForm")
+        listed, _ = tasks.list_tasks(self.backend, filters=known, cluster=within)
+        return _chosen(listed, filters, limit, "TaskForm")
 
     def list_objects(self, *, filters: Filters = (), limit: int | None = None) -> list[ObjectForm]:
         """Outputs of tasks in the cluster and below it that are kept on nodes, by job and name."""
@@ -105,8 +107,8 @@ class State:
     def list_leases(self, *, filters: Filters = (), limit: int | None = None) -> list[LeaseForm]:
         """Leases in which the cluster or a cluster below it borrows or lends."""
         below = self._scope()
-        found = views.list_leases(self.backend)
-        own = [one for one in found if below(one["borrower_id"]) or below(one["lender_id"])]
+        leases = views.list_leases(self.backend)
+        own = [lease for lease in leases if below(lease["borrower_id"]) or below(lease["lender_id"])]
         return _chosen(own, filters, limit, "LeaseForm")
 
     def list_events(
@@ -114,9 +116,9 @@ class State:
     ) -> list[EventForm]:
         """Events of the cluster and of the clusters below it, oldest first; with a limit the newest ones."""
         within = None if self.cluster_id == PRIMARY else self.cluster_id
-        found, _ = views.list_events(self.backend, since=since, cluster=within)
+        events, _ = views.list_events(self.backend, since=since, cluster=within)
         LIMIT.check(limit)
-        chosen = _chosen(found, filters, None, "EventForm")
+        chosen = _chosen(events, filters, None, "EventForm")
         return chosen if limit is None else chosen[max(len(chosen) - limit, 0) :]
 
     def list_demand(self, *, filters: Filters = (), limit: int | None = None) -> list[DemandForm]:
@@ -137,30 +139,32 @@ class State:
         """The number of jobs in each state."""
         return _summary("jobs", "status", self.list_jobs())
 
-    def _inside(self, found: list[F], filters: Filters, limit: int | None, form: str) -> list[F]:
+    def _inside(self, listed: list[F], filters: Filters, limit: int | None, form: str) -> list[F]:
         below = self._scope()
-        return _chosen([one for one in found if below(one["cluster_id"])], filters, limit, form)
+        return _chosen(
+            [document for document in listed if below(document["cluster_id"])], filters, limit, form
+        )
 
     def _scope(self) -> Callable[[str], bool]:
         """A function that tells whether a cluster is this one or below it."""
-        here = self.cluster_id
-        if here == PRIMARY or JOB_MARK in here:
-            return ops.scope.below(here, ())
-        return ops.scope.below(here, clusters.list_clusters(self.backend))
+        top = self.cluster_id
+        if top == PRIMARY or JOB_MARK in top:
+            return ops.scope.below(top, ())
+        return ops.scope.below(top, clusters.list_clusters(self.backend))
 
 
 class Verbs:
     """The verbs of one kind of object; ``_state`` has the lists of the cluster."""
 
-    def __init__(self, place: Place, cluster: str | None) -> None:
-        self.backend = place
-        self._state = State(place, cluster)
+    def __init__(self, backend: ConfiguredBackend, cluster: str | None) -> None:
+        self.backend = backend
+        self._state = State(backend, cluster)
 
 
 def _texts(filters: Filters) -> list[str]:
     if isinstance(filters, str):
         raise _no_filters(filters)
-    return [_text(one) for one in filters]
+    return [_text(condition) for condition in filters]
 
 
 def _text(given: Filter) -> str:
@@ -181,11 +185,11 @@ def _no_filters(given: object) -> BadSpec:
     )
 
 
-def _chosen(found: Sequence[F], filters: Filters, limit: int | None, form: str) -> list[F]:
+def _chosen(listed: Sequence[F], filters: Filters, limit: int | None, form: str) -> list[F]:
     LIMIT.check(limit)
-    return ops.forms.choose(found, _texts(filters), "" if found else form)[:limit]
+    return ops.forms.choose(listed, _texts(filters), "" if listed else form)[:limit]
 
 
-def _summary(kind: str, by: str, found: Sequence[Mapping[str, Any]]) -> Summary:
-    counts = Counter(str(item[by]) for item in found)
-    return {"kind": kind, "by": by, "counts": dict(counts), "total": len(found)}
+def _summary(kind: str, by: str, listed: Sequence[Mapping[str, Any]]) -> Summary:
+    counts = Counter(str(item[by]) for item in listed)
+    return {"kind": kind, "by": by, "counts": dict(counts), "total": len(listed)}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vctl import operations
 from vctl.client import inside
-from vctl.client.handles import Place, place_of
+from vctl.client.handles import ConfiguredBackend, backend_of
 from vctl.client.state_api import State
 from vctl.errors import BadSpec, Conflict, NotFound, TimedOut
 from vctl.operations import views
@@ -112,26 +112,26 @@ class VirtualCluster:
             raise BadSpec("this VirtualCluster is entered already", fix="make another one for a nested block")
         from vctl.client.allocation import HeldAllocation, is_outside
 
-        place = place_of()
+        backend = backend_of()
         if is_outside():
-            spec = self.parsed(place.config.get("unit_resources"))
-            held = HeldAllocation(place, spec, name=self.name, timeout_s=self.timeout_s)
+            spec = self.parsed(backend.config.get("unit_resources"))
+            held = HeldAllocation(backend, spec, name=self.name, timeout_s=self.timeout_s)
             block = inside.enter(held.variables["VCTL_CLUSTER_ID"], held.variables)
-            self._inside = _Inside(place, held.job.submission_id, block, held)
+            self._inside = _Inside(backend, held.job.submission_id, block, held)
             return self
         job = str(inside.submission_id())
-        cluster_id = self._make(place, job, inside.cluster_id())
-        self._inside = _Inside(place, job, inside.enter(cluster_id))
+        cluster_id = self._make(backend, job, inside.cluster_id())
+        self._inside = _Inside(backend, job, inside.enter(cluster_id))
         return self
 
-    def _make(self, place: Place, job: str, parent: str) -> str:
+    def _make(self, backend: ConfiguredBackend, job: str, parent: str) -> str:
         """Create the sub-cluster as soon as its minimum is free; returns its id. Raises TimedOut."""
         name = self.name or f"vc-{os.urandom(4).hex()}"
         give_up = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         pause_s = 0.02
         while True:
             try:
-                return str(operations.clusters.create(place, name, spec=self, parent=parent)["cluster_id"])
+                return str(operations.clusters.create(backend, name, spec=self, parent=parent)["cluster_id"])
             except Conflict as error:
                 if "resource" not in error.details:
                     raise
@@ -143,9 +143,9 @@ class VirtualCluster:
                         " `vctl vc tree` shows their holders",
                         details=error.details,
                     ) from None
-            place.wait("jobs", job, 0)  # which starts a scheduler if none runs: its work frees resources
-            left_s = pause_s if give_up is None else max(0.0, give_up - time.monotonic())
-            time.sleep(min(pause_s, left_s))  # a change may wake many waiting programs at once
+            backend.wait("jobs", job, 0)  # which starts a scheduler if none runs: its work frees resources
+            remaining_s = pause_s if give_up is None else max(0.0, give_up - time.monotonic())
+            time.sleep(min(pause_s, remaining_s))  # a change may wake many waiting programs at once
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def __exit__(
@@ -164,7 +164,7 @@ class VirtualCluster:
     def info(self) -> VirtualClusterInfo:
         """Its state; only while it is entered."""
         entered = self._entered()
-        return VirtualClusterInfo(entered.place, entered.block.cluster_id)
+        return VirtualClusterInfo(entered.backend, entered.block.cluster_id)
 
     def environment(self) -> dict[str, str]:
         """The environment for a child process in the cluster, from any thread."""
@@ -181,8 +181,8 @@ class VirtualCluster:
 class VirtualClusterInfo:
     """One virtual cluster, looked up at every call."""
 
-    def __init__(self, place: Place, cluster_id: str) -> None:
-        self.backend = place
+    def __init__(self, backend: ConfiguredBackend, cluster_id: str) -> None:
+        self.backend = backend
         self._cluster_id = cluster_id
 
     def __repr__(self) -> str:
@@ -237,9 +237,9 @@ class _Inside:
     """An entered cluster until it is released. ``held``: the allocation, if a job of its own holds it."""
 
     def __init__(
-        self, place: Place, job: str, block: inside.Block, held: HeldAllocation | None = None
+        self, backend: ConfiguredBackend, job: str, block: inside.Block, held: HeldAllocation | None = None
     ) -> None:
-        self.place = place
+        self.backend = backend
         self.job = job
         self.block = block
         self.held = held
@@ -263,25 +263,25 @@ class _Inside:
 
     def _attached(self) -> list[str]:
         """Tasks in it and below it that are not detached."""
-        found, _ = operations.tasks.list_tasks(self.place, all=False, job=self.job)
+        unfinished, _ = operations.tasks.list_tasks(self.backend, all=False, job=self.job)
         own = self.block.cluster_id
         return [
-            str(one["task_id"])
-            for one in found
-            if not one["detached"] and f"{one['cluster_id']}##".startswith(f"{own}##")
+            str(task["task_id"])
+            for task in unfinished
+            if not task["detached"] and f"{task['cluster_id']}##".startswith(f"{own}##")
         ]
 
     def _until_idle(self) -> None:
         while attached := self._attached():
             for task_id in attached:
-                self.place.wait("tasks", task_id)
+                self.backend.wait("tasks", task_id)
 
     def _cancel(self) -> None:
         for task_id in self._attached():
-            operations.tasks.cancel(self.place, task_id)
+            operations.tasks.cancel(self.backend, task_id)
         self._until_idle()
 
     def _remove(self) -> None:
         """Delete the clusters; a cluster with detached tasks is deleted when these are over."""
-        for one in reversed(State(self.place, self.block.cluster_id).list_clusters()):
-            operations.clusters.delete(self.place, one["cluster_id"], drain=True)
+        for cluster in reversed(State(self.backend, self.block.cluster_id).list_clusters()):
+            operations.clusters.delete(self.backend, cluster["cluster_id"], drain=True)

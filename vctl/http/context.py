@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 
 from vctl.config import Config
 from vctl.core.caller import Caller
-from vctl.operations.declare import Here
+from vctl.operations.declare import Context
 from vctl.ops.background import Background
 from vctl.runtime.watch import MODIFY, Watch
 from vctl.store.kept import OpenStores
@@ -129,8 +129,8 @@ def state(request: HTTPConnection) -> Iterator[Store]:
 
 
 @contextmanager
-def context_of(request: HTTPConnection) -> Iterator[Here]:
+def context_of(request: HTTPConnection) -> Iterator[Context]:
     """The state and the settings for the verb of one request."""
     server = server_of(request)
     with state(request) as store:
-        yield Here(store, server.config, server.surroundings)
+        yield Context(store, server.config, server.surroundings)

@@ -198,7 +198,7 @@ def _limits(param: Param, longest: int | None = None) -> dict[str, Any]:
 
 def _range(info: Opt) -> dict[str, Any]:
     """The range of a number, or of each number of a list."""
-    bounds = {"ge": info.least, "le": info.most, "gt": info.above}
+    bounds = {"ge": info.minimum, "le": info.maximum, "gt": info.above}
     return {name: value for name, value in bounds.items() if value is not None}
 
 

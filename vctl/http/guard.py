@@ -16,7 +16,7 @@ from vctl.core.text import visible
 from vctl.errors import BadSpec, VctlError
 from vctl.http.answers import MANAGEMENT, TooLarge, Unauthorized, WrongHost, body_for, encode
 from vctl.http.context import Server
-from vctl.spec.source import MOST_BATCH_BYTES, one_of_each
+from vctl.spec.source import MOST_BATCH_BYTES, unique_keys
 from vctl.spec.text import KERNEL_FIELDS, check_document
 
 MAX_BYTES = 8 << 20
@@ -214,7 +214,7 @@ def _check_json(body: bytes, *, checked: str | None = None) -> None:
         raise BadSpec("Invalid request, the body contains a NUL byte", fix="send JSON in UTF-8")
     lowered = body.lower()
     try:
-        document = json.loads(body, object_pairs_hook=one_of_each)
+        document = json.loads(body, object_pairs_hook=unique_keys)
         if b"\\ud" in lowered or b"\\u0000" in lowered:
             if checked is not None:
                 own = document if isinstance(document, dict) else {}

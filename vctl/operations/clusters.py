@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
-from vctl.operations.declare import Backend, Here, asks, operation
+from vctl.operations.declare import Backend, Context, asks, operation
 from vctl.spec.ids import JOB_MARK
 from vctl.spec.params import Arg, Fields, Filters, Opt
 
@@ -29,7 +29,7 @@ Change = Annotated["ClusterChange", Fields(lambda: spec.cluster_change.ClusterCh
 @operation("vc create", "POST /clusters")
 @asks
 def create(
-    here: Here,
+    context: Context,
     cluster_id: NewId,
     *,
     change: Change,
@@ -39,36 +39,36 @@ def create(
     detach: Annotated[bool, Opt("--detach", help="Inside a job: let it outlive the job.")] = False,
 ) -> "ClusterForm":
     """Create a virtual cluster."""
-    return ops.clusters.create(here.store, cluster_id, change, parent_id=parent, detach=detach)
+    return ops.clusters.create(context.store, cluster_id, change, parent_id=parent, detach=detach)
 
 
 @operation("vc list", "GET /clusters", items="ClusterList")
 def list_clusters(
-    here: Here,
+    context: Context,
     *,
     filters: Filters = (),
     all_kinds: Annotated[bool, Opt(help="Also the primary and the clusters of jobs.")] = True,
 ) -> "list[ListedCluster]":
     """Virtual clusters, parents first."""
-    return ops.cluster_views.list_clusters(here.store, filters=filters, all_kinds=all_kinds)
+    return ops.cluster_views.list_clusters(context.store, filters=filters, all_kinds=all_kinds)
 
 
 @operation("vc tree", "GET /clusters/{cluster:path}/tree")
-def tree(here: Here, cluster_id: Id) -> "ClusterTree":
+def tree(context: Context, cluster_id: Id) -> "ClusterTree":
     """A virtual cluster with everything below it, nested under ``tree``."""
-    return ops.cluster_views.tree(here.store, cluster_id)
+    return ops.cluster_views.tree(context.store, cluster_id)
 
 
 @operation("vc get", "GET /clusters/{cluster:path}")
-def get_cluster(here: Here, cluster_id: Id) -> "ClusterForm":
+def get_cluster(context: Context, cluster_id: Id) -> "ClusterForm":
     """Show one virtual cluster."""
-    return ops.cluster_views.get_cluster(here.store, cluster_id)
+    return ops.cluster_views.get_cluster(context.store, cluster_id)
 
 
 @operation("vc update", "PATCH /clusters/{cluster:path}")
 @asks
 def update(
-    here: Here,
+    context: Context,
     cluster_id: Id,
     *,
     change: Change,
@@ -86,13 +86,13 @@ def update(
     The queue settings can be changed too; of the primary cluster only they can.
     """
     return ops.clusters.update(
-        here.store, cluster_id, change, revision=None if revision is None else int(revision)
+        context.store, cluster_id, change, revision=None if revision is None else int(revision)
     )
 
 
 @operation("vc delete", "DELETE /clusters/{cluster:path}")
 def delete(
-    here: Here,
+    context: Context,
     cluster_id: Id,
     *,
     drain: Annotated[
@@ -101,32 +101,32 @@ def delete(
     force: Annotated[bool, Opt("--force", waits=True, help="Stop its jobs and tasks first.")] = False,
 ) -> "RemovedCluster":
     """Delete a virtual cluster; its nodes go back to its parent."""
-    return ops.clusters.delete(here.store, cluster_id, drain=drain, force=force)
+    return ops.clusters.delete(context.store, cluster_id, drain=drain, force=force)
 
 
 @operation("vc remove-nodes", "POST /clusters/{cluster:path}/remove-nodes")
 def remove_nodes(
-    here: Here,
+    context: Context,
     cluster_id: Id,
     node_ids: Members,
 ) -> "ClusterForm":
     """Give idle nodes of a virtual cluster back to its parent, all or none."""
-    return ops.clusters.remove_nodes(here.store, cluster_id, node_ids)
+    return ops.clusters.remove_nodes(context.store, cluster_id, node_ids)
 
 
 @operation("vc stop", "POST /clusters/{cluster:path}/stop")
-def stop(here: Here, cluster_id: Id, *, message: Message = None) -> "ClusterForm":
+def stop(context: Context, cluster_id: Id, *, message: Message = None) -> "ClusterForm":
     """Stop admitting jobs to a virtual cluster; running jobs go on.
 
     Jobs submitted to it wait with the reason ClusterStopped until it is resumed. Clusters inside it still admit.
     """
-    return ops.clusters.stop(here.store, cluster_id, message=message)
+    return ops.clusters.stop(context.store, cluster_id, message=message)
 
 
 @operation("vc resume", "POST /clusters/{cluster:path}/resume")
-def resume(here: Here, cluster_id: Id) -> "ClusterForm":
+def resume(context: Context, cluster_id: Id) -> "ClusterForm":
     """Admit jobs to a virtual cluster again."""
-    return ops.clusters.resume(here.store, cluster_id)
+    return ops.clusters.resume(context.store, cluster_id)
 
 
 # ---- trees in files ----
@@ -146,13 +146,13 @@ Expected = Annotated[
 
 @operation("vc export", "GET /tree-file")
 def export(
-    here: Here,
+    context: Context,
     cluster: Annotated[
         str | None, Arg("ID", help="Only this cluster and the clusters inside it.", complete="clusters")
     ] = None,
 ) -> dict[str, object]:
     """Write the logical clusters as a file for plan and apply, in YAML."""
-    return ops.tree_files.export(here.store, cluster)
+    return ops.tree_files.export(context.store, cluster)
 
 
 def export_inside(backend: Backend, cluster_id: str) -> dict[str, object]:
@@ -164,7 +164,7 @@ def export_inside(backend: Backend, cluster_id: str) -> dict[str, object]:
 
 @operation("vc plan", "POST /tree-file/plan")
 def plan(
-    here: Here,
+    context: Context,
     clusters: Clusters,
     *,
     prune: Prune = False,
@@ -174,18 +174,18 @@ def plan(
 
     Changes nothing. With -o json, changes is empty when the clusters are as the file wants them.
     """
-    return ops.tree_files.plan(here.store, _tree(here, clusters), prune=prune)
+    return ops.tree_files.plan(context.store, _tree(context, clusters), prune=prune)
 
 
 @operation("vc apply", "POST /tree-file/apply", service="the tree of logical clusters")
 def apply(
-    here: Here, clusters: Clusters, *, prune: Prune = False, expect_revision: Expected = None
+    context: Context, clusters: Clusters, *, prune: Prune = False, expect_revision: Expected = None
 ) -> "TreeDiff":
     """Change the clusters to match a file: all changes or none."""
     return ops.tree_files.apply(
-        here.store, _tree(here, clusters), prune=prune, expect_revision=expect_revision
+        context.store, _tree(context, clusters), prune=prune, expect_revision=expect_revision
     )
 
 
-def _tree(here: Here, clusters: Sequence[Mapping[str, Any]]) -> "list[TreeCluster]":
-    return spec.tree_file.parse_tree({"clusters": clusters}, units=here.units, camel_case=True)
+def _tree(context: Context, clusters: Sequence[Mapping[str, Any]]) -> "list[TreeCluster]":
+    return spec.tree_file.parse_tree({"clusters": clusters}, units=context.units, camel_case=True)

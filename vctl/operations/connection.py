@@ -251,7 +251,9 @@ def _query(values: Mapping[str, object]) -> str:
     for name, value in values.items():
         many = value if isinstance(value, (list, tuple)) else [value]
         given += [
-            (name, str(one).lower() if isinstance(one, bool) else str(one)) for one in many if one is not None
+            (name, str(element).lower() if isinstance(element, bool) else str(element))
+            for element in many
+            if element is not None
         ]
     return f"?{urlencode(given)}" if given else ""
 
@@ -304,16 +306,16 @@ def wait(server: Connection, kind: Kind, ref: str, timeout_s: float | None) -> W
     path = at(kind, ref, "wait")
     while True:
         began = time.monotonic()
-        left_s = _LONGEST_S if give_up is None else max(0.0, give_up - began)
+        remaining_s = _LONGEST_S if give_up is None else max(0.0, give_up - began)
         try:
-            answer = server.get(path, patient=True, timeout_s=min(left_s, _LONGEST_S))
+            answer = server.get(path, patient=True, timeout_s=min(remaining_s, _LONGEST_S))
         except NotFound:
             return ops.waiting.GONE
         over, form = (answer["over"], answer[_ONE[kind]]) if kind in _ONE else (answer["gone"], None)
         now = time.monotonic()
         if over or (give_up is not None and now >= give_up):
             return ops.waiting.Watched(over, form)
-        time.sleep(max(0.0, min(left_s, LEAST_S) - (now - began)))
+        time.sleep(max(0.0, min(remaining_s, LEAST_S) - (now - began)))
 
 
 def follow(server: Connection, kind: Kind, ref: str, offset: int, every_s: float | None) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Here:
+class Context:
     """The state directory on which a verb is carried out, and the settings."""
 
     def __init__(
@@ -48,8 +48,8 @@ class Here:
     @property
     def units(self) -> frozenset[str]:
         """Resources that consist of numbered instances."""
-        found: frozenset[str] = self.config.get("unit_resources")
-        return found
+        units: frozenset[str] = self.config.get("unit_resources")
+        return units
 
     @overload
     def amounts(self, document: None, path: str, *, totals: bool = False) -> None: ...
@@ -87,7 +87,7 @@ class Operation(Generic[P, R]):
     """One verb. ``drain(backend, "n1", reason="disk")`` carries it out."""
 
     def __init__(
-        self, run: Callable[Concatenate[Here, P], R], name: str, route: str, items: str, service: str
+        self, run: Callable[Concatenate[Context, P], R], name: str, route: str, items: str, service: str
     ) -> None:
         self.run = run
         self.name = name
@@ -106,22 +106,22 @@ class Operation(Generic[P, R]):
         """Carry the verb out on a backend."""
         return backend.call(self, *args, **kwargs)
 
-    def at(self, here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def at(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Carry the verb out on a state directory. An error that a row in the tables causes names the row."""
         try:
-            return here.store.settled(lambda: self._carry_out(here, *args, **kwargs))
+            return context.store.settled(lambda: self._carry_out(context, *args, **kwargs))
         except VctlError:
             raise
         except Exception as error:
-            found = known(error) or ops.health.unreadable(here.store)
-            if found is None:
+            explanation = known(error) or ops.health.unreadable(context.store)
+            if explanation is None:
                 raise
-            raise found from error
+            raise explanation from error
 
-    def _carry_out(self, here: Here, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def _carry_out(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.service:
-            ops.rights.check_service(here.store, self.service.format_map(self._by_name(args, kwargs)))
-        return self.run(here, *args, **kwargs)
+            ops.rights.check_service(context.store, self.service.format_map(self._by_name(args, kwargs)))
+        return self.run(context, *args, **kwargs)
 
     @cached_property
     def params(self) -> list[Param]:
@@ -169,47 +169,47 @@ class Operation(Generic[P, R]):
         """A reply as JSON."""
         if not self.items:
             return reply
-        found, total = reply if self.is_paged else (reply, len(reply))
-        return {"api_version": "vctl/v1", "kind": self.items, "items": list(found), "total": total}
+        items, total = reply if self.is_paged else (reply, len(reply))
+        return {"api_version": "vctl/v1", "kind": self.items, "items": list(items), "total": total}
 
     def reply(self, document: Any) -> R:
         """A reply from its JSON form."""
         if self.items:
             document = (document["items"], document["total"]) if self.is_paged else document["items"]
-        found: R = document
-        return found
+        result: R = document
+        return result
 
 
 def operation(
     name: str, route: str, *, items: str = "", service: str = ""
-) -> Callable[[Callable[Concatenate[Here, P], R]], Operation[P, R]]:
+) -> Callable[[Callable[Concatenate[Context, P], R]], Operation[P, R]]:
     """Declare a function as a verb: ``@operation("node drain", "POST /nodes/{node}/drain")``."""
 
-    def declare(run: Callable[Concatenate[Here, P], R]) -> Operation[P, R]:
+    def declare(run: Callable[Concatenate[Context, P], R]) -> Operation[P, R]:
         return Operation(run, name, route, items, service)
 
     return declare
 
 
-def asks(run: Callable[..., R]) -> Callable[Concatenate[Here, ...], R]:
+def asks(run: Callable[..., R]) -> Callable[Concatenate[Context, ...], R]:
     """Give a verb the fields of a class as parameters: those of its parameter that is ``Annotated`` with ``Fields``."""
-    found = (
+    annotated = (
         (name, kind.__metadata__[0])
         for name, kind in run.__annotations__.items()
-        if name not in ("here", "return")
+        if name not in ("context", "return")
     )
-    name, fields = next((name, info) for name, info in found if isinstance(info, Fields))
+    name, fields = next((name, info) for name, info in annotated if isinstance(info, Fields))
 
-    def asked(here: Here, /, *args: Any, **kwargs: Any) -> R:
-        given = {**dict(zip(positions_of(asked), args, strict=False)), **kwargs}
+    def verb(context: Context, /, *args: Any, **kwargs: Any) -> R:
+        given = {**dict(zip(positions_of(verb), args, strict=False)), **kwargs}
         own = fields.declared.params
         values = {name: value for name, value in given.items() if name in own}
         rest = {name: value for name, value in given.items() if name not in own}
-        return run(here, **{name: fields.read(here, values, given)}, **rest)
+        return run(context, **{name: fields.read(context, values, given)}, **rest)
 
-    setattr(asked, PARAMETERS, run)
-    asked.__doc__, asked.__annotations__ = run.__doc__, {"return": run.__annotations__["return"]}
-    return asked
+    setattr(verb, PARAMETERS, run)
+    verb.__doc__, verb.__annotations__ = run.__doc__, {"return": run.__annotations__["return"]}
+    return verb
 
 
 class Holder(Protocol):
@@ -259,7 +259,7 @@ class Local:
         """Carry out one verb in this process, with values as a server accepts them."""
         operation.check(args, kwargs)
         with self._opened() as store:
-            return operation.at(Here(store, self.config), *args, **kwargs)
+            return operation.at(Context(store, self.config), *args, **kwargs)
 
     def log(self, kind: "Kind", ref: str, *, offset: int = 0, tail: int | None = None) -> Iterator[bytes]:
         """The output, read from the log file."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from vctl import ops, spec
 from vctl.errors import BadSpec, param
-from vctl.operations.declare import Here, Operation, asks, operation
+from vctl.operations.declare import Context, Operation, asks, operation
 from vctl.spec.params import (
     LEAST_PRIORITY,
     LONGEST_S,
@@ -39,18 +39,20 @@ Grace = Annotated[
         "--grace",
         metavar="TIME",
         reads="duration",
-        least=0,
-        most=LONGEST_S,
+        minimum=0,
+        maximum=LONGEST_S,
         help="Time between SIGTERM and SIGKILL, such as 10s (default 3s).",
     ),
 ]
 Priority = Annotated[
     int | None,
-    Opt("--priority", least=LEAST_PRIORITY, most=MOST_PRIORITY, help="Higher priorities go first."),
+    Opt("--priority", minimum=LEAST_PRIORITY, maximum=MOST_PRIORITY, help="Higher priorities go first."),
 ]
 Name = Annotated[str | None, Opt("--name", longest=100_000, help="Display name.")]
 NO_LIMIT = ("none", "unlimited")
-Seconds = Annotated[float | None, Opt(least=0, most=LONGEST_S, help="Time limit in seconds; null: no limit.")]
+Seconds = Annotated[
+    float | None, Opt(minimum=0, maximum=LONGEST_S, help="Time limit in seconds; null: no limit.")
+]
 
 # ---- submitting ----
 
@@ -74,16 +76,16 @@ Environment = Annotated[
 ]
 JOB_FIELDS = Fields(
     lambda: spec.job_request.JobRequest,
-    settings=lambda here: {"grace_s": here.config.get("kill_grace")},
+    settings=lambda context: {"grace_s": context.config.get("kill_grace")},
 )
 Request = Annotated["JobRequest", JOB_FIELDS]
 
 
 @operation("job submit", "POST /jobs")
 @asks
-def submit(here: Here, job: Request, *, environment: Environment = None) -> "JobForm":
+def submit(context: Context, job: Request, *, environment: Environment = None) -> "JobForm":
     """Queue a job, durably."""
-    return ops.submitting.submit(here.store, job, environment=here.surroundings(environment))
+    return ops.submitting.submit(context.store, job, environment=context.surroundings(environment))
 
 
 MOST_LINES = 100_000
@@ -103,7 +105,7 @@ Cwd = Annotated[
 
 @operation("job submit-many", "POST /jobs:batch")
 def submit_many(
-    here: Here,
+    context: Context,
     jobs: Annotated[
         Sequence[Mapping[str, Any]],
         Arg("JOB", longest=MOST_LINES, each=submit, help="The jobs, each with the fields of a submit."),
@@ -117,12 +119,12 @@ def submit_many(
     ``after`` may name the ids of earlier lines. ``environment`` and ``cwd`` are for the jobs that have none of their
     own. An error names the line, counted from 1.
     """
-    lines = read_lines(here, submit, JOB_FIELDS, jobs, EXAMPLE, environment, cwd)
-    return {"submission_ids": ops.batches.queue(here.store, lines)}
+    lines = read_lines(context, submit, JOB_FIELDS, jobs, EXAMPLE, environment, cwd)
+    return {"submission_ids": ops.batches.queue(context.store, lines)}
 
 
 def read_lines(
-    here: Here,
+    context: Context,
     verb: Operation[..., Any],
     fields: Fields[T],
     documents: Sequence[Mapping[str, Any]],
@@ -136,23 +138,23 @@ def read_lines(
         raise spec.fields.refuse(
             param(listed), "the list is empty", f"write at least one {listed[:-1]}: [{example}]"
         )
-    around = dict(here.surroundings(environment))  # os.environ decodes each name at each reading
+    around = dict(context.surroundings(environment))  # os.environ decodes each name at each reading
     requests: list[tuple[T, Mapping[str, str]]] = []
     params = {param.wire: param for param in verb.params}
     for line, document in enumerate(documents, 1):
         with ops.batches.of_line(line):
             values = {"cwd": cwd, **values_of(params, document, f"a {listed[:-1]}", example)}
             own = values.pop("environment", None)
-            request = fields.read(here, values)
-            requests.append((request, around if own is None else here.surroundings(own)))
+            request = fields.read(context, values)
+            requests.append((request, around if own is None else context.surroundings(own)))
     return requests
 
 
 @operation("job dry-run", "POST /jobs/dry-run")
 @asks
-def dry_run(here: Here, job: Request, *, environment: Environment = None) -> "DryRun":
+def dry_run(context: Context, job: Request, *, environment: Environment = None) -> "DryRun":
     """The outcome of a submit; nothing is changed."""
-    return ops.why.dry_run(here.store, job, environment=here.surroundings(environment))
+    return ops.why.dry_run(context.store, job, environment=context.surroundings(environment))
 
 
 # ---- submitted jobs ----
@@ -160,7 +162,7 @@ def dry_run(here: Here, job: Request, *, environment: Environment = None) -> "Dr
 
 @operation("job list", "GET /jobs", items="JobList")
 def list_jobs(
-    here: Here,
+    context: Context,
     *,
     filters: Filters = (),
     all: Annotated[bool, Opt(help="Include finished jobs.")] = True,  # noqa: A002  # the name on the wire
@@ -170,61 +172,61 @@ def list_jobs(
 ) -> "tuple[Sequence[JobForm], int]":
     """Jobs, newest first."""
     return ops.jobs.list_jobs(
-        here.store, all=all, filters=filters, limit=limit, cluster=cluster, members=members
+        context.store, all=all, filters=filters, limit=limit, cluster=cluster, members=members
     )
 
 
 @operation("job get", "GET /jobs/{job}")
-def get_job(here: Here, ref: Job) -> "JobForm":
+def get_job(context: Context, ref: Job) -> "JobForm":
     """Show one job: its state, the reason it waits, the resources it holds."""
-    return ops.jobs.get_job(here.store, str(ref))
+    return ops.jobs.get_job(context.store, str(ref))
 
 
 @operation("job delete", "DELETE /jobs/{job}")
-def delete_one(here: Here, ref: Job) -> "JobForm":
+def delete_one(context: Context, ref: Job) -> "JobForm":
     """Delete a finished job and its log."""
-    return ops.jobs.delete(here.store, str(ref))[0]
+    return ops.jobs.delete(context.store, str(ref))[0]
 
 
 @operation("job delete-all", "POST /jobs/delete", items="JobList")
-def delete(here: Here, jobs: Jobs) -> "list[JobForm]":
+def delete(context: Context, jobs: Jobs) -> "list[JobForm]":
     """Delete several finished jobs: all of them or none."""
-    return ops.jobs.delete(here.store, *jobs)
+    return ops.jobs.delete(context.store, *jobs)
 
 
 @operation("job stop", "POST /jobs/{job}/stop")
 def stop(
-    here: Here,
+    context: Context,
     ref: Job,
     *,
     grace_s: Grace = None,
     reason: Annotated[str | None, Opt(longest=1000, help="It becomes the message of the job.")] = None,
 ) -> "JobForm":
     """Request the end of a job; its status shows when it has ended."""
-    return ops.jobs.stop(here.store, str(ref), grace_s=grace_s, message=reason)
+    return ops.jobs.stop(context.store, str(ref), grace_s=grace_s, message=reason)
 
 
 @operation("job rerun", "POST /jobs/{job}/rerun")
-def rerun(here: Here, ref: Job) -> "JobForm":
+def rerun(context: Context, ref: Job) -> "JobForm":
     """Submit a job again under a new id."""
-    return ops.submitting.rerun(here.store, str(ref))
+    return ops.submitting.rerun(context.store, str(ref))
 
 
 @operation("job hold", "POST /jobs/{job}/hold")
-def hold(here: Here, ref: Job) -> "JobForm":
+def hold(context: Context, ref: Job) -> "JobForm":
     """Keep a pending job from starting."""
-    return ops.job_edits.hold(here.store, str(ref))
+    return ops.job_edits.hold(context.store, str(ref))
 
 
 @operation("job release", "POST /jobs/{job}/release")
-def release(here: Here, ref: Job) -> "JobForm":
+def release(context: Context, ref: Job) -> "JobForm":
     """Let a held job go back to its place in the queue."""
-    return ops.job_edits.release(here.store, str(ref))
+    return ops.job_edits.release(context.store, str(ref))
 
 
 @operation("job edit", "PATCH /jobs/{job}")
 def edit(
-    here: Here,
+    context: Context,
     ref: Job,
     *,
     priority: Priority = NOT_GIVEN,
@@ -232,9 +234,9 @@ def edit(
     time_limit_s: Seconds = NOT_GIVEN,
 ) -> "JobForm":
     """Change a pending job, or the time limit of a running one; only the fields that are sent."""
-    wanted = {"priority": priority, "name": name, "time_limit_s": time_limit_s}
-    changes = {field: value for field, value in wanted.items() if value is not NOT_GIVEN}
-    return ops.job_edits.edit(here.store, str(ref), changes)
+    given = {"priority": priority, "name": name, "time_limit_s": time_limit_s}
+    changes = {field: value for field, value in given.items() if value is not NOT_GIVEN}
+    return ops.job_edits.edit(context.store, str(ref), changes)
 
 
 def edited(
@@ -257,7 +259,7 @@ def edited(
 
 @operation("why", "GET /jobs/{job}/why")
 def why(
-    here: Here,
+    context: Context,
     ref: Annotated[
         str | int, Arg("JOB", help="Submission id, number, unique prefix, last, or a task.", complete="jobs")
     ],
@@ -267,4 +269,4 @@ def why(
     Shows the jobs ahead in the queue, the resources that each node lacks and their holders, and the smallest changes
     that would start the job now. Each change was tested with the scheduler on a copy of the state.
     """
-    return ops.why.why(here.store, str(ref))
+    return ops.why.why(context.store, str(ref))

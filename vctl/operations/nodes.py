@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
 from vctl.errors import param
-from vctl.operations.declare import Here, operation
+from vctl.operations.declare import Context, operation
 from vctl.spec.params import Arg, Filters, Opt
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Timeout = Annotated[
         metavar="TIME",
         reads="positive duration",
         above=0,
-        most=1e9,
+        maximum=1e9,
         help="From now on, the node is dead after this time without a heartbeat.",
     ),
 ]
@@ -39,11 +39,11 @@ Timeout = Annotated[
 
 @operation("node add", "POST /nodes", items="NodeList", service="the nodes")
 def add(
-    here: Here,
+    context: Context,
     *,
     resources: Annotated[Mapping[str, Any], TOTALS],
     node_id: Annotated[str | None, Arg("NODE", help="Id of the node (default: from the template).")] = None,
-    count: Annotated[int, Opt("--count", least=1, most=100_000, help="How many equal nodes (1).")] = 1,
+    count: Annotated[int, Opt("--count", minimum=1, maximum=100_000, help="How many equal nodes (1).")] = 1,
     template: Annotated[
         str | None, Opt("--template", metavar="ID", longest=253, help="Its type (default: such as 8c16g).")
     ] = None,
@@ -52,32 +52,32 @@ def add(
 ) -> "list[NodeForm]":
     """Declare one node, or many equal ones."""
     return ops.nodes.add(
-        here.store,
-        resources=here.amounts(resources, param("resources"), totals=True),
+        context.store,
+        resources=context.amounts(resources, param("resources"), totals=True),
         node_id=node_id,
         count=count,
         template=template,
         labels=None if labels is None else spec.selectors.parse_labels(labels, param("labels")),
         source=source,
-        units=here.units,
+        units=context.units,
     )
 
 
 @operation("node list", "GET /nodes", items="NodeList")
-def list_nodes(here: Here, *, filters: Filters = ()) -> "list[NodeForm]":
+def list_nodes(context: Context, *, filters: Filters = ()) -> "list[NodeForm]":
     """List the physical nodes of all clusters."""
-    return ops.nodes.list_nodes(here.store, filters=filters)
+    return ops.nodes.list_nodes(context.store, filters=filters)
 
 
 @operation("node get", "GET /nodes/{node}")
-def get_node(here: Here, node_id: Node) -> "NodeForm":
+def get_node(context: Context, node_id: Node) -> "NodeForm":
     """Show one node."""
-    return ops.nodes.get_node(here.store, node_id)
+    return ops.nodes.get_node(context.store, node_id)
 
 
 @operation("node update", "PATCH /nodes/{node}", service="node {node_id}")
 def update(
-    here: Here,
+    context: Context,
     node_id: Node,
     *,
     resources: Annotated[Mapping[str, Any] | None, TOTALS] = None,
@@ -85,39 +85,39 @@ def update(
 ) -> "NodeForm":
     """Change the resources or the labels of a node."""
     return ops.nodes.update(
-        here.store,
+        context.store,
         node_id,
-        resources=here.amounts(resources, param("resources"), totals=True),
+        resources=context.amounts(resources, param("resources"), totals=True),
         labels=None if labels is None else spec.selectors.parse_label_changes(labels, param("labels")),
-        units=here.units,
+        units=context.units,
     )
 
 
 @operation("node remove", "DELETE /nodes/{node}", service="node {node_id}")
-def remove(here: Here, node_id: Node) -> "NodeForm":
+def remove(context: Context, node_id: Node) -> "NodeForm":
     """Remove a node on which nothing runs."""
-    return ops.nodes.remove(here.store, node_id)
+    return ops.nodes.remove(context.store, node_id)
 
 
 @operation("node drain", "POST /nodes/{node}/drain", service="node {node_id}")
-def drain(here: Here, node_id: Node, *, reason: Reason = None) -> "NodeForm":
+def drain(context: Context, node_id: Node, *, reason: Reason = None) -> "NodeForm":
     """Drain a node: it gets no new work, and running work goes on."""
-    return ops.nodes.drain(here.store, node_id, reason=reason)
+    return ops.nodes.drain(context.store, node_id, reason=reason)
 
 
 @operation("node undrain", "POST /nodes/{node}/undrain", service="node {node_id}")
-def undrain(here: Here, node_id: Node) -> "NodeForm":
+def undrain(context: Context, node_id: Node) -> "NodeForm":
     """Take a drained node back into service."""
-    return ops.nodes.undrain(here.store, node_id)
+    return ops.nodes.undrain(context.store, node_id)
 
 
 @operation("node kill", "POST /nodes/{node}/kill", service="node {node_id}")
-def kill(here: Here, node_id: Node, *, reason: Reason = None) -> "NodeForm":
+def kill(context: Context, node_id: Node, *, reason: Reason = None) -> "NodeForm":
     """Declare a node dead; the work on it fails."""
-    return ops.nodes.kill(here.store, node_id, reason=reason)
+    return ops.nodes.kill(context.store, node_id, reason=reason)
 
 
 @operation("node heartbeat", "POST /nodes/{node}/heartbeat", service="node {node_id}")
-def heartbeat(here: Here, node_id: Node, *, timeout_s: Timeout = None) -> "NodeForm":
+def heartbeat(context: Context, node_id: Node, *, timeout_s: Timeout = None) -> "NodeForm":
     """Send a heartbeat for a node."""
-    return ops.nodes.heartbeat(here.store, node_id, timeout_s=timeout_s)
+    return ops.nodes.heartbeat(context.store, node_id, timeout_s=timeout_s)

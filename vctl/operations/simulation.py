@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import operations, ops, spec
 from vctl.errors import param
-from vctl.operations.declare import Backend, Here, operation
+from vctl.operations.declare import Backend, Context, operation
 from vctl.spec.params import Opt
 
 if TYPE_CHECKING:
@@ -18,33 +18,33 @@ MOST_JOBS, MOST_NODES, MOST_RUNS = 20_000, 10_000, 50
 LONGEST_S = 30.0
 """How long a server simulates, as other requests wait for it."""
 Moment = Annotated[
-    float | None, Opt(least=0, most=9e9, help="Of the recorded history, in seconds since the epoch.")
+    float | None, Opt(minimum=0, maximum=9e9, help="Of the recorded history, in seconds since the epoch.")
 ]
 
 
-def run(backend: Backend, wanted: "SimulationRequest", progress: "Progress | None" = None) -> dict[str, Any]:
+def run(backend: Backend, request: "SimulationRequest", progress: "Progress | None" = None) -> dict[str, Any]:
     """Simulate a workload under the queue settings of a backend, and under other policies."""
-    if wanted.trace is None and wanted.model is None:
-        found = simulate(
+    if request.trace is None and request.model is None:
+        result = simulate(
             backend,
-            since=None if wanted.since_ns is None else wanted.since_ns / 1e9,
-            until=None if wanted.until_ns is None else wanted.until_ns / 1e9,
-            cluster=wanted.cluster,
-            policies=wanted.policies,
-            nodes=wanted.nodes,
-            template=wanted.template,
-            limit_factor=wanted.limit_factor,
+            since=None if request.since_ns is None else request.since_ns / 1e9,
+            until=None if request.until_ns is None else request.until_ns / 1e9,
+            cluster=request.cluster,
+            policies=request.policies,
+            nodes=request.nodes,
+            template=request.template,
+            limit_factor=request.limit_factor,
         )
-        return {name: value for name, value in found.items() if name not in ENVELOPE}
+        return {name: value for name, value in result.items() if name not in ENVELOPE}
     queue = spec.queue_settings.parse_queue(
         operations.clusters.get_cluster(backend, "primary")["queue"], "queue"
     )
-    return ops.simulated.made_up(wanted, queue, progress)
+    return ops.simulated.made_up(request, queue, progress)
 
 
 @operation("simulate", "POST /simulate")
 def simulate(
-    here: Here,
+    context: Context,
     *,
     trace: Annotated[str | None, Opt(longest=2**31, help="The lines of a trace.")] = None,
     model: Annotated[
@@ -57,28 +57,28 @@ def simulate(
         Sequence[str], Opt(longest=MOST_RUNS, help="Policies to compare with the current one.")
     ] = (),
     nodes: Annotated[
-        Sequence[int], Opt(least=1, most=MOST_NODES, longest=MOST_RUNS, help="Numbers of nodes to try.")
+        Sequence[int], Opt(minimum=1, maximum=MOST_NODES, longest=MOST_RUNS, help="Numbers of nodes to try.")
     ] = (),
     template: Annotated[str | None, Opt(help="Template of added or removed nodes.")] = None,
     node_resources: Annotated[Mapping[str, Any] | None, Opt(help="Trace: resources of each node.")] = None,
     limit_factor: Annotated[
         float | None,
-        Opt(above=0, most=1e6, help="Jobs without a time limit get this many times their run time."),
+        Opt(above=0, maximum=1e6, help="Jobs without a time limit get this many times their run time."),
     ] = None,
 ) -> dict[str, Any]:
     """Simulate recorded, given or modelled work under other policies or on other machines. Changes nothing."""
     if trace is not None and model is not None:
         raise spec.fields.refuse(param("model"), "a trace is given too", "send one of them")
-    found = None if model is None else model_of(model)
-    if found is not None and found.jobs > MOST_JOBS:
+    parsed = None if model is None else model_of(model)
+    if parsed is not None and parsed.jobs > MOST_JOBS:
         raise spec.fields.refuse(
             spec.fields.child(param("model"), "jobs"),
             "these are too many for a server",
             f"write 1 to {MOST_JOBS}",
         )
-    each = here.amounts(node_resources, param("node_resources"), totals=True)
+    each = context.amounts(node_resources, param("node_resources"), totals=True)
     lines = None if trace is None else iter(trace.splitlines(keepends=True))
-    wanted = ops.simulated.SimulationRequest(
+    request = ops.simulated.SimulationRequest(
         trace=None
         if lines is None
         else ops.simulate.trace_of(
@@ -87,7 +87,7 @@ def simulate(
             per_node=ops.simulated.processors_of(each),
             size=spec.trace_size.Size(MOST_JOBS, MOST_NODES),
         ),
-        model=found,
+        model=parsed,
         since_ns=None if since is None else int(since * 1e9),
         until_ns=None if until is None else int(until * 1e9),
         cluster=None if cluster is None else spec.ids.resolve_cluster_id(cluster, param("cluster")),
@@ -97,7 +97,7 @@ def simulate(
         node_resources=each,
         limit_factor=limit_factor,
     )
-    data = ops.simulated.at(here.store.home, wanted, check=ops.simulated.within(LONGEST_S))
+    data = ops.simulated.at(context.store.home, request, check=ops.simulated.within(LONGEST_S))
     return {"api_version": "vctl/v1", "kind": "SimulationRunList", **data, "total": len(data["items"])}
 
 

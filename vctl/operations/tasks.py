@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
-from vctl.operations.declare import Here, asks, operation
+from vctl.operations.declare import Context, asks, operation
 from vctl.operations.jobs import MOST_LINES, Cwd, Environment, read_lines
 from vctl.spec.params import LONGEST_S, Arg, Fields, Filters, Limit, Opt
 
@@ -18,11 +18,11 @@ Task = Annotated[str | int, Arg("TASK", help="Task id, its number, or last.", co
 Grace = Annotated[
     float | None,
     Opt(
-        "--grace", metavar="TIME", reads="duration", least=0, most=LONGEST_S,
+        "--grace", metavar="TIME", reads="duration", minimum=0, maximum=LONGEST_S,
         help="Time between SIGTERM and SIGKILL (default: the grace period of its job).",
     ),
 ]  # fmt: skip
-OneJob = Annotated[
+InJob = Annotated[
     str | None,
     Opt("--job", metavar="ID", complete="jobs", help="The job (default: the one this runs in)."),
 ]
@@ -40,10 +40,10 @@ TASK_FIELDS = Fields(lambda: spec.task_request.TaskRequest)
 @operation("task run", "POST /tasks")
 @asks
 def run(
-    here: Here, task: Annotated["TaskRequest", TASK_FIELDS], *, environment: Environment = None
+    context: Context, task: Annotated["TaskRequest", TASK_FIELDS], *, environment: Environment = None
 ) -> "TaskForm":
     """Start a task in a running job."""
-    return ops.tasks.run(here.store, task, environment=here.surroundings(environment))
+    return ops.tasks.run(context.store, task, environment=context.surroundings(environment))
 
 
 EXAMPLE = '{"entrypoint": ["python", "part.py"]}'
@@ -51,7 +51,7 @@ EXAMPLE = '{"entrypoint": ["python", "part.py"]}'
 
 @operation("task run-many", "POST /tasks:batch")
 def run_many(
-    here: Here,
+    context: Context,
     tasks: Annotated[
         Sequence[Mapping[str, Any]],
         Arg("TASK", longest=MOST_LINES, each=run, help="The tasks, each with the fields of one task."),
@@ -64,13 +64,13 @@ def run_many(
 
     ``environment`` and ``cwd`` are for the tasks that have none of their own. An error names the line, counted from 1.
     """
-    lines = read_lines(here, run, TASK_FIELDS, tasks, EXAMPLE, environment, cwd)
-    return {"task_ids": ops.tasks.run_many(here.store, lines)}
+    lines = read_lines(context, run, TASK_FIELDS, tasks, EXAMPLE, environment, cwd)
+    return {"task_ids": ops.tasks.run_many(context.store, lines)}
 
 
 @operation("task list", "GET /tasks", items="TaskList")
 def list_tasks(
-    here: Here,
+    context: Context,
     *,
     filters: Filters = (),
     all: Annotated[bool, Opt(help="Include finished tasks.")] = True,  # noqa: A002  # the name on the wire
@@ -79,56 +79,58 @@ def list_tasks(
     cluster: InCluster = None,
 ) -> "tuple[list[TaskForm], int]":
     """Tasks, oldest first."""
-    return ops.tasks.list_tasks(here.store, all=all, filters=filters, limit=limit, job=job, cluster=cluster)
+    return ops.tasks.list_tasks(
+        context.store, all=all, filters=filters, limit=limit, job=job, cluster=cluster
+    )
 
 
 @operation("task get", "GET /tasks/{task}")
-def get_task(here: Here, ref: Task) -> "TaskForm":
+def get_task(context: Context, ref: Task) -> "TaskForm":
     """Show one task: its state, the reason it waits, its node."""
-    return ops.tasks.get_task(here.store, str(ref))
+    return ops.tasks.get_task(context.store, str(ref))
 
 
 @operation("task why", "GET /tasks/{task}/why")
-def why(here: Here, ref: Task) -> "Why":
+def why(context: Context, ref: Task) -> "Why":
     """Why a task waits: reason, queue, virtual nodes, and the smallest changes that would start it now."""
-    return ops.why.why(here.store, ops.tasks.get_task(here.store, str(ref))["task_id"])
+    return ops.why.why(context.store, ops.tasks.get_task(context.store, str(ref))["task_id"])
 
 
 @operation("task cancel", "POST /tasks/{task}/cancel")
-def cancel(here: Here, ref: Task, *, grace_s: Grace = None) -> "TaskForm":
+def cancel(context: Context, ref: Task, *, grace_s: Grace = None) -> "TaskForm":
     """Request the end of a task."""
-    return ops.tasks.cancel(here.store, str(ref), grace_s=grace_s)
+    return ops.tasks.cancel(context.store, str(ref), grace_s=grace_s)
 
 
 @operation("objects list", "GET /objects", items="ObjectList")
 def list_objects(
-    here: Here, *, filters: Filters = (), limit: Limit = None, job: OfJob = None
+    context: Context, *, filters: Filters = (), limit: Limit = None, job: OfJob = None
 ) -> "tuple[list[ObjectForm], int]":
     """Objects, by job and name, of all jobs or of one."""
-    return ops.objects.list_objects(here.store, filters=filters, limit=limit, job=job)
+    return ops.objects.list_objects(context.store, filters=filters, limit=limit, job=job)
 
 
 @operation("object get", "GET /object")
 def get_object(
-    here: Here,
+    context: Context,
     ref: Annotated[str, Opt(help="JOB/NAME, or a name that only one job has.")],
     *,
     job: Annotated[str | None, Opt(help="Job whose objects are searched first.")] = None,
 ) -> "ObjectForm":
     """One object."""
-    return ops.objects.get_object(here.store, ref, job=job)
+    return ops.objects.get_object(context.store, ref, job=job)
 
 
 @operation("task put", "POST /objects")
 def put(
-    here: Here,
+    context: Context,
     name: Annotated[str, Arg("NAME", help="The name of the object.")],
     inside: Annotated[
         Mapping[str, str], Opt(help="The variables that vctl gave to the process that puts it.")
     ],
 ) -> "ObjectForm":
     """Make an object of a file that a process of a running job wrote into its object directory."""
-    return ops.objects.put(here.store, name, environment=inside)
+    return ops.objects.put(context.store, name, environment=inside)
 
 
 def inside(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops
-from vctl.operations.declare import Here, operation
+from vctl.operations.declare import Context, operation
 from vctl.spec.params import LONGEST_S, Opt
 
 if TYPE_CHECKING:
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 @operation("prune", "POST /prune", service="the history of all jobs")
 def prune(
-    here: Here,
+    context: Context,
     older_than_s: Annotated[
         float,
         Opt(
             "--older-than",
             metavar="TIME",
             reads="duration",
-            least=0,
-            most=LONGEST_S,
+            minimum=0,
+            maximum=LONGEST_S,
             help="Delete jobs that ended longer ago than this.",
         ),
     ],
@@ -29,27 +29,27 @@ def prune(
     dry_run: Annotated[bool, Opt("--dry-run", help="Only show how many jobs would be deleted.")] = False,
 ) -> "Pruned":
     """Delete jobs that ended long ago, and files that vctl moved aside."""
-    return ops.jobs.prune(here.store, older_than_s, dry_run=dry_run)
+    return ops.jobs.prune(context.store, older_than_s, dry_run=dry_run)
 
 
 @operation("replay", "POST /replay")
 def replay(
-    here: Here, *, dry_run: Annotated[bool, Opt("--dry-run", help="Only show the repairs.")] = False
+    context: Context, *, dry_run: Annotated[bool, Opt("--dry-run", help="Only show the repairs.")] = False
 ) -> "ReplayForm":
     """Repair the state from its tables, as the scheduler does at every start."""
-    return ops.replay.replay(here.store, dry_run=dry_run)
+    return ops.replay.replay(context.store, dry_run=dry_run)
 
 
 Prove = Annotated[bool, Opt("--prove", help="Check every rule again from the raw tables.")]
 
 
 @operation("doctor", "GET /doctor")
-def doctor(here: Here, *, prove: Prove = False) -> "Diagnosis":
+def doctor(context: Context, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine."""
-    return ops.health.doctor(here.store, prove=prove)
+    return ops.health.doctor(context.store, prove=prove)
 
 
 @operation("repair", "POST /doctor/repair?")
-def repair(here: Here, *, prove: Prove = False) -> "Diagnosis":
+def repair(context: Context, *, prove: Prove = False) -> "Diagnosis":
     """Check the state and this machine after the repairs that are safe."""
-    return ops.health.doctor(here.store, prove=prove, repair=True)
+    return ops.health.doctor(context.store, prove=prove, repair=True)

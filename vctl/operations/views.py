@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from vctl import ops
 from vctl.errors import NotFound
-from vctl.operations.declare import Here, operation
+from vctl.operations.declare import Context, operation
 from vctl.spec.params import Arg, Filters, Limit, Opt
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Cluster = Annotated[str | None, Opt(help="Cluster (default: the primary).")]
 Since = Annotated[
-    int, Opt("--since", metavar="SEQ", least=0, most=2**62, help="Only events after this number.")
+    int, Opt("--since", metavar="SEQ", minimum=0, maximum=2**62, help="Only events after this number.")
 ]
 EventsOf = Annotated[
     str | None, Opt("--job", metavar="JOB", complete="jobs", help="Only events of this job.")
@@ -34,79 +34,79 @@ EventsIn = Annotated[
 
 
 @operation("status", "GET /status")
-def status(here: Here, cluster: Cluster = None) -> "Status":
+def status(context: Context, cluster: Cluster = None) -> "Status":
     """Show running jobs, waiting jobs and free resources."""
-    return ops.overview.status(here.store, cluster)
+    return ops.overview.status(context.store, cluster)
 
 
 @operation("scheduler", "GET /scheduler")
-def scheduler(here: Here) -> "SchedulerForm":
+def scheduler(context: Context) -> "SchedulerForm":
     """Whether a scheduler is running, and its last heartbeat."""
-    return ops.views.scheduler(here.store)
+    return ops.views.scheduler(context.store)
 
 
 @operation("cluster-resources", "GET /cluster-resources")
-def cluster_resources(here: Here, cluster: Cluster = None) -> dict[str, float]:
+def cluster_resources(context: Context, cluster: Cluster = None) -> dict[str, float]:
     """Show the total resources of a virtual cluster."""
-    return ops.views.cluster_resources(here.store, cluster)
+    return ops.views.cluster_resources(context.store, cluster)
 
 
 @operation("available-resources", "GET /available-resources")
-def available_resources(here: Here, cluster: Cluster = None) -> dict[str, float]:
+def available_resources(context: Context, cluster: Cluster = None) -> dict[str, float]:
     """Show the free resources of a virtual cluster."""
-    return ops.views.available_resources(here.store, cluster)
+    return ops.views.available_resources(context.store, cluster)
 
 
 @operation("cluster-nodes", "GET /cluster-nodes", items="VNodeList")
-def nodes(here: Here, cluster: Cluster = None) -> "list[NodeOfCluster]":
+def nodes(context: Context, cluster: Cluster = None) -> "list[NodeOfCluster]":
     """The virtual nodes of a cluster, as ``vctl nodes`` shows them."""
-    return ops.views.nodes(here.store, cluster)
+    return ops.views.nodes(context.store, cluster)
 
 
 @operation("current-cluster", "GET /current-cluster")
-def current_cluster(here: Here, cluster: Cluster = None) -> "CurrentCluster":
+def current_cluster(context: Context, cluster: Cluster = None) -> "CurrentCluster":
     """Show the current virtual cluster."""
-    return ops.views.current_cluster(here.store, cluster)
+    return ops.views.current_cluster(context.store, cluster)
 
 
 @operation("vnodes", "GET /vnodes", items="VNodeList")
-def vnodes(here: Here) -> "list[VNodeForm]":
+def vnodes(context: Context) -> "list[VNodeForm]":
     """Every virtual node of every cluster but the primary."""
-    return ops.views.vnodes(here.store)
+    return ops.views.vnodes(context.store)
 
 
 @operation("vnode", "GET /vnodes/{vnode:path}")
 def current_node(
-    here: Here, vnode_id: Annotated[str, Arg("VNODE", help="Id of a virtual node.")]
+    context: Context, vnode_id: Annotated[str, Arg("VNODE", help="Id of a virtual node.")]
 ) -> "CurrentNode":
     """One virtual node as a process on it sees it."""
-    return ops.views.current_node(here.store, vnode_id)
+    return ops.views.current_node(context.store, vnode_id)
 
 
 def this_node(given: str | None = None) -> str:
     """The given virtual node, else the virtual node of this process. Raises NotFound outside of jobs."""
-    if not (found := given or os.environ.get("VCTL_VNODE_ID")):
+    if not (node_id := given or os.environ.get("VCTL_VNODE_ID")):
         raise NotFound(
             "not inside a job, so there is no current node", fix="run it in a job, or use `vctl nodes`"
         )
-    return found
+    return node_id
 
 
 @operation("leases", "GET /leases", items="LeaseList")
-def list_leases(here: Here) -> "list[LeaseForm]":
+def list_leases(context: Context) -> "list[LeaseForm]":
     """Resources that clusters borrow above their minimum."""
-    return ops.leases.list_leases(here.store)
+    return ops.leases.list_leases(context.store)
 
 
 @operation("demand", "GET /demand", items="DemandList")
-def demand(here: Here) -> "list[DemandForm]":
+def demand(context: Context) -> "list[DemandForm]":
     """Resource requests that wait."""
-    return ops.leases.demand(here.store)
+    return ops.leases.demand(context.store)
 
 
 @operation("events", "GET /events", items="EventList")
 def list_events(
-    here: Here,
+    context: Context,
     *,
     filters: Filters = (),
     since: Since = 0,
@@ -116,13 +116,14 @@ def list_events(
 ) -> "tuple[list[EventForm], int]":
     """History, oldest first: after a number, or the newest ones."""
     return ops.views.list_events(
-        here.store, since=since, limit=limit, job=job, cluster=cluster, filters=filters
+        context.store, since=since, limit=limit, job=job, cluster=cluster, filters=filters
     )
 
 
 @operation("summary", "GET /summary/{kind}")
 def summary(
-    here: Here, kind: Annotated[str, Arg("RES", choices=("jobs", "events"), help="The objects to count.")]
+    context: Context,
+    kind: Annotated[str, Arg("RES", choices=("jobs", "events"), help="The objects to count.")],
 ) -> dict[str, int]:
     """The number of jobs in each state, or of events of each kind."""
-    return ops.views.summary(here.store, kind)
+    return ops.views.summary(context.store, kind)

@@ -81,7 +81,7 @@ def resolve_named(store: Store, ref: str | int, path: str) -> int:
     try:
         return resolve(store, ref)
     except VctlError as error:
-        error.place(path)
+        error.add_path(path)
         raise
 
 

@@ -237,7 +237,7 @@ def _at(cluster: TreeCluster) -> Iterator[None]:
         yield
     except VctlError as error:
         if cluster.path and "path" not in error.details:
-            error.place(cluster.path, cluster.cluster_id)
+            error.add_path(cluster.path, cluster.cluster_id)
         raise
 
 

@@ -93,12 +93,14 @@ def parse_cluster_spec(
     counts = parse_replica_sets(*fields[REPLICAS], cluster_id=cluster_id) if REPLICAS in fields else {}
     groups = _groups(*fields[FIXED], rules) if FIXED in fields else ()
     _check_number(groups, counts, path, logical=logical)
-    least, most = (parse_resources(*fields[name], units) if name in fields else {} for name in (MIN, MAX))
-    for name in least:
-        if name in most and least[name] > most[name]:
+    minimum, maximum = (
+        parse_resources(*fields[name], units) if name in fields else {} for name in (MIN, MAX)
+    )
+    for name in minimum:
+        if name in maximum and minimum[name] > maximum[name]:
             raise refuse(
                 child(fields[MAX][1], name),
-                f"the maximum {format_amount(most[name])} is below the minimum {format_amount(least[name])}",
+                f"the maximum {format_amount(maximum[name])} is below the minimum {format_amount(minimum[name])}",
                 f"raise {MAX} or lower {MIN}",
             )
     if (
@@ -113,7 +115,7 @@ def parse_cluster_spec(
         )
     named = bool(groups or any(counts.values()) or (logical and REPLICAS in fields))
     flexible = MIN in fields or MAX in fields or not named
-    return ClusterSpec(least, most or None, groups, counts, flexible)
+    return ClusterSpec(minimum, maximum or None, groups, counts, flexible)
 
 
 def _fields(
@@ -125,15 +127,15 @@ def _fields(
         spellings |= {camel(name): name for name in known}
     fields: dict[str, tuple[object, str]] = {}
     for key, given in document.items():
-        here = child(path, key)
+        field_path = child(path, key)
         name = spellings.get(key)
         if name is None:
-            raise _unknown(key, here, known)
+            raise _unknown(key, field_path, known)
         if given is None:
             continue
         if name in fields:
-            raise refuse(here, f"{name} is given in two spellings", "keep one of them")
-        fields[name] = (given, here)
+            raise refuse(field_path, f"{name} is given in two spellings", "keep one of them")
+        fields[name] = (given, field_path)
     return fields
 
 
@@ -167,14 +169,16 @@ def parse_replica_sets(value: object, path: str, *, cluster_id: str | None = Non
     document = as_mapping(value, path, REPLICAS, '{"8c16g": 2}')
     counts: dict[str, int] = {}
     for template, count in document.items():
-        here = child(path, template)
+        template_path = child(path, template)
         if cluster_id is not None:
-            _check_like_ant_ray(template, count, here, cluster_id)
+            _check_like_ant_ray(template, count, template_path, cluster_id)
         if not template or len(template) > 253 or not template.isprintable():
             raise refuse(
-                here, f"{show(template)} is not a template id", "see `vctl node list` for the templates"
+                template_path,
+                f"{show(template)} is not a template id",
+                "see `vctl node list` for the templates",
             )
-        counts[template] = as_count(count, here, "a replica count", most=MAX_REPLICAS)
+        counts[template] = as_count(count, template_path, "a replica count", maximum=MAX_REPLICAS)
     return counts
 
 
@@ -215,17 +219,17 @@ def _group(document: Mapping[str, object], path: str, rules: _Rules) -> Group:
     fields = _fields(document, path, GROUP_FIELDS, rules)
     if NODES not in fields:
         raise refuse(path, "a group needs its nodes", 'write {"nodes": [{"resources": {"CPU": 1}}]}')
-    value, here = fields[NODES]
-    items = as_list(value, here, NODES, '[{"resources": {"CPU": 1}}]')
+    value, nodes_path = fields[NODES]
+    items = as_list(value, nodes_path, NODES, '[{"resources": {"CPU": 1}}]')
     if not items:
-        raise refuse(here, "a group without nodes", "add a node, or leave the group out")
-    _check_length(items, here)
+        raise refuse(nodes_path, "a group without nodes", "add a node, or leave the group out")
+    _check_length(items, nodes_path)
     policy = "PACK"
     if POLICY in fields:
         policy = as_text(*fields[POLICY], "a scheduling policy")
         if policy not in POLICIES:
             raise refuse(fields[POLICY][1], f"unknown policy {show(policy)}", did_you_mean(policy, POLICIES))
-    return Group(_nodes(items, here, rules), policy)
+    return Group(_nodes(items, nodes_path, rules), policy)
 
 
 def _nodes(items: Iterable[object], path: str, rules: _Rules) -> tuple[FixedNode, ...]:

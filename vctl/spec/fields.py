@@ -102,8 +102,8 @@ def as_text(value: object, path: str, what: str) -> str:
     return value
 
 
-def as_count(value: object, path: str, what: str, *, most: int) -> int:
-    """The value as a whole number from 0 to ``most``."""
+def as_count(value: object, path: str, what: str, *, maximum: int) -> int:
+    """The value as a whole number from 0 to ``maximum``."""
     if value is None:
         raise refuse(
             path, f"{what} must be a whole number, not null", "write a number, or leave the name out"
@@ -112,6 +112,6 @@ def as_count(value: object, path: str, what: str, *, most: int) -> int:
         raise refuse(path, f"{what} must be a whole number, not {show(value)}", "write a number such as 1")
     if value < 0:
         raise refuse(path, f"{what} must be at least 0, not {show(value)}", "write 0 or more")
-    if value > most:
-        raise refuse(path, f"{what} is {show(value)}, at most {most} are accepted", "ask for fewer")
+    if value > maximum:
+        raise refuse(path, f"{what} is {show(value)}, at most {maximum} are accepted", "ask for fewer")
     return value

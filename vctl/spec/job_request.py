@@ -79,7 +79,9 @@ class JobRay:
 
 DEFAULT_ENTRY: Amounts = {CPU: SCALE}
 MAX_NODES = 10_000
-NODES = Opt("--nodes", least=1, most=MAX_NODES, help="Number of reserved nodes, each on its own machine (1).")
+NODES = Opt(
+    "--nodes", minimum=1, maximum=MAX_NODES, help="Number of reserved nodes, each on its own machine (1)."
+)
 Amount = float | str | None
 
 # ---- fields that jobs and tasks share ----
@@ -135,24 +137,24 @@ def _spec(reading: Reading, document: object, *short: Any) -> ClusterSpec | None
     from vctl.spec.cluster_spec import parse_cluster_spec
 
     document = document_of(document)
-    found = shortcut_spec(*short, units=reading.units, beside_spec=document is not None)
+    shortcut = shortcut_spec(*short, units=reading.units, beside_spec=document is not None)
     if document is None:
-        return found
+        return shortcut
     return parse_cluster_spec(document, units=reading.units, camel_case=True)
 
 
-def _spec_back(wanted: ClusterSpec) -> Mapping[str, object]:
+def _spec_back(requested: ClusterSpec) -> Mapping[str, object]:
     """The shortcuts for one group of equal nodes with only CPUs, GPUs and memory; else the document of the spec."""
     from vctl.spec.cluster_spec import spec_to_document
 
-    if not wanted.flexible and not wanted.replica_sets and len(wanted.groups) == 1:
-        group = wanted.groups[0]
+    if not requested.flexible and not requested.replica_sets and len(requested.groups) == 1:
+        group = requested.groups[0]
         node, count = group.nodes[0], len(group.nodes)
         policy = "STRICT_SPREAD" if count > 1 else group.policy
         is_plain = all(other == node for other in group.nodes) and not node.labels and not node.selector
         if is_plain and group.policy == policy and set(node.resources) <= {CPU, GPU, MEMORY}:
             return {**sizes_back("", node.resources), **({"nodes": count} if count > 1 else {})}
-    return {"virtual_cluster": spec_to_document(wanted)}
+    return {"virtual_cluster": spec_to_document(requested)}
 
 
 def _entry(reading: Reading, *given: Any) -> Amounts | None:
@@ -249,12 +251,12 @@ class JobRequest:
     ] = None  # fmt: skip
     priority: Annotated[
         int,
-        Opt("--priority", least=LEAST_PRIORITY, most=MOST_PRIORITY, help="Higher priorities go first (0)."),
+        Opt("--priority", minimum=LEAST_PRIORITY, maximum=MOST_PRIORITY, help="Higher priorities go first (0)."),
     ] = 0  # fmt: skip
     time_limit_s: Annotated[
         float | None,
         Opt(
-            "--time-limit", metavar="TIME", reads="positive duration", least=0, most=LONGEST_S,
+            "--time-limit", metavar="TIME", reads="positive duration", minimum=0, maximum=LONGEST_S,
             help="End the job after 90s, 1h30m or 01:30:00.",
         ),
     ] = None  # fmt: skip
@@ -272,7 +274,7 @@ class JobRequest:
     grace_s: Annotated[
         float | None,
         Opt(
-            "--grace", metavar="TIME", reads="duration", least=0, most=LONGEST_S,
+            "--grace", metavar="TIME", reads="duration", minimum=0, maximum=LONGEST_S,
             help="Time between SIGTERM and SIGKILL, such as 10s (default 3s).",
         ),
     ] = None  # fmt: skip
@@ -280,7 +282,7 @@ class JobRequest:
     begin_at: Annotated[
         float | None,
         Opt(
-            "--begin", metavar="TIME", reads="begin", least=0, most=9e9,
+            "--begin", metavar="TIME", reads="begin", minimum=0, maximum=9e9,
             help="Earliest start: 1h from now, the next 16:00, or 2030-01-31T08:00.",
         ),
     ] = None  # fmt: skip
@@ -335,7 +337,7 @@ class JobRequest:
     max_retries: Annotated[
         int,
         Opt(
-            "--max-retries", least=0, most=MAX_RETRIES,
+            "--max-retries", minimum=0, maximum=MAX_RETRIES,
             help="Number of retries after failures that --retry-on names (0).",
         ),
     ] = 0  # fmt: skip
@@ -356,7 +358,7 @@ class JobRequest:
     backoff_s: Annotated[
         float,
         Opt(
-            "--backoff", metavar="TIME", reads="duration", least=0, most=LONGEST_S,
+            "--backoff", metavar="TIME", reads="duration", minimum=0, maximum=LONGEST_S,
             help="Wait before the first retry, doubled each time (1s).",
         ),
     ] = 1  # fmt: skip

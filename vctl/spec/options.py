@@ -84,16 +84,16 @@ def parse_env_file(text: str, path: str) -> dict[str, str]:
     """Read the simple part of dotenv: ``K=V`` lines, ``export``, comments, quotes. Nothing is expanded."""
     result: dict[str, str] = {}
     for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
-        line, here = raw.strip(), f"{path}:{number}"
+        line, line_path = raw.strip(), f"{path}:{number}"
         if not line or line.startswith("#"):
             continue
-        found = re.match(_ENV_LINE, line)
-        if not found:
+        match = re.match(_ENV_LINE, line)
+        if not match:
             raise refuse(
-                here, f"{show(line)} is not an assignment", "write NAME=value, or # before a comment"
+                line_path, f"{show(line)} is not an assignment", "write NAME=value, or # before a comment"
             )
-        name, value = check_env_name(found[1], here), found[2]
-        result[name] = check_env_value(name, _unquoted(value, here), here)
+        name, value = check_env_name(match[1], line_path), match[2]
+        result[name] = check_env_value(name, _unquoted(value, line_path), line_path)
     return result
 
 
@@ -101,12 +101,12 @@ def _unquoted(value: str, path: str) -> str:
     if value[:1] not in ("'", '"'):
         # a # inside a word belongs to the value, as in a shell
         return re.split(r"(?:^|\s)#", value, maxsplit=1)[0].rstrip()
-    found = re.match(_QUOTED, value)
-    if not found:
+    match = re.match(_QUOTED, value)
+    if not match:
         raise refuse(
             path, "the quote is not closed, or something follows it", "close the quote on the same line"
         )
-    inner = found[1][1:-1]
+    inner = match[1][1:-1]
     if value[0] == "'":
         return inner
     return re.sub(_ESCAPE, lambda m: {"n": "\n", "t": "\t", "r": "\r"}.get(m[1], m[1]), inner)
@@ -176,12 +176,12 @@ def parse_dependency(text: str, path: str = "--after") -> Dependency:
 
 def parse_array(text: str, path: str = "--array") -> ArrayRange:
     """``0-99``, ``0-99:2``, ``0-99%8`` (at most 8 at once) or a single index."""
-    found = re.match(_ARRAY, text.strip())
-    if not found:
+    match = re.match(_ARRAY, text.strip())
+    if not match:
         raise refuse(path, f"{show(text)} is not a range of indices", "write 0-99, or 0-99%8 for 8 at once")
-    first = int(found[1])
-    last, step = int(found[2] or first), int(found[3] or 1)
-    at_once = int(found[4]) if found[4] else None
+    first = int(match[1])
+    last, step = int(match[2] or first), int(match[3] or 1)
+    at_once = int(match[4]) if match[4] else None
     if last < first or step == 0 or at_once == 0:
         raise refuse(
             path, f"{show(text)} holds no member that could run", "write 0-99, or 0-99%8 for 8 at once"

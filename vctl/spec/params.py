@@ -67,8 +67,8 @@ class Opt:
     ``vctl/cli/declare.py``). ``waits``: with this option a command waits (True) or answers at once (False);
     ``lasts``: with it the command uses the terminal.
 
-    ``wire`` is the name of the parameter for a server. A server refuses numbers below ``least``, above
-    ``most`` or not above ``above``, and texts and lists longer than ``longest``. ``kernel``: the value may
+    ``wire`` is the name of the parameter for a server. A server refuses numbers below ``minimum``, above
+    ``maximum`` or not above ``above``, and texts and lists longer than ``longest``. ``kernel``: the value may
     be any bytes (a path, an argument, a variable), not only Unicode text. ``sent`` converts a value to the
     one that a remote client sends. ``each``: the value is a list of documents, each with the parameters of
     this verb as its fields.
@@ -87,8 +87,8 @@ class Opt:
         lasts: bool = False,
         reads: str = "",
         wire: str | None = None,
-        least: float | None = None,
-        most: float | None = None,
+        minimum: float | None = None,
+        maximum: float | None = None,
         above: float | None = None,
         longest: int | None = None,
         pattern: str | None = None,
@@ -100,18 +100,18 @@ class Opt:
         self.choices, self.complete = tuple(choices), complete
         self.off, self.bare, self.reads, self.wire = off, bare, reads, wire
         self.waits, self.lasts = waits, lasts
-        self.least, self.most, self.above, self.longest = least, most, above, longest
+        self.minimum, self.maximum, self.above, self.longest = minimum, maximum, above, longest
         self.pattern, self.kernel, self.sent, self.each = pattern, kernel, sent, each
 
     def check_range(self, value: float, path: str) -> None:
         """Refuse a number out of range."""
-        least, above, most = self.least, self.above, self.most
+        minimum, above, maximum = self.minimum, self.above, self.maximum
         if (
-            (least is not None and not value >= least)
+            (minimum is not None and not value >= minimum)
             or (above is not None and not value > above)
-            or (most is not None and not value <= most)
+            or (maximum is not None and not value <= maximum)
         ):
-            bounds = (("above", above), ("from", least), ("to" if above is None else "up to", most))
+            bounds = (("above", above), ("from", minimum), ("to" if above is None else "up to", maximum))
             words = " ".join(f"{word} {bound:.0f}" for word, bound in bounds if bound is not None)
             raise spec.fields.refuse(
                 path, f"{spec.fields.show(value)} is out of range", f"write a number {words}"
@@ -139,9 +139,9 @@ class Together:
     @classmethod
     def of(cls, operation: Asking, *, optional: Collection[str] = ()) -> Together:
         """The arguments and options of a verb, for a command with further options, which replace ``optional`` ones."""
-        found = cls()
-        found._verb, found._optional = operation, optional
-        return found
+        group = cls()
+        group._verb, group._optional = operation, optional
+        return group
 
     @cached_property
     def params(self) -> list[Param]:
@@ -173,7 +173,7 @@ class Param:
         kind = annotation.__origin__
         self.kinds: tuple[Any, ...] = get_args(kind) if get_origin(kind) is UnionType else (kind,)
         """The types that its value may have."""
-        kind = next(one for one in self.kinds if one is not type(None))
+        kind = next(alternative for alternative in self.kinds if alternative is not type(None))
         self.document = _DOCUMENTS.get(self.info.reads) if kind == Mapping[str, Any] else None
         self.many = get_origin(kind) in (list, Sequence) and not self.info.reads
         self.is_text = kind is str
@@ -249,7 +249,11 @@ class Param:
         if self.is_flag:
             name = self.spelled if value else self.info.off
             return [] if name is None else [name]
-        return [word for one in (value if self.many else [value]) for word in (self.spelled, self._text(one))]
+        return [
+            word
+            for element in (value if self.many else [value])
+            for word in (self.spelled, self._text(element))
+        ]
 
     def _text(self, value: Any) -> str:
         match self.info.reads:
@@ -321,31 +325,33 @@ def params_of(run: Callable[..., Any]) -> dict[str, Param | Together]:
         zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
     )
     values.update(run.__kwdefaults__ or {})
-    found: dict[str, Param | Together] = {}
+    params: dict[str, Param | Together] = {}
     for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
         annotation = run.__annotations__[name]
         group = annotation.__metadata__[0]
         if isinstance(group, Together):
-            found[name] = group
+            params[name] = group
         elif isinstance(group, Fields):
-            found |= group.declared.params
+            params |= group.declared.params
         else:
-            found[name] = Param(name, annotation, default=values.get(name), required=name not in values)
-    return found
+            params[name] = Param(name, annotation, default=values.get(name), required=name not in values)
+    return params
 
 
 def positions_of(run: Callable[..., Any]) -> tuple[str, ...]:
     """The parameters of a function after its first that need no name, in their order."""
     run = getattr(run, PARAMETERS, run)
     code: CodeType = run.__code__
-    found: list[str] = []
+    positions: list[str] = []
     for name in code.co_varnames[1 : code.co_argcount]:
         group = run.__annotations__[name].__metadata__[0]
         if isinstance(group, Fields):
-            found += (one.name for one in group.declared.params.values() if one.required)
+            positions += (
+                parameter.name for parameter in group.declared.params.values() if parameter.required
+            )
         else:
-            found.append(name)
-    return tuple(found)
+            positions.append(name)
+    return tuple(positions)
 
 
 def seconds_text(seconds: float) -> str:
@@ -392,21 +398,21 @@ class Declared:
         """Parameter -> the field that is made of it."""
         self.limits: dict[str, Opt] = {}
         """The fields that are numbers within limits."""
-        for one in fields(kind):
-            annotation = kind.__annotations__[one.name]
+        for field in fields(kind):
+            annotation = kind.__annotations__[field.name]
             if not hasattr(annotation, "__metadata__"):
                 continue  # it is no parameter
             info = annotation.__metadata__[0]
-            default = _default(one)
+            default = _default(field)
             if isinstance(info, Made):
-                self._made[one.name] = info
-                self._field_of |= dict.fromkeys(info.parameters, one.name)
+                self._made[field.name] = info
+                self._field_of |= dict.fromkeys(info.parameters, field.name)
                 for name, parameter in info.parameters.items():
                     self._add(name, parameter, False if len(info.parameters) > 1 else default)
             else:
-                self._add(one.name, annotation, default)
-                if info.least is not None or info.most is not None:
-                    self.limits[one.name] = info
+                self._add(field.name, annotation, default)
+                if info.minimum is not None or info.maximum is not None:
+                    self.limits[field.name] = info
 
     def _add(self, name: str, annotation: Any, default: Any) -> None:
         """Add a parameter. The default of one that may be None is None."""
@@ -417,38 +423,38 @@ class Declared:
 
     def read(self, reading: Reading, values: Mapping[str, Any]) -> Any:
         """The value of the class for these values of parameters."""
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         made: dict[str, None] = {}
         for name, value in values.items():
             if (field := self._field_of.get(name)) is None:
-                found[name] = value
+                arguments[name] = value
             else:
                 made[field] = None
         for field in made:
             info = self._made[field]
-            found[field] = info.make(
+            arguments[field] = info.make(
                 reading, *[values.get(name, self.params[name].default) for name in info.parameters]
             )
-        return self.kind(**found)
+        return self.kind(**arguments)
 
     def words(self, request: object) -> list[str]:
         """The options of a command line that makes this request: of each field with another value than its default."""
-        found: list[str] = []
-        for one in fields(self.kind):
-            given = getattr(request, one.name)
-            if given == _default(one):
+        options: list[str] = []
+        for field in fields(self.kind):
+            given = getattr(request, field.name)
+            if given == _default(field):
                 continue
-            values: Mapping[str, object] = {one.name: given}
-            if (info := self._made.get(one.name)) is not None:
+            values: Mapping[str, object] = {field.name: given}
+            if (info := self._made.get(field.name)) is not None:
                 values = {} if info.back is None else info.back(given)
             for name, value in values.items():
                 if (parameter := self.params.get(name)) is not None:
-                    found += parameter.words(value)
-        return found
+                    options += parameter.words(value)
+        return options
 
 
-def _default(one: Any) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 _DECLARED: dict[type[Any], Declared] = {}
@@ -456,9 +462,9 @@ _DECLARED: dict[type[Any], Declared] = {}
 
 def declared(kind: type[Any]) -> Declared:
     """What the fields of a class declare."""
-    if (found := _DECLARED.get(kind)) is None:
-        found = _DECLARED[kind] = Declared(kind)
-    return found
+    if (declaration := _DECLARED.get(kind)) is None:
+        declaration = _DECLARED[kind] = Declared(kind)
+    return declaration
 
 
 def check_limits(request: Any) -> None:
@@ -485,16 +491,16 @@ class Fields(Generic[T]):
         kind: Any = self._kind()
         return declared(kind)
 
-    def read(self, here: Any, values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> T:
+    def read(self, context: Any, values: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> T:
         """The value of the class for the values of its parameters; ``given`` has those of the whole call."""
         if self._settings is not None:
-            missing = {n: v for n, v in self._settings(here).items() if values.get(n) is None}
+            missing = {n: v for n, v in self._settings(context).items() if values.get(n) is None}
             values = {**values, **missing}
-        found: T = self.declared.read(Reading(here.units, values if given is None else given), values)
-        return found
+        request: T = self.declared.read(Reading(context.units, values if given is None else given), values)
+        return request
 
 
 Filters = Annotated[
     Sequence[str], Opt(wire="filter", longest=50, help="key=value or key!=value; repeatable.")
 ]
-Limit = Annotated[int | None, Opt(least=0, most=2**31, help="Maximum number of entries.")]
+Limit = Annotated[int | None, Opt(minimum=0, maximum=2**31, help="Maximum number of entries.")]

@@ -97,9 +97,9 @@ def _template(name: str, value: object, units: frozenset[str]) -> Template:
     resources = parse_resources(fields.get("resources", {}), child(path, "resources"), units, totals=True)
     if not any(resources.values()):
         raise refuse(path, "a template without resources", f"write it as {_TEMPLATE}")
-    most = as_count(fields.get("max", 1), child(path, "max"), "the maximum", most=100_000)
+    maximum = as_count(fields.get("max", 1), child(path, "max"), "the maximum", maximum=100_000)
     return Template(
-        name, resources, most, parse_labels(fields.get("labels", {}), child(path, "labels")), units
+        name, resources, maximum, parse_labels(fields.get("labels", {}), child(path, "labels")), units
     )
 
 

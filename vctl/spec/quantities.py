@@ -121,11 +121,11 @@ def _scaled(number: Decimal, places: int) -> int | None:
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits))
-    kept = text.rstrip("0")
-    shift = exponent + len(text) - len(kept) + places
-    if not kept:
+    significant = text.rstrip("0")
+    shift = exponent + len(text) - len(significant) + places
+    if not significant:
         return 0
-    return int(kept) * 10**shift if shift >= 0 else None
+    return int(significant) * 10**shift if shift >= 0 else None
 
 
 def _too_large(value: object, path: str) -> Exception:
@@ -143,15 +143,15 @@ def parse_size(value: object, path: str) -> int:
                 path, f"{show(value)} is not a whole number of bytes", f'write a unit, such as "{value}GiB"'
             )
         return amount // SCALE
-    found = re.match(_SIZE, value.strip())
-    if not found or len(value) > 40:
+    match = re.match(_SIZE, value.strip())
+    if not match or len(value) > 40:
         raise refuse(
             path, f"{show(value)} is not a size", "write bytes or a size such as 8GiB, 8GB or 512MiB"
         )
-    prefix, suffix = (found[2] or "").lower(), (found[3] or "").lower()
+    prefix, suffix = (match[2] or "").lower(), (match[3] or "").lower()
     power = " kmgtpe".index(prefix or " ")
     factor = (1000 if suffix == "b" else 1024) ** power
-    size = _exact(found[1]) * factor
+    size = _exact(match[1]) * factor
     if size > LARGEST:
         raise _too_large(value, path)
     whole = int(size)
@@ -206,15 +206,17 @@ def parse_resources(
     unit_names = frozenset(units)
     amounts: dict[str, int] = {}
     for name, given in document.items():
-        here = child(path, name)
-        check_resource_name(name, here, unit_names)
+        amount_path = child(path, name)
+        check_resource_name(name, amount_path, unit_names)
         if given is None:
-            raise refuse(here, "null is no amount", "write a number, or leave the name out")
-        amounts[name] = parse_memory(given, here) if name in SIZES else _number_only(given, here)
+            raise refuse(amount_path, "null is no amount", "write a number, or leave the name out")
+        amounts[name] = (
+            parse_memory(given, amount_path) if name in SIZES else _number_only(given, amount_path)
+        )
         if name in unit_names:
-            check_unit_amount(name, amounts[name], here, totals=totals)
+            check_unit_amount(name, amounts[name], amount_path, totals=totals)
         if totals and name in {CPU, *unit_names} and amounts[name] > MOST_NUMBERED * SCALE:
-            raise refuse(here, f"a node has at most {MOST_NUMBERED} {name}", "write a smaller number")
+            raise refuse(amount_path, f"a node has at most {MOST_NUMBERED} {name}", "write a smaller number")
     return amounts
 
 
@@ -296,9 +298,9 @@ def format_duration(seconds: float) -> str:
     """Seconds for people, the two largest units: ``1d12h``, ``1h30m``, ``2m5s``, ``0.5s``."""
     if seconds < 60 and seconds != int(seconds):
         return f"{int(seconds * 10) / 10}s"
-    left, parts = int(seconds), []
+    remaining, parts = int(seconds), []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, size)
+        count, remaining = divmod(remaining, size)
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts[:2]) or "0s"

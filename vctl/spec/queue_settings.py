@@ -26,9 +26,9 @@ def _word(words: tuple[str, ...]) -> Callable[[object, str], object]:
     return read
 
 
-def _number(most: int) -> Callable[[object, str], object]:
+def _number(maximum: int) -> Callable[[object, str], object]:
     def read(value: object, path: str) -> object:
-        count = as_count(value, path, "it", most=most)
+        count = as_count(value, path, "it", maximum=maximum)
         if count < 1:
             raise refuse(path, f"{count} is less than 1", "write 1 or more")
         return count
@@ -37,10 +37,10 @@ def _number(most: int) -> Callable[[object, str], object]:
 
 
 def _nanoseconds(value: object, path: str) -> object:
-    found = int(parse_duration(value, path, positive=True) * qp.SECOND)
-    if not found:
+    duration_ns = int(parse_duration(value, path, positive=True) * qp.SECOND)
+    if not duration_ns:
         raise refuse(path, f"{show(value)} is shorter than a nanosecond", "write at least 1s")
-    return found
+    return duration_ns
 
 
 def _pause(value: object, path: str) -> object:

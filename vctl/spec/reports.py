@@ -66,7 +66,7 @@ class Obstacles(TypedDict):
     nodes_left_out: dict[str, int]
 
 
-class Found(Obstacles):
+class Causes(Obstacles):
     """The causes of a wait: jobs ahead, nodes, jobs that would be preempted, and helpful changes."""
 
     ahead: list[Ahead]
@@ -78,7 +78,7 @@ class Found(Obstacles):
     cut: str | None
 
 
-class WaitForm(Found):
+class WaitForm(Causes):
     """The state and the reason of a waiting job or task, and the causes of the wait."""
 
     job_id: int

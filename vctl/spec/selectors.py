@@ -19,13 +19,13 @@ def parse_labels(value: object, path: str) -> dict[str, str]:
     _check_number(len(document), path)
     labels: dict[str, str] = {}
     for key, given in document.items():
-        here = child(path, key)
-        _check_key(key, here)
+        label_path = child(path, key)
+        _check_key(key, label_path)
         if key in SYSTEM:
-            raise refuse(here, f"{key} is set by the system", "choose another label name")
-        text = as_text(given, here, "a label value")
+            raise refuse(label_path, f"{key} is set by the system", "choose another label name")
+        text = as_text(given, label_path, "a label value")
         if problem := value_problem(text):
-            raise refuse(here, problem, "shorten it, or replace the other characters by -")
+            raise refuse(label_path, problem, "shorten it, or replace the other characters by -")
         labels[key] = text
     return labels
 
@@ -47,9 +47,9 @@ def parse_selector(value: object, path: str) -> Selector:
     _check_number(len(document), path)
     conditions = []
     for key, given in document.items():
-        here = child(path, key)
-        _check_key(key, here)
-        conditions.append(_condition(key, given, here))
+        key_path = child(path, key)
+        _check_key(key, key_path)
+        conditions.append(_condition(key, given, key_path))
     return tuple(sorted(conditions, key=lambda condition: condition.key))
 
 

@@ -77,13 +77,13 @@ def read_lines(name: str, what: str, path: str) -> list[object]:
     if not lines:
         where = "standard input" if name == "-" else name
         raise refuse(path, f"{where} is empty", f"write {what} on each line, as JSON")
-    found: list[object] = []
+    documents: list[object] = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(_parse_line(line, what))
+            documents.append(_parse_line(line, what))
         except BadSpec as error:
             raise error.in_line(number) from None
-    return found
+    return documents
 
 
 def _parse_line(line: bytes, what: str) -> object:
@@ -125,10 +125,10 @@ def _opened(name: str, path: str, read: Callable[[BinaryIO], T]) -> T:
         raise refuse(path, f"{show(name)} is not a file name", "name a file that you can read") from None
 
 
-def _bytes(file: BinaryIO, name: str, path: str, most: int) -> bytes:
-    data = file.read(most + 1)
-    if len(data) > most:
-        raise refuse(path, f"{name} is larger than {most} bytes", "split it, or give another file")
+def _bytes(file: BinaryIO, name: str, path: str, limit: int) -> bytes:
+    data = file.read(limit + 1)
+    if len(data) > limit:
+        raise refuse(path, f"{name} is larger than {limit} bytes", "split it, or give another file")
     return data
 
 
@@ -179,7 +179,7 @@ def _load_json(text: str, *, exact: bool = True) -> object:
         text,
         parse_float=Decimal if exact else None,
         parse_constant=_refuse_constant,
-        object_pairs_hook=one_of_each,
+        object_pairs_hook=unique_keys,
     )
 
 
@@ -187,7 +187,7 @@ def _refuse_constant(name: str) -> object:
     raise _Refused(f"{name} is not a JSON number", fix="write a number; leave a limit out for infinite")
 
 
-def one_of_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """The object of these pairs, for ``json.loads``; refuses duplicate keys."""
     result = dict(pairs)
     if len(result) != len(pairs):

@@ -51,7 +51,7 @@ def _selector(_: Reading, document: Document) -> Selector:
 
 
 def _selector_back(selector: Selector) -> Mapping[str, object]:
-    return {"label_selector": {one.key: str(one) for one in selector}}
+    return {"label_selector": {condition.key: str(condition) for condition in selector}}
 
 
 def _names(_: Reading, names: Sequence[str]) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class TaskRequest:
         ),
     ] = ()  # fmt: skip
     max_retries: Annotated[
-        int, Opt("--max-retries", least=0, most=MAX_RETRIES, help="Number of retries after a failure (0).")
+        int, Opt("--max-retries", minimum=0, maximum=MAX_RETRIES, help="Number of retries after a failure (0).")
     ] = 0  # fmt: skip
     name: Name = ""
     job: Annotated[
@@ -142,7 +142,7 @@ class TaskRequest:
     cwd: Directory = None
     grace_s: Annotated[
         float | None,
-        Opt(least=0, most=LONGEST_S, help="Time between SIGTERM and SIGKILL (default: that of its job)."),
+        Opt(minimum=0, maximum=LONGEST_S, help="Time between SIGTERM and SIGKILL (default: that of its job)."),
     ] = None  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -61,18 +61,18 @@ def check_document(value: object, path: str = "", kernel: Collection[str] = ()) 
     """Check all texts and keys of a document. In the top-level fields ``kernel``, any bytes are valid."""
     stack = [(value, path, False)]
     while stack:
-        value, here, to_kernel = stack.pop()
+        value, value_path, to_kernel = stack.pop()
         match value:
             case str():
-                check_kernel_text(value, here) if to_kernel else check_words(value, here)
+                check_kernel_text(value, value_path) if to_kernel else check_words(value, value_path)
             case Mapping():
                 for key, inner in value.items():
                     name = str(key)
-                    check_kernel_text(name, here) if to_kernel else check_words(name, here)
-                    below = child(here, name)
-                    stack.append((inner, below, to_kernel or (here == path and name in kernel)))
+                    check_kernel_text(name, value_path) if to_kernel else check_words(name, value_path)
+                    below = child(value_path, name)
+                    stack.append((inner, below, to_kernel or (value_path == path and name in kernel)))
             case list() | tuple():
-                stack += [(inner, f"{here}[{number}]", to_kernel) for number, inner in enumerate(value)]
+                stack += [(inner, f"{value_path}[{number}]", to_kernel) for number, inner in enumerate(value)]
 
 
 def stored_path(path: str) -> str | bytes:

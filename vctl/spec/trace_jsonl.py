@@ -21,7 +21,7 @@ from vctl.simulate.workload import SECOND, Arrival, Workload, in_order, rigid, s
 from vctl.spec.fields import as_count, as_mapping, as_text, child, did_you_mean, refuse, show
 from vctl.spec.ids import resolve_cluster_id
 from vctl.spec.quantities import parse_duration, parse_resources
-from vctl.spec.source import one_of_each
+from vctl.spec.source import unique_keys
 from vctl.spec.trace_size import Size
 
 KNOWN = ("at", "run", "nodes", "resources", "policy", "limit", "priority", "user", "cluster", "name")
@@ -43,15 +43,15 @@ def read_jsonl(
 
 def _parsed(line: str, where: str) -> Mapping[str, object]:
     try:
-        document = json.loads(line, parse_float=Decimal, object_pairs_hook=one_of_each)
+        document = json.loads(line, parse_float=Decimal, object_pairs_hook=unique_keys)
     except BadSpec as error:
         raise refuse(where, error.problem, error.fix) from None
     except (ValueError, RecursionError) as error:
         deep = (
             "it is nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
         )
-        told = error.msg if isinstance(error, json.JSONDecodeError) else deep
-        raise refuse(where, f"this is not JSON: {told}", 'one job a line: {"at": 0, "run": 60}') from None
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else deep
+        raise refuse(where, f"this is not JSON: {reason}", 'one job a line: {"at": 0, "run": 60}') from None
     job = as_mapping(document, where, "a job", '{"at": 0, "run": 60}')
     for key in job:
         if key not in KNOWN:
@@ -71,7 +71,7 @@ def _arrival(
         return f"{where}: {field}"
 
     size.add_job(where)
-    pieces = as_count(job.get("nodes", 1), at("nodes"), "a number of nodes", most=size.most_nodes)
+    pieces = as_count(job.get("nodes", 1), at("nodes"), "a number of nodes", maximum=size.max_nodes)
     if not pieces:
         raise refuse(at("nodes"), "0 nodes run nothing", "write 1 or more")
     each = parse_resources(job["resources"], at("resources"), units) if "resources" in job else {CPU: SCALE}
@@ -99,12 +99,12 @@ def _arrival(
 def _moment(value: object, path: str) -> int:
     if isinstance(value, str):
         try:
-            found = datetime.fromisoformat(value)
+            parsed = datetime.fromisoformat(value)
         except ValueError:
             raise refuse(
                 path, f"{show(value)} is not a time", "write seconds, or 2026-01-31T12:00:00Z"
             ) from None
-        moment = found if found.tzinfo else found.replace(tzinfo=UTC)
+        moment = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
         if moment.year < 1970:
             raise refuse(path, f"{show(value)} is before 1970", "write seconds, or a later time")
         return int(moment.timestamp() * SECOND)

@@ -14,8 +14,8 @@ MOST_SHAPES = 20_000_000
 class Size:
     """What has been read of a trace, and the most jobs that it may have, and nodes of one job."""
 
-    most_jobs: int = 1_000_000
-    most_nodes: int = 1_000_000
+    max_jobs: int = 1_000_000
+    max_nodes: int = 1_000_000
     jobs: int = 0
     nodes: int = 0
     shapes: set[object] = field(default_factory=set)
@@ -23,14 +23,14 @@ class Size:
     def add_job(self, where: str) -> None:
         """Count one more job."""
         self.jobs += 1
-        if self.jobs > self.most_jobs:
-            raise refuse(where, f"the trace has more than {self.most_jobs} jobs", "simulate a part of it")
+        if self.jobs > self.max_jobs:
+            raise refuse(where, f"the trace has more than {self.max_jobs} jobs", "simulate a part of it")
 
     def check_machine(self, nodes: int, each: int, where: str) -> None:
         """Check the number of nodes of the machine, and of the processors of each."""
-        if nodes > self.most_nodes:
+        if nodes > self.max_nodes:
             raise refuse(
-                where, f"a machine of {nodes} nodes, at most {self.most_nodes} are simulated",
+                where, f"a machine of {nodes} nodes, at most {self.max_nodes} are simulated",
                 "correct MaxNodes and MaxProcs in its header",
             )  # fmt: skip
         if each > MOST_NUMBERED:
@@ -41,9 +41,9 @@ class Size:
 
     def add_shape(self, shape: object, nodes: int, where: str) -> None:
         """Count the nodes of a shape, unless a job before had it."""
-        if nodes > self.most_nodes:
+        if nodes > self.max_nodes:
             raise refuse(
-                where, f"a job on {nodes} nodes, at most {self.most_nodes} are simulated", "leave the job out"
+                where, f"a job on {nodes} nodes, at most {self.max_nodes} are simulated", "leave the job out"
             )
         if shape in self.shapes:
             return

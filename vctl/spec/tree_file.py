@@ -46,7 +46,7 @@ class _Reader:
     def __init__(self, units: Iterable[str], *, camel_case: bool) -> None:
         self.units = frozenset(units)
         self.camel_case = camel_case
-        self.found: dict[str, TreeCluster] = {}
+        self.clusters: dict[str, TreeCluster] = {}
 
     def level(self, value: object, path: str, parent: TreeCluster | None) -> None:
         """Read all clusters of a list, each followed by the clusters inside it."""
@@ -58,12 +58,12 @@ class _Reader:
         """Read one cluster and the clusters inside it."""
         given = _known(as_mapping(value, path, "a cluster", '{"id": "team-a"}'), path, FIELDS)
         cluster_id = _id(given, path)
-        if cluster_id in self.found:
-            other = self.found[cluster_id].path
+        if cluster_id in self.clusters:
+            other = self.clusters[cluster_id].path
             raise refuse(child(path, ID), f"{cluster_id} is described at {other} already", "keep one of them")
-        if len(self.found) >= MAX_CLUSTERS:
+        if len(self.clusters) >= MAX_CLUSTERS:
             raise refuse(path, f"more than {MAX_CLUSTERS} clusters", "split the file")
-        found = self.found[cluster_id] = TreeCluster(
+        cluster = self.clusters[cluster_id] = TreeCluster(
             cluster_id,
             _parent(given, path, parent),
             _divisible(given, path),
@@ -74,15 +74,15 @@ class _Reader:
             replace(DEFAULT, **parse_queue(with_present_order(given.get(QUEUE, {})), child(path, QUEUE))),  # type: ignore[arg-type]
         )
         if CHILDREN in given:
-            self.level(given[CHILDREN], child(path, CHILDREN), found)
+            self.level(given[CHILDREN], child(path, CHILDREN), cluster)
 
     def _spec(self, given: Mapping[str, object], path: str) -> ClusterSpec:
-        here = child(path, SPEC)
+        spec_path = child(path, SPEC)
         if SPEC in given and REPLICAS in given:
-            raise refuse(here, f"it cannot be combined with {REPLICAS}", "keep one of the two")
+            raise refuse(spec_path, f"it cannot be combined with {REPLICAS}", "keep one of the two")
         if SPEC in given:
             return parse_cluster_spec(
-                given[SPEC], units=self.units, camel_case=self.camel_case, logical=True, path=here
+                given[SPEC], units=self.units, camel_case=self.camel_case, logical=True, path=spec_path
             )
         counts = parse_replica_sets(given.get(REPLICAS, {}), child(path, REPLICAS))
         return ClusterSpec(flexible=False, replica_sets=counts)
@@ -103,15 +103,15 @@ def parse_tree(
         raise refuse(CLUSTERS, "a tree file needs it", f"write {_EXAMPLE}, or `clusters: []` for none")
     reader = _Reader(units, camel_case=camel_case)
     reader.level(given[CLUSTERS], CLUSTERS, None)
-    for cluster in reader.found.values():
-        above = reader.found.get(cluster.parent_id)
+    for cluster in reader.clusters.values():
+        above = reader.clusters.get(cluster.parent_id)
         if above is not None and not cluster.path.startswith(above.path + "."):
             raise refuse(
                 child(cluster.path, PARENT),
                 f"{above.cluster_id} is described in this file, at {above.path}",
                 f"put {cluster.cluster_id} into its {CHILDREN}",
             )
-    return list(reader.found.values())
+    return list(reader.clusters.values())
 
 
 def _known(document: Mapping[str, object], path: str, names: tuple[str, ...]) -> dict[str, object]:
@@ -123,54 +123,56 @@ def _known(document: Mapping[str, object], path: str, names: tuple[str, ...]) ->
 
 
 def _id(given: Mapping[str, object], path: str) -> str:
-    here = child(path, ID)
+    id_path = child(path, ID)
     if ID not in given:
-        raise refuse(here, "a cluster needs an id", "write id: team-a")
-    text = as_text(given[ID], here, "a virtual cluster id")
+        raise refuse(id_path, "a cluster needs an id", "write id: team-a")
+    text = as_text(given[ID], id_path, "a virtual cluster id")
     try:
         return check_new_cluster_id(text)
     except BadSpec as error:
-        raise refuse(here, error.problem, error.fix) from None
+        raise refuse(id_path, error.problem, error.fix) from None
 
 
 def _parent(given: Mapping[str, object], path: str, parent: TreeCluster | None) -> str:
-    here = child(path, PARENT)
-    named = as_text(given[PARENT], here, "a virtual cluster id") if PARENT in given else None
+    parent_path = child(path, PARENT)
+    named = as_text(given[PARENT], parent_path, "a virtual cluster id") if PARENT in given else None
     if parent is None:
         return PRIMARY if named in (None, PRIMARY_ALIAS) else str(named)
     if named not in (None, parent.cluster_id):
-        raise refuse(here, f"it stands inside {parent.cluster_id}, not {show(named)}", f"leave {PARENT} out")
+        raise refuse(
+            parent_path, f"it stands inside {parent.cluster_id}, not {show(named)}", f"leave {PARENT} out"
+        )
     return parent.cluster_id
 
 
 def _divisible(given: Mapping[str, object], path: str) -> bool:
     """The value of ``divisible``; a cluster with children is divisible by default."""
-    here = child(path, DIVISIBLE)
+    field_path = child(path, DIVISIBLE)
     value = given.get(DIVISIBLE, bool(given.get(CHILDREN)))
     if not isinstance(value, bool):
-        raise refuse(here, f"it must be true or false, not {show(value)}", "write divisible: true")
+        raise refuse(field_path, f"it must be true or false, not {show(value)}", "write divisible: true")
     if given.get(CHILDREN) and not value:
-        raise refuse(here, "an indivisible cluster holds no children", "write divisible: true")
+        raise refuse(field_path, "an indivisible cluster holds no children", "write divisible: true")
     return value
 
 
 def cluster_document(cluster: TreeCluster) -> dict[str, object]:
     """The fields of one cluster in a tree file, without its parent."""
     spec = cluster.spec
-    found: dict[str, object] = {ID: cluster.cluster_id, DIVISIBLE: cluster.divisible}
+    document: dict[str, object] = {ID: cluster.cluster_id, DIVISIBLE: cluster.divisible}
     if spec.flexible or spec.groups:
-        found[SPEC] = spec_to_document(spec)
+        document[SPEC] = spec_to_document(spec)
     else:
-        found[REPLICAS] = dict(sorted(spec.replica_sets.items()))
+        document[REPLICAS] = dict(sorted(spec.replica_sets.items()))
     if cluster.borrow_limit:
-        found[BORROW] = resources_document(cluster.borrow_limit)
+        document[BORROW] = resources_document(cluster.borrow_limit)
     if cluster.lending_limit:
-        found[LENDING] = resources_document(cluster.lending_limit)
+        document[LENDING] = resources_document(cluster.lending_limit)
     if cluster.queue != DEFAULT:
         usual = queue_document(DEFAULT)
         settings = queue_document(cluster.queue).items()
-        found[QUEUE] = {name: value for name, value in settings if value != usual[name]}
-    return found
+        document[QUEUE] = {name: value for name, value in settings if value != usual[name]}
+    return document
 
 
 def tree_document(clusters: Iterable[TreeCluster]) -> dict[str, object]:
@@ -178,17 +180,17 @@ def tree_document(clusters: Iterable[TreeCluster]) -> dict[str, object]:
     top: list[object] = []
     known: dict[str, dict[str, object]] = {}
     for cluster in clusters:
-        here = cluster_document(cluster)
+        document = cluster_document(cluster)
         if not cluster.divisible:
-            del here[DIVISIBLE]
+            del document[DIVISIBLE]
         above = known.get(cluster.parent_id)
         if above is not None:
             inside = above.setdefault(CHILDREN, [])
             assert isinstance(inside, list)
-            inside.append(here)
+            inside.append(document)
         else:
             if cluster.parent_id != PRIMARY:
-                here = {ID: cluster.cluster_id, PARENT: cluster.parent_id} | here
-            top.append(here)
-        known[cluster.cluster_id] = here
+                document = {ID: cluster.cluster_id, PARENT: cluster.parent_id} | document
+            top.append(document)
+        known[cluster.cluster_id] = document
     return {CLUSTERS: top}

@@ -234,7 +234,7 @@ def _attached(
         raise BadSpec("--stdin: the standard input is a terminal", fix="use --pty, or `vctl shell`")
     from vctl.runtime.door import Door
 
-    context = operations.declare.Here(call.store, call.config)
+    context = operations.declare.Context(call.store, call.config)
     request = jobs.JOB_FIELDS.read(context, values)
     environment = context.surroundings(None)
 

@@ -70,7 +70,7 @@ def put(call: Call, name: Annotated[str, Arg("NAME", help="The name of the objec
 def list_(
     call: Call,
     all_: Annotated[bool, Opt("-a", "--all", help="Include finished ones (JSON always has them).")] = False,
-    job: tasks.OneJob = None,
+    job: tasks.InJob = None,
     cluster: tasks.InCluster = None,
 ) -> Answer:
     """List tasks, oldest first: inside a job the tasks of that job, else all."""

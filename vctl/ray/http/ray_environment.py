@@ -9,7 +9,7 @@ from typing import Any
 from vctl import ops
 from vctl.core.values import replace
 from vctl.errors import BadSpec
-from vctl.operations.declare import Here
+from vctl.operations.declare import Context
 from vctl.ray.ops.packages import PROTOCOL
 from vctl.spec.fields import refuse
 from vctl.spec.job_request import JobRay, JobRequest
@@ -76,7 +76,11 @@ def expanded(value: str, around: Mapping[str, str]) -> str:
 
 
 def private_ray(
-    on: Here, request: JobRequest, metadata: Mapping[str, str], setting: str | None, around: Mapping[str, str]
+    on: Context,
+    request: JobRequest,
+    metadata: Mapping[str, str],
+    setting: str | None,
+    around: Mapping[str, str],
 ) -> str:
     """The kind of private Ray of a job: from its metadata, else the setting, else ``plain`` if possible."""
     word = metadata.get("vctl_ray", setting)

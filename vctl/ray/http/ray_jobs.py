@@ -26,7 +26,7 @@ from vctl.http.context import context_of, server_of
 from vctl.http.derived import KernelText
 from vctl.http.documents import ERRORS, Document, good
 from vctl.operations import jobs
-from vctl.operations.declare import Here
+from vctl.operations.declare import Context
 from vctl.ops.waiting import JOBS
 from vctl.ray.http.ray_environment import expanded, private_ray, read
 from vctl.ray.ops import packages
@@ -115,7 +115,7 @@ def submit(request: Request, body: Submission) -> JSONResponse:
     return JSONResponse({"job_id": submission_id, "submission_id": submission_id})
 
 
-def _submit(on: Here, body: Submission, submission_id: str, setting: str | None, files: ExitStack) -> None:
+def _submit(on: Context, body: Submission, submission_id: str, setting: str | None, files: ExitStack) -> None:
     metadata = body.metadata or {}
     given = body.runtime_env or {}
     env, working_dir, modules = read(given)
@@ -210,7 +210,7 @@ def get_job(request: Request, job: JobId) -> JSONResponse:
     return JSONResponse(details)
 
 
-def _get(on: Here, job: str) -> JobForm:
+def _get(on: Context, job: str) -> JobForm:
     """A job by its whole id, as Ray's clients name it: no prefix of one, and no ``last``."""
     try:
         form = jobs.get_job.at(on, job)
@@ -269,7 +269,7 @@ def _milliseconds(moment: str) -> int:
     return (ops.forms.moment(moment) or 0) // 1_000_000
 
 
-def _tail(on: Here, job: str) -> str:
+def _tail(on: Context, job: str) -> str:
     path = ops.jobs.log_path(on.store, job)
     return b"".join(ops.logs.read_log(path, tail=LAST_LINES)).decode(errors="replace")[-LAST_CHARACTERS:]
 
