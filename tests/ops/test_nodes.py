@@ -144,7 +144,7 @@ def test_this_machine_is_registered_once_a_boot(
     assert local() == [], "spec 3: by itself only while there is no other node"
     for node in nodes.list_nodes(ground.store):
         nodes.remove(ground.store, node["node_id"])
-    nodes.ensure_local(ground.store, wanted=False)
+    nodes.ensure_local(ground.store, register=False)
     assert local() == []
     nodes.ensure_local(ground.store)
     ground.nodes(1)  # once it is there it stays, and comes back after a restart
@@ -153,7 +153,7 @@ def test_this_machine_is_registered_once_a_boot(
     assert (first.endswith("-11111111"), state) == (True, ALIVE)
     boot.write_text("22222222-0000-4000-8000-000000000000\n")
     nodes.ensure_local(
-        ground.store, wanted=False
+        ground.store, register=False
     )  # also who does not want a node sees that the old one is gone
     assert local() == [(first, DEAD)]
     nodes.ensure_local(ground.store)

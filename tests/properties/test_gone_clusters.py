@@ -113,9 +113,9 @@ def test_a_cluster_is_gone_when_the_rule_says_so(tmp_path: Path, seed: int) -> N
             users.join()
         for _ in range(STEPS):
             users.step()
-            with nodes.taken_back(users.store):
+            with nodes.rolled_back(users.store):
                 compare(users.store)
-            with nodes.taken_back(users.store):
+            with nodes.rolled_back(users.store):
                 end_some(users)
                 goes += compare(users.store)
             if users.dice.random() < 0.4:

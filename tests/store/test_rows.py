@@ -18,7 +18,7 @@ from vctl.core.resources import Allocation
 from vctl.engine.changes import JobForgotten, JobNominated, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec
 from vctl.ops import clusters
-from vctl.ops.arrays import stop_asked
+from vctl.ops.arrays import stop_requested
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.tree_file import parse_tree
 from vctl.store import job_views, jobs, observed, queues, rows
@@ -176,7 +176,7 @@ def test_a_second_stop_request_keeps_the_time_and_takes_the_grace(store: Store, 
         with store.transaction():
             row = jobs.get(store, job_id)
             assert row is not None
-            store.emit(stop_asked(store, row, grace_s=grace_s, message=None))
+            store.emit(stop_requested(store, row, grace_s=grace_s, message=None))
         clock.now += 5
 
     stop(10)

@@ -93,7 +93,7 @@ class Scheduler:
         self.store.begin_term(self.kind)
         if found := identity.settle(self.store, self.runtime):
             say(found)
-        ensure_local(self.store, wanted=self.local_node)
+        ensure_local(self.store, register=self.local_node)
         self.watch.add(self.store.watched(), MODIFY)
         self.provider.announce()
         self._load()

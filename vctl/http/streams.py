@@ -98,7 +98,7 @@ async def wait_for(
             if remaining_s > 0:
                 await within(ticket, min(remaining_s, SAFETY_S))
                 continue
-        return await server.read(lambda store: waiting.look(store, kind, ref))
+        return await server.read(lambda store: waiting.poll(store, kind, ref))
 
 
 async def _see_to_it(server: Server) -> None:

@@ -31,30 +31,30 @@ Pairs = tuple[tuple[str, str], ...]
 
 def submitted(
     store: Store,
-    wanted: ArrayRange,
+    array_range: ArrayRange,
     template: PendingJob,
     details: SubmitDetails,
     after: Pairs,
     launch: Launch,
 ) -> ArraySubmitted:
     """The change that queues all members. ``template`` is the first member, under the id of the array."""
-    indices, array_id = wanted.indices, template.submission_id
-    if taken := table.taken(store, array_id).intersection(f"{array_id}_{index}" for index in indices):
-        name = min(taken)
+    indices, array_id = array_range.indices, template.submission_id
+    if in_use := table.taken(store, array_id).intersection(f"{array_id}_{index}" for index in indices):
+        name = min(in_use)
         raise Conflict(
             f"job {name} exists already", fix=f"choose another {param('submission_id')}, or leave it out"
         )
     reach = (indices.start, indices.stop, indices.step)
     return engine.changes.ArraySubmitted(
-        template, details, reach, _shown(wanted), wanted.at_once, after, launch
+        template, details, reach, _shown(array_range), array_range.at_once, after, launch
     )
 
 
-def _shown(wanted: ArrayRange) -> str:
-    indices = wanted.indices
+def _shown(array_range: ArrayRange) -> str:
+    indices = array_range.indices
     text = str(indices[0]) if len(indices) == 1 else f"{indices[0]}-{indices[-1]}"
     text += f":{indices.step}" if indices.step > 1 and len(indices) > 1 else ""
-    return text if wanted.at_once is None else f"{text}%{wanted.at_once}"
+    return text if array_range.at_once is None else f"{text}%{array_range.at_once}"
 
 
 def named(store: Store, ref: str | int) -> Row | None:
@@ -79,9 +79,9 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
 
     counts = table.counts(store, array)
     example = next(
-        found
+        job_id
         for states in ("'RUNNING'", "'PENDING'", "'FAILED'", "'STOPPED'", "'SUCCEEDED'")
-        if (found := table.example(store, array, states)) is not None
+        if (job_id := table.example(store, array, states)) is not None
     )
     row = job_views.get(store, example)
     assert row is not None
@@ -121,10 +121,10 @@ def list_(
 
     ``within``: an SQL condition on their jobs ``j`` and its values.
     """
-    found = table.matching(store, *within)
+    rows = table.matching(store, *within)
     if not all:
-        found = table.unfinished(store, found)
-    return [form(store, row) for row in found[:limit]], len(found)
+        rows = table.unfinished(store, rows)
+    return [form(store, row) for row in rows[:limit]], len(rows)
 
 
 def progress(array: Mapping[str, Any]) -> str:
@@ -169,9 +169,9 @@ def delete(store: Store, array_id: str) -> list[str]:
     return [row["submission_id"] for row in members]
 
 
-def forget_empty(store: Store, found: Iterable[str | None]) -> None:
+def forget_empty(store: Store, candidates: Iterable[str | None]) -> None:
     """Forget those of some arrays that have no members any more; None is no array."""
-    named = {array_id for array_id in found if array_id is not None}
+    named = {array_id for array_id in candidates if array_id is not None}
     if named and (array_ids := table.emptied(store, named)):
         store.emit(engine.changes.ArraysEmptied(tuple(array_ids)))
 
@@ -194,7 +194,7 @@ def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None
         message or NEVER_STARTED,
     ))  # fmt: skip
     for row in table.running(store, array):
-        store.emit(stop_asked(store, row, grace_s=grace_s, message=message, silent=True))
+        store.emit(stop_requested(store, row, grace_s=grace_s, message=message, silent=True))
     return starting
 
 
@@ -207,7 +207,7 @@ def stopped(store: Store, row: Row, *, message: str | None) -> JobEnded:
     )  # fmt: skip
 
 
-def stop_asked(
+def stop_requested(
     store: Store, row: Row, *, grace_s: float | None, message: str | None, silent: bool = False
 ) -> StopAsked:
     """The change that asks a running job to end; the time and the reason of an earlier request stay."""

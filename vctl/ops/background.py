@@ -54,7 +54,7 @@ class Background:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.home = config.home().absolute()
-        self.wanted = bool(config.get("autostart"))
+        self.autostart = bool(config.get("autostart"))
         self.problem = ""
         """The reason why a start failed; empty without a failure."""
         self.insisted = False
@@ -81,7 +81,7 @@ class Background:
     def _needed(self, store: Store) -> None:
         if is_at_work(self.home) or not upkeep.is_unfinished(store):
             return
-        if not self.wanted:
+        if not self.autostart:
             if self.insisted:
                 raise none_at_work()
             return
@@ -118,7 +118,7 @@ class Background:
 
     def require(self) -> None:
         """Raise Unreachable when no scheduler runs and none may be started."""
-        if not self.wanted and not is_at_work(self.home):
+        if not self.autostart and not is_at_work(self.home):
             raise none_at_work()
 
     def see_to_it(self) -> bool:
@@ -129,14 +129,14 @@ class Background:
             return False
         self.require()
         if self._starts:
-            self._look_into_its_end()
+            self._raise_if_starts_fail()
         self.start()
         return False
 
-    def _look_into_its_end(self) -> None:
+    def _raise_if_starts_fail(self) -> None:
         """Raise Unreachable if the schedulers that this process started fail; a regular end is no failure."""
         now = time.monotonic()
-        self._starts = [one for one in self._starts if now - one[0] < _MINUTE_S]
+        self._starts = [start for start in self._starts if now - start[0] < _MINUTE_S]
         if not self._starts:
             return
         said = _said(self.home / LOG, self._starts[-1][1])
@@ -175,8 +175,8 @@ def wait_for_start(background: Background, *, within_s: float = 30.0) -> locks.L
                 fix=f"see {background.home / LOG}",
             )
         time.sleep(_PAUSE_S)
-    found = locks.holder(background.home)
-    return found if found is not None else wait_for_start(background, within_s=within_s)
+    holder = locks.holder(background.home)
+    return holder if holder is not None else wait_for_start(background, within_s=within_s)
 
 
 def pinned(holder: locks.LockHolder, home: Path) -> int | None:
@@ -211,8 +211,8 @@ def stop(home: Path) -> locks.LockHolder | None:
     import signal
 
     ops.rights.check_service_at(home, "the scheduler")
-    found = _once_started(home)
-    if found is None or (handle := pinned(found, home)) is None:
+    holder = _once_started(home)
+    if holder is None or (handle := pinned(holder, home)) is None:
         return None
     try:
         poll = select.poll()
@@ -220,11 +220,11 @@ def stop(home: Path) -> locks.LockHolder | None:
         for signo, seconds in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, KILL_S)):
             signal_process(handle, signo)
             if poll.poll(seconds * 1000):
-                return found
+                return holder
     finally:
         os.close(handle)
     raise Unreachable(
-        f"the scheduler of {home} (pid {found.pid}) does not end",
+        f"the scheduler of {home} (pid {holder.pid}) does not end",
         fix="find out what it waits for, or end that process",
     )
 
@@ -234,32 +234,32 @@ def _once_started(home: Path) -> locks.LockHolder | None:
     ownership.check(home)
     give_up = time.monotonic() + STOP_S
     while (
-        (found := settled(home)) is None and locks.scheduler_is_starting(home) and time.monotonic() < give_up
+        (holder := settled(home)) is None and locks.scheduler_is_starting(home) and time.monotonic() < give_up
     ):
         time.sleep(_PAUSE_S)
-    return found
+    return holder
 
 
 def settled(home: Path) -> locks.LockHolder | None:
     """The running scheduler, once it has written its record, which it does directly after taking the lock."""
     for _ in range(10):
-        found = locks.holder(home)
-        if found is None or found.pid:
-            return found
+        holder = locks.holder(home)
+        if holder is None or holder.pid:
+            return holder
         time.sleep(_PAUSE_S)
     return locks.LockHolder(OLDER, 0, 0)
 
 
 def status(home: Path) -> dict[str, Any]:
     """The running scheduler: ``{running, kind, pid, since}``."""
-    found = _once_started(home)
-    if found is None:
+    holder = _once_started(home)
+    if holder is None:
         return {"running": False, "kind": None, "pid": None, "since": None}
     return {
         "running": True,
-        "kind": found.kind,
-        "pid": found.pid,
-        "since": ops.forms.timestamp(found.since_ns),
+        "kind": holder.kind,
+        "pid": holder.pid,
+        "since": ops.forms.timestamp(holder.since_ns),
     }
 
 
@@ -271,12 +271,12 @@ def words(home: Path, *, kind: str) -> list[str]:
 
 def small_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for a scheduler: few variables, and the path of this package."""
-    kept = {name: environ[name] for name in _KEPT if name in environ}
+    passed_on = {name: environ[name] for name in _KEPT if name in environ}
     root = os.fspath(Path(__file__).absolute().parents[2])
-    places = [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(place)]
-    if root not in places and not root.endswith(("site-packages", "dist-packages")):
-        places.append(root)
-    return {**kept, "PYTHONPATH": os.pathsep.join(places)} if places else kept
+    paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
+    if root not in paths and not root.endswith(("site-packages", "dist-packages")):
+        paths.append(root)
+    return {**passed_on, "PYTHONPATH": os.pathsep.join(paths)} if paths else passed_on
 
 
 def _rotate(log: Path) -> int:

@@ -57,10 +57,10 @@ def restore(home: Path, path: Path) -> forms.Form:
         raise Conflict("a scheduler is running here", fix="vctl daemon --stop, then restore")
     try:
         with copies.taken_over(home, path, version) as fresh, turn(home, BUSY_TIMEOUT_S):
-            kept = copies.replace_by(home, fresh)
+            saved = copies.replace_by(home, fresh)
             database.disown(home)  # runs that the copy records as started are not started again
             os.truncate(home / CHANGES, 0)  # the journal of the copy ends elsewhere
             lock.release()  # before somebody commits who would take this for a scheduler
     finally:
         lock.release()
-    return {"restored": str(path), "kept": None if kept is None else str(kept)}
+    return {"restored": str(path), "kept": None if saved is None else str(saved)}

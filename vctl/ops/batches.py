@@ -57,7 +57,7 @@ def queue(store: Store, requests: Sequence[Request]) -> list[str]:
                 batch.add(line, request, *job)
         batch.emit()
         for parent_id, shape, judged_at in dict.fromkeys(
-            (one.parent_id, one.shape, one.judged_at) for one in prepared
+            (target.parent_id, target.shape, target.judged_at) for target in prepared
         ):
             if judged_at is not None:
                 observed.set_feasible(store, parent_id, shape, judged_at)
@@ -94,7 +94,7 @@ class _Batch:
         """The id of each job or array -> the first line that has it."""
         for line, name in enumerate(names, 1):
             self._later.setdefault(name, line)
-        self._taken = table.taken(store, self._later)
+        self._in_use = table.taken(store, self._later)
         self._open: set[str] = {PRIMARY}
         self._awaited: dict[Dependency, tuple[tuple[tuple[str, str], ...], list[str]]] = {}
         self._lost: list[str] = []
@@ -141,7 +141,7 @@ class _Batch:
 
     def _check_id(self, name: str, indices: range | None) -> None:
         """Refuse the id of a job, or the ids of an array and its members, if a job has it."""
-        if name in self._taken:
+        if name in self._in_use:
             raise submitting.exists(name)
         if self._is_known(name):
             raise self._twice(name)
@@ -161,7 +161,7 @@ class _Batch:
         """Whether an id that nobody chose is not free."""
         if name not in self._later:
             return bool(table.taken(self._store, [name]))
-        return name in self._taken or self._is_known(name)
+        return name in self._in_use or self._is_known(name)
 
     def _is_known(self, name: str) -> bool:
         """Whether a job, an array or a member of an array of an earlier line has this id."""
@@ -172,26 +172,32 @@ class _Batch:
 
     def _after(self, request: JobRequest, line: int) -> tuple[tuple[str, str], ...]:
         """The conditions of a job that are not met: all on earlier lines, as nothing of this batch has begun."""
-        found: set[tuple[str, str]] = set()
-        for one in request.after:
-            if self._is_known(one.job):
-                found.add((one.condition, one.job))
+        conditions: set[tuple[str, str]] = set()
+        for dependency in request.after:
+            if self._is_known(dependency.job):
+                conditions.add((dependency.condition, dependency.job))
                 continue
-            names = (name for name in (one.job, _as_member(one.job)[0]) if name not in self._taken)
+            names = (
+                name for name in (dependency.job, _as_member(dependency.job)[0]) if name not in self._in_use
+            )
             if (
                 later := next((self._later[name] for name in names if name in self._later), None)
             ) is not None:
-                where = "it is the job itself" if later == line else f"line {later} submits {one.job} later"
+                where = (
+                    "it is the job itself"
+                    if later == line
+                    else f"line {later} submits {dependency.job} later"
+                )
                 raise refuse(
                     param("after"), where, "put the lines of awaited jobs before those that wait for them"
                 )
-            if (verdict := self._awaited.get(one)) is None:
-                verdict = self._awaited[one] = ops.dependencies.unmet(
-                    self._store, submitting.resolved(self._store, [one])
+            if (verdict := self._awaited.get(dependency)) is None:
+                verdict = self._awaited[dependency] = ops.dependencies.unmet(
+                    self._store, submitting.resolved(self._store, [dependency])
                 )
                 self._lost += verdict[1]
-            found.update(verdict[0])
-        return tuple(sorted(found))
+            conditions.update(verdict[0])
+        return tuple(sorted(conditions))
 
 
 def _as_member(name: str) -> tuple[str, int | None]:

@@ -49,7 +49,7 @@ MOST_NAMED = 5
 def create(
     store: Store,
     cluster_id: str,
-    wanted: ClusterChange,
+    change: ClusterChange,
     *,
     parent_id: str,
     owner: str | None,
@@ -64,7 +64,7 @@ def create(
     above = _check_parent(store, parent_id)
     kind, job = LOGICAL, None
     if above is not None and above["kind"] in (JOB, SUB):
-        if wanted.divisible is False:
+        if change.divisible is False:
             raise BadSpec(
                 f"{param('divisible=false')}: {cluster_id} is inside the cluster of a job, where every cluster is"
                 " divisible",
@@ -78,12 +78,12 @@ def create(
     if table.get(store, cluster_id) is not None:
         name = cluster_text(cluster_id)
         raise Conflict(f"virtual cluster {name} exists already", fix=f"vctl vc update {name} …")
-    check_lending(kind, wanted.lending_limit)
-    divisible = True if kind == SUB else bool(wanted.divisible)
-    spec = wanted.spec or (ClusterSpec() if kind == SUB else NOTHING)
+    check_lending(kind, change.lending_limit)
+    divisible = True if kind == SUB else bool(change.divisible)
+    spec = change.spec or (ClusterSpec() if kind == SUB else NOTHING)
     cluster = Cluster(
         cluster_id, parent_id, kind, spec, divisible, store.next_revision(), job=job,
-        borrow_limit=wanted.borrow_limit or None, lending_limit=wanted.lending_limit or {},
+        borrow_limit=change.borrow_limit or None, lending_limit=change.lending_limit or {},
     )  # fmt: skip
     ledger = _ledger(store, cluster, NOTHING, ledger)
     store.emit(ClusterAdded(store.clock(), cluster, owner))
@@ -96,7 +96,7 @@ def create(
 def update(
     store: Store,
     cluster_id: str,
-    wanted: ClusterChange,
+    change: ClusterChange,
     *,
     revision: int | None = None,
     ledger: Ledger | None = None,
@@ -104,18 +104,18 @@ def update(
 ) -> Cluster:
     """Bring a cluster to a wanted state. ``has`` is the spec that an earlier step of the transaction shrank it to."""
     old = changeable(store, cluster_id)
-    check_update(old, wanted, revision)
-    check_lending(old.kind, wanted.lending_limit)
-    spec = old.spec if wanted.spec is None else common_first(old.spec, wanted.spec)
+    check_update(old, change, revision)
+    check_lending(old.kind, change.lending_limit)
+    spec = old.spec if change.spec is None else common_first(old.spec, change.spec)
     cluster = replace(
         old,
         spec=spec,
         revision=store.next_revision(),
-        borrow_limit=old.borrow_limit if wanted.borrow_limit is None else wanted.borrow_limit or None,
-        lending_limit=old.lending_limit if wanted.lending_limit is None else wanted.lending_limit,
+        borrow_limit=old.borrow_limit if change.borrow_limit is None else change.borrow_limit or None,
+        lending_limit=old.lending_limit if change.lending_limit is None else change.lending_limit,
     )
     store.emit(ClusterChanged(store.clock(), cluster))
-    if wanted.spec is not None:
+    if change.spec is not None:
         before = has or old.spec
         fulfil(store, _ledger(store, cluster, before, ledger), cluster, before)
     elif ledger is not None:
@@ -152,22 +152,22 @@ def _check_parent(store: Store, parent_id: str) -> Row | None:
     return row
 
 
-def check_update(old: Cluster, wanted: ClusterChange, revision: int | None = None) -> None:
+def check_update(old: Cluster, change: ClusterChange, revision: int | None = None) -> None:
     """Refuse a stale revision, a change of ``divisible``, and a change between whole nodes and slices."""
     check_revision(old.cluster_id, old.revision, revision)
-    if wanted.divisible is not None and wanted.divisible != old.divisible:
+    if change.divisible is not None and change.divisible != old.divisible:
         raise Conflict(
             f"The requested attributes are incompatible with virtual cluster {old.cluster_id}. expect:"
-            f" ({str(old.divisible).lower()}), actual: ({str(wanted.divisible).lower()}).",
+            f" ({str(old.divisible).lower()}), actual: ({str(change.divisible).lower()}).",
             fix="a cluster keeps its kind; make another one",
         )
-    if replace(wanted, divisible=None) == ClusterChange():
+    if replace(change, divisible=None) == ClusterChange():
         raise BadSpec(
             "nothing to update",
             fix=f"give {param('replica_sets')}, {param('spec')}=JSON, a limit or a setting",
         )
-    if wanted.spec is not None:
-        _check_form(old, wanted.spec)
+    if change.spec is not None:
+        _check_form(old, change.spec)
 
 
 def _check_form(old: Cluster, spec: ClusterSpec) -> None:
@@ -186,18 +186,18 @@ def _check_form(old: Cluster, spec: ClusterSpec) -> None:
 
 def common_first(old: ClusterSpec, new: ClusterSpec) -> ClusterSpec:
     """The new spec with unchanged groups first, so that their virtual nodes keep their ranks."""
-    kept, fresh = common_groups(old, new)
-    return replace(new, groups=kept + fresh)
+    common, fresh = common_groups(old, new)
+    return replace(new, groups=common + fresh)
 
 
 def common_groups(old: ClusterSpec, new: ClusterSpec) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     """The groups of both specs, in the old order, and the groups of only the new spec."""
-    fresh, kept = list(new.groups), []
+    fresh, common = list(new.groups), []
     for group in old.groups:
         if group in fresh:
             fresh.remove(group)
-            kept.append(group)
-    return tuple(kept), tuple(fresh)
+            common.append(group)
+    return tuple(common), tuple(fresh)
 
 
 def _ledger(store: Store, cluster: Cluster, old: ClusterSpec, ledger: Ledger | None) -> Ledger:
@@ -240,18 +240,22 @@ def fulfil(store: Store, ledger: Ledger, cluster: Cluster, old: ClusterSpec) -> 
     """
     before, borrowed = {v: ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]}, dict(ledger.leases)
     nominations = preemptions.nominations(store)
-    kept = Nominations(ledger, nominations)
+    reservations = Nominations(ledger, nominations)
     growth: list[Grow] = []
     lent = leases.lent(store, cluster)
     moves = _loosened(ledger, cluster, old, lent)
     home = (step.gained for move in moves for step in move if step.after.cluster_id == cluster.cluster_id)
     refusal = _change(ledger, cluster, old, growth, rs.subtract(lent, rs.total(home)))
     if refusal is not None:
-        kept_for = _kept_for(store, cluster, old, nominations) if nominations else []
+        reserved_for = _reserved_for(store, cluster, old, nominations) if nominations else []
         if isinstance(refusal, NodeShortage):
-            raise _short(refusal, kept_for)
-        raise _reserved(cluster, refusal, kept_for) if kept_for else _refused(store, ledger, cluster, refusal)
-    kept.close()
+            raise _short(refusal, reserved_for)
+        raise (
+            _reserved(cluster, refusal, reserved_for)
+            if reserved_for
+            else _refused(store, ledger, cluster, refusal)
+        )
+    reservations.close()
     if returns := put_back(ledger, moves, growth):
         for change in (rearranged(returns), *returned(borrowed, returns)):
             store.emit(change)
@@ -296,8 +300,10 @@ def _difference(
         old = before.get(vnode.vnode_id)
         if old != vnode:
             # a virtual node that moves comes after the grown ones, as one of them may be its new parent
-            in_place = old is not None and old.parent_id == vnode.parent_id
-            less = in_place and old is not None and within(vnode.allocation.amounts, old.allocation.amounts)
+            same_parent = old is not None and old.parent_id == vnode.parent_id
+            less = (
+                same_parent and old is not None and within(vnode.allocation.amounts, old.allocation.amounts)
+            )
             (shrunk if less else more).append(vnode)
     grown = (step.after for step in growth if step.after.cluster_id != cluster_id)
     return VNodesChanged(removed, (*shrunk, *grown, *more))
@@ -320,7 +326,7 @@ def _change(
     return None
 
 
-def _kept_for(
+def _reserved_for(
     store: Store, cluster: Cluster, old: ClusterSpec, nominations: Sequence[Nomination]
 ) -> list[str]:
     """The ids of the jobs whose reserved resources block a change: those that alone block it, else all.
@@ -338,9 +344,11 @@ def _kept_for(
     if not works([]):
         return []
     alone = [
-        one for one in nominations[:MOST_NAMED] if works([other for other in nominations if other != one])
+        nomination
+        for nomination in nominations[:MOST_NAMED]
+        if works([other for other in nominations if other != nomination])
     ]
-    return [one.submission_id for one in alone or nominations]
+    return [nomination.submission_id for nomination in alone or nominations]
 
 
 def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
@@ -349,33 +357,35 @@ def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
     join(ledger, cluster_id, answer.join)
 
 
-def _short(answer: NodeShortage, kept_for: Sequence[str]) -> Conflict:
+def _short(answer: NodeShortage, reserved_for: Sequence[str]) -> Conflict:
     verb, what = ("add to", "add") if answer.adding else ("remove from", "remove")
     beside = (
-        f"; not counting the nodes that are reserved for {listed(kept_for, MOST_NAMED)}" if kept_for else ""
+        f"; not counting the nodes that are reserved for {listed(reserved_for, MOST_NAMED)}"
+        if reserved_for
+        else ""
     )
     return Conflict(
         _SHORT.format(verb=verb, what=what),
         fix=f"at most: {rows.dumps(dict(answer.recommend))}{beside}",
-        details={"replicaSetsToRecommend": dict(answer.recommend), **_named(kept_for)},
+        details={"replicaSetsToRecommend": dict(answer.recommend), **_named(reserved_for)},
     )
 
 
-def _reserved(cluster: Cluster, answer: Unplaced | InUse, kept_for: Sequence[str]) -> Conflict:
+def _reserved(cluster: Cluster, answer: Unplaced | InUse, reserved_for: Sequence[str]) -> Conflict:
     """The refusal of a change that lacks only resources that preemptions reserve."""
-    winners = listed(kept_for, MOST_NAMED)
+    winners = listed(reserved_for, MOST_NAMED)
     problem = (
         f"virtual node {cluster_text(answer.vnode.vnode_id)} on {answer.vnode.node_id} is reserved for {winners}"
         if isinstance(answer, InUse)
         else f"not enough free resources for cluster {cluster_text(cluster.cluster_id)} now: the resources that it"
         f" needs are reserved for {winners}, which preempts other jobs"
     )
-    fix = f"wait until that has started; see `vctl why {kept_for[0]}`"
-    return Conflict(problem, fix=fix, details=_named(kept_for))
+    fix = f"wait until that has started; see `vctl why {reserved_for[0]}`"
+    return Conflict(problem, fix=fix, details=_named(reserved_for))
 
 
-def _named(kept_for: Sequence[str]) -> dict[str, list[str]]:
-    return {"kept_for": list(kept_for)} if kept_for else {}
+def _named(reserved_for: Sequence[str]) -> dict[str, list[str]]:
+    return {"kept_for": list(reserved_for)} if reserved_for else {}
 
 
 def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | InUse) -> VctlError:
@@ -390,7 +400,7 @@ def _refused(store: Store, ledger: Ledger, cluster: Cluster, answer: Unplaced | 
     feasible.check_maximum(
         store,
         cluster.parent_id,
-        feasible.asked(cluster.spec, {}),
+        feasible.requested(cluster.spec, {}),
         f"cluster {cluster_text(cluster.cluster_id)} can never have these resources",
     )
     feasible.add_possible(store, ledger)  # the ledger is dropped with the transaction

@@ -99,9 +99,9 @@ def nearest_id(cluster_id: str, known: Iterable[Row]) -> str:
 
 def existing(store: Store, cluster_id: str | None) -> str:
     """Like ``resolve``. Raises NotFound if the cluster does not exist."""
-    if (wanted := resolve(cluster_id)) != PRIMARY:
-        cluster_row(store, wanted)
-    return wanted
+    if (full_id := resolve(cluster_id)) != PRIMARY:
+        cluster_row(store, full_id)
+    return full_id
 
 
 def get_cluster(store: Store, cluster_id: str) -> ClusterForm:
@@ -118,13 +118,13 @@ def list_clusters(
     """Clusters, parents first; ``all_kinds`` adds the primary and the clusters of jobs."""
     from vctl.ops.capacity import capacities
 
-    wanted = parse_filters(filters, FILTER_KEYS)
+    parsed = parse_filters(filters, FILTER_KEYS)
     with store.snapshot():
-        found = [_primary_form(store)] if all_kinds else []
+        listed = [_primary_form(store)] if all_kinds else []
         rows_ = table.parents_first(table.all_rows(store))
-        found += [cluster_form(store, row) for row in rows_ if all_kinds or row["kind"] == LOGICAL]
+        listed += [cluster_form(store, row) for row in rows_ if all_kinds or row["kind"] == LOGICAL]
         sums = capacities(store)
-    return [{**form, **sums[form["cluster_id"]].form()} for form in found if forms.matches(form, wanted)]
+    return [{**form, **sums[form["cluster_id"]].form()} for form in listed if forms.matches(form, parsed)]
 
 
 def tree(store: Store, cluster_id: str | None = None) -> ClusterTree:
@@ -167,7 +167,7 @@ def cluster_form(store: Store, row: Row) -> ClusterForm:
     from vctl.spec.cluster_spec import spec_to_document
 
     cluster_id, spec = row["cluster_id"], rows.spec(row["spec"])
-    found = (nodes.get(store, node_id) for node_id in table.node_ids_of(store, cluster_id))
+    node_rows = (nodes.get(store, node_id) for node_id in table.node_ids_of(store, cluster_id))
     return {
         "cluster_id": cluster_id,
         "parent_id": row["parent_id"],
@@ -176,16 +176,17 @@ def cluster_form(store: Store, row: Row) -> ClusterForm:
         "revision": row["revision"],
         "spec": spec_to_document(spec),
         "replica_sets": dict(spec.replica_sets),
-        "node_instances": _instances(node for node in found if node is not None),
+        "node_instances": _instances(node for node in node_rows if node is not None),
         **_contents(store, cluster_id, spec),
         "state": row["state"],
         **_settings(store, cluster_id, settings.of(row["settings"])),
     }
 
 
-def _instances(found: Iterable[Row]) -> dict[str, dict[str, str]]:
+def _instances(node_rows: Iterable[Row]) -> dict[str, dict[str, str]]:
     return {
-        node["node_id"]: {"hostname": node["hostname"], "template_id": node["template_id"]} for node in found
+        node["node_id"]: {"hostname": node["hostname"], "template_id": node["template_id"]}
+        for node in node_rows
     }
 
 
@@ -244,8 +245,8 @@ def blockers_of(store: Store, cluster_id: str) -> list[str]:
     of_ended = [row["cluster_id"] for row in children if row["kind"] != LOGICAL]
     alone = [
         row
-        for place in (cluster_id, *of_ended)
-        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [place])
+        for inside in (cluster_id, *of_ended)
+        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [inside])
         if row["job_id"] not in of_jobs
     ]
     return [

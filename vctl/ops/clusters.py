@@ -69,12 +69,12 @@ def create(
     check_new_cluster_id(cluster_id)
     settled = _queue_changes(change.queue)
     parent = resolve(parent_id)
-    wanted = _with_contents(cluster_id, change)
+    normalized = _with_contents(cluster_id, change)
     rights.check_cluster(store, parent)
     nodes.join(store)
     with store.transaction():
         made = changes.create(
-            store, cluster_id, wanted, parent_id=parent, owner=nodes.author(), detach=detach
+            store, cluster_id, normalized, parent_id=parent, owner=nodes.author(), detach=detach
         )
         _set_queue(store, made, settled)
         return get_cluster(store, made.cluster_id)
@@ -89,7 +89,7 @@ def update(
     if full_cluster_id(cluster_id) == PRIMARY and settled and change == ClusterChange(queue=settled):
         return _update_primary(store, settled, revision)
     _check_changed_id(cluster_id, "created or updated")
-    wanted = _with_contents(cluster_id, change)
+    normalized = _with_contents(cluster_id, change)
     rights.check_cluster(store, cluster_id)
     if settled:
         _check_has_queue(rows.cluster(cluster_row(store, cluster_id)))
@@ -98,10 +98,10 @@ def update(
         from vctl.ray.ops import draining
 
         draining.drain_first(
-            store, cluster_id, lambda: changes.update(store, cluster_id, wanted, revision=revision)
+            store, cluster_id, lambda: changes.update(store, cluster_id, normalized, revision=revision)
         )
     with store.transaction():
-        updated = changes.update(store, cluster_id, wanted, revision=revision)
+        updated = changes.update(store, cluster_id, normalized, revision=revision)
         _set_queue(store, updated, settled)
         return get_cluster(store, cluster_id)
 
@@ -274,8 +274,8 @@ def instances(store: Store, *, job_clusters: bool = False) -> list[forms.Form]:
         clusters = table.all_rows(store) if job_clusters else table.logical_rows(store)
         nodes_of: dict[str, dict[str, Any]] = {row["cluster_id"]: {} for row in clusters}
         for cluster_id, node_id, hostname, template_id in table.members(store):
-            if (found := nodes_of.get(cluster_id)) is not None:
-                found[node_id] = {"hostname": hostname, "template_id": template_id}
+            if (members := nodes_of.get(cluster_id)) is not None:
+                members[node_id] = {"hostname": hostname, "template_id": template_id}
     return [_form(row, nodes_of[row["cluster_id"]]) for row in clusters]
 
 
@@ -303,21 +303,21 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> Clus
             fix="`vctl node remove` takes a node out of the primary cluster",
         )
     check_new_cluster_id(cluster_id)
-    wanted = list(dict.fromkeys(node_ids))
+    requested = list(dict.fromkeys(node_ids))
     with store.transaction():
         row = logical_row(store, cluster_id)
         rights.check_cluster(store, cluster_id)
-        if not wanted:
+        if not requested:
             return get_cluster(store, cluster_id)
         cluster = rows.cluster(row)
         if not of_whole_nodes(cluster.spec):
             raise Conflict(
                 f"The virtual cluster {cluster_id} was made from a resource spec and has no whole nodes to remove.",
                 fix=f"`vctl vc update {cluster_id} --spec …` makes it smaller",
-                details={"nodesWithFailure": wanted},
+                details={"nodesWithFailure": requested},
             )
-        leaving = _idle_members(store, cluster_id, wanted)
-        if offenders := [node_id for node_id in wanted if node_id not in leaving]:
+        leaving = _idle_members(store, cluster_id, requested)
+        if offenders := [node_id for node_id in requested if node_id not in leaving]:
             raise Conflict(
                 "Failed to remove some of the nodes because they are not idle nor found in the virtual cluster."
                 " These nodes with failure are shown below.",
@@ -327,22 +327,22 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> Clus
         counts = dict(cluster.spec.replica_sets)
         for template_id in leaving.values():
             counts[template_id] = max(counts.get(template_id, 0) - 1, 0)
-        gone = [v["vnode_id"] for v in table.vnode_rows(store, cluster_id) if v["node_id"] in leaving]
-        store.emit(VNodesChanged(tuple(gone)))
+        removed = [v["vnode_id"] for v in table.vnode_rows(store, cluster_id) if v["node_id"] in leaving]
+        store.emit(VNodesChanged(tuple(removed)))
         spec = ClusterSpec(flexible=False, replica_sets=counts)
         store.emit(ClusterChanged(store.clock(), replace(cluster, spec=spec)))
         return get_cluster(store, cluster_id)
 
 
-def _idle_members(store: Store, cluster_id: str, wanted: Sequence[str]) -> dict[str, str]:
-    """The unused whole nodes of the cluster among ``wanted``: node id -> template."""
+def _idle_members(store: Store, cluster_id: str, requested: Sequence[str]) -> dict[str, str]:
+    """The unused whole nodes of the cluster among ``requested``: node id -> template."""
     from vctl.scheduler.membership import is_undivided
 
     ledger = load_for_exchange(store, rows.cluster(cluster_row(store, cluster_id)), {})
-    found: dict[str, str] = {}
+    idle: dict[str, str] = {}
     for vnode in ledger.slots(cluster_id):
-        if vnode.node_id in wanted and vnode.whole:
+        if vnode.node_id in requested and vnode.whole:
             node = ledger.nodes[vnode.node_id]
             if node.state == DEAD or is_undivided(ledger, vnode):
-                found[vnode.node_id] = node.template_id
-    return found
+                idle[vnode.node_id] = node.template_id
+    return idle

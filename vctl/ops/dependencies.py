@@ -28,10 +28,10 @@ def over(store: Store, name: str) -> AwaitedOver:
 
 def unmet(store: Store, after: Iterable[Dependency]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     """The conditions of a new job that are not met, and the awaited ids of those that can no longer be met."""
-    wanted = sorted({(one.condition, one.job) for one in after})
-    verdicts = {pair: judged(pair[0], over(store, pair[1])) for pair in wanted}
-    kept = tuple(pair for pair, verdict in verdicts.items() if verdict != MET)
-    return kept, [name for (_, name), verdict in verdicts.items() if verdict == IMPOSSIBLE]
+    pairs = sorted({(dependency.condition, dependency.job) for dependency in after})
+    verdicts = {pair: judged(pair[0], over(store, pair[1])) for pair in pairs}
+    unsatisfied = tuple(pair for pair, verdict in verdicts.items() if verdict != MET)
+    return unsatisfied, [name for (_, name), verdict in verdicts.items() if verdict == IMPOSSIBLE]
 
 
 def settle(store: Store, names: Iterable[str]) -> None:
@@ -40,13 +40,17 @@ def settle(store: Store, names: Iterable[str]) -> None:
     A condition that is met is removed; a job whose condition can no longer be met ends, which settles those that
     wait for it.
     """
-    left = list(names)
-    while left:
-        one = over(store, left.pop(0))
-        for job_id, condition in one.waiting:
+    remaining = list(names)
+    while remaining:
+        awaited = over(store, remaining.pop(0))
+        for job_id, condition in awaited.waiting:
             row = jobs.get(store, job_id)
-            if row is not None and row["waits_for"] and (found := judged(condition, one)) != OPEN:
-                change = followed(rows.pending(row), condition, one.name, store.clock(), met=found == MET)
+            if row is not None and row["waits_for"] and (verdict := judged(condition, awaited)) != OPEN:
+                change = followed(
+                    rows.pending(row), condition, awaited.name, store.clock(), met=verdict == MET
+                )
                 store.emit(change)
                 if isinstance(change, JobEnded):
-                    left += [name for name in (change.submission_id, change.array_id) if name is not None]
+                    remaining += [
+                        name for name in (change.submission_id, change.array_id) if name is not None
+                    ]

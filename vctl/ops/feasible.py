@@ -32,7 +32,7 @@ def whole_tree(store: Store) -> Ledger:
     return ledger
 
 
-def asked(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
+def requested(spec: ClusterSpec, entry: Amounts) -> dict[str, int]:
     """The sum of the resources that a job needs to start, without its whole nodes by template."""
     fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
     return rs.add(fixed, rs.maximum(spec.flexible_min, {} if fixed else entry))
@@ -43,11 +43,11 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
     from vctl.scheduler.feasibility import ever
     from vctl.store.partial import load_some
 
-    check_maximum(store, parent_id, asked(spec, entry))
+    check_maximum(store, parent_id, requested(spec, entry))
     chain = _growing(store, parent_id)
     judge = (chain[-1].parent_id or PRIMARY) if chain else parent_id
-    most = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values()) + 2
-    few = _primary_of(nodes.samples(store, most)) if judge == PRIMARY else load_some(store, judge, most)
+    limit = sum(len(group.nodes) for group in spec.groups) + sum(spec.replica_sets.values()) + 2
+    few = _primary_of(nodes.samples(store, limit)) if judge == PRIMARY else load_some(store, judge, limit)
     for cluster in reversed(chain):
         few.put_cluster(_with_nothing(cluster))
     if ever(few, parent_id, spec, entry) is None:
@@ -109,22 +109,22 @@ def to_enlarge(store: Store, cluster_id: str) -> str:
 
 def _growing(store: Store, parent_id: str) -> list[Cluster]:
     """The clusters from the parent up, as far as they can grow."""
-    found: list[Cluster] = []
+    chain: list[Cluster] = []
     while parent_id != PRIMARY:
         row = clusters.get(store, parent_id)
         if row is None or not rows.spec(row["spec"]).flexible:
             break
-        found.append(rows.cluster(row))
+        chain.append(rows.cluster(row))
         parent_id = row["parent_id"]
-    return found
+    return chain
 
 
 def _with_nothing(cluster: Cluster) -> Cluster:
     """A cluster without its minimum, which lies on other nodes; its maximum is reduced by the minimum."""
-    spec, most = cluster.spec, cluster.spec.flexible_max
-    if most is not None:
-        most = {name: amount - spec.flexible_min.get(name, 0) for name, amount in most.items()}
-    return replace(cluster, spec=ClusterSpec(flexible_max=most))
+    spec, maximum = cluster.spec, cluster.spec.flexible_max
+    if maximum is not None:
+        maximum = {name: amount - spec.flexible_min.get(name, 0) for name, amount in maximum.items()}
+    return replace(cluster, spec=ClusterSpec(flexible_max=maximum))
 
 
 def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the job can never run") -> None:
@@ -138,13 +138,13 @@ def check_maximum(store: Store, parent_id: str, need: Amounts, what: str = "the 
         if spec.flexible and limit is not None:
             fixed = rs.total(node.resources for group in spec.groups for node in group.nodes)
             for name, amount in need.items():
-                most = fixed.get(name, 0) + limit.get(name, amount)
-                if amount > most:
+                allowed = fixed.get(name, 0) + limit.get(name, amount)
+                if amount > allowed:
                     raise Infeasible(
                         f"{what}: it exceeds the maximum of {cluster_text(parent_id)}:"
-                        f" {amount_text(name, amount)} asked, at most {amount_text(name, most)} allowed",
+                        f" {amount_text(name, amount)} asked, at most {amount_text(name, allowed)} allowed",
                         fix="ask for less, or raise the maximum with `vctl vc update`",
-                        details={"resource": name, "need": amount / SCALE, "largest": most / SCALE},
+                        details={"resource": name, "need": amount / SCALE, "largest": allowed / SCALE},
                     )
         parent_id = row["parent_id"]
 
@@ -154,10 +154,10 @@ def templates(store: Store) -> tuple[Template, ...]:
     announced: list[dict[str, Any]] | None = store.recall(TEMPLATES)
     return tuple(
         Template(
-            one["name"], one["resources"], one["most"], one["labels"],
-            frozenset(one.get("units", rs.DEFAULT_UNITS)),
+            template["name"], template["resources"], template["most"], template["labels"],
+            frozenset(template.get("units", rs.DEFAULT_UNITS)),
         )
-        for one in announced or store.could_make(announced)
+        for template in announced or store.could_make(announced)
     )  # fmt: skip
 
 
@@ -177,10 +177,10 @@ def _made(store: Store) -> Mapping[str, int]:
     )
 
 
-def _primary_of(found: Sequence[Row]) -> Ledger:
+def _primary_of(node_rows: Sequence[Row]) -> Ledger:
     from vctl.core.ledger import Ledger
 
     ledger = Ledger()
-    for row in found:
+    for row in node_rows:
         ledger.put_node(rows.node(row))
     return ledger

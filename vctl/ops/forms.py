@@ -54,7 +54,7 @@ def job(store: Store, row: Row, position: int | None, shown: Shown) -> JobForm:
     return jobs(store, {name: (row[name],) for name in JOB}, (position,), (shown,))[0]
 
 
-def jobs(store: Store, columns: Mapping[str, Values], places: Values, shown: Values) -> Listed[JobForm]:
+def jobs(store: Store, columns: Mapping[str, Values], positions: Values, shown: Values) -> Listed[JobForm]:
     """The JSON forms of jobs, from the columns ``JOB``, their queue positions and what is ``Shown``."""
     submitted, started, ended = columns["submitted_at"], columns["started_at"], columns["ended_at"]
     now, home, parents = store.clock(), os.fspath(store.home), columns["parent_cluster_id"]
@@ -72,15 +72,15 @@ def jobs(store: Store, columns: Mapping[str, Values], places: Values, shown: Val
             "submission_id": columns["submission_id"],
             "name": columns["name"],
             "status": columns["status"],
-            "state_reason": mapped(lambda one: one[0], shown),
-            "message": mapped(lambda one: one[1], shown),
+            "state_reason": mapped(lambda pair: pair[0], shown),
+            "message": mapped(lambda pair: pair[1], shown),
             "exit_code": columns["exit_code"],
             "cluster_id": lambda: list(
                 map(cluster_of, parents, columns["submission_id"], columns["shares_parent"])
             ),
             "parent_cluster_id": parents,
             "priority": columns["priority"],
-            "queue_position": places,
+            "queue_position": positions,
             "entrypoint": columns["entrypoint"],
             "attempt": columns["attempt"],
             "user": columns["user"],
@@ -100,21 +100,21 @@ def jobs(store: Store, columns: Mapping[str, Values], places: Values, shown: Val
     )
 
 
-def exit_code(found: Row | Mapping[str, Any] | None) -> int:
+def exit_code(ended: Row | Mapping[str, Any] | None) -> int:
     """The exit code of a command that waited for a job or task: that of the job or task, if it has one.
 
     1 if it was deleted (None).
     """
-    if found is None:
+    if ended is None:
         return 1
-    if found["exit_code"] is not None:
-        return int(found["exit_code"])
-    state = found["status"] if "status" in found.keys() else found["state"]  # noqa: SIM118  # a Row is no map
-    if state == jb.STOPPED or found["state_reason"] in (CANCELLED, OWNER_ENDED):
+    if ended["exit_code"] is not None:
+        return int(ended["exit_code"])
+    state = ended["status"] if "status" in ended.keys() else ended["state"]  # noqa: SIM118  # a Row is no map
+    if state == jb.STOPPED or ended["state_reason"] in (CANCELLED, OWNER_ENDED):
         return jb.EXIT_STOPPED
     if state in (jb.SUCCEEDED, FINISHED):
         return 0
-    return jb.EXIT_NEVER_RAN if found["started_at"] is None else 1
+    return jb.EXIT_NEVER_RAN if ended["started_at"] is None else 1
 
 
 def failure_of(task: Mapping[str, Any]) -> str | None:
@@ -143,7 +143,7 @@ def matches(form: Mapping[str, Any], filters: list[tuple[str, str, str]]) -> boo
 
     A filter by state may name several states: ``status=FAILED,STOPPED``.
     """
-    return all(passes(key, form.get(key), mark, wanted) for key, mark, wanted in filters)
+    return all(passes(key, form.get(key), mark, expected) for key, mark, expected in filters)
 
 
 F = TypeVar("F", bound=Mapping[str, Any])
@@ -156,7 +156,7 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
     from vctl.spec.fields import did_you_mean, refuse
     from vctl.spec.ids import full_cluster_id
 
-    found: list[Filter] = []
+    parsed: list[Filter] = []
     for text in given:
         key, mark, value = text.partition("=")
         if mark and key.endswith(("!", ">")):
@@ -171,8 +171,8 @@ def parse_filters(given: Iterable[str], keys: Sequence[str]) -> list[Filter]:
         value = value.strip()
         if key in _OF_CLUSTERS:  # tables show the alias
             value = full_cluster_id(value)
-        found.append((key, mark, value))
-    return found
+        parsed.append((key, mark, value))
+    return parsed
 
 
 def fields_of(form: str) -> list[str]:
@@ -187,8 +187,8 @@ def choose(items: Sequence[F], filters: Sequence[str], form: str = "") -> list[F
     if not filters:
         return list(items)
     keys = fields_of(form) if form else list(items[0]) if items else [key_of(text) for text in filters]
-    wanted = parse_filters(filters, keys)
-    return [item for item in items if matches(item, wanted)]
+    parsed = parse_filters(filters, keys)
+    return [item for item in items if matches(item, parsed)]
 
 
 def key_of(text: str) -> str:

@@ -95,7 +95,7 @@ def hand_over(line: socket, change: JobSubmitted, capacity: int | None) -> bool:
 
 def received(line: socket) -> list[Handed]:
     """The jobs that were handed over since the last call."""
-    found = []
+    handed = []
     with suppress(BlockingIOError):
         while True:
             message, answering = frames.receive(line, MOST_BYTES, waits=False)
@@ -106,10 +106,10 @@ def received(line: socket) -> list[Handed]:
                 text, parts, capacity = marshal.loads(message)
                 change = codec.decode(text)
                 assert isinstance(change, JobSubmitted)
-                found.append(Handed(replace(change, launch=Launch(*parts)), capacity, answers))
+                handed.append(Handed(replace(change, launch=Launch(*parts)), capacity, answers))
             except _STRANGE:  # a message of another version of vctl
                 answers.close()
-    return found
+    return handed
 
 
 def enter(

@@ -50,7 +50,7 @@ def doctor(store: Store, *, prove: bool = False, repair: bool = False) -> Diagno
         repaired = _set_unshown_aside(store)
         done = replaying.replay(store)
         repaired += [action for step in done["steps"] for action in step["actions"]]
-        repaired += objects.remove_left_over(store)
+        repaired += objects.remove_orphaned(store)
     findings = [
         *_database(store), *_unreadable_rows(store, all_rows=prove), *proof.prove(store, all_rows=prove),
         *_below_minimum(store), *_orphans(store), *objects.without_files(store), *_clock(store),
@@ -188,9 +188,9 @@ def _notes(store: Store) -> list[str]:
         for row in nodes.all_rows(store)
         if row["state"] != "ALIVE"
     ]
-    if left := [f"{job_id}.{attempt}.{node_id}" for job_id, attempt, node_id in objects.left_over(store)]:
+    if orphaned := [f"{job_id}.{attempt}.{node_id}" for job_id, attempt, node_id in objects.orphaned(store)]:
         notes.append(
-            f"files of objects that no job needs any more: {listed(left, MOST_NAMED)}; the scheduler removes them"
+            f"files of objects that no job needs any more: {listed(orphaned, MOST_NAMED)}; the scheduler removes them"
         )
     if aside := [str(path.relative_to(store.home)) for path in asides(store.home)]:
         notes.append(

@@ -37,12 +37,12 @@ def release(store: Store, ref: str | int) -> JobForm:
 
 def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
     with store.transaction():
-        array, found = _rows(store, ref)
-        pending = [row for row in found if row["status"] == jb.PENDING]
+        array, rows = _rows(store, ref)
+        pending = [row for row in rows if row["status"] == jb.PENDING]
         if array is not None:  # members that are being started wait no more
             pending = [row for row in pending if row["job_id"] not in store.being_started] or pending
         if not pending:
-            name, status = found[0]["submission_id"], found[0]["status"]
+            name, status = rows[0]["submission_id"], rows[0]["status"]
             done = "put on hold" if held else "released"
             raise Conflict(
                 f"job {name} is {status}, and only a pending job can be {done}",
@@ -50,10 +50,10 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
                 details={"status": status},
             )
         if spans := spans_of(row["job_id"] for row in pending if bool(row["held"]) != held):
-            array_id = found[0]["array_id"]
+            array_id = rows[0]["array_id"]
             is_limited = array_id is not None and arrays_table.at_once(store, array_id) is not None
             store.emit(
-                JobsHeld(_members(array, found[0]), spans, held, is_limited)
+                JobsHeld(_members(array, rows[0]), spans, held, is_limited)
             )  # in an array with a limit, another member may start in its place
         return get_job(store, ref)
 
@@ -62,14 +62,14 @@ def edit(store: Store, ref: str | int, changes: Mapping[str, object]) -> JobForm
     """Change priority, name or time limit of a pending job, the time limit (None: no limit) of a running one."""
     check(changes)
     with store.transaction():
-        array, found = _rows(store, ref)
+        array, rows = _rows(store, ref)
         if array is not None:
-            found = [row for row in found if row["status"] not in jb.FINAL] or found[:1]
+            rows = [row for row in rows if row["status"] not in jb.FINAL] or rows[:1]
         values = {name: (value or None) if name == "name" else value for name, value in changes.items()}
-        for row in found:
+        for row in rows:
             refuse_fixed_fields(row, changes)
-        spans = spans_of(row["job_id"] for row in found)
-        store.emit(JobsEdited(_members(array, found[0]), spans, values))
+        spans = spans_of(row["job_id"] for row in rows)
+        store.emit(JobsEdited(_members(array, rows[0]), spans, values))
         return get_job(store, ref)
 
 

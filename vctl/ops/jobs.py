@@ -130,33 +130,33 @@ def list_jobs(
 
     Without ``members`` each array is one entry.
     """
-    wanted = parse_filters(filters, FILTER_KEYS)
+    parsed = parse_filters(filters, FILTER_KEYS)
     states = {
         state
         for state in (jb.STATES if all else (jb.PENDING, jb.RUNNING))
-        if forms.matches({"status": state}, [one for one in wanted if one[0] == "status"])
+        if forms.matches({"status": state}, [condition for condition in parsed if condition[0] == "status"])
     }
-    derived = [one for one in wanted if one[0] == "state_reason"]
+    derived = [condition for condition in parsed if condition[0] == "state_reason"]
     within, values = scope.of_jobs(store, cluster)
     with store.snapshot():
         narrowed, its_values = job_views.condition(
-            store, [one for one in wanted if one[0] not in ("status", "state_reason")]
+            store, [condition for condition in parsed if condition[0] not in ("status", "state_reason")]
         )
         parts = [within, narrowed, "1" if members else "j.array_index IS NULL"]
         where = " AND ".join(part for part in parts if part != "1") or "1"
         values += its_values
-        found, total = _listed(store, states, (where, values), limit, derived)
+        listed, total = _listed(store, states, (where, values), limit, derived)
         if not members:
             entries, count = arrays.list_(
-                store, all=all, within=scope.of_jobs(store, cluster), limit=None if wanted else limit
+                store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit
             )
-            if wanted:
-                entries = [form for form in entries if forms.matches(form, wanted)]
+            if parsed:
+                entries = [form for form in entries if forms.matches(form, parsed)]
                 count = len(entries)
             total += count
             if entries:
-                found = _merged([*found, *entries], limit)
-    return found, total
+                listed = _merged([*listed, *entries], limit)
+    return listed, total
 
 
 def _listed(
@@ -177,8 +177,8 @@ def _listed(
         return _merged([*chosen, *others], limit), total + len(chosen)
     if limit is None and jb.FINAL & states:  # all are read, and most jobs are over
         condition = where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
-        found = _forms(store, condition, values)
-        return found, len(found)
+        listed = _forms(store, condition, values)
+        return listed, len(listed)
     numbers = job_views.newest(store, states, where, values, limit)
     total = len(numbers)
     if total == limit:
@@ -189,8 +189,8 @@ def _listed(
     return _forms(store, "j.job_id IN (SELECT value FROM json_each(?))", [dumps(numbers)]), total
 
 
-def _merged(found: list[JobForm], limit: int | None) -> Sequence[JobForm]:
-    return sorted(found, key=lambda form: -form["job_id"])[:limit]
+def _merged(listed: list[JobForm], limit: int | None) -> Sequence[JobForm]:
+    return sorted(listed, key=lambda form: -form["job_id"])[:limit]
 
 
 def _forms(store: Store, where: str, values: Sequence[object]) -> Sequence[JobForm]:
@@ -209,7 +209,7 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
 
     reasons, known, shown = Reasons(store), dict[Values, Shown](), list[Values]()
     winners: Collection[int] = ()
-    for kind, neighbours in runs(*(columns[name] for name in ALIKE), _without_a_place(columns)):
+    for kind, neighbours in runs(*(columns[name] for name in ALIKE), _held_by_array(columns)):
         numbers = columns["job_id"][neighbours.start : neighbours.stop]
         if kind[0] != jb.PENDING:
             shown.append(Alike(kind[1:3], len(numbers)))
@@ -222,20 +222,22 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
         if kind not in known and (common := next((job_id for job_id in numbers if job_id not in own), None)):
             known[kind] = _reason(store, reasons, common)
         if own:  # these reasons depend on the job itself
-            shown.append([_reason(store, reasons, one) if one in own else known[kind] for one in numbers])
+            shown.append(
+                [_reason(store, reasons, job_id) if job_id in own else known[kind] for job_id in numbers]
+            )
         else:
             shown.append(Alike(known[kind], len(numbers)))
     return shown[0] if len(shown) == 1 else list(chain(*shown))
 
 
-def _without_a_place(columns: Mapping[str, Values]) -> Values:
+def _held_by_array(columns: Mapping[str, Values]) -> Values:
     """For each listed job: the id of its array if the running limit of the array holds it back, else None."""
     closed, array_ids = columns["closed"], columns["array_id"]
     if isinstance(array_ids, Alike) or (isinstance(closed, Alike) and closed[0]):
         return array_ids
     if isinstance(closed, Alike):
         return Alike(None, len(closed))
-    return [array_id if one else None for one, array_id in zip(closed, array_ids, strict=True)]
+    return [array_id if is_closed else None for is_closed, array_id in zip(closed, array_ids, strict=True)]
 
 
 def _reason(store: Store, reasons: Reasons, job_id: int) -> Shown:
@@ -260,11 +262,11 @@ def stop(
     ``message`` is a text of the user; the reason is always StoppedByUser.
     """
 
-    def stop_one(row: Row) -> None:
+    def stop_job(row: Row) -> None:
         if row["status"] == jb.PENDING:
             store.emit(arrays.stopped(store, row, message=message))
         elif row["status"] == jb.RUNNING:
-            store.emit(arrays.stop_asked(store, row, grace_s=grace_s, message=message))
+            store.emit(arrays.stop_requested(store, row, grace_s=grace_s, message=message))
 
     def stop_rest() -> JobForm:
         assert array is not None
@@ -272,7 +274,7 @@ def stop(
             for row in filter(None, (table.get(store, job_id) for job_id in starting)):
                 if row["job_id"] in store.being_started:
                     raise ahead.BeingStarted(row["job_id"])
-                stop_one(row)
+                stop_job(row)
             return arrays.form(store, array)
 
     with store.transaction():
@@ -281,7 +283,7 @@ def stop(
             row = table.get(store, job_id)
             assert row is not None
             rights.check_job(store, row)
-            stop_one(row)
+            stop_job(row)
             return get_job(store, job_id)
         rights.check_array(store, array)
         starting = arrays.stop(store, array, grace_s=grace_s, message=message)
@@ -296,7 +298,7 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
     """Delete finished jobs with their logs: all of them or none."""
     with store.transaction():
         deleted = [get_job(store, ref) for ref in refs]
-        gone: list[str] = []
+        removed: list[str] = []
         for form in deleted:
             rights.check_number(store, form["job_id"])
             if form["status"] not in jb.FINAL:
@@ -304,14 +306,14 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
                     f"job {form['submission_id']} is {form['status']}",
                     fix=f"vctl job stop {form['submission_id']}, then delete it",
                 )
-            gone += _refuse_while_used(store, form)
+            removed += _refuse_while_used(store, form)
             if "array" in form:
-                gone += arrays.delete(store, form["submission_id"])
+                removed += arrays.delete(store, form["submission_id"])
             else:
                 store.emit(engine.changes.JobForgotten(form["job_id"], form["submission_id"]))
-                gone.append(form["submission_id"])
+                removed.append(form["submission_id"])
         arrays.forget_empty(store, (form["array_id"] for form in deleted))
-    _forget_logs(store, gone)
+    _forget_logs(store, removed)
     return deleted
 
 
@@ -319,12 +321,12 @@ def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
     """The ids of the tasks of a finished job. Raises Conflict while something detached of the job is left."""
     array = arrays.named(store, form["submission_id"]) if "array" in form else None
     reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
-    left = tasks.unfinished_among(store, *reach)
-    if left is not None:
+    task = tasks.unfinished_among(store, *reach)
+    if task is not None:
         raise Conflict(
-            f"task {left['task_id']} of job {left['submission_id']} is detached and not over",
-            fix=f"vctl task cancel {left['task_id']}, or wait for it, then delete the job",
-            details={"task_id": left["task_id"]},
+            f"task {task['task_id']} of job {task['submission_id']} is detached and not over",
+            fix=f"vctl task cancel {task['task_id']}, or wait for it, then delete the job",
+            details={"task_id": task["task_id"]},
         )
     if (cluster_id := clusters.detached_among(store, *reach)) is not None:
         raise Conflict(
@@ -348,8 +350,8 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     events = 0
     if dry_run:
         numbers = table.numbers_ended(store, before)
-        found = table.ended_before(store, before, numbers)
-        old = [(row["job_id"], row["submission_id"]) for row in found]
+        ended = table.ended_before(store, before, numbers)
+        old = [(row["job_id"], row["submission_id"]) for row in ended]
     else:
         try:
             for forgotten in _forgotten(store, before):
@@ -377,9 +379,9 @@ def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
     def forget(first: int, end: int) -> list[tuple[int, str]]:
         return _forget(store, before_ns, numbers[first:end], have_logs)
 
-    for end, found in _slices(store, list(accumulate(table.rows_of(store, numbers))), forget):
+    for end, forgotten in _slices(store, list(accumulate(table.rows_of(store, numbers))), forget):
         store.progress(f"{end} of {len(numbers)} jobs deleted")
-        yield found
+        yield forgotten
 
 
 def _forgotten_events(store: Store, before_ns: int) -> int:
@@ -397,15 +399,15 @@ def _forget(
 ) -> list[tuple[int, str]]:
     """Delete those of some jobs that ended before a moment and have nothing left; returns their numbers and ids."""
     with store.transaction():
-        found = table.ended_before(store, before_ns, numbers)
-        if not found:
+        ended = table.ended_before(store, before_ns, numbers)
+        if not ended:
             return []
-        spans = spans_of(row["job_id"] for row in found)
-        names = [row["submission_id"] for row in found] + tasks.ids_among(store, spans)
+        spans = spans_of(row["job_id"] for row in ended)
+        names = [row["submission_id"] for row in ended] + tasks.ids_among(store, spans)
         store.emit(engine.changes.JobsPruned(spans))
-        arrays.forget_empty(store, (row["array_id"] for row in found))
+        arrays.forget_empty(store, (row["array_id"] for row in ended))
     _forget_logs(store, [name for name in names if name in have_logs])
-    return [(row["job_id"], row["submission_id"]) for row in found]
+    return [(row["job_id"], row["submission_id"]) for row in ended]
 
 
 def _forget_logs(store: Store, names: Sequence[str]) -> None:
@@ -437,9 +439,9 @@ def _slices(store: Store, rows: Sequence[int], do: Callable[[int, int], T]) -> I
         while done < len(rows):
             began = time.monotonic()
             end = max(done + 1, bisect_right(rows, before + size))
-            found = do(done, end)
+            result = do(done, end)
             done, took = end, time.monotonic() - began
-            yield done, found
+            yield done, result
             before, deleted = rows[end - 1], rows[end - 1] - before
             size = max(10, min(5000, int(deleted * min(2.0, SLICE_S / took))))
             store.checkpoint()

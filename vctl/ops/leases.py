@@ -49,25 +49,25 @@ def demand(store: Store) -> list[DemandForm]:
 
     Equal requests of one cluster that wait for the same reason are counted together.
     """
-    found: dict[_Key, DemandForm] = {}
+    lines: dict[_Key, DemandForm] = {}
     with store.snapshot():
         reasons, task_reasons = Reasons(store), TaskReasons(store)
         for row in reversed(job_views.matching(store, "j.status = 'PENDING'")):
             key: _Key = ("job", str(row["parent_cluster_id"]), str(reasons.of(row)[0]), row["shape"])
-            _count(found, key, rows.loads(row["resources"]), row["submission_id"])
+            _count(lines, key, rows.loads(row["resources"]), row["submission_id"])
         for row in table.views(store, "ended_at IS NULL AND state = ?", [tk.PENDING_NODE]):
             amounts = rows.loads(row["request"])
             shape = (rs.shape_of(amounts), row["selector"])
             key = ("task", str(row["cluster_id"]), str(task_reasons.of(row)[0]), shape)
-            _count(found, key, amounts, row["task_id"])
-    return list(found.values())
+            _count(lines, key, amounts, row["task_id"])
+    return list(lines.values())
 
 
-def _count(found: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], who: str) -> None:
-    line = found.get(key)
+def _count(lines: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], who: str) -> None:
+    line = lines.get(key)
     if line is None:
         kind, cluster_id, reason, _ = key
-        line = found[key] = {
+        line = lines[key] = {
             "cluster_id": cluster_id,
             "kind": kind,
             "resources": forms.amounts(amounts),

@@ -99,14 +99,14 @@ def _start_of_tail(fd: int, offset: int, end: int, lines: int) -> int:
     """The position at which the last lines of a log begin; searched from the end of the log."""
     if lines <= 0:
         return end
-    first, position, found = max(offset, _beginning(fd)), end, 0
+    first, position, count = max(offset, _beginning(fd)), end, 0
     while position > first:
         start = max(first, position - LOG_BLOCK)
         block = os.pread(fd, position - start, start)
         cut = len(block) - (position == end and block.endswith(b"\n"))
         while (cut := block.rfind(b"\n", 0, cut)) >= 0:
-            found += 1
-            if found == lines:
+            count += 1
+            if count == lines:
                 return start + cut + 1
         position = start
     return first

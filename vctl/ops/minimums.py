@@ -34,15 +34,15 @@ def all_below_minimum(store: Store) -> dict[str, BelowMinimum]:
     from vctl.store import leases
 
     used = _used(store, there)
-    found: dict[str, BelowMinimum] = {}
+    by_id: dict[str, BelowMinimum] = {}
     for cluster_id in sorted(named):
         row = clusters.get(store, cluster_id)
         if row is not None:
             cluster, vnodes = rows.cluster(row), map(rows.vnode, clusters.vnode_rows(store, cluster_id))
             below = below_minimum(cluster, vnodes, states, used, leases.lent(store, cluster))
             if below is not None:
-                found[cluster_id] = below
-    return found
+                by_id[cluster_id] = below
+    return by_id
 
 
 def _used(store: Store, there: Sequence[Row]) -> set[str]:

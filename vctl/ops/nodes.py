@@ -58,16 +58,16 @@ def join(store: Store) -> None:
         ensure_local(store)
 
 
-class _TakenBack(Exception):
+class _RolledBack(Exception):
     """Raised to roll a transaction back."""
 
 
 @contextmanager
-def taken_back(store: Store) -> Iterator[None]:
+def rolled_back(store: Store) -> Iterator[None]:
     """A transaction whose changes can be seen inside, and are rolled back at its end."""
-    with suppress(_TakenBack), store.together():
+    with suppress(_RolledBack), store.together():
         yield
-        raise _TakenBack
+        raise _RolledBack
 
 
 @contextmanager
@@ -76,27 +76,27 @@ def as_if_joined(store: Store) -> Iterator[None]:
     if not store.local_node or table.exist(store):
         yield
         return
-    with taken_back(store):
+    with rolled_back(store):
         ensure_local(store)
         yield
 
 
-def ensure_local(store: Store, *, wanted: bool = True) -> None:
+def ensure_local(store: Store, *, register: bool = True) -> None:
     """Register this machine, once for each boot; the node of an earlier boot becomes dead.
 
-    Without ``wanted``, only the nodes of earlier boots change. The machine is registered only while there is
+    Without ``register``, only the nodes of earlier boots change. The machine is registered only while there is
     no other node and no scheduler has worked on a Ray cluster. A machine that was registered before stays a
     node next to others, also after a restart. A node that was declared dead stays dead until it is removed or
     the machine restarts.
     """
     known = table.local(store)
-    wanted = wanted and not table.only_others(store)
+    register = register and not table.only_others(store)
     boot_id = Path(BOOT_ID).read_text().strip()
     current = [row for row in known if row["boot_id"] == boot_id]
-    if len(current) == len(known) and (current or not wanted):
+    if len(current) == len(known) and (current or not register):
         return
     machine = None
-    if wanted and not table.is_registered(store, boot_id) and not store.recall(nd.RAY):
+    if register and not table.is_registered(store, boot_id) and not store.recall(nd.RAY):
         from vctl.runtime.detect import detect
 
         machine = detect()
@@ -120,19 +120,19 @@ def ensure_local(store: Store, *, wanted: bool = True) -> None:
         table.insert(store, node, devices=devices)
 
 
-def _free_id(store: Store, wanted: str) -> str:
-    number, node_id = 1, wanted
+def _free_id(store: Store, preferred: str) -> str:
+    number, node_id = 1, preferred
     while table.get(store, node_id) is not None:
         number += 1
-        node_id = f"{wanted}-{number}"
+        node_id = f"{preferred}-{number}"
     return node_id
 
 
 def _clean(hostname: str) -> str:
-    kept = "".join(
+    cleaned = "".join(
         letter if (letter.isalnum() and letter.isascii()) or letter in ".-_" else "-" for letter in hostname
     )
-    return kept.strip(".-_")[:48] or "node"
+    return cleaned.strip(".-_")[:48] or "node"
 
 
 def add(
@@ -197,15 +197,15 @@ def template_of(resources: Amounts) -> str:
 
 
 def _numbered(store: Store, stem: str, count: int) -> list[str]:
-    taken = set(table.ids_like(store, f"{stem}-"))
-    number, width = 0, len(str(max(count + len(taken), 100) - 1))
-    found: list[str] = []
-    while len(found) < count:
+    in_use = set(table.ids_like(store, f"{stem}-"))
+    number, width = 0, len(str(max(count + len(in_use), 100) - 1))
+    ids: list[str] = []
+    while len(ids) < count:
         fresh = f"{stem}-{number:0{width}d}"
-        if fresh not in taken:
-            found.append(fresh)
+        if fresh not in in_use:
+            ids.append(fresh)
         number += 1
-    return found
+    return ids
 
 
 def _slots(store: Store) -> dict[str, ClusterSlot]:
@@ -217,10 +217,10 @@ def _slots(store: Store) -> dict[str, ClusterSlot]:
 
 def list_nodes(store: Store, *, filters: Sequence[str] = ()) -> list[NodeForm]:
     """Every physical node of any cluster, with its free resources."""
-    wanted = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname", "created_at"))
+    parsed = parse_filters(filters, ("node_id", "state", "source", "template_id", "hostname", "created_at"))
     with store.snapshot():
-        found = [slot.form() for slot in _slots(store).values()]
-    return [form for form in found if forms.matches(form, wanted)]
+        every = [slot.form() for slot in _slots(store).values()]
+    return [form for form in every if forms.matches(form, parsed)]
 
 
 def get_node(store: Store, node_id: str) -> NodeForm:
@@ -236,9 +236,9 @@ def _row(store: Store, node_id: str) -> Row:
         return row
     like = table.ids_like(store, node_id) if node_id else []
     if len(like) == 1:
-        found = table.get(store, like[0])
-        assert found is not None
-        return found
+        named = table.get(store, like[0])
+        assert named is not None
+        return named
     if like:
         raise BadSpec(f"node {node_id} is ambiguous: {', '.join(like[:5])}", fix="write more of the id")
     raise NotFound(f"there is no node {node_id!r}", fix="see `vctl node list`")
@@ -367,9 +367,7 @@ def _how_to_empty(store: Store, row: Row) -> str:
     node_id = row["node_id"]
     if row["state"] != nd.DEAD or not (holders := clusters.on_node(store, node_id)):
         return f"vctl node drain {node_id}, and remove it when it is empty"
-    return (
-        f"it has a part of {listed([cluster_text(one) for one in holders], 5)}: make it smaller, or delete it"
-    )
+    return f"it has a part of {listed([cluster_text(holder) for holder in holders], 5)}: make it smaller, or delete it"
 
 
 def remove(store: Store, node_id: str) -> NodeForm:
@@ -379,12 +377,14 @@ def remove(store: Store, node_id: str) -> NodeForm:
         row = _row(store, node_id)
         if is_used(store, row["node_id"]):
             raise Conflict(f"node {row['node_id']} is in use", fix=_how_to_empty(store, row))
-        kept = [f"{one['submission_id']}/{one['name']}" for one in objects.are_on(store, row["node_id"])]
-        if kept and row["state"] != nd.DEAD:
+        object_ids = [
+            f"{copy['submission_id']}/{copy['name']}" for copy in objects.are_on(store, row["node_id"])
+        ]
+        if object_ids and row["state"] != nd.DEAD:
             raise Conflict(
-                f"node {row['node_id']} keeps objects of running jobs: {', '.join(kept[:5])}",
+                f"node {row['node_id']} keeps objects of running jobs: {', '.join(object_ids[:5])}",
                 fix="wait for these jobs; `vctl node kill` gives the objects up",
-                details={"objects": kept},
+                details={"objects": object_ids},
             )
         if row["state"] == nd.RELEASING:
             provider.drop(store, row["node_id"])  # the provider is not asked any more to end the machine

@@ -110,9 +110,9 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
         rights.check_job(store, job)
         if job["status"] != jb.RUNNING:
             raise Conflict(f"job {submission_id} is {job['status']}", fix="put objects while the job runs")
-        place = files.place_of(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))
+        directory = files.place_of(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))
         try:
-            size = files.size_of(place, name)
+            size = files.size_of(directory, name)
         except files.Unusable as error:
             raise NotFound(
                 error.problem, fix=f"write a file or a directory to $VCTL_OBJECT_DIR/{name} first"
@@ -121,7 +121,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
         cluster_id = environ.get("VCTL_CLUSTER_ID") or job["cluster_id"]
         if cluster_id != job["cluster_id"] and cluster_id not in clusters.subtree(store, job["cluster_id"]):
             cluster_id = job["cluster_id"]
-        files.seal(place, name)
+        files.seal(directory, name)
         store.emit(ObjectCreated(store.clock(), job["job_id"], name, node_id, cluster_id, size))
         settle(store, job["job_id"], [name])
     return get_object(store, f"{submission_id}/{name}")
@@ -134,19 +134,19 @@ def _known_node(store: Store, node_id: str) -> str:
     return node_id
 
 
-def left_over(store: Store) -> list[tuple[int, int, str]]:
+def orphaned(store: Store) -> list[tuple[int, int, str]]:
     """(job, attempt, node) of the directories of objects that no job needs any more."""
     return [
-        one
-        for one in files.folders(store.home)
-        if not files.is_empty(store.home, *one) and not table.is_wanted(store, *one[:2])
+        directory
+        for directory in files.folders(store.home)
+        if not files.is_empty(store.home, *directory) and not table.is_wanted(store, *directory[:2])
     ]
 
 
-def remove_left_over(store: Store) -> list[str]:
-    """Remove the directories that ``left_over`` finds; returns a sentence about each."""
+def remove_orphaned(store: Store) -> list[str]:
+    """Remove the directories that ``orphaned`` finds; returns a sentence about each."""
     done = []
-    for job_id, attempt, node_id in left_over(store):
+    for job_id, attempt, node_id in orphaned(store):
         files.remove(store.home, job_id, attempt, node_id)
         done.append(
             f"removed the objects of job {job_id}, attempt {attempt}, on {node_id}, which no job needs"
@@ -157,11 +157,13 @@ def remove_left_over(store: Store) -> list[str]:
 def without_files(store: Store) -> list[str]:
     """Sentences about objects without files. One copy is enough: others may not have arrived yet."""
     return [
-        f"object {one['object_id']} is not on {' or '.join(one['node_ids'])}, where it should be"
-        for one in list_objects(store)[0]
+        f"object {stored['object_id']} is not on {' or '.join(stored['node_ids'])}, where it should be"
+        for stored in list_objects(store)[0]
         if not any(
-            files.is_there(files.place_of(store.home, one["job_id"], one["attempt"], node_id), one["name"])
-            for node_id in one["node_ids"]
+            files.is_there(
+                files.place_of(store.home, stored["job_id"], stored["attempt"], node_id), stored["name"]
+            )
+            for node_id in stored["node_ids"]
         )
     ]
 
@@ -174,8 +176,8 @@ def list_objects(
     if job is not None:
         where, values = "o.job_id = ?", [job_ops.resolve_named(store, job, param("job"))]
     with store.snapshot():
-        found = choose(_forms(store, table.listed(store, where, values)), filters, "ObjectForm")
-    return (found if limit is None else found[:limit]), len(found)
+        listed = choose(_forms(store, table.listed(store, where, values)), filters, "ObjectForm")
+    return (listed if limit is None else listed[:limit]), len(listed)
 
 
 def get_object(store: Store, ref: str, *, job: str | None = None) -> ObjectForm:
@@ -183,29 +185,29 @@ def get_object(store: Store, ref: str, *, job: str | None = None) -> ObjectForm:
     owner, slash, name = ref.rpartition("/")
     with store.snapshot():
         if slash:
-            found = _forms(
+            matches = _forms(
                 store,
                 table.listed(store, "o.job_id = ? AND o.name = ?", (job_ops.resolve(store, owner), name)),
             )
         else:
-            found = _forms(store, table.listed(store, "o.name = ?", (name,)))
-            found = [one for one in found if one["submission_id"] == job] or found
-    if len(found) > 1:
-        shown = ", ".join(str(one["object_id"]) for one in found[:5])
+            matches = _forms(store, table.listed(store, "o.name = ?", (name,)))
+            matches = [match for match in matches if match["submission_id"] == job] or matches
+    if len(matches) > 1:
+        shown = ", ".join(str(match["object_id"]) for match in matches[:5])
         raise BadSpec(f"several jobs have an object {name!r}: {shown}", fix="write JOB/NAME")
-    if not found:
+    if not matches:
         raise NotFound(f"there is no object {ref!r}", fix="see `vctl list objects`", details={"object": ref})
-    return found[0]
+    return matches[0]
 
 
 def _forms(store: Store, copies: Sequence[Row]) -> list[ObjectForm]:
     """The JSON forms of objects from the rows of their copies; the first copy of each is where it was made."""
-    found: dict[tuple[int, str], ObjectForm] = {}
+    by_name: dict[tuple[int, str], ObjectForm] = {}
     for row in copies:
-        one = found.get((row["job_id"], row["name"]))
-        if one is None:
-            place = files.place_of(store.home, row["job_id"], row["attempt"], row["node_id"])
-            found[row["job_id"], row["name"]] = {
+        form = by_name.get((row["job_id"], row["name"]))
+        if form is None:
+            directory = files.place_of(store.home, row["job_id"], row["attempt"], row["node_id"])
+            by_name[row["job_id"], row["name"]] = {
                 "object_id": f"{row['submission_id']}/{row['name']}",
                 "name": row["name"],
                 "job_id": row["job_id"],
@@ -217,11 +219,11 @@ def _forms(store: Store, copies: Sequence[Row]) -> list[ObjectForm]:
                 "size": row["size"],
                 "created_at": forms.timestamp(row["created_at"]),
                 "attempt": row["attempt"],
-                "path": str(place / row["name"]),
+                "path": str(directory / row["name"]),
             }
         else:
-            one["node_ids"].append(row["node_id"])
-    return list(found.values())
+            form["node_ids"].append(row["node_id"])
+    return list(by_name.values())
 
 
 def used_bytes(store: Store, cluster_id: str) -> int:
@@ -234,5 +236,8 @@ def used_bytes(store: Store, cluster_id: str) -> int:
         row["size"]
         for row in sizes
         # objects of a deleted sub-cluster stay; the id of a cluster begins with the id of its parent
-        if any(row["cluster_id"] == one or row["cluster_id"].startswith(one + JOB_MARK) for one in below)
+        if any(
+            row["cluster_id"] == ancestor or row["cluster_id"].startswith(ancestor + JOB_MARK)
+            for ancestor in below
+        )
     )

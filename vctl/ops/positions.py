@@ -148,11 +148,11 @@ def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
 
 def _held(store: Store, spec_text: str, entry_text: str) -> Amounts:
     """What a job will hold when it starts."""
-    from vctl.ops.feasible import asked
+    from vctl.ops.feasible import requested
 
     spec = rows.spec(spec_text)
     whole = (nodes.amounts_of(store, name, count) for name, count in spec.replica_sets.items())
-    return rs.total([asked(spec, rows.entry(entry_text)), *whole])
+    return rs.total([requested(spec, rows.entry(entry_text)), *whole])
 
 
 def _job_of(row: Row) -> PendingJob:

@@ -117,10 +117,10 @@ def _request(change: ProposedChange) -> str:
         return (
             f"ask for {counted(change.new or 0, 'whole node')} of template {subject} instead of {change.old}"
         )
-    wanted = f"ask for {_amount(subject, change.new)} instead of {_amount(subject, change.old)}"
+    words = f"ask for {_amount(subject, change.new)} instead of {_amount(subject, change.old)}"
     if where == "entry":
-        return f"{wanted} for the command itself"
-    return f"{wanted} as the flexible minimum" if where == "minimum" else f"{wanted} per node"
+        return f"{words} for the command itself"
+    return f"{words} as the flexible minimum" if where == "minimum" else f"{words} per node"
 
 
 def _amount(name: str, amount: int | None) -> str:

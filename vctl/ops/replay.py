@@ -57,7 +57,7 @@ def replay(store: Store, *, dry_run: bool = False) -> reports.ReplayForm:
             fix="stop it first, or look with `vctl replay --dry-run`",
         )
     try:
-        ops.nodes.ensure_local(store, wanted=False)
+        ops.nodes.ensure_local(store, register=False)
         return _form(rebuild(store))
     finally:
         lock.release()

@@ -24,7 +24,7 @@ def resubmit(row: Row, launch: Row, job: PendingJob) -> str:
 
     The environment is that of the caller, as at every submit.
     """
-    asked = replace(
+    request = replace(
         request_of(row, launch),
         cluster=None if job.parent_id == PRIMARY else job.parent_id,
         spec=None if job.shares_parent or job.spec == ClusterSpec() else job.spec,
@@ -34,18 +34,18 @@ def resubmit(row: Row, launch: Row, job: PendingJob) -> str:
         grace_s=None if row["grace_s"] == DEFAULT_GRACE_S else row["grace_s"],
     )
     entry = {name: amount for name, amount in job.entry.items() if amount}
-    if entry != entry_amounts(asked):
-        asked = replace(asked, entry=entry)
-    words = ["vctl", "job", "submit", *declared(JobRequest).words(asked)]
-    for key, value in asked.metadata.items():
+    if entry != entry_amounts(request):
+        request = replace(request, entry=entry)
+    words = ["vctl", "job", "submit", *declared(JobRequest).words(request)]
+    for key, value in request.metadata.items():
         words += ["--metadata", f"{key}={value}"]
-    words += ["--working-dir", asked.cwd or "/", "--no-wait", "--", *asked.argv]
+    words += ["--working-dir", request.cwd or "/", "--no-wait", "--", *request.argv]
     return f"vctl job stop {shlex.quote(row['submission_id'])} && {shown(shlex.join(words))}"
 
 
 def run_again(row: Row, launch: Row, task: PendingTask) -> str:
     """``vctl task run …`` for the task of ``row`` with the request of ``task``; it cancels the old task first."""
-    asked = TaskRequest(
+    request = TaskRequest(
         argv=tuple(loads(launch["argv"])),
         request={CPU: 0, **task.request},
         selector=task.selector,
@@ -56,8 +56,8 @@ def run_again(row: Row, launch: Row, task: PendingTask) -> str:
         name=row["name"] or "",
         detach=bool(row["detached"]),
     )
-    options = ["--job", str(row["job_id"]), *declared(TaskRequest).words(asked), "--no-wait"]
-    words = ["vctl", "task", "run", *options, "--", *asked.argv]
+    options = ["--job", str(row["job_id"]), *declared(TaskRequest).words(request), "--no-wait"]
+    words = ["vctl", "task", "run", *options, "--", *request.argv]
     return f"vctl task cancel {shlex.quote(row['task_id'])} && {shown(shlex.join(words))}"
 
 

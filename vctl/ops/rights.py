@@ -39,9 +39,9 @@ def _confined(store: Store) -> Row | None:
     return None if row is None or loads(row["rules"]).get("job_scope") == ALL else row
 
 
-def granted_scope(store: Store, wanted: str) -> str:
+def granted_scope(store: Store, requested: str) -> str:
     """The rights of a new job: at most those of the job that submits it."""
-    return OWN if _confined(store) is not None else wanted
+    return OWN if _confined(store) is not None else requested
 
 
 def check_job(store: Store, row: Row) -> None:

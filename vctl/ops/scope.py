@@ -22,19 +22,21 @@ def below(top: str, clusters: Iterable[Mapping[str, Any]]) -> Callable[[str], bo
     if top == PRIMARY:
         return lambda _: True
     known = {top}
-    for one in clusters:
-        if one["parent_id"] in known:
-            known.add(one["cluster_id"])
+    for cluster in clusters:
+        if cluster["parent_id"] in known:
+            known.add(cluster["cluster_id"])
     # the id of a job cluster begins with that of its parent, also after its deletion
-    return lambda cluster_id: any(cluster_id == one or cluster_id.startswith(one + JOB_MARK) for one in known)
+    return lambda cluster_id: any(
+        cluster_id == top_id or cluster_id.startswith(top_id + JOB_MARK) for top_id in known
+    )
 
 
 def existing(store: Store, cluster_id: str | None) -> str:
     """The full id of a cluster that exists, or that was the cluster of a known job. Raises NotFound."""
-    wanted = ops.cluster_views.resolve(cluster_id)
-    if wanted != PRIMARY and job_of(store, wanted) is None:
-        ops.cluster_views.cluster_row(store, wanted)
-    return wanted
+    full_id = ops.cluster_views.resolve(cluster_id)
+    if full_id != PRIMARY and job_of(store, full_id) is None:
+        ops.cluster_views.cluster_row(store, full_id)
+    return full_id
 
 
 def job_of(store: Store, cluster_id: str) -> int | None:
@@ -68,10 +70,10 @@ def _within(tops: Iterable[str], *columns: str) -> Condition:
     """The SQL condition that a column has the id of one of the clusters, or of a job cluster in one of them."""
     parts: list[str] = []
     values: list[object] = []
-    for one in tops:
+    for top in tops:
         for column in columns:
             parts.append(f"{column} = ? OR {column} >= ? AND {column} < ?")
-            values += [one, one + JOB_MARK, one + _AFTER_MARK]
+            values += [top, top + JOB_MARK, top + _AFTER_MARK]
     return f"({' OR '.join(parts)})", values
 
 
@@ -94,4 +96,7 @@ def _is_sub(cluster_id: str) -> bool:
 def _logical(store: Store, top: str) -> list[str]:
     """A cluster and the logical clusters below it."""
     kinds = {row["cluster_id"]: row["kind"] for row in clusters.logical_rows(store)}
-    return [top, *(one for one in clusters.subtree(store, top) if kinds.get(one) == LOGICAL)]
+    return [
+        top,
+        *(cluster_id for cluster_id in clusters.subtree(store, top) if kinds.get(cluster_id) == LOGICAL),
+    ]

@@ -100,19 +100,19 @@ def processors_of(each: Amounts | None) -> int | None:
     return None if each is None else max(1, each.get(CPU, 0) // SCALE)
 
 
-def made(wanted: SimulationRequest) -> Workload:
+def made(request: SimulationRequest) -> Workload:
     """The simulated jobs of a trace or a model."""
-    work = wanted.trace
+    work = request.trace
     if work is None:
-        asked = wanted.model or Model()
-        nodes = playing.sensible(wanted.nodes[0]) if wanted.nodes else 256
-        work = playing.model(asked.jobs, nodes=nodes, seed=asked.seed, load=asked.load)
-    return playing.chosen(work, wanted.cluster, wanted.limit_factor)
+        model = request.model or Model()
+        nodes = playing.sensible(request.nodes[0]) if request.nodes else 256
+        work = playing.model(model.jobs, nodes=nodes, seed=model.seed, load=model.load)
+    return playing.chosen(work, request.cluster, request.limit_factor)
 
 
 def at(
     home: Path,
-    wanted: SimulationRequest,
+    request: SimulationRequest,
     progress: playing.Progress | None = None,
     check: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
@@ -120,13 +120,13 @@ def at(
 
     ``home``: the state directory, which need not exist for a trace or a model. ``check`` is called all the time.
     """
-    if wanted.trace is not None or wanted.model is not None:
-        return made_up(wanted, queue_now(home), progress, check)
-    work, base = load(home, wanted)
-    work = playing.chosen(work, wanted.cluster, wanted.limit_factor)
+    if request.trace is not None or request.model is not None:
+        return made_up(request, queue_now(home), progress, check)
+    work, base = load(home, request)
+    work = playing.chosen(work, request.cluster, request.limit_factor)
     return playing.simulate(
         playing.Question(
-            work, playing.state_machine(base, wanted.template), _variants(wanted), wanted.cluster
+            work, playing.state_machine(base, request.template), _variants(request), request.cluster
         ),
         progress,
         check,
@@ -134,47 +134,47 @@ def at(
 
 
 def made_up(
-    wanted: SimulationRequest,
+    request: SimulationRequest,
     settings: Mapping[str, object],
     progress: playing.Progress | None = None,
     check: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Simulate a trace or a model on a machine of equal nodes; ``settings`` are the present queue settings."""
-    work = made(wanted)
-    machine = playing.trace_machine(work, wanted.node_resources, settings)
+    work = made(request)
+    machine = playing.trace_machine(work, request.node_resources, settings)
     return playing.simulate(
-        playing.Question(work, machine, _variants(wanted), wanted.cluster), progress, check
+        playing.Question(work, machine, _variants(request), request.cluster), progress, check
     )
 
 
-def _variants(wanted: SimulationRequest) -> list[playing.Variant]:
+def _variants(request: SimulationRequest) -> list[playing.Variant]:
     """The current settings, then every policy, on each number of nodes."""
-    recorded_work = wanted.trace is None and wanted.model is None
-    machines: list[int | None] = [*([None] if recorded_work or not wanted.nodes else []), *wanted.nodes]
+    recorded_work = request.trace is None and request.model is None
+    machines: list[int | None] = [*([None] if recorded_work or not request.nodes else []), *request.nodes]
     many = len(machines) > 1
-    policies = [playing.parse_policy(one) for one in wanted.policies]
+    policies = [playing.parse_policy(variant) for variant in request.policies]
     return [
         replace(
-            one,
+            variant,
             nodes=size,
-            name=f"{one.name} on {counted(size, 'node')}" if many and size is not None else one.name,
+            name=f"{variant.name} on {counted(size, 'node')}" if many and size is not None else variant.name,
         )
         for size in machines
-        for one in (playing.Variant(playing.CURRENT), *policies)
+        for variant in (playing.Variant(playing.CURRENT), *policies)
     ]
 
 
-def load(home: Path, wanted: SimulationRequest) -> tuple[Workload, Ledger]:
+def load(home: Path, request: SimulationRequest) -> tuple[Workload, Ledger]:
     """The jobs of a state directory, and its cluster."""
     with Store.open(home, create=False) as store, store.snapshot():
-        if wanted.cluster is not None and JOB_MARK in wanted.cluster:
-            name = cluster_text(scope.existing(store, wanted.cluster))
+        if request.cluster is not None and JOB_MARK in request.cluster:
+            name = cluster_text(scope.existing(store, request.cluster))
             raise refuse(
                 param("cluster"),
                 f"{name} is the cluster of one job, and what runs in it is simulated as a whole",
                 f"write {param('cluster')}=primary for the jobs of the primary, or name a logical cluster",
             )
-        return workload(store, wanted.since_ns, wanted.until_ns), machine(store)
+        return workload(store, request.since_ns, request.until_ns), machine(store)
 
 
 def queue_now(home: Path) -> dict[str, object]:
@@ -183,7 +183,7 @@ def queue_now(home: Path) -> dict[str, object]:
         return {}
     with Store.open(home, create=False) as store:
         queue = settings.queue_of(store, PRIMARY)
-    return {one.name: getattr(queue, one.name) for one in fields(queue)}
+    return {field.name: getattr(queue, field.name) for field in fields(queue)}
 
 
 def workload(store: Store, since_ns: int | None, until_ns: int | None) -> Workload:
@@ -214,8 +214,8 @@ def machine(store: Store) -> Ledger:
     ledger = clusters.load_ledger(store)
     for run_id in list(ledger.charges):
         ledger.discharge(run_id)
-    own = [one.cluster_id for one in ledger.clusters.values() if one.kind in (JOB, SUB)]
-    for cluster_id in sorted(own, key=lambda one: one.count("##"), reverse=True):
+    own = [cluster.cluster_id for cluster in ledger.clusters.values() if cluster.kind in (JOB, SUB)]
+    for cluster_id in sorted(own, key=lambda cluster: cluster.count("##"), reverse=True):
         ledger.remove_cluster(cluster_id)
     recall(ledger, PRIMARY)
     ledger.grown.clear()

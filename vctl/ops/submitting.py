@@ -17,7 +17,7 @@ from vctl.core.wording import cluster_text
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, param
 from vctl.ops import arrays, jobs, logs, nodes, rights
-from vctl.ops.feasible import asked, check_feasible
+from vctl.ops.feasible import check_feasible, requested
 from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import full_cluster_id
@@ -87,9 +87,9 @@ class Preparation:
         from vctl.spec.shape import shape_key
 
         store = self._store
-        asked_for = request.cluster, request.spec is None, id(around)
-        if (target := self._targets.get(asked_for)) is None:
-            target = self._targets[asked_for] = _target(store, request, around)
+        question = request.cluster, request.spec is None, id(around)
+        if (target := self._targets.get(question)) is None:
+            target = self._targets[question] = _target(store, request, around)
             rights.check_target(store, target[0])
         parent_id, shares_parent = target
         _check_per_node(request, parent_id, shares_parent=shares_parent)
@@ -105,17 +105,17 @@ class Preparation:
         return Prepared(parent_id, shares_parent, spec, entry, shape, None if known else self._capacity)
 
     def columns(
-        self, request: JobRequest, wanted: Prepared, around: Mapping[str, str]
+        self, request: JobRequest, prepared: Prepared, around: Mapping[str, str]
     ) -> tuple[PendingJob, SubmitDetails, Launch]:
         """A job that has neither number nor submit time yet, and its columns."""
         from vctl.spec.ids import check_submission_id
         from vctl.spec.text import stored_path
 
-        spec = wanted.spec
+        spec = prepared.spec
         submission_id = request.submission_id or new_id()
         details = SubmitDetails(
             request.name or None, rows.dumps({**request.labels, **request.metadata}), request.time_limit_s,
-            rows.dumps(asked(spec, wanted.entry)), self._caller,
+            rows.dumps(requested(spec, prepared.entry)), self._caller,
         )  # fmt: skip
         launch = Launch(
             _shown(request.argv), rows.dumps(list(request.argv)), self._environment(request, around),
@@ -127,14 +127,14 @@ class Preparation:
         job = PendingJob(
             job_id=0,
             submission_id=submission_id,
-            parent_id=wanted.parent_id,
-            shape=wanted.shape,
+            parent_id=prepared.parent_id,
+            shape=prepared.shape,
             spec=spec,
-            entry=wanted.entry,
+            entry=prepared.entry,
             priority=request.priority,
             held=request.hold,
             begin_at_ns=begin_at or None,
-            shares_parent=wanted.shares_parent,
+            shares_parent=prepared.shares_parent,
             per_node=request.per_node,
             user=self._author,
             time_limit_ns=rows.in_ns(request.time_limit_s),
@@ -174,13 +174,13 @@ def queue(store: Store, request: JobRequest, around: Mapping[str, str]) -> str:
     return write(store, request, prepare(store, request, around), around)
 
 
-def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[str, str]) -> str:
+def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping[str, str]) -> str:
     """Write a job in one transaction, or let the scheduler write it; its id. A dry run rolls this back."""
-    job, details, launch = Preparation(store).columns(request, wanted, around)
+    job, details, launch = Preparation(store).columns(request, prepared, around)
     submission_id, parent_id = job.submission_id, job.parent_id
     if is_handed := hand_over is not None and _may_start_now(store, request):
         assert hand_over is not None
-        if hand_over(store, JobSubmitted(job, details, (), launch), wanted.judged_at):
+        if hand_over(store, JobSubmitted(job, details, (), launch), prepared.judged_at):
             return submission_id
     with ahead.left_alone(store), store.transaction():
         if is_handed and table.number_of(store, submission_id) is not None:
@@ -204,8 +204,8 @@ def write(store: Store, request: JobRequest, wanted: Prepared, around: Mapping[s
         store.emit(change)
         if lost:
             ops.dependencies.settle(store, lost)
-        if wanted.judged_at is not None:
-            observed.set_feasible(store, parent_id, wanted.shape, wanted.judged_at)
+        if prepared.judged_at is not None:
+            observed.set_feasible(store, parent_id, prepared.shape, prepared.judged_at)
     return submission_id
 
 
@@ -259,15 +259,15 @@ def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
 
 def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:
     """Dependencies with the full ids of jobs that exist. Raises NotFound."""
-    found = []
-    for one in after:
-        if (array := arrays.named(store, one.job)) is not None:
-            found.append(replace(one, job=array["array_id"]))
+    dependencies = []
+    for dependency in after:
+        if (array := arrays.named(store, dependency.job)) is not None:
+            dependencies.append(replace(dependency, job=array["array_id"]))
             continue
-        row = table.get(store, resolve_named(store, one.job, param("after")))
+        row = table.get(store, resolve_named(store, dependency.job, param("after")))
         assert row is not None
-        found.append(replace(one, job=row["submission_id"]))
-    return found
+        dependencies.append(replace(dependency, job=row["submission_id"]))
+    return dependencies
 
 
 def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool) -> None:
@@ -370,16 +370,16 @@ def _environment(request: JobRequest, around: Mapping[str, str]) -> dict[str, st
 
 def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tuple[str, bool]:
     """The target cluster, and whether the job shares it (indivisible) instead of getting its own."""
-    wanted = request.cluster or _inherited(store, around)
-    wanted = full_cluster_id(wanted)
-    if wanted == PRIMARY:
+    cluster_id = request.cluster or _inherited(store, around)
+    cluster_id = full_cluster_id(cluster_id)
+    if cluster_id == PRIMARY:
         return PRIMARY, False
-    row = open_cluster(store, wanted)
+    row = open_cluster(store, cluster_id)
     if not row["divisible"] and request.spec is not None:
-        problem = f"{wanted} is indivisible, jobs share it and have no part of their own"
+        problem = f"{cluster_id} is indivisible, jobs share it and have no part of their own"
         fix = f"request resources for the command with {param('entrypoint_num_cpus')}, or submit to a divisible cluster"
         raise refuse(f"{param('virtual_cluster')} or {param('num_cpus')}", problem, fix)
-    return wanted, not row["divisible"]
+    return cluster_id, not row["divisible"]
 
 
 def open_cluster(store: Store, cluster_id: str) -> Row:

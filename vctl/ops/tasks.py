@@ -112,9 +112,9 @@ class _Batch:
         first = table.next_number(self._store)
         while True:
             names = {f"task-{number}": number for number in range(first, first + count)}
-            taken = jobs.taken(self._store, names)
-            yield from (number for name, number in names.items() if name not in taken)
-            first, count = first + count, max(1, len(taken))
+            in_use = jobs.taken(self._store, names)
+            yield from (number for name, number in names.items() if name not in in_use)
+            first, count = first + count, max(1, len(in_use))
 
     def _job(self, ref: str, named_by: str) -> Row:
         """The running job that is named so."""
@@ -132,15 +132,15 @@ class _Batch:
 
     def _cluster(self, job: Row, inside: str | None) -> str:
         key = job["job_id"], inside
-        if (found := self._clusters.get(key)) is None:
-            found = self._clusters[key] = _cluster(self._store, job, inside)
-        return found
+        if (cluster_id := self._clusters.get(key)) is None:
+            cluster_id = self._clusters[key] = _cluster(self._store, job, inside)
+        return cluster_id
 
     def _outlives(self, owner_id: str) -> bool:
         """Whether the owner of a task outlives its job, so that the task does."""
-        if (found := self._detached.get(owner_id)) is None:
-            found = self._detached[owner_id] = table.is_detached(self._store, owner_id)
-        return found
+        if (outlives := self._detached.get(owner_id)) is None:
+            outlives = self._detached[owner_id] = table.is_detached(self._store, owner_id)
+        return outlives
 
     def _environment(self, request: TaskRequest, environ: Mapping[str, str]) -> str:
         """The environment of a task as JSON; tasks without variables of their own share one text."""
@@ -197,8 +197,8 @@ def form(row: Row, shown: tuple[str | None, str | None]) -> TaskForm:
 def _row(store: Store, ref: str) -> Row:
     row = table.get(store, ref) or (table.get(store, f"task-{ref}") if ref.isdigit() else None)
     if row is None and ref == job_ops.LAST:
-        found = table.views(store, "task_number = (SELECT max(task_number) FROM tasks)")
-        row = found[0] if found else None
+        newest = table.views(store, "task_number = (SELECT max(task_number) FROM tasks)")
+        row = newest[0] if newest else None
     if row is None:
         raise no_task(ref)
     return row
@@ -226,8 +226,8 @@ def list_tasks(
     cluster: str | None = None,
 ) -> tuple[list[TaskForm], int]:
     """Tasks, oldest first (with a limit the newest), and their number; without ``all`` only unfinished tasks."""
-    wanted = parse_filters(filters, FILTER_KEYS)
-    derived = [one for one in wanted if one[0] == "state_reason"]
+    parsed = parse_filters(filters, FILTER_KEYS)
+    derived = [part for part in parsed if part[0] == "state_reason"]
     within, values = scope.of_tasks(store, cluster)
     where = [within]
     if not all:
@@ -237,18 +237,18 @@ def list_tasks(
         values.append(job_ops.resolve_named(store, job, param("job")))
     with store.snapshot():
         narrowed, more = filters_table.conditions(
-            store, table.FILTERED, [one for one in wanted if one[0] != "state_reason"]
+            store, table.FILTERED, [part for part in parsed if part[0] != "state_reason"]
         )
         condition = " AND ".join([*where, narrowed])
         values += more
         reasons = TaskReasons(store)
         shown = table.views(store, condition, values, None if derived else limit)
-        found = [form(row, reasons.of(row)) for row in shown]
+        listed = [form(row, reasons.of(row)) for row in shown]
         if derived:  # the tables do not have the reason of a task that waits
-            found = [one for one in found if forms.matches(one, derived)]
-            return (found if limit is None else found[max(0, len(found) - limit) :]), len(found)
-        full = limit is not None and len(found) == limit
-        return found, table.count(store, condition, values) if full else len(found)
+            listed = [row for row in listed if forms.matches(row, derived)]
+            return (listed if limit is None else listed[max(0, len(listed) - limit) :]), len(listed)
+        full = limit is not None and len(listed) == limit
+        return listed, table.count(store, condition, values) if full else len(listed)
 
 
 def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
@@ -258,8 +258,8 @@ def cancel(store: Store, ref: str, *, grace_s: float | None = None) -> TaskForm:
         rights.check_number(store, row["job_id"])
         key = row["task_id"], row["job_id"], row["cluster_id"]
         if row["state"] == tk.RUNNING:
-            asked_at = row["stop_requested_at"] or store.clock()
-            store.emit(TaskStopAsked(asked_at, *key, row["grace_s"] if grace_s is None else grace_s))
+            requested_at = row["stop_requested_at"] or store.clock()
+            store.emit(TaskStopAsked(requested_at, *key, row["grace_s"] if grace_s is None else grace_s))
         elif row["state"] not in tk.FINAL:
             store.emit(TaskEnded(store.clock(), *key, "cancel", tk.CANCELLED, "cancelled before it started"))
             if row["outputs"] != "[]":

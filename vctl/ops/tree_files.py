@@ -50,9 +50,9 @@ class ChangedCluster:
     @property
     def cluster(self) -> TreeCluster:
         """The wanted cluster, or the present cluster of a deletion."""
-        found = self.after or self.before
-        assert found is not None
-        return found
+        cluster = self.after or self.before
+        assert cluster is not None
+        return cluster
 
     @property
     def action(self) -> str:
@@ -71,22 +71,22 @@ class Diff:
     unchanged: list[str]
 
 
-def plan(store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False) -> TreeDiff:
+def plan(store: Store, target: Sequence[TreeCluster], *, prune: bool = False) -> TreeDiff:
     """The changes that ``apply`` would make, and their blockers. Changes nothing."""
-    with nodes.as_if_joined(store), nodes.taken_back(store):
-        diff = _diff_of(store, wanted, prune=prune)
+    with nodes.as_if_joined(store), nodes.rolled_back(store):
+        diff = _diff_of(store, target, prune=prune)
         if diff.changes:
             _Work(store, diff, go_on=True).carry_out()
     return _form_of(diff)
 
 
 def apply(
-    store: Store, wanted: Sequence[TreeCluster], *, prune: bool = False, expect_revision: str | None = None
+    store: Store, target: Sequence[TreeCluster], *, prune: bool = False, expect_revision: str | None = None
 ) -> TreeDiff:
     """Change the clusters to match the file, in one transaction: all changes or none."""
     nodes.join(store)
     with store.transaction():
-        diff = _diff_of(store, wanted, prune=prune)
+        diff = _diff_of(store, target, prune=prune)
         if expect_revision is not None and expect_revision != diff.revision:
             raise Conflict(
                 f"the clusters have changed since the plan: expected revision {expect_revision}, it is {diff.revision}",
@@ -103,10 +103,10 @@ def export(store: Store, cluster_id: str | None = None) -> dict[str, object]:
     """The tree file of all logical clusters, or of one cluster with its sub-tree; its plan has no changes."""
     with store.snapshot():
         present = _present_clusters(store)
-        wanted = resolve(cluster_id)
-        if wanted != PRIMARY:
-            _logical_row(store, wanted)
-            inside = {wanted, *table.subtree(store, wanted)}
+        top = resolve(cluster_id)
+        if top != PRIMARY:
+            _logical_row(store, top)
+            inside = {top, *table.subtree(store, top)}
             present = {name: cluster for name, cluster in present.items() if name in inside}
     staying = [_described(cluster) for cluster in present.values() if cluster.state != "REMOVING"]
     return tree_document(staying)
@@ -123,8 +123,8 @@ def _revision(present: dict[str, Cluster]) -> str:
 
 def _present_clusters(store: Store) -> dict[str, Cluster]:
     """The logical clusters by id, parents first."""
-    found = table.parents_first(table.logical_rows(store))
-    return {row["cluster_id"]: rows.cluster(row) for row in found}
+    ordered = table.parents_first(table.logical_rows(store))
+    return {row["cluster_id"]: rows.cluster(row) for row in ordered}
 
 
 def _logical_row(store: Store, cluster_id: str) -> Row:
@@ -147,27 +147,27 @@ def _described(cluster: Cluster, path: str = "") -> TreeCluster:
     )  # fmt: skip
 
 
-def _diff_of(store: Store, wanted: Sequence[TreeCluster], *, prune: bool) -> Diff:
+def _diff_of(store: Store, target: Sequence[TreeCluster], *, prune: bool) -> Diff:
     """The necessary changes. Refuses impossible ones. ``prune`` deletes the clusters that the file does not name."""
     present = _present_clusters(store)
-    named = {cluster.cluster_id for cluster in wanted}
-    found = Diff(_revision(present), [], [])
-    for cluster in wanted:
-        _check_place(store, cluster, present, named)
+    named = {cluster.cluster_id for cluster in target}
+    diff = Diff(_revision(present), [], [])
+    for cluster in target:
+        _check_position(store, cluster, present, named)
         old = present.get(cluster.cluster_id)
         if old is None:
-            found.changes.append(ChangedCluster(None, cluster))
+            diff.changes.append(ChangedCluster(None, cluster))
         elif _same(before := _described(old, cluster.path), cluster):
-            found.unchanged.append(cluster.cluster_id)
+            diff.unchanged.append(cluster.cluster_id)
         else:
-            found.changes.append(ChangedCluster(before, cluster))
+            diff.changes.append(ChangedCluster(before, cluster))
     if prune:
-        for name in _surplus(present, wanted):
-            found.changes.append(ChangedCluster(_described(present[name]), None))
-    return found
+        for name in _surplus(present, target):
+            diff.changes.append(ChangedCluster(_described(present[name]), None))
+    return diff
 
 
-def _check_place(store: Store, cluster: TreeCluster, present: dict[str, Cluster], named: set[str]) -> None:
+def _check_position(store: Store, cluster: TreeCluster, present: dict[str, Cluster], named: set[str]) -> None:
     """Refuse another parent, an unknown parent, and a cluster that is being removed."""
     with _at(cluster):
         if cluster.parent_id not in {PRIMARY, *named}:
@@ -176,9 +176,9 @@ def _check_place(store: Store, cluster: TreeCluster, present: dict[str, Cluster]
         if old is None:
             return
         if old.parent_id != cluster.parent_id:
-            place = cluster_text(old.parent_id or PRIMARY)
+            parent = cluster_text(old.parent_id or PRIMARY)
             raise Conflict(
-                f"{cluster.cluster_id} is in {place}, and a cluster cannot move to another parent",
+                f"{cluster.cluster_id} is in {parent}, and a cluster cannot move to another parent",
                 fix="put it there in the file, or delete the cluster first",
             )
         if old.state == "REMOVING":
@@ -207,27 +207,27 @@ def _canonical(group: Group) -> str:
     return json.dumps(spec_to_document(ClusterSpec(groups=(group,))), sort_keys=True)
 
 
-def _surplus(present: dict[str, Cluster], wanted: Sequence[TreeCluster]) -> list[str]:
+def _surplus(present: dict[str, Cluster], target: Sequence[TreeCluster]) -> list[str]:
     """The clusters that the file does not name, below the parents of its top clusters, parents first.
 
     The ancestors of named clusters are not among them.
     """
-    named = {cluster.cluster_id for cluster in wanted}
-    tops = {cluster.parent_id for cluster in wanted} - named or {PRIMARY}
-    kept = set(named)
-    for cluster in wanted:
+    named = {cluster.cluster_id for cluster in target}
+    tops = {cluster.parent_id for cluster in target} - named or {PRIMARY}
+    spared = set(named)
+    for cluster in target:
         above: str | None = cluster.parent_id
         while above in present:
-            kept.add(above)
+            spared.add(above)
             above = present[above].parent_id
     below = set(tops)
-    found = []
+    surplus = []
     for name, old in present.items():
         if old.parent_id in below:
             below.add(name)
-            if name not in kept and old.state != "REMOVING":
-                found.append(name)
-    return found
+            if name not in spared and old.state != "REMOVING":
+                surplus.append(name)
+    return surplus
 
 
 @contextmanager
@@ -322,7 +322,7 @@ class _Work:
         """Give back resources that the wanted state does not have, and take none yet."""
         old = changes.changeable(self.store, change.cluster.cluster_id)
         assert change.after is not None
-        changes.check_update(old, _wanted(change.after))
+        changes.check_update(old, _as_change(change.after))
         change.shrunk = _common(self.ledger, old, change.after.spec)
         shrunk = replace(old, spec=change.shrunk)
         self.ledger.put_cluster(shrunk)
@@ -332,18 +332,18 @@ class _Work:
         """Bring a cluster to its wanted state, or create it."""
         if change.action == CREATE:
             changes.create(
-                self.store, after.cluster_id, _wanted(after), parent_id=after.parent_id, owner=self.author,
+                self.store, after.cluster_id, _as_change(after), parent_id=after.parent_id, owner=self.author,
                 ledger=self.ledger,
             )  # fmt: skip
         else:
             changes.update(
-                self.store, after.cluster_id, _wanted(after), ledger=self.ledger, has=change.shrunk
+                self.store, after.cluster_id, _as_change(after), ledger=self.ledger, has=change.shrunk
             )
         if after.queue != (DEFAULT if change.before is None else change.before.queue):
             self.store.emit(QueueChanged(after.cluster_id, after.queue))
 
 
-def _wanted(cluster: TreeCluster) -> ClusterChange:
+def _as_change(cluster: TreeCluster) -> ClusterChange:
     return ClusterChange(
         divisible=cluster.divisible,
         spec=cluster.spec,
@@ -363,5 +363,5 @@ def _common(ledger: Ledger, old: Cluster, new: ClusterSpec) -> ClusterSpec:
         return replace(changes.NOTHING, replica_sets=counts)
     has = rs.total(vnode.allocation.amounts for vnode in members if vnode.kind == FLEXIBLE)
     least = {name: min(amount, new.flexible_min.get(name, 0)) for name, amount in has.items()}
-    kept, _ = changes.common_groups(old.spec, new)
-    return ClusterSpec(least, new.flexible_max, kept, {}, flexible=True)
+    common, _ = changes.common_groups(old.spec, new)
+    return ClusterSpec(least, new.flexible_max, common, {}, flexible=True)

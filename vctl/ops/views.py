@@ -51,8 +51,8 @@ def available_resources(store: Store, cluster_id: str | None = None) -> dict[str
 def nodes(store: Store, cluster_id: str | None = None) -> list[NodeOfCluster]:
     """The virtual nodes of a cluster; of the primary the physical nodes that no logical cluster owns."""
     with store.snapshot():
-        wanted = existing(store, cluster_id)
-        return [_node(slot, wanted) for _, slot in sorted(slots_of(store, wanted).items())]
+        full_id = existing(store, cluster_id)
+        return [_node(slot, full_id) for _, slot in sorted(slots_of(store, full_id).items())]
 
 
 def _node(slot: ClusterSlot, cluster_id: str) -> NodeOfCluster:
@@ -167,21 +167,21 @@ def list_events(
         within, more = scope.of_events(store, cluster)
         where.append(within)
         values += more
-    wanted = parse_filters(filters, fields_of("EventForm"))
-    left = [one for one in wanted if one[0] not in feed.FILTERED]
+    parsed = parse_filters(filters, fields_of("EventForm"))
+    remaining = [part for part in parsed if part[0] not in feed.FILTERED]
     with store.snapshot():
-        narrowed, more = conditions(store, feed.FILTERED, [one for one in wanted if one not in left])
+        narrowed, more = conditions(store, feed.FILTERED, [part for part in parsed if part not in remaining])
         condition = " AND ".join([*where, narrowed])
         values += more
-        if left:
+        if remaining:
             every = [forms.event(row) for row in feed.matching(store, condition, values, -1)]
-            found = [form for form in every if forms.matches(form, left)]
-            most = len(found) if limit is None else limit
-            return found[:most] if since else found[max(len(found) - most, 0) :], len(found)
+            listed = [form for form in every if forms.matches(form, remaining)]
+            count = len(listed) if limit is None else limit
+            return listed[:count] if since else listed[max(len(listed) - count, 0) :], len(listed)
         rows = feed.matching(store, condition, values, -1 if limit is None else limit, first=bool(since))
         if limit is None or len(rows) < limit:
             total = len(rows)
-        elif len(values) == 1 and not wanted:
+        elif len(values) == 1 and not parsed:
             total = feed.count_after(store, since)
         else:
             total = feed.count(store, condition, values)

@@ -1,7 +1,7 @@
 """Has it ended? What counts as over, and waiting for it: for jobs, arrays, tasks, clusters, and for their output.
 
 This is the only place that knows the final states of what is waited for. Commands and programs wait with ``wait`` and
-``follow``, through a backend; a server, which waits for many at once, asks ``look`` and ``has_ended``. ``Watched`` is
+``follow``, through a backend; a server, which waits for many at once, asks ``poll`` and ``has_ended``. ``Watched`` is
 the answer of all of them, so that waiting ends at the same moment with the same form everywhere.
 """
 
@@ -80,7 +80,7 @@ def has_ended(store: Store, kind: Kind, ref: str | int) -> bool:
     return array is None or arrays.state(store, array) in jb.FINAL
 
 
-def look(store: Store, kind: Kind, ref: str | int) -> Watched:
+def poll(store: Store, kind: Kind, ref: str | int) -> Watched:
     """Whether something is over now, with its form."""
     if kind == CLUSTERS:
         return Watched(has_ended(store, kind, ref), None)
@@ -104,19 +104,19 @@ def wait(
         with opened() as store:
             changes.watch(store)
             try:
-                found = exact(store, kind, ref)
+                reference = exact(store, kind, ref)
             except NotFound:
                 return GONE
         while True:
             with opened() as store:
-                if has_ended(store, kind, found):
-                    return look(store, kind, found)
+                if has_ended(store, kind, reference):
+                    return poll(store, kind, reference)
             works = background.see_to_it()
-            left_s = LONGEST_S if give_up is None else give_up - time.monotonic()
-            if left_s <= 0:
+            remaining_s = LONGEST_S if give_up is None else give_up - time.monotonic()
+            if remaining_s <= 0:
                 with opened() as store:
-                    return look(store, kind, found)
-            changes.rest(left_s, works=works)
+                    return poll(store, kind, reference)
+            changes.rest(remaining_s, works=works)
 
 
 def follow(
@@ -127,7 +127,7 @@ def follow(
         with opened() as store:
             changes.watch(store)
             path = (jobs if kind == JOBS else tasks).log_path(store, str(ref))
-            found = exact(store, kind, ref)
+            reference = exact(store, kind, ref)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
         except FileExistsError:
@@ -140,7 +140,7 @@ def follow(
             while True:
                 # first the state, then the output: all output that precedes the end is shown
                 with opened() as store:
-                    over = has_ended(store, kind, found)
+                    over = has_ended(store, kind, reference)
                 was_open = log.is_open
                 for block in log.new():
                     yield block
@@ -176,11 +176,11 @@ class _Changes:
         """Wake after every commit."""
         self.files.add(store.watched(), MODIFY)
 
-    def rest(self, most_s: float, *, works: bool) -> None:
+    def rest(self, limit_s: float, *, works: bool) -> None:
         """Wait for a possible change. ``works``: whether a scheduler works."""
-        most_s = min(most_s, LONGEST_S if works else STARTING_S)
-        poll = select.poll()
-        poll.register(self.files.fileno(), select.POLLIN)
-        if poll.poll(max(0.0, most_s * 1000)):
-            time.sleep(min(PAUSE_S, most_s, (time.monotonic() - self.began) / PART))
+        limit_s = min(limit_s, LONGEST_S if works else STARTING_S)
+        poller = select.poll()
+        poller.register(self.files.fileno(), select.POLLIN)
+        if poller.poll(max(0.0, limit_s * 1000)):
+            time.sleep(min(PAUSE_S, limit_s, (time.monotonic() - self.began) / PART))
         self.files.read()

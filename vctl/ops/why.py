@@ -261,7 +261,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     environ = os.environ if environment is None else environment
     with nodes.as_if_joined(store):
         wanted = submitting.prepare(store, request, environ)
-        with nodes.taken_back(store):
+        with nodes.rolled_back(store):
             row = job_views.get(store, _number(store, submitting.write(store, request, wanted, environ)))
             assert row is not None
             reasons = Reasons(store)

@@ -82,7 +82,7 @@ def daemon(
         return run_in_background(call.home, config, start)
     _ = call.store  # creates the state if there is none
     starter = ops.background.Background(config)
-    starter.wanted = True  # autostart is about commands that need a scheduler
+    starter.autostart = True  # the setting is about commands that need a scheduler
     ops.background.wait_for_start(starter)
     return _status(ops.background.status(call.home))
 

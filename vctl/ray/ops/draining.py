@@ -36,7 +36,7 @@ def drain_first(store: Store, cluster_id: str, change: Callable[[], object]) -> 
 def _losses(store: Store, cluster_id: str, change: Callable[[], object]) -> dict[str, Amounts]:
     """The virtual nodes that lose resources by a change, with their resources after it; the change is taken back."""
     before = _held(store, cluster_id)
-    with nodes.taken_back(store):
+    with nodes.rolled_back(store):
         change()
         after = _held(store, cluster_id)
     return {
