@@ -168,7 +168,7 @@ def test_a_file_that_is_none_of_jobs(nodes: Cli, name: str) -> None:
 
 
 @pytest.mark.parametrize(("limit", "problem"), [
-    ("MOST_LINE_BYTES", "line 2: 128 bytes are too many"), ("MOST_BATCH_BYTES", "jobs.jsonl is larger than 100 bytes"),
+    ("MAX_LINE_BYTES", "line 2: 128 bytes are too many"), ("MAX_BATCH_BYTES", "jobs.jsonl is larger than 100 bytes"),
 ])  # fmt: skip
 def test_too_many_bytes(nodes: Cli, monkeypatch: pytest.MonkeyPatch, limit: str, problem: str) -> None:
     monkeypatch.setattr(source, limit, 100)
@@ -298,9 +298,9 @@ def test_too_many_lines(nodes: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from vctl.operations import jobs
     from vctl.ops import batches
 
-    ran = submit(nodes, (LINE + b"\n") * (jobs.MOST_LINES + 1))
+    ran = submit(nodes, (LINE + b"\n") * (jobs.MAX_LINES + 1))
     assert (ran.code, ran.out) == (2, "") and "jobs: 100001 are too many" in ran.err
-    monkeypatch.setattr(batches, "MOST_JOBS", 100)
+    monkeypatch.setattr(batches, "MAX_JOBS", 100)
     ran = submit(nodes, [JOB, {**JOB, "array": "0-99"}])
     assert (ran.code, ran.out) == (2, "") and "101 jobs are too many" in ran.err
     assert rows(nodes.home, "SELECT count(*) FROM jobs") == [(0,)]

@@ -205,7 +205,7 @@ def test_a_cluster_that_goes_between_the_check_and_the_write(
 def test_the_whole_batch_is_told_where_no_line_is_to_blame(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "MOST_JOBS", 3)
+    monkeypatch.setattr(batches, "MAX_JOBS", 3)
     job = JobRequest(argv=("true",), cwd="/")
     with pytest.raises(VctlError, match=r"^4 jobs are too many"):
         batches.queue(ground.store, [(job, ENVIRONMENT)] * 4)

@@ -262,7 +262,7 @@ def test_the_refusal_of_one_and_a_half_devices_says_why():
 
 @pytest.mark.parametrize("name", ["CPU", "GPU", "FPGA"])
 def test_what_has_numbers_does_not_fill_the_memory(name: str) -> None:
-    most = q.MOST_NUMBERED
+    most = q.MAX_NUMBERED
     assert q.parse_resources({name: most}, "r", {"GPU", "FPGA"}, totals=True) == {name: most * 10_000}
     with pytest.raises(BadSpec, match=f"a node has at most {most} {name}"):
         q.parse_resources({name: 2**53}, "r", {"GPU", "FPGA"}, totals=True)

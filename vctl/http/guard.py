@@ -16,13 +16,13 @@ from vctl.core.text import visible
 from vctl.errors import BadSpec, VctlError
 from vctl.http.answers import MANAGEMENT, TooLarge, Unauthorized, WrongHost, body_for, encode
 from vctl.http.context import Server
-from vctl.spec.source import MOST_BATCH_BYTES, unique_keys
+from vctl.spec.source import MAX_BATCH_BYTES, unique_keys
 from vctl.spec.text import KERNEL_FIELDS, check_document
 
 MAX_BYTES = 8 << 20
 BATCHES = {"/api/v1/jobs:batch": "jobs", "/api/v1/tasks:batch": "tasks"}
 """The path of many jobs or tasks in one request -> the field whose texts the verb checks itself, with their lines."""
-MAX_BYTES_OF = dict.fromkeys(BATCHES, MOST_BATCH_BYTES)
+MAX_BYTES_OF = dict.fromkeys(BATCHES, MAX_BATCH_BYTES)
 LONGEST_PATH = 4096
 READING = ("GET", "HEAD", "OPTIONS")
 OPEN = ("/healthz", "/metrics", "/api/version", "/openapi.json", MANAGEMENT)

@@ -8,9 +8,9 @@ from vctl import ops, spec
 from vctl.errors import BadSpec, param
 from vctl.operations.declare import Context, Operation, asks, operation
 from vctl.spec.params import (
-    LEAST_PRIORITY,
     LONGEST_S,
-    MOST_PRIORITY,
+    MAX_PRIORITY,
+    MIN_PRIORITY,
     NOT_GIVEN,
     Arg,
     Fields,
@@ -46,7 +46,7 @@ Grace = Annotated[
 ]
 Priority = Annotated[
     int | None,
-    Opt("--priority", minimum=LEAST_PRIORITY, maximum=MOST_PRIORITY, help="Higher priorities go first."),
+    Opt("--priority", minimum=MIN_PRIORITY, maximum=MAX_PRIORITY, help="Higher priorities go first."),
 ]
 Name = Annotated[str | None, Opt("--name", longest=100_000, help="Display name.")]
 NO_LIMIT = ("none", "unlimited")
@@ -88,7 +88,7 @@ def submit(context: Context, job: Request, *, environment: Environment = None) -
     return ops.submitting.submit(context.store, job, environment=context.surroundings(environment))
 
 
-MOST_LINES = 100_000
+MAX_LINES = 100_000
 EXAMPLE = '{"entrypoint": ["python", "train.py"]}'
 
 
@@ -108,7 +108,7 @@ def submit_many(
     context: Context,
     jobs: Annotated[
         Sequence[Mapping[str, Any]],
-        Arg("JOB", longest=MOST_LINES, each=submit, help="The jobs, each with the fields of a submit."),
+        Arg("JOB", longest=MAX_LINES, each=submit, help="The jobs, each with the fields of a submit."),
     ],
     *,
     environment: Environment = None,

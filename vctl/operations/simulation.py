@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vctl.ops.simulated import Model, SimulationRequest
 
 ENVELOPE = ("api_version", "kind", "total")
-MOST_JOBS, MOST_NODES, MOST_RUNS = 20_000, 10_000, 50
+MAX_JOBS, MAX_NODES, MAX_RUNS = 20_000, 10_000, 50
 """The most jobs and nodes that a server simulates, and the most policies and numbers of nodes of one request."""
 LONGEST_S = 30.0
 """How long a server simulates, as other requests wait for it."""
@@ -54,10 +54,10 @@ def simulate(
     until: Moment = None,
     cluster: Annotated[str | None, Opt(help="Only the jobs of this cluster.")] = None,
     policies: Annotated[
-        Sequence[str], Opt(longest=MOST_RUNS, help="Policies to compare with the current one.")
+        Sequence[str], Opt(longest=MAX_RUNS, help="Policies to compare with the current one.")
     ] = (),
     nodes: Annotated[
-        Sequence[int], Opt(minimum=1, maximum=MOST_NODES, longest=MOST_RUNS, help="Numbers of nodes to try.")
+        Sequence[int], Opt(minimum=1, maximum=MAX_NODES, longest=MAX_RUNS, help="Numbers of nodes to try.")
     ] = (),
     template: Annotated[str | None, Opt(help="Template of added or removed nodes.")] = None,
     node_resources: Annotated[Mapping[str, Any] | None, Opt(help="Trace: resources of each node.")] = None,
@@ -70,11 +70,11 @@ def simulate(
     if trace is not None and model is not None:
         raise spec.fields.refuse(param("model"), "a trace is given too", "send one of them")
     parsed = None if model is None else model_of(model)
-    if parsed is not None and parsed.jobs > MOST_JOBS:
+    if parsed is not None and parsed.jobs > MAX_JOBS:
         raise spec.fields.refuse(
             spec.fields.child(param("model"), "jobs"),
             "these are too many for a server",
-            f"write 1 to {MOST_JOBS}",
+            f"write 1 to {MAX_JOBS}",
         )
     each = context.amounts(node_resources, param("node_resources"), totals=True)
     lines = None if trace is None else iter(trace.splitlines(keepends=True))
@@ -85,7 +85,7 @@ def simulate(
             lines,
             "trace",
             per_node=ops.simulated.processors_of(each),
-            size=spec.trace_size.Size(MOST_JOBS, MOST_NODES),
+            size=spec.trace_size.Size(MAX_JOBS, MAX_NODES),
         ),
         model=parsed,
         since_ns=None if since is None else int(since * 1e9),

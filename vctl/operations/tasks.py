@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from vctl import ops, spec
 from vctl.operations.declare import Context, asks, operation
-from vctl.operations.jobs import MOST_LINES, Cwd, Environment, read_lines
+from vctl.operations.jobs import MAX_LINES, Cwd, Environment, read_lines
 from vctl.spec.params import LONGEST_S, Arg, Fields, Filters, Limit, Opt
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run_many(
     context: Context,
     tasks: Annotated[
         Sequence[Mapping[str, Any]],
-        Arg("TASK", longest=MOST_LINES, each=run, help="The tasks, each with the fields of one task."),
+        Arg("TASK", longest=MAX_LINES, each=run, help="The tasks, each with the fields of one task."),
     ],
     *,
     environment: Environment = None,

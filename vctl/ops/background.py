@@ -43,7 +43,7 @@ _KEPT = (
 """The variables that a starter passes to the scheduler; jobs have the environments of their submitters."""
 BEGAN, ENDED = " schedules ", " ends; running jobs go on"
 """Texts in the log of a scheduler that show a successful start and a regular end."""
-_MOST_STARTS, _MINUTE_S = 4, 60.0
+_MAX_STARTS, _MINUTE_S = 4, 60.0
 """The most starts by one command within a minute."""
 _PAUSE_S = 0.02
 
@@ -143,7 +143,7 @@ class Background:
         if any(ENDED in line for line in said):  # a regular end: it was idle, or was told to end
             self._starts.clear()
             return
-        if any(BEGAN in line for line in said) and len(self._starts) < _MOST_STARTS:
+        if any(BEGAN in line for line in said) and len(self._starts) < _MAX_STARTS:
             return
         raise Unreachable(
             "the background scheduler ended at its start: " + (_problem(said) or _silent_reason(self.home)),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vctl.spec.job_request import JobRequest
     from vctl.spec.options import Dependency
 
-MOST_JOBS = 1_000_000
+MAX_JOBS = 1_000_000
 """The most jobs of a batch; each member of an array counts."""
 Request = tuple["JobRequest", Mapping[str, str]]
 """A request, and the environment of its submitter."""
@@ -36,10 +36,10 @@ Request = tuple["JobRequest", Mapping[str, str]]
 def queue(store: Store, requests: Sequence[Request]) -> list[str]:
     """Queue the jobs of all requests, durably, or none; returns their ids. An error names the line of a request."""
     count = sum(1 if request.array is None else len(request.array.indices) for request, _ in requests)
-    if count > MOST_JOBS:
+    if count > MAX_JOBS:
         raise BadSpec(
             f"{count} jobs are too many, with the members of arrays",
-            fix=f"submit at most {MOST_JOBS} at once",
+            fix=f"submit at most {MAX_JOBS} at once",
         )
     nodes.join(store)
     prepared: list[Prepared] = []

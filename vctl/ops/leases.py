@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vctl.spec.documents import DemandForm, LeaseForm
 
 
-MOST_NAMES = 10
+MAX_NAMES = 10
 """The number of jobs or tasks that a line of demand names."""
 
 _Key = tuple[str, str, str, object]
@@ -76,7 +76,7 @@ def _count(lines: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], wh
             "by": [],
         }
     line["count"] += 1
-    if len(line["by"]) < MOST_NAMES:
+    if len(line["by"]) < MAX_NAMES:
         line["by"].append(who)
 
 

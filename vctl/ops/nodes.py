@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from vctl.spec.documents import NodeForm
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-MOST_AT_ONCE = 100_000
-MOST_NUMBERED_AT_ONCE = 1 << 22
+MAX_AT_ONCE = 100_000
+MAX_NUMBERED_AT_ONCE = 1 << 22
 """The most CPUs and devices of the nodes that one request adds: each has a number, which takes memory."""
 NODE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
 
@@ -152,15 +152,15 @@ def add(
             "only simulated nodes are added by hand",
             fix=f"add {param('simulated')} nodes; this machine registers itself",
         )
-    if not 1 <= count <= MOST_AT_ONCE:
+    if not 1 <= count <= MAX_AT_ONCE:
         raise spec.fields.refuse(
-            param("count"), f"{count} is out of range", f"write a number from 1 to {MOST_AT_ONCE}"
+            param("count"), f"{count} is out of range", f"write a number from 1 to {MAX_AT_ONCE}"
         )
     numbered = count * sum(resources.get(name, 0) // SCALE for name in {CPU, *units})
-    if numbered > MOST_NUMBERED_AT_ONCE:
+    if numbered > MAX_NUMBERED_AT_ONCE:
         raise spec.fields.refuse(
             param("count"),
-            f"these nodes have {numbered} CPUs and devices together, at most {MOST_NUMBERED_AT_ONCE} are accepted",
+            f"these nodes have {numbered} CPUs and devices together, at most {MAX_NUMBERED_AT_ONCE} are accepted",
             "add them in several steps",
         )
     if not any(resources.values()):

@@ -23,7 +23,7 @@ from vctl.store import clusters, job_views, rows, settings
 from vctl.store.database import database_path
 from vctl.store.store import Store
 
-LEAST_LOAD, MOST_LOAD, MOST_SEED = 1e-4, 100, 2**63 - 1
+MIN_LOAD, MAX_LOAD, MAX_SEED = 1e-4, 100, 2**63 - 1
 
 
 def _number(given: float) -> str:
@@ -45,15 +45,15 @@ class Model:
                 f"{show(self.jobs)} is not a number of jobs",
                 f"write 1 to {playing.MOST_MODEL_JOBS}",
             )
-        if not LEAST_LOAD <= self.load <= MOST_LOAD:
+        if not MIN_LOAD <= self.load <= MAX_LOAD:
             raise refuse(
                 param("load"),
                 f"{_number(self.load)} is not a load",
                 "write a part of the capacity, such as 0.9",
             )
-        if not 0 <= self.seed <= MOST_SEED:
+        if not 0 <= self.seed <= MAX_SEED:
             raise refuse(
-                param("seed"), f"{show(self.seed)} is out of range", f"write a number from 0 to {MOST_SEED}"
+                param("seed"), f"{show(self.seed)} is out of range", f"write a number from 0 to {MAX_SEED}"
             )
 
 

@@ -25,9 +25,9 @@ from vctl.spec.options import (
     parse_warning_signal,
 )
 from vctl.spec.params import (
-    LEAST_PRIORITY,
     LONGEST_S,
-    MOST_PRIORITY,
+    MAX_PRIORITY,
+    MIN_PRIORITY,
     Arg,
     Made,
     Opt,
@@ -251,7 +251,7 @@ class JobRequest:
     ] = None  # fmt: skip
     priority: Annotated[
         int,
-        Opt("--priority", minimum=LEAST_PRIORITY, maximum=MOST_PRIORITY, help="Higher priorities go first (0)."),
+        Opt("--priority", minimum=MIN_PRIORITY, maximum=MAX_PRIORITY, help="Higher priorities go first (0)."),
     ] = 0  # fmt: skip
     time_limit_s: Annotated[
         float | None,

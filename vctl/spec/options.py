@@ -10,7 +10,7 @@ from vctl.spec.fields import did_you_mean, refuse, show
 from vctl.spec.ids import check_submission_id
 from vctl.spec.quantities import parse_duration
 from vctl.spec.selectors import parse_labels
-from vctl.spec.text import LEAST, MOST
+from vctl.spec.text import MAX_STORED, MIN_STORED
 
 MAX_ARRAY = 100_000
 DEFAULT_WARNING_S = 60
@@ -248,6 +248,6 @@ def _moment(text: str, path: str, fix: str) -> float:
         moment = datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError):
         raise refuse(path, f"{show(text)} is not a time", fix) from None
-    if not LEAST < moment * 1e9 < MOST:
+    if not MIN_STORED < moment * 1e9 < MAX_STORED:
         raise refuse(path, f"{show(text)} is too far away", fix)
     return moment

@@ -43,7 +43,7 @@ _DOCUMENTS = {
 
 LONGEST_S = 100 * 366 * 86400
 """A hundred years; a longer time is a mistake and would overflow dates."""
-LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31
+MIN_PRIORITY, MAX_PRIORITY = -(2**31), 2**31
 
 
 class Asking(Protocol):

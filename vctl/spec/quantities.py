@@ -34,7 +34,7 @@ SIZES = frozenset({MEMORY, OBJECT_STORE_MEMORY})
 """Resources counted in bytes."""
 
 MAX_NAMES = 256
-MOST_NUMBERED = 1 << 16
+MAX_NUMBERED = 1 << 16
 """The most CPUs, or devices of a kind, of one node: each has a number, so a typo could exhaust the memory."""
 
 # names of the known resources in other tools
@@ -215,8 +215,8 @@ def parse_resources(
         )
         if name in unit_names:
             check_unit_amount(name, amounts[name], amount_path, totals=totals)
-        if totals and name in {CPU, *unit_names} and amounts[name] > MOST_NUMBERED * SCALE:
-            raise refuse(amount_path, f"a node has at most {MOST_NUMBERED} {name}", "write a smaller number")
+        if totals and name in {CPU, *unit_names} and amounts[name] > MAX_NUMBERED * SCALE:
+            raise refuse(amount_path, f"a node has at most {MAX_NUMBERED} {name}", "write a smaller number")
     return amounts
 
 

@@ -10,7 +10,7 @@ from vctl.core.values import fields
 from vctl.spec.fields import as_count, as_mapping, child, did_you_mean, refuse, show
 from vctl.spec.quantities import parse_duration
 
-MOST_JOBS = 10**9
+MAX_JOBS = 10**9
 Changes = dict[str, object]
 """Fields of ``QueuePolicy`` with their new values."""
 
@@ -55,8 +55,8 @@ READERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "half_life_s": ("half_life_ns", _nanoseconds),
     "starvation_after_s": ("starvation_after_ns", _nanoseconds),
     "backfill_depth": ("backfill_depth", _number(qp.MOST_HEADS)),
-    "max_running_jobs": ("max_running_jobs", _number(MOST_JOBS)),
-    "max_running_per_user": ("max_running_per_user", _number(MOST_JOBS)),
+    "max_running_jobs": ("max_running_jobs", _number(MAX_JOBS)),
+    "max_running_per_user": ("max_running_per_user", _number(MAX_JOBS)),
     "preemption": ("preemption", _word(qp.PREEMPTIONS)),
     "min_runtime_s": ("min_runtime_ns", _pause),
     "preemption_grace_s": ("preemption_grace_ns", _pause),

@@ -21,9 +21,9 @@ T = TypeVar("T")
 MAX_BYTES = 16 * 2**20
 MAX_YAML = 2**20
 """The most characters of YAML, which takes fifty times as long to parse as JSON."""
-MOST_BATCH_BYTES = 64 * 2**20
+MAX_BATCH_BYTES = 64 * 2**20
 """The most bytes of a file with a document on each line, or of a request with as many."""
-MOST_LINE_BYTES = 8 * 2**20
+MAX_LINE_BYTES = 8 * 2**20
 MAX_DEPTH = 100
 YAML = (".yaml", ".yml")
 MAX_ITEMS = 1_000_000
@@ -66,11 +66,9 @@ def read_lines(name: str, what: str, path: str) -> list[object]:
     Empty lines are allowed at the end only, so that the n-th document is that of line n.
     """
     if name == "-":
-        data = _bytes(sys.stdin.buffer, "standard input", path, MOST_BATCH_BYTES)
+        data = _bytes(sys.stdin.buffer, "standard input", path, MAX_BATCH_BYTES)
     else:
-        data = _opened(
-            os.path.expanduser(name), path, lambda file: _bytes(file, name, path, MOST_BATCH_BYTES)
-        )
+        data = _opened(os.path.expanduser(name), path, lambda file: _bytes(file, name, path, MAX_BATCH_BYTES))
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -87,8 +85,8 @@ def read_lines(name: str, what: str, path: str) -> list[object]:
 
 
 def _parse_line(line: bytes, what: str) -> object:
-    if len(line) > MOST_LINE_BYTES:
-        raise BadSpec(f"{len(line)} bytes are too many", fix=f"write at most {MOST_LINE_BYTES >> 20} MiB")
+    if len(line) > MAX_LINE_BYTES:
+        raise BadSpec(f"{len(line)} bytes are too many", fix=f"write at most {MAX_LINE_BYTES >> 20} MiB")
     if b"\0" in line:
         raise BadSpec("it contains a NUL byte", fix="save the file as UTF-8, without NUL bytes")
     try:

@@ -34,7 +34,7 @@ DEFAULT_REQUEST: Amounts = {CPU: SCALE}
 JOB_VARIABLES = ("VCTL_SUBMISSION_ID", "VCTL_JOB_ID")
 """The variables that identify the job of a process; the first one that is set is used."""
 OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-MOST_OBJECTS = 256
+MAX_OBJECTS = 256
 """The most inputs, and the most outputs, of one task."""
 
 
@@ -161,9 +161,9 @@ class TaskRequest:
 def check_objects(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
     """Check the names of objects: each is named once, and none is both input and output."""
     for names, path in ((inputs, param("inputs")), (outputs, param("outputs"))):
-        if len(names) > MOST_OBJECTS:
+        if len(names) > MAX_OBJECTS:
             raise refuse(
-                path, f"{len(names)} names are too many", f"use at most {MOST_OBJECTS}, or a directory"
+                path, f"{len(names)} names are too many", f"use at most {MAX_OBJECTS}, or a directory"
             )
         for name in names:
             check_object_name(name, path)

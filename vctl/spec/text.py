@@ -13,7 +13,7 @@ from vctl.spec.fields import child, refuse, show
 
 KERNEL_FIELDS = frozenset({"entrypoint", "env", "environment", "cwd"})
 """Fields of requests whose text goes to the kernel."""
-MOST, LEAST = 2**63 - 1, -(2**63)
+MAX_STORED, MIN_STORED = 2**63 - 1, -(2**63)
 """The bounds of numbers that can be stored: SQLite's integers have 64 bits."""
 
 

@@ -25,7 +25,7 @@ from vctl.spec.source import unique_keys
 from vctl.spec.trace_size import Size
 
 KNOWN = ("at", "run", "nodes", "resources", "policy", "limit", "priority", "user", "cluster", "name")
-MOST_PRIORITY = 2**31 - 1
+MAX_PRIORITY = 2**31 - 1
 
 
 def read_jsonl(
@@ -79,7 +79,7 @@ def _arrival(
     if policy not in POLICIES:
         raise refuse(at("policy"), f"{show(policy)} is not a policy", did_you_mean(policy, POLICIES))
     priority = job.get("priority", 0)
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MOST_PRIORITY:
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_PRIORITY:
         raise refuse(
             at("priority"), f"a whole number is expected, not {show(priority)}", "write a number such as 10"
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from vctl.core.values import field, value
 from vctl.spec.fields import refuse
-from vctl.spec.quantities import MOST_NUMBERED
+from vctl.spec.quantities import MAX_NUMBERED
 
-MOST_SHAPES = 20_000_000
+MAX_SHAPES = 20_000_000
 """The most nodes of all shapes of the jobs together; each takes eight bytes."""
 
 
@@ -33,9 +33,9 @@ class Size:
                 where, f"a machine of {nodes} nodes, at most {self.max_nodes} are simulated",
                 "correct MaxNodes and MaxProcs in its header",
             )  # fmt: skip
-        if each > MOST_NUMBERED:
+        if each > MAX_NUMBERED:
             raise refuse(
-                where, f"{each} processors of a node, at most {MOST_NUMBERED} are simulated",
+                where, f"{each} processors of a node, at most {MAX_NUMBERED} are simulated",
                 "correct MaxNodes and MaxProcs in its header",
             )  # fmt: skip
 
@@ -49,8 +49,8 @@ class Size:
             return
         self.shapes.add(shape)
         self.nodes += nodes
-        if self.nodes > MOST_SHAPES:
+        if self.nodes > MAX_SHAPES:
             raise refuse(
-                where, f"jobs of different sizes have more than {MOST_SHAPES} nodes together",
+                where, f"jobs of different sizes have more than {MAX_SHAPES} nodes together",
                 "simulate a part of the trace",
             )  # fmt: skip

@@ -24,7 +24,7 @@ FIELDS = (
 SUBMIT, RUN, ALLOCATED, REQUESTED, LIMIT, STATUS, USER = 1, 3, 4, 7, 8, 10, 11
 PARTIAL = (2, 3, 4)
 """Status values of lines that describe a part of a job; another line describes the whole job."""
-MOST = 2**53
+MAX_NUMBER = 2**53
 
 
 @value(slots=True)
@@ -81,7 +81,7 @@ def read_swf(
 def _note_header(machine: _Machine, text: str) -> None:
     word, _, rest = text.lstrip("; ").partition(":")
     number = rest.split()[0] if rest.split() else ""
-    if number.isascii() and number.isdigit() and 0 < int(number) < MOST:
+    if number.isascii() and number.isdigit() and 0 < int(number) < MAX_NUMBER:
         match word.strip().casefold():
             case "maxnodes":
                 machine.nodes = int(number)
@@ -105,7 +105,7 @@ def _record(text: str, where: str) -> list[float]:
             raise refuse(
                 f"{where}: {field}", f"{show(word)} is not a number", "write a number, or -1"
             ) from None
-        if not -MOST < value < MOST:  # NaN fails, too
+        if not -MAX_NUMBER < value < MAX_NUMBER:  # NaN fails, too
             raise refuse(
                 f"{where}: {field}", f"{show(word)} is out of range", "write a smaller number, or -1"
             )

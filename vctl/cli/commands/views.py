@@ -12,7 +12,7 @@ from vctl.errors import BadSpec
 from vctl.operations import views
 from vctl.operations.declare import Operation, R
 from vctl.spec.params import Arg, Opt
-from vctl.spec.text import MOST
+from vctl.spec.text import MAX_STORED
 
 Cluster = Annotated[str | None, cluster_option("Cluster")]
 
@@ -102,7 +102,7 @@ def events(
     """Show the history of changes."""
     within = call.cluster(cluster)
     is_number = since.isascii() and since.isdecimal()
-    if is_number and len(since) > len(str(MOST)) - 1:
+    if is_number and len(since) > len(str(MAX_STORED)) - 1:
         raise BadSpec(f"--since: {spec.fields.show(since)} is out of range", fix="write a smaller number")
     items, total = views.list_events(
         call.backend, since=int(since) if is_number else 0,
