@@ -14,9 +14,9 @@ import pytest
 from vctl.core.ledger import Ledger
 from vctl.daemon.clock import Clock
 from vctl.daemon.scheduler import Scheduler
+from vctl.ops import cluster_views, leases, submitting
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
-from vctl.ops import leases, submitting
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
@@ -217,7 +217,7 @@ def loans(life: Life, *, of_jobs: bool = True) -> list[tuple[str, str, float]]:
 
 def total(life: Life, cluster_id: str) -> float:
     """The CPUs that a cluster holds."""
-    return float(cluster_ops.get_cluster(life.store, cluster_id)["total_resources"].get("CPU", 0))
+    return float(cluster_views.get_cluster(life.store, cluster_id)["total_resources"].get("CPU", 0))
 
 
 def picture(ledger: Ledger) -> object:

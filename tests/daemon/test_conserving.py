@@ -8,7 +8,7 @@ from tests.daemon.conftest import Life, loans, total
 from tests.specification import spec
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import Conflict
-from vctl.ops import clusters, jobs, tree_files
+from vctl.ops import cluster_views, clusters, jobs, tree_files
 from vctl.ops.minimums import all_below_minimum
 from vctl.ops.prove import prove
 from vctl.spec.cluster_change import ClusterChange
@@ -118,7 +118,7 @@ def test_an_idle_minimum_goes_while_the_borrowed_part_is_in_use(idle: Life) -> N
     idle.until(lambda: state(idle, "short") == "STOPPED")
     run(idle, "in-e", "e", 1)
     run(idle, "in-primary", None, 1)
-    assert clusters.get_cluster(idle.store, "d")["total_resources"]["CPU"] >= 8
+    assert cluster_views.get_cluster(idle.store, "d")["total_resources"]["CPU"] >= 8
 
 
 def test_a_job_of_the_parent_gets_a_lent_minimum_and_the_lender_reclaims_it(idle: Life) -> None:
@@ -132,7 +132,7 @@ def test_a_job_of_the_parent_gets_a_lent_minimum_and_the_lender_reclaims_it(idle
     assert loans(idle) == []
     end(idle, "own")
     idle.until(lambda: state(idle, "own") == "STOPPED")
-    assert clusters.get_cluster(idle.store, "a")["total_resources"]["CPU"] == 8
+    assert cluster_views.get_cluster(idle.store, "a")["total_resources"]["CPU"] == 8
 
 
 def test_the_lender_takes_back_what_a_job_had_when_that_ends(idle: Life) -> None:
@@ -146,7 +146,8 @@ def test_the_lender_takes_back_what_a_job_had_when_that_ends(idle: Life) -> None
     idle.until(lambda: state(idle, "big") == "STOPPED")
     idle.turn()
     has = {
-        one: clusters.get_cluster(idle.store, one)["total_resources"].get("CPU", 0) for one in ("t", "t-1")
+        one: cluster_views.get_cluster(idle.store, one)["total_resources"].get("CPU", 0)
+        for one in ("t", "t-1")
     }
     assert has == {"t": 8, "t-1": 4}
 

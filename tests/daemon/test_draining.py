@@ -10,7 +10,7 @@ from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import Conflict, NotFound
-from vctl.ops import clusters, job_edits, jobs, submitting
+from vctl.ops import cluster_views, clusters, job_edits, jobs, submitting
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 
@@ -30,7 +30,7 @@ def submit(life: Life, name: str, *words: str, cluster: str = "c", **fields: Any
 
 def is_gone(life: Life, cluster_id: str) -> bool:
     try:
-        clusters.get_cluster(life.store, cluster_id)
+        cluster_views.get_cluster(life.store, cluster_id)
     except NotFound:
         return True
     return False

@@ -17,7 +17,7 @@ from vctl.core.resources import SCALE
 from vctl.engine.settings import LeaseTerms
 from vctl.errors import BadSpec, Conflict
 from vctl.http import metrics
-from vctl.ops import clusters, forms, jobs, leases, nodes, overview, tasks
+from vctl.ops import cluster_views, clusters, forms, jobs, leases, nodes, overview, tasks
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.provider_spec import ProviderSpec
@@ -87,7 +87,7 @@ class Elastic:
 
     def cluster(self, cluster_id: str) -> tuple[float, float]:
         """CPUs in total and free."""
-        form = clusters.get_cluster(self.store, cluster_id)
+        form = cluster_views.get_cluster(self.store, cluster_id)
         return form["total_resources"].get("CPU", 0), form["available_resources"].get("CPU", 0)
 
     def exists(self, cluster_id: str) -> bool:
@@ -283,7 +283,7 @@ def test_a_job_goes_with_everything_below_it_and_what_was_borrowed_for_it_return
     levels.life.end("job")
     levels.life.until(lambda: levels.leases() == [])
     assert [levels.cluster(level)[0] for level in LEVELS[:2]] == [1, 1]
-    assert [one["cluster_id"] for one in clusters.list_clusters(levels.store, all_kinds=False)] == [
+    assert [one["cluster_id"] for one in cluster_views.list_clusters(levels.store, all_kinds=False)] == [
         "org",
         "team",
     ]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
+from vctl.ops import cluster_views
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import jobs as job_ops
 from vctl.ops import tasks as task_ops
@@ -74,7 +75,7 @@ def test_growth_through_several_levels_is_lost_at_each(life: Life) -> None:
     assert leases(life) == 0
     for cluster in ("org", "team", "team##j"):
         assert b not in life.members(cluster)
-        assert cluster_ops.get_cluster(life.store, cluster)["total_resources"]["CPU"] == 1
+        assert cluster_views.get_cluster(life.store, cluster)["total_resources"]["CPU"] == 1
 
 
 @spec("12.maintenance")

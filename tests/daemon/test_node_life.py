@@ -8,9 +8,9 @@ import pytest
 
 from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
+from vctl.ops import cluster_views, views
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import nodes as node_ops
-from vctl.ops import views
 from vctl.store.store import Store
 
 pytestmark = spec("12.node-death", "3.states")
@@ -170,7 +170,7 @@ def test_slices_of_a_logical_cluster_find_another_place(life: Life) -> None:
     life.kill(c)  # 4 of w's 6 CPUs: 3 are left on b, 1 on d
     life.turn()
     assert life.members("w") == [b, d]
-    assert cluster_ops.get_cluster(life.store, "w")["total_resources"]["CPU"] == 6
+    assert cluster_views.get_cluster(life.store, "w")["total_resources"]["CPU"] == 6
     life.kill(d)  # no room any more: both wait
     life.turn()
     assert (life.members("v"), life.members("w")) == ([b, d], [b, d])
@@ -413,7 +413,7 @@ def test_who_has_a_node_whole_has_it_as_it_grows_and_shrinks(life: Life) -> None
             node_ops.update(life.store, node_id, resources=cpu(total))
         life.turn()
         for cluster in ("v", "v##j"):
-            assert cluster_ops.get_cluster(life.store, cluster)["total_resources"]["CPU"] == 2 * total
+            assert cluster_views.get_cluster(life.store, cluster)["total_resources"]["CPU"] == 2 * total
         assert node_ops.get_node(life.store, nodes[0])["available"]["CPU"] == 0
     life.die()
     assert life.replay() == [[]] * 6

@@ -13,7 +13,7 @@ from tests.specification import spec
 from tests.world import Killed, World, amounts
 from vctl.core.resources import Amounts
 from vctl.errors import BadSpec
-from vctl.ops import clusters, job_edits, submitting, tasks, why
+from vctl.ops import cluster_views, clusters, job_edits, submitting, tasks, why
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.spec.cluster_change import ClusterChange
@@ -412,10 +412,10 @@ def test_a_scheduler_that_dies_anywhere(there: Contest, commit: int, *, after_it
 
 def test_settings_are_read_shown_and_taken_back(there: Contest) -> None:
     there.settle(preemption="stop", min_runtime_s="10m", preemption_grace_s=0)
-    shown = clusters.get_cluster(there.store, "primary")["queue"]
+    shown = cluster_views.get_cluster(there.store, "primary")["queue"]
     assert (shown["preemption"], shown["min_runtime_s"], shown["preemption_grace_s"]) == ("stop", 600, 0)
     there.settle(preemption=None, min_runtime_s=None, preemption_grace_s=None)
-    shown = clusters.get_cluster(there.store, "primary")["queue"]
+    shown = cluster_views.get_cluster(there.store, "primary")["queue"]
     assert (shown["preemption"], shown["min_runtime_s"], shown["preemption_grace_s"]) == ("off", 0, 30)
     with pytest.raises(BadSpec, match=r"preemption: .maybe. is not one of off, requeue, stop"):
         there.settle(preemption="maybe")

@@ -13,7 +13,7 @@ from tests.specification import spec
 from tests.world import amounts
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import Conflict
-from vctl.ops import clusters, leases, submitting, tasks, why
+from vctl.ops import cluster_views, clusters, leases, submitting, tasks, why
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.spec.cluster_change import ClusterChange
@@ -182,7 +182,7 @@ def test_a_sibling_that_lends_leaves_it_alone_meanwhile(there: Team) -> None:
     there.submit_to("primary", "rest", 3)
     there.submit_to("team", "low", 2, signal=parse_warning_signal("USR1@60"), time_limit_s=10_000)
     there.turn()
-    free = clusters.get_cluster(there.store, "sib")["available_resources"]["CPU"]
+    free = cluster_views.get_cluster(there.store, "sib")["available_resources"]["CPU"]
     assert free == 3
     there.submit_to("team", "w", 4, 5)
     there.turn()

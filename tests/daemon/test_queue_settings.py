@@ -11,7 +11,7 @@ from tests.daemon.test_holding import submit
 from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
 from vctl.errors import BadSpec
-from vctl.ops import clusters, job_edits
+from vctl.ops import cluster_views, clusters, job_edits
 from vctl.ops import jobs as job_ops
 from vctl.scheduler.scheduling_class import Verdict
 from vctl.spec.cluster_change import ClusterChange
@@ -149,10 +149,10 @@ def test_backfill_reserves_for_the_head(two: Life) -> None:
 
 def test_settings_are_shown_and_checked(life: Life) -> None:
     settle(life, order="fair", half_life_s=3600, backfill_depth=3)
-    shown = clusters.get_cluster(life.store, "primary")["queue"]
+    shown = cluster_views.get_cluster(life.store, "primary")["queue"]
     assert (shown["order"], shown["half_life_s"], shown["backfill_depth"]) == ("fair", 3600, 3)
     settle(life, half_life_s=None)
-    assert clusters.get_cluster(life.store, "primary")["queue"]["half_life_s"] is None
+    assert cluster_views.get_cluster(life.store, "primary")["queue"]["half_life_s"] is None
     for bad in ({"order": "lifo"}, {"weight": 0}, {"ageing_s": 0}, {"half_life_s": 1e-10}, {"speed": 1}):
         with pytest.raises(BadSpec):
             settle(life, **bad)

@@ -9,8 +9,8 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life, cpu
 from tests.specification import spec
 from vctl.core.clusters import PRIMARY, ClusterSpec
+from vctl.ops import cluster_views, health, overview
 from vctl.ops import clusters as cluster_ops
-from vctl.ops import health, overview
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
 from vctl.ops.prove import prove
@@ -34,7 +34,7 @@ def fixed(*cpus: float, policy: str = "PACK", **more: Any) -> dict[str, Any]:
 
 def total(life: Life, cluster_id: str) -> float:
     """The CPUs of a cluster on nodes that are not dead."""
-    return cluster_ops.get_cluster(life.store, cluster_id)["total_resources"].get("CPU", 0.0)
+    return cluster_views.get_cluster(life.store, cluster_id)["total_resources"].get("CPU", 0.0)
 
 
 def vnodes(life: Life, cluster_id: str) -> list[tuple[str, float]]:

@@ -14,7 +14,7 @@ from tests.specification import spec
 from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import SCALE
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import clusters, jobs
+from vctl.ops import cluster_views, clusters, jobs
 from vctl.spec.cluster_change import ClusterChange
 
 pytestmark = spec("8.end", "10.life")
@@ -192,20 +192,20 @@ def test_a_cluster_of_a_job_has_no_queue(work: Elastic) -> None:
     """Its settings were accepted together with a spec, and did nothing."""
     sub = make(work, "sub")
     for cluster_id, kind in ((sub, "sub"), (OWN, "job")):
-        before = clusters.get_cluster(work.store, cluster_id)
+        before = cluster_views.get_cluster(work.store, cluster_id)
         for more in ({}, {"spec": ONE}):
             with pytest.raises(BadSpec, match=f"is a {kind} cluster: it has no queue"):
                 clusters.update(work.store, cluster_id, ClusterChange(queue={"order": "fifo"}, **more))
         with pytest.raises(BadSpec, match="is a sub cluster: it has no queue"):
             clusters.create(work.store, "other", ClusterChange(queue={"weight": 2}), parent_id=cluster_id)
-        assert clusters.get_cluster(work.store, cluster_id) == before
+        assert cluster_views.get_cluster(work.store, cluster_id) == before
 
 
 @spec("9.resize", "7.revision")
 def test_a_cluster_of_a_job_has_revisions_too(work: Elastic) -> None:
     sub = make(work, "sub")
     for cluster_id in (OWN, sub):
-        revision = clusters.get_cluster(work.store, cluster_id)["revision"]
+        revision = cluster_views.get_cluster(work.store, cluster_id)["revision"]
         with pytest.raises(Conflict, match=r"The revision \(7\) is expired"):
             clusters.update(work.store, cluster_id, ClusterChange(spec=ONE), revision=7)
         after = clusters.update(work.store, cluster_id, ClusterChange(spec=ONE), revision=revision)[

@@ -11,7 +11,7 @@ import pytest
 
 from tests.specification import spec
 from vctl.errors import Conflict, Infeasible, NotFound
-from vctl.ops import clusters, nodes, submitting, tree_files
+from vctl.ops import cluster_views, clusters, nodes, submitting, tree_files
 from vctl.ops.prove import prove
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
@@ -103,8 +103,8 @@ def test_a_tree_is_made_parents_first_and_what_is_exported_is_what_was_wanted(st
     ]  # fmt: skip
     assert first["summary"] == {"create": 6, "update": 0, "delete": 0, "unchanged": 0, "blocked": 0}
     assert actions(apply(store, DEEP, expect_revision=first["revision"])) == actions(first)
-    assert clusters.get_cluster(store, "vision-1")["parent_id"] == "vision"
-    assert clusters.get_cluster(store, "service")["borrow_limit"] == {"CPU": 0.5}
+    assert cluster_views.get_cluster(store, "vision-1")["parent_id"] == "vision"
+    assert cluster_views.get_cluster(store, "service")["borrow_limit"] == {"CPU": 0.5}
 
     exported = tree_files.export(store)
     for document in (DEEP, exported):
@@ -115,7 +115,7 @@ def test_a_tree_is_made_parents_first_and_what_is_exported_is_what_was_wanted(st
 
 def test_how_queues_are_served_is_part_of_the_wanted_state(store: Store) -> None:
     apply(store, DEEP)
-    before = clusters.get_cluster(store, "research")
+    before = cluster_views.get_cluster(store, "research")
     assert (before["queue"]["order"], before["queue"]["half_life_s"]) == ("fair", 3600)
     document = tree_files.export(store)
     research = next(one for one in document["clusters"] if one["id"] == "research")
@@ -127,19 +127,19 @@ def test_how_queues_are_served_is_part_of_the_wanted_state(store: Store) -> None
         {"order": "fifo"},
     )
     apply(store, document)
-    after = clusters.get_cluster(store, "research")["queue"]
+    after = cluster_views.get_cluster(store, "research")["queue"]
     assert (after["order"], after["half_life_s"]) == ("fifo", None)
-    assert clusters.get_cluster(store, "vision")["queue"]["weight"] == 3
+    assert cluster_views.get_cluster(store, "vision")["queue"]["weight"] == 3
     del research["queue"]
     apply(store, document)
-    assert clusters.get_cluster(store, "research")["queue"]["order"] == "priority"
+    assert cluster_views.get_cluster(store, "research")["queue"]["order"] == "priority"
 
 
 def test_an_exported_tree_rebuilds_another_state(store: Store, tmp_path: Path) -> None:
     apply(store, DEEP)
     exported = tree_files.export(store)
     assert apply(store, flat(), prune=True)["summary"]["delete"] == 6
-    assert clusters.list_clusters(store, all_kinds=False) == []
+    assert cluster_views.list_clusters(store, all_kinds=False) == []
     apply(store, exported)
     assert tree_files.export(store) == exported
 
@@ -241,7 +241,7 @@ def test_a_group_in_front_of_one_that_stays(store: Store) -> None:
     apply(store, flat(both))
     assert plan(store, flat(both))["changes"] == []
     apply(store, flat({"id": "x", "spec": {"fixed_size_nodes": [SPREAD]}}))
-    assert clusters.get_cluster(store, "x")["total_resources"] == {"CPU": 2.0}
+    assert cluster_views.get_cluster(store, "x")["total_resources"] == {"CPU": 2.0}
 
 
 # ---- what is not named ----
@@ -256,7 +256,7 @@ def test_what_is_not_named_is_left_alone_unless_pruned(store: Store) -> None:
         "delete vision-1",
     ]  # fmt: skip
     apply(store, only, prune=True)
-    assert [vc["cluster_id"] for vc in clusters.list_clusters(store, all_kinds=False)] == ["new"]
+    assert [vc["cluster_id"] for vc in cluster_views.list_clusters(store, all_kinds=False)] == ["new"]
 
 
 def test_a_part_of_the_tree_prunes_only_there(store: Store) -> None:

@@ -22,11 +22,9 @@ from vctl.ops.cluster_views import (
     cluster_row,
     get_cluster,
     in_use,
-    list_clusters,
     logical_row,
     removable_row,
     resolve,
-    tree,
     unfinished_jobs,
 )
 from vctl.scheduler.membership import of_whole_nodes
@@ -36,22 +34,10 @@ from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resol
 from vctl.store import clusters as table
 from vctl.store import jobs, rows, settings, tasks
 from vctl.store.partial import load_for_exchange
-from vctl.store.store import Row, Store
+from vctl.store.store import Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import ClusterForm, RemovedCluster
-
-
-__all__ = [
-    "blockers_of",
-    "create",
-    "delete",
-    "get_cluster",
-    "list_clusters",
-    "sweep",
-    "tree",
-    "update",
-]
 
 
 def create(
@@ -276,18 +262,17 @@ def instances(store: Store, *, job_clusters: bool = False) -> list[forms.Form]:
         for cluster_id, node_id, hostname, template_id in table.members(store):
             if (members := nodes_of.get(cluster_id)) is not None:
                 members[node_id] = {"hostname": hostname, "template_id": template_id}
-    return [_form(row, nodes_of[row["cluster_id"]]) for row in clusters]
-
-
-def _form(row: Row, nodes: dict[str, Any]) -> forms.Form:
-    return {
-        "cluster_id": row["cluster_id"],
-        "kind": row["kind"],
-        "divisible": bool(row["divisible"]),
-        "revision": row["revision"],
-        "state": row["state"],
-        "node_instances": nodes,
-    }
+    return [
+        {
+            "cluster_id": row["cluster_id"],
+            "kind": row["kind"],
+            "divisible": bool(row["divisible"]),
+            "revision": row["revision"],
+            "state": row["state"],
+            "node_instances": nodes_of[row["cluster_id"]],
+        }
+        for row in clusters
+    ]
 
 
 def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> ClusterForm:
@@ -295,8 +280,6 @@ def remove_nodes(store: Store, cluster_id: str, node_ids: Sequence[str]) -> Clus
 
     The revision stays: it counts changes of the wanted state only.
     """
-    from vctl.spec.ids import check_new_cluster_id
-
     if resolve(cluster_id) == PRIMARY and cluster_id:
         raise BadSpec(
             f"Invalid request, {PRIMARY} should not be updated via this API.",

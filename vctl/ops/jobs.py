@@ -419,11 +419,6 @@ def _forget_logs(store: Store, names: Sequence[str]) -> None:
             logs.forget_log(store.home, name)
 
 
-def has_log(store: Store, name: str) -> bool:
-    """Whether a job or a task has this id."""
-    return bool(table.named(store, [name]))
-
-
 def _slices(store: Store, rows: Sequence[int], do: Callable[[int, int], T]) -> Iterator[tuple[int, T]]:
     """Call ``do(first, end)`` for slices of items that take ``SLICE_S`` each, with pauses between them.
 

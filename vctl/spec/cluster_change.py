@@ -18,9 +18,7 @@ from vctl.spec.quantities import parse_resources
 Document = Mapping[str, Any] | None
 
 
-def _spec(reading: Reading, document: object) -> ClusterSpec | None:
-    if document is None:
-        return None
+def _spec(reading: Reading, document: object) -> ClusterSpec:
     from vctl.spec.cluster_spec import parse_cluster_spec
 
     given = reading.given
@@ -31,14 +29,6 @@ def _spec(reading: Reading, document: object) -> ClusterSpec | None:
         logical=JOB_MARK not in (given.get("parent") or given["cluster_id"]),
         cluster_id=given["cluster_id"],
     )
-
-
-def _borrow(reading: Reading, document: Document) -> Amounts | None:
-    return None if document is None else parse_resources(document, param("borrow_limit"), reading.units)
-
-
-def _lend(reading: Reading, document: Document) -> Amounts | None:
-    return None if document is None else parse_resources(document, param("lending_limit"), reading.units)
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -80,7 +70,7 @@ class ClusterChange:
     borrow_limit: Annotated[
         Amounts | None,
         Made(
-            _borrow,
+            lambda reading, document: parse_resources(document, param("borrow_limit"), reading.units),
             borrow_limit=Annotated[
                 Document,
                 Opt(
@@ -93,7 +83,7 @@ class ClusterChange:
     lending_limit: Annotated[
         Amounts | None,
         Made(
-            _lend,
+            lambda reading, document: parse_resources(document, param("lending_limit"), reading.units),
             lending_limit=Annotated[
                 Document,
                 Opt(

@@ -157,10 +157,6 @@ def _spec_back(requested: ClusterSpec) -> Mapping[str, object]:
     return {"virtual_cluster": spec_to_document(requested)}
 
 
-def _entry(reading: Reading, *given: Any) -> Amounts | None:
-    return entry_request(*given, units=reading.units)
-
-
 def _entry_back(entry: Amounts) -> Mapping[str, object]:
     amounts = {name: amount for name, amount in entry.items() if amount}
     return amounts_back("entrypoint_", amounts) if amounts else {"entrypoint_num_cpus": "0"}
@@ -181,22 +177,6 @@ def amounts_back(prefix: str, amounts: Amounts) -> dict[str, object]:
     others = {name: amount for name, amount in amounts.items() if amount and name not in (CPU, GPU, MEMORY)}
     more = {f"{prefix}resources": resources_document(others)} if others else {}
     return {**sizes_back(prefix, amounts), **more}
-
-
-def _array(_: Reading, text: str | None) -> ArrayRange | None:
-    return None if text is None else parse_array(text, param("array"))
-
-
-def _signal(_: Reading, text: str | None) -> WarningSignal | None:
-    return None if text is None else parse_warning_signal(text, param("signal"))
-
-
-def _after(_: Reading, texts: Sequence[str]) -> tuple[Dependency, ...]:
-    return tuple([parse_dependency(text, param("after")) for text in texts])
-
-
-def _ray(_: Reading, ray: bool, dashboard: bool) -> JobRay:  # values of parameters
-    return JobRay("dashboard" if dashboard else "plain" if ray else "")
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -237,7 +217,7 @@ class JobRequest:
     entry: Annotated[
         Amounts | None,
         Made(
-            _entry,
+            lambda reading, *given: entry_request(*given, units=reading.units),
             _entry_back,
             **resources_of("of the command itself", "entrypoint_"),
             entrypoint_resources=Annotated[
@@ -289,7 +269,7 @@ class JobRequest:
     array: Annotated[
         ArrayRange | None,
         Made(
-            _array,
+            lambda _, text: parse_array(text, param("array")),
             array=Annotated[
                 str | None,
                 Opt(
@@ -303,7 +283,7 @@ class JobRequest:
     after: Annotated[
         tuple[Dependency, ...],
         Made(
-            _after,
+            lambda _, texts: tuple([parse_dependency(text, param("after")) for text in texts]),
             after=Annotated[
                 Sequence[str],
                 Opt(
@@ -323,7 +303,7 @@ class JobRequest:
     ray: Annotated[
         JobRay,
         Made(
-            _ray,
+            lambda _, ray, dashboard: JobRay("dashboard" if dashboard else "plain" if ray else ""),
             lambda ray: {"ray_dashboard" if ray.own == "dashboard" else "ray": bool(ray.own)},
             ray=Annotated[
                 bool,
@@ -365,7 +345,7 @@ class JobRequest:
     signal: Annotated[
         WarningSignal | None,
         Made(
-            _signal,
+            lambda _, text: parse_warning_signal(text, param("signal")),
             lambda signal: {"signal": f"{signal.name}@{seconds_text(signal.before_s)}"},
             signal=Annotated[
                 str | None,

@@ -372,7 +372,7 @@ class Reading:
 class Made:
     """The parameters of which a field is made: ``array: Annotated[ArrayRange | None, Made(read, array=Array)] = None``.
 
-    ``make(reading, *values)`` gives the value of the field; it is asked only if a value of one of them is given.
+    ``make(reading, *values)`` gives the value of the field; it is asked only if one of them has a value.
     ``back(value)`` gives the values of the parameters of which ``make`` would make that value again.
     """
 
@@ -432,9 +432,9 @@ class Declared:
                 made[field] = None
         for field in made:
             info = self._made[field]
-            arguments[field] = info.make(
-                reading, *[values.get(name, self.params[name].default) for name in info.parameters]
-            )
+            given = [values.get(name, self.params[name].default) for name in info.parameters]
+            if any(value is not None for value in given):
+                arguments[field] = info.make(reading, *given)
         return self.kind(**arguments)
 
     def words(self, request: object) -> list[str]:

@@ -73,14 +73,14 @@ def parse_amount(value: object, path: str) -> int:
         raise refuse(path, f"{show(value)} is negative", "write 0 or more")
     if number and number.adjusted() > 15:
         raise _too_large(value, path)
-    scaled = _scaled(number, 4)
+    scaled = _scaled(number)
     if scaled is None:
         raise refuse(
             path, f"{show(value)} has more than four decimals", "round it to 4 decimals, such as 0.3333"
         )
     if scaled > LARGEST * SCALE:
         raise _too_large(value, path)
-    if scaled % SCALE and _scaled(_exact(repr(scaled / SCALE)), 4) != scaled:
+    if scaled % SCALE and _scaled(_exact(repr(scaled / SCALE))) != scaled:
         # it could be stored, but its JSON number would be another number
         raise refuse(
             path, f"{show(value)} has more digits than a JSON number holds", "round it to a whole number"
@@ -116,13 +116,13 @@ def _exact(text: str) -> Decimal:
     return Decimal(text)
 
 
-def _scaled(number: Decimal, places: int) -> int | None:
-    """``number * 10**places`` as an int; None if it is not whole. A decimal context would round it."""
+def _scaled(number: Decimal) -> int | None:
+    """``number * 10**4`` as an int; None if it is not whole. A decimal context would round it."""
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits))
     significant = text.rstrip("0")
-    shift = exponent + len(text) - len(significant) + places
+    shift = exponent + len(text) - len(significant) + 4
     if not significant:
         return 0
     return int(significant) * 10**shift if shift >= 0 else None

@@ -25,7 +25,7 @@ from vctl.spec.job_request import (
     resources_of,
 )
 from vctl.spec.launch import MAX_RETRIES, check_command, check_environment, check_name
-from vctl.spec.params import LONGEST_S, Made, Opt, Reading, check_limits
+from vctl.spec.params import LONGEST_S, Made, Opt, check_limits
 from vctl.spec.selectors import parse_selector
 from vctl.spec.source import read_document
 from vctl.spec.text import check_line
@@ -36,26 +36,6 @@ JOB_VARIABLES = ("VCTL_SUBMISSION_ID", "VCTL_JOB_ID")
 OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 MAX_OBJECTS = 256
 """The most inputs, and the most outputs, of one task."""
-
-
-def _amounts(reading: Reading, *given: object) -> Amounts:
-    return task_amounts(*given, units=reading.units)
-
-
-def _amounts_back(request: Amounts) -> Mapping[str, object]:
-    return {"num_cpus": "0", **amounts_back("", request)}
-
-
-def _selector(_: Reading, document: Document) -> Selector:
-    return () if document is None else parse_selector(document, param("label_selector"))
-
-
-def _selector_back(selector: Selector) -> Mapping[str, object]:
-    return {"label_selector": {condition.key: str(condition) for condition in selector}}
-
-
-def _names(_: Reading, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(names)
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -71,8 +51,8 @@ class TaskRequest:
     request: Annotated[
         Amounts,
         Made(
-            _amounts,
-            _amounts_back,
+            lambda reading, *given: task_amounts(*given, units=reading.units),
+            lambda amounts: {"num_cpus": "0", **amounts_back("", amounts)},
             **resources_of("it takes", short=True, defaults=(" (1)", " (0)")),
             resources=Annotated[
                 Document,
@@ -83,8 +63,8 @@ class TaskRequest:
     selector: Annotated[
         Selector,
         Made(
-            _selector,
-            _selector_back,
+            lambda _, document: parse_selector(document, param("label_selector")),
+            lambda selector: {"label_selector": {condition.key: str(condition) for condition in selector}},
             label_selector=Annotated[
                 Document,
                 Opt(
@@ -105,7 +85,7 @@ class TaskRequest:
     inputs: Annotated[
         tuple[str, ...],
         Made(
-            _names,
+            lambda _, names: tuple(names),
             lambda names: {"inputs": names},
             inputs=Annotated[
                 Sequence[str],
@@ -118,7 +98,7 @@ class TaskRequest:
     outputs: Annotated[
         tuple[str, ...],
         Made(
-            _names,
+            lambda _, names: tuple(names),
             lambda names: {"outputs": names},
             outputs=Annotated[
                 Sequence[str],

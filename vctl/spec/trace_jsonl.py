@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from vctl.core.clusters import POLICIES
 from vctl.core.jobs import PendingJob
-from vctl.core.resources import CPU, DEFAULT_UNITS, SCALE
+from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec
 from vctl.simulate.workload import SECOND, Arrival, Workload, in_order, rigid, shape_name
 from vctl.spec.fields import as_count, as_mapping, as_text, child, did_you_mean, refuse, show
@@ -28,13 +28,11 @@ KNOWN = ("at", "run", "nodes", "resources", "policy", "limit", "priority", "user
 MAX_PRIORITY = 2**31 - 1
 
 
-def read_jsonl(
-    lines: Iterable[str], name: str, size: Size | None = None, *, units: frozenset[str] = DEFAULT_UNITS
-) -> Workload:
+def read_jsonl(lines: Iterable[str], name: str, size: Size | None = None) -> Workload:
     """Read jobs; the error about a bad line names the file, the line, the field and the fix."""
     size = size or Size()
     arrivals = [
-        _arrival(_parsed(line, f"{name}:{number}"), f"{name}:{number}", number, units, size)
+        _arrival(_parsed(line, f"{name}:{number}"), f"{name}:{number}", number, size)
         for number, line in enumerate(lines, 1)
         if line.strip()
     ]
@@ -64,9 +62,7 @@ def _parsed(line: str, where: str) -> Mapping[str, object]:
     return job
 
 
-def _arrival(
-    job: Mapping[str, object], where: str, number: int, units: frozenset[str], size: Size
-) -> Arrival:
+def _arrival(job: Mapping[str, object], where: str, number: int, size: Size) -> Arrival:
     def at(field: str) -> str:
         return f"{where}: {field}"
 
@@ -74,7 +70,7 @@ def _arrival(
     pieces = as_count(job.get("nodes", 1), at("nodes"), "a number of nodes", maximum=size.max_nodes)
     if not pieces:
         raise refuse(at("nodes"), "0 nodes run nothing", "write 1 or more")
-    each = parse_resources(job["resources"], at("resources"), units) if "resources" in job else {CPU: SCALE}
+    each = parse_resources(job["resources"], at("resources")) if "resources" in job else {CPU: SCALE}
     policy = as_text(job.get("policy", POLICIES[0]), at("policy"), "a policy")
     if policy not in POLICIES:
         raise refuse(at("policy"), f"{show(policy)} is not a policy", did_you_mean(policy, POLICIES))
