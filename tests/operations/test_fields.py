@@ -25,7 +25,7 @@ from vctl.http.context import Server
 from vctl.operations import jobs
 from vctl.operations.declare import Context, Local, Remote
 from vctl.ops import nodes, submitting
-from vctl.ops.resubmit import resubmit
+from vctl.ops.remedies import resubmit
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest

@@ -184,8 +184,7 @@ def stop(store: Store, array: Row, *, grace_s: float | None, message: str | None
     """
     span = array["first_job_id"], array["last_job_id"]
     starting = sorted(job_id for job_id in store.being_started if span[0] <= job_id <= span[1])
-    tried = "j.job_id BETWEEN ? AND ? AND j.status = 'PENDING' AND j.attempt > 0"
-    for row in job_views.matching(store, tried, span):
+    for row in job_views.retrying(store, span):
         if row["job_id"] not in starting:
             store.emit(stopped(store, row, message=message))
     store.emit(engine.changes.JobsStopped(

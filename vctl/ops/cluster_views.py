@@ -216,7 +216,7 @@ def _contents(store: Store, cluster_id: str, spec: ClusterSpec | None) -> Cluste
         "available_resources": forms.amounts(available),
         "max_resources": maximum,
         "children": [child["cluster_id"] for child in table.children(store, cluster_id)],
-        "jobs": [row["submission_id"] for row in reversed(unfinished_jobs(store, cluster_id))],
+        "jobs": [row["submission_id"] for row in reversed(job_views.unfinished_in(store, cluster_id))],
     }
 
 
@@ -239,14 +239,14 @@ def in_use(cluster_id: str, blockers: list[str], command: str = "") -> Conflict:
 
 def blockers_of(store: Store, cluster_id: str) -> list[str]:
     """The users of a cluster, by name: clusters and jobs in it, and tasks that outlived their jobs."""
-    unfinished = unfinished_jobs(store, cluster_id)
+    unfinished = job_views.unfinished_in(store, cluster_id)
     of_jobs = {row["job_id"] for row in unfinished}
     children = [row for row in table.children(store, cluster_id) if row["job_id"] not in of_jobs]
     of_ended = [row["cluster_id"] for row in children if row["kind"] != LOGICAL]
     alone = [
         row
         for inside in (cluster_id, *of_ended)
-        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [inside])
+        for row in tasks.unfinished_in(store, inside)
         if row["job_id"] not in of_jobs
     ]
     return [
@@ -254,9 +254,3 @@ def blockers_of(store: Store, cluster_id: str) -> list[str]:
         *(f"job {row['submission_id']}" for row in unfinished),
         *(f"task {row['task_id']}" for row in alone),
     ]
-
-
-def unfinished_jobs(store: Store, cluster_id: str) -> list[Row]:
-    """Unfinished jobs that were submitted to a cluster, and the unfinished job whose cluster it is."""
-    where = "(j.parent_cluster_id = ?1 OR j.cluster_id = ?1) AND j.status IN ('PENDING', 'RUNNING')"
-    return job_views.matching(store, where, [cluster_id])

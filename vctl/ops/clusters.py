@@ -25,14 +25,13 @@ from vctl.ops.cluster_views import (
     logical_row,
     removable_row,
     resolve,
-    unfinished_jobs,
 )
 from vctl.scheduler.membership import of_whole_nodes
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.fields import refuse
 from vctl.spec.ids import JOB_MARK, check_new_cluster_id, full_cluster_id, resolve_cluster_id
 from vctl.store import clusters as table
-from vctl.store import jobs, rows, settings, tasks
+from vctl.store import job_views, jobs, rows, settings, tasks
 from vctl.store.partial import load_for_exchange
 from vctl.store.store import Store
 
@@ -176,10 +175,10 @@ def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> No
     """
     clusters_inside = [cluster_id, *table.subtree(store, cluster_id)]
     for below in clusters_inside:
-        for row in unfinished_jobs(store, below):
+        for row in job_views.unfinished_in(store, below):
             ops.jobs.stop(store, int(row["job_id"]))
     for below in clusters_inside:  # detached tasks outlive their jobs
-        for row in tasks.views(store, "cluster_id = ? AND ended_at IS NULL", [below]):
+        for row in tasks.unfinished_in(store, below):
             if attached_too or row["detached"]:
                 ops.tasks.cancel(store, str(row["task_id"]))
     with store.transaction():

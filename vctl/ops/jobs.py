@@ -20,7 +20,6 @@ from vctl.store import ahead, clusters, feed, job_views, observed, tasks
 from vctl.store import arrays as arrays_table
 from vctl.store import jobs as table
 from vctl.store.filters import Condition, Filter
-from vctl.store.rows import dumps
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -183,10 +182,7 @@ def _listed(
     total = len(numbers)
     if total == limit:
         total = job_views.count(store, states, where, values)
-    spans = spans_of(reversed(numbers))
-    if len(spans) == 1:
-        return _forms(store, "j.job_id BETWEEN ? AND ?", spans[0]), total
-    return _forms(store, "j.job_id IN (SELECT value FROM json_each(?))", [dumps(numbers)]), total
+    return _forms(store, *job_views.with_numbers(numbers)), total
 
 
 def _merged(listed: list[JobForm], limit: int | None) -> Sequence[JobForm]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
-from vctl.core import tasks as tk
 from vctl.core.clusters import LOGICAL
+from vctl.core.jobs import PENDING
 from vctl.core.resources import Amounts
 from vctl.errors import param
 from vctl.ops import forms
@@ -52,10 +52,10 @@ def demand(store: Store) -> list[DemandForm]:
     lines: dict[_Key, DemandForm] = {}
     with store.snapshot():
         reasons, task_reasons = Reasons(store), TaskReasons(store)
-        for row in reversed(job_views.matching(store, "j.status = 'PENDING'")):
+        for row in reversed(job_views.matching(store, job_views.in_states({PENDING}))):
             key: _Key = ("job", str(row["parent_cluster_id"]), str(reasons.of(row)[0]), row["shape"])
             _count(lines, key, rows.loads(row["resources"]), row["submission_id"])
-        for row in table.views(store, "ended_at IS NULL AND state = ?", [tk.PENDING_NODE]):
+        for row in table.waiting_rows(store):
             amounts = rows.loads(row["request"])
             shape = (rs.shape_of(amounts), row["selector"])
             key = ("task", str(row["cluster_id"]), str(task_reasons.of(row)[0]), shape)

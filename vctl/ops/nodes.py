@@ -24,8 +24,8 @@ from vctl.engine.lifecycle import NODE
 from vctl.errors import BadSpec, Conflict, NotFound, param
 from vctl.ops import forms
 from vctl.ops.forms import parse_filters
+from vctl.store import clusters, objects, observed, provider, rows, upkeep
 from vctl.store import nodes as table
-from vctl.store import objects, observed, provider, rows, upkeep
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -267,15 +267,8 @@ THERE = {"drain": (nd.DRAINING, nd.DRAINED), "undrain": (nd.ALIVE,), "die": (nd.
 def settle_drained(store: Store, node_id: str) -> None:
     """Move a draining node that is not used any more to DRAINED; inside a transaction."""
     row = table.get(store, node_id)
-    if row is not None and row["state"] == nd.DRAINING and not is_used(store, node_id):
+    if row is not None and row["state"] == nd.DRAINING and not clusters.node_is_used(store, node_id):
         table.move(store, node_id, "empty", reason=row["reason"], author=row["author"])
-
-
-def is_used(store: Store, node_id: str) -> bool:
-    """Whether a cluster or a run uses a node."""
-    from vctl.store import clusters
-
-    return clusters.node_is_used(store, node_id)
 
 
 def drain(store: Store, node_id: str, *, reason: str | None = None) -> NodeForm:
@@ -326,9 +319,9 @@ def update(
             observed.remember_devices(store, node.node_id, {**devices, "numbers": known})
         merged = {key: text for key, text in {**node.labels, **(labels or {})}.items() if text is not None}
         shrunk = node.shrunk or (
-            is_used(store, node.node_id) and not rs.FreeCapacity(total).fits_exactly(node.total)
+            clusters.node_is_used(store, node.node_id) and not rs.FreeCapacity(total).fits_exactly(node.total)
         )
-        if merged != node.labels and is_used(store, node.node_id):
+        if merged != node.labels and clusters.node_is_used(store, node.node_id):
             _relabel(store, replace(node, labels=merged))
         store.emit(engine.changes.NodeChanged(replace(node, total=total, labels=merged, shrunk=shrunk)))
         if total != node.total:
@@ -339,9 +332,8 @@ def update(
 def _relabel(store: Store, node: Node) -> None:
     """Give the virtual nodes on a node its new labels."""
     from vctl.scheduler.replacement import relabelled  # here: a list of nodes need not load the scheduler
-    from vctl.store.clusters import load_ledger
 
-    if placed := relabelled(load_ledger(store), node):
+    if placed := relabelled(clusters.load_ledger(store), node):
         store.emit(engine.changes.VNodesChanged(placed=placed))
 
 
@@ -351,19 +343,15 @@ def _resize_whole(store: Store, node_id: str, total: Allocation) -> None:
     if resized:
         store.emit(engine.changes.VNodesChanged(placed=resized, node_id=node_id))
     if grown := sorted({vnode.cluster_id for vnode in resized if vnode.kind == FLEXIBLE}):
-        from vctl.ops.cluster_changes import (
-            settle_leases,
-        )  # here, because a list of nodes does not need the scheduler
-        from vctl.store.clusters import load_ledger
+        # here, because a list of nodes does not need the scheduler
+        from vctl.ops.cluster_changes import settle_leases
 
-        ledger = load_ledger(store)
+        ledger = clusters.load_ledger(store)
         for cluster_id in grown:
             settle_leases(store, ledger, cluster_id)
 
 
 def _how_to_empty(store: Store, row: Row) -> str:
-    from vctl.store import clusters
-
     node_id = row["node_id"]
     if row["state"] != nd.DEAD or not (holders := clusters.on_node(store, node_id)):
         return f"vctl node drain {node_id}, and remove it when it is empty"
@@ -375,7 +363,7 @@ def remove(store: Store, node_id: str) -> NodeForm:
     form = get_node(store, node_id)
     with store.transaction():
         row = _row(store, node_id)
-        if is_used(store, row["node_id"]):
+        if clusters.node_is_used(store, row["node_id"]):
             raise Conflict(f"node {row['node_id']} is in use", fix=_how_to_empty(store, row))
         object_ids = [
             f"{copy['submission_id']}/{copy['name']}" for copy in objects.are_on(store, row["node_id"])

@@ -172,11 +172,9 @@ def list_objects(
     store: Store, *, filters: Sequence[str] = (), limit: int | None = None, job: str | None = None
 ) -> tuple[list[ObjectForm], int]:
     """Objects, by job and name, and their number without the limit; ``job`` chooses one job."""
-    where, values = "1", []
-    if job is not None:
-        where, values = "o.job_id = ?", [job_ops.resolve_named(store, job, param("job"))]
+    columns = {} if job is None else {"job_id": job_ops.resolve_named(store, job, param("job"))}
     with store.snapshot():
-        listed = choose(_forms(store, table.listed(store, where, values)), filters, "ObjectForm")
+        listed = choose(_forms(store, table.listed(store, **columns)), filters, "ObjectForm")
     return (listed if limit is None else listed[:limit]), len(listed)
 
 
@@ -185,12 +183,9 @@ def get_object(store: Store, ref: str, *, job: str | None = None) -> ObjectForm:
     owner, slash, name = ref.rpartition("/")
     with store.snapshot():
         if slash:
-            matches = _forms(
-                store,
-                table.listed(store, "o.job_id = ? AND o.name = ?", (job_ops.resolve(store, owner), name)),
-            )
+            matches = _forms(store, table.listed(store, job_id=job_ops.resolve(store, owner), name=name))
         else:
-            matches = _forms(store, table.listed(store, "o.name = ?", (name,)))
+            matches = _forms(store, table.listed(store, name=name))
             matches = [match for match in matches if match["submission_id"] == job] or matches
     if len(matches) > 1:
         shown = ", ".join(str(match["object_id"]) for match in matches[:5])

@@ -197,7 +197,7 @@ def form(row: Row, shown: tuple[str | None, str | None]) -> TaskForm:
 def _row(store: Store, ref: str) -> Row:
     row = table.get(store, ref) or (table.get(store, f"task-{ref}") if ref.isdigit() else None)
     if row is None and ref == job_ops.LAST:
-        newest = table.views(store, "task_number = (SELECT max(task_number) FROM tasks)")
+        newest = table.views(store, limit=1)
         row = newest[0] if newest else None
     if row is None:
         raise no_task(ref)

@@ -8,6 +8,7 @@ from vctl.core import jobs as jb
 from vctl.core.gates import opens_at
 from vctl.core.listed import Alike, Values, joined
 from vctl.core.resources import Amounts
+from vctl.core.spans import spans_of
 from vctl.store import database, filters, queues, rows
 from vctl.store.contents import JOB, JOBS
 from vctl.store.filters import MOMENT, NUMBER, TEXT, Condition, Filter, FilterColumn
@@ -172,6 +173,25 @@ def _sources(states: Collection[str], where: str) -> Iterator[str]:
 def in_states(states: Collection[str]) -> str:
     """The SQL condition that a job is in one of some states."""
     return f"j.status IN ({', '.join(map(repr, sorted(states)))})"
+
+
+def with_numbers(numbers: Sequence[int]) -> Condition:
+    """The SQL condition that a job has one of these numbers, which are the newest first."""
+    spans = spans_of(reversed(numbers))
+    if len(spans) == 1:
+        return "j.job_id BETWEEN ? AND ?", [*spans[0]]
+    return "j.job_id IN (SELECT value FROM json_each(?))", [rows.dumps(numbers)]
+
+
+def unfinished_in(store: Store, cluster_id: str) -> list[Row]:
+    """Unfinished jobs that were submitted to a cluster, and the unfinished job whose cluster it is; newest first."""
+    where = f"(j.parent_cluster_id = ?1 OR j.cluster_id = ?1) AND {in_states({jb.PENDING, jb.RUNNING})}"
+    return matching(store, where, [cluster_id])
+
+
+def retrying(store: Store, span: tuple[int, int]) -> list[Row]:
+    """The jobs among these that wait for another attempt, newest first."""
+    return matching(store, "j.job_id BETWEEN ? AND ? AND j.status = 'PENDING' AND j.attempt > 0", span)
 
 
 def head(store: Store, parent_id: str, limit: int) -> list[tuple[Row, int, int]]:

@@ -6,7 +6,7 @@ made: a task, or the entrypoint that put it there (``task_id`` is NULL).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from sqlite3 import Row
 
 from vctl.core import tasks as tk
@@ -97,12 +97,16 @@ def is_wanted(store: Store, job_id: int, attempt: int) -> bool:
     )  # fmt: skip
 
 
-def listed(store: Store, where: str = "1", values: Iterable[object] = ()) -> list[Row]:
-    """Every copy of every object, with its job's ``submission_id`` and ``attempt``; oldest objects first."""
+def listed(store: Store, **columns: object) -> list[Row]:
+    """Every copy of the objects with these values of columns, and its job's ``submission_id`` and ``attempt``.
+
+    Oldest objects first.
+    """
+    where = " AND ".join(["1", *(f"o.{name} = ?" for name in columns)])
     return store.rows(
         "SELECT o.*, j.submission_id, j.attempt FROM objects o JOIN jobs j USING (job_id)"
         f" WHERE {where} ORDER BY o.job_id, o.name, o.created_at, o.node_id",
-        *values,
+        *columns.values(),
     )
 
 

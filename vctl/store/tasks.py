@@ -57,6 +57,11 @@ def unfinished(store: Store) -> list[Row]:
     return store.rows("SELECT * FROM tasks WHERE ended_at IS NULL ORDER BY task_number")
 
 
+def unfinished_in(store: Store, cluster_id: str) -> list[Row]:
+    """Tasks of a cluster that are not over, oldest first."""
+    return views(store, "cluster_id = ? AND ended_at IS NULL", [cluster_id])
+
+
 def outliving(store: Store) -> set[str]:
     """Ids of the unfinished tasks that outlive their job: detached, or started by a detached task."""
     return set(
