@@ -249,7 +249,6 @@ def _user_home(env: Mapping[str, str]) -> str:
 
 
 def _read(file: str, env: Mapping[str, str]) -> dict[str, object]:
-    """Read the settings of one file."""
     import tomllib
 
     try:

@@ -10,6 +10,7 @@ import pytest
 from tests.daemon.conftest import SLEEP, Life
 from tests.specification import spec
 from vctl.errors import BadSpec, Conflict
+from vctl.operations import jobs as verbs
 from vctl.ops import job_edits, logs, reasons, submitting
 from vctl.ops import jobs as job_ops
 from vctl.spec.job_request import JobRequest
@@ -149,15 +150,20 @@ BAD_EDITS = {
     "zero": {"time_limit_s": 0},
     "a priority": {"priority": 2**40},
     "a word": {"priority": "high"},
-    "a place": {"cluster": "primary"},
+    "no priority": {"priority": None},
 }
 
 
 @pytest.mark.parametrize("changes", BAD_EDITS.values(), ids=list(BAD_EDITS))
 def test_bad_edits(here: Life, changes: dict[str, object]) -> None:
+    def edit() -> None:
+        """The verb checks types and ranges, before it is carried out."""
+        verbs.edit.check(("a",), changes)
+        job_edits.edit(here.store, "a", changes)
+
     submit(here, "a")
     with pytest.raises(BadSpec):
-        job_edits.edit(here.store, "a", changes)
+        edit()
 
 
 def test_a_signal_warns_before_the_time_limit(here: Life) -> None:

@@ -88,7 +88,6 @@ class HeldAllocation:
         return line
 
     def _receive(self) -> Mapping[str, str]:
-        """Read the environment variables of the job from the connection."""
         with self._line.makefile("rb") as stream:
             variables: Mapping[str, str] = json.loads(stream.readline() or b"{}")
         return variables

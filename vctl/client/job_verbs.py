@@ -291,7 +291,6 @@ def _lines(
 
 
 def _task(command: object, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a task from the arguments of Python."""
     values = {"entrypoint": words_of(command), **_values(fields)}
     if (selector := values.get("label_selector")) is not None:
         from vctl.client.specs import selector_document

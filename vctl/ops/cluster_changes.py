@@ -24,7 +24,7 @@ from vctl.ops.cluster_views import blockers_of, check_revision, cluster_row, in_
 from vctl.ops.leases import check_lending
 from vctl.scheduler.elasticity import Grow, flexible_parts, growing, level_above
 from vctl.scheduler.feasibility import ever
-from vctl.scheduler.membership import Exchange, NodeShortage, exchange, join, of_whole_nodes
+from vctl.scheduler.membership import NodeShortage, exchange, join, of_whole_nodes
 from vctl.scheduler.nominations import Nomination, Nominations
 from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.recall import Move, is_loose, put_back, recall
@@ -322,7 +322,9 @@ def _change(
     answer = exchange(ledger, cluster.parent_id, cluster.cluster_id, cluster.spec.replica_sets)
     if isinstance(answer, NodeShortage):
         return answer
-    _swap(ledger, cluster.cluster_id, answer)
+    for vnode in answer.leave:
+        ledger.release(vnode.vnode_id)
+    join(ledger, cluster.cluster_id, answer.join)
     return None
 
 
@@ -349,12 +351,6 @@ def _reserved_for(
         if works([other for other in nominations if other != nomination])
     ]
     return [nomination.submission_id for nomination in alone or nominations]
-
-
-def _swap(ledger: Ledger, cluster_id: str, answer: Exchange) -> None:
-    for vnode in answer.leave:
-        ledger.release(vnode.vnode_id)
-    join(ledger, cluster_id, answer.join)
 
 
 def _short(answer: NodeShortage, reserved_for: Sequence[str]) -> Conflict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
@@ -162,19 +162,18 @@ def templates(store: Store) -> tuple[Template, ...]:
 
 
 def add_possible(store: Store, ledger: Ledger) -> None:
-    """Add all nodes that the provider could still make to a ledger: those that it has made count in its maximum."""
+    """Add all nodes that the provider could still make to a ledger: those that it has made count in its maximum.
+
+    Of its nodes, those are capacity that are alive or draining; it can replace the others.
+    """
     if kinds := templates(store):
-        for node in possible(kinds, _made(store)):
+        made = Counter(
+            row["template_id"]
+            for row in nodes.all_rows(store)
+            if row["state"] in (ALIVE, DRAINING) and MADE_BY in rows.loads(row["labels"])
+        )
+        for node in possible(kinds, made):
             ledger.put_node(node)
-
-
-def _made(store: Store) -> Mapping[str, int]:
-    """Template -> the number of the provider's nodes that are capacity; it can replace the others."""
-    return Counter(
-        row["template_id"]
-        for row in nodes.all_rows(store)
-        if row["state"] in (ALIVE, DRAINING) and MADE_BY in rows.loads(row["labels"])
-    )
 
 
 def _primary_of(node_rows: Sequence[Row]) -> Ledger:

@@ -92,26 +92,20 @@ def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
 
 
 def check(changes: Mapping[str, object]) -> None:
-    """Refuse an empty edit and values that no job can have."""
+    """Refuse an empty edit and values that no job can have; the verb has checked types and ranges."""
     from vctl.spec.launch import check_name
-    from vctl.spec.params import declared
 
     if not changes:
         raise BadSpec("nothing is to be changed", fix=_EDITS)
-    limits = declared(spec.job_request.JobRequest).limits
     for name, value in changes.items():
-        if name == "priority" and isinstance(value, int):
-            limits[name].check_range(value, _spelled(name))
-        elif name == "name" and isinstance(value, str):
-            check_name(value)
-        elif name == "time_limit_s" and isinstance(value, (int, float)):
-            limits[name].check_range(value, _spelled(name))
-            if value == 0:
-                raise spec.fields.refuse(
-                    param("time_limit"), "the job would end at once", "write at least 1s, or none"
-                )
-        elif name != "time_limit_s" or value is not None:
+        if value is None and name != "time_limit_s":
             raise BadSpec(f"{_spelled(name)}: cannot be changed to {value!r}", fix=_EDITS)
+        if name == "name":
+            check_name(str(value))
+        if name == "time_limit_s" and value == 0:
+            raise spec.fields.refuse(
+                param("time_limit"), "the job would end at once", "write at least 1s, or none"
+            )
 
 
 def refuse_fixed_fields(row: Row, changes: Mapping[str, object]) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl import engine, spec
-from vctl.core import labels as lb
 from vctl.core import nodes as nd
 from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from vctl.spec.documents import NodeForm
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-MAX_AT_ONCE = 100_000
 MAX_NUMBERED_AT_ONCE = 1 << 22
 """The most CPUs and devices of the nodes that one request adds: each has a number, which takes memory."""
 NODE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
@@ -152,10 +150,6 @@ def add(
             "only simulated nodes are added by hand",
             fix=f"add {param('simulated')} nodes; this machine registers itself",
         )
-    if not 1 <= count <= MAX_AT_ONCE:
-        raise spec.fields.refuse(
-            param("count"), f"{count} is out of range", f"write a number from 1 to {MAX_AT_ONCE}"
-        )
     numbered = count * sum(resources.get(name, 0) // SCALE for name in {CPU, *units})
     if numbered > MAX_NUMBERED_AT_ONCE:
         raise spec.fields.refuse(
@@ -167,11 +161,6 @@ def add(
         raise spec.fields.refuse(
             param("resources"), "nothing is in it", 'write for example \'{"CPU": 8, "memory": "16GiB"}\''
         )
-    for key, value in (labels or {}).items():
-        if problem := lb.key_problem(key) or lb.value_problem(value):
-            raise spec.fields.refuse(
-                spec.fields.child(param("labels"), key), problem, "follow the rules of Kubernetes labels"
-            )
     name = spec.text.check_line(template, param("template")) if template else template_of(resources)
     total = whole_node(resources, units)
     with store.transaction():
@@ -330,7 +319,6 @@ def update(
 
 
 def _relabel(store: Store, node: Node) -> None:
-    """Give the virtual nodes on a node its new labels."""
     from vctl.scheduler.replacement import relabelled  # here: a list of nodes need not load the scheduler
 
     if placed := relabelled(clusters.load_ledger(store), node):

@@ -42,7 +42,12 @@ class Reachable:
         key = (cluster_id, winner := self._winner(job_id))
         if key not in self._slots:
             self._slots[key] = Slots(self._read(cluster_id, winner))
-            if not self._slots[key].all and self._has_no_nodes(cluster_id):
+            # not even nodes that take no work
+            if (
+                cluster_id != PRIMARY
+                and not self._slots[key].all
+                and not clusters.vnode_rows(self.store, cluster_id)
+            ):
                 self._slots[key].nothing = f"nothing, {cluster_text(cluster_id)} has no virtual nodes"
         return self._slots[key]
 
@@ -114,10 +119,6 @@ class Reachable:
         if not cluster.is_limited:
             return {}
         return cluster.left_to_grow(clusters.flexible_amounts(self.store, cluster.cluster_id))
-
-    def _has_no_nodes(self, cluster_id: str) -> bool:
-        """Whether a cluster has no virtual nodes at all, not even on nodes that take no work."""
-        return cluster_id != PRIMARY and not clusters.vnode_rows(self.store, cluster_id)
 
     def _read(self, cluster_id: str, winner: int) -> Iterator[Slot]:
         reserved: dict[str, list[tuple[int, Allocation]]] = {}

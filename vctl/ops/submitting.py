@@ -20,8 +20,8 @@ from vctl.ops import arrays, jobs, logs, nodes, rights
 from vctl.ops.feasible import check_feasible, requested
 from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
-from vctl.spec.ids import full_cluster_id
-from vctl.spec.job_request import JobRay, JobRequest
+from vctl.spec.ids import check_submission_id, full_cluster_id
+from vctl.spec.job_request import JobRay, JobRequest, entry_amounts
 from vctl.spec.options import WarningSignal, parse_array
 from vctl.store import ahead, clusters, observed, rows, settings, shapes
 from vctl.store import jobs as table
@@ -73,17 +73,12 @@ class Preparation:
         return shapes.capacity(self._store)
 
     @cached_property
-    def _author(self) -> str:
-        return nodes.author()
-
-    @cached_property
     def _caller(self) -> int | None:
         caller = rights.calling_job(self._store)
         return None if caller is None else caller["job_id"]
 
     def of(self, request: JobRequest, around: Mapping[str, str]) -> Prepared:
         """The target and the resources of a request."""
-        from vctl.spec.job_request import entry_amounts
         from vctl.spec.shape import shape_key
 
         store = self._store
@@ -92,7 +87,10 @@ class Preparation:
             target = self._targets[question] = _target(store, request, around)
             rights.check_target(store, target[0])
         parent_id, shares_parent = target
-        _check_per_node(request, parent_id, shares_parent=shares_parent)
+        if request.per_node:
+            _check_whole(
+                "per_node", "each member", "its virtual node", request, parent_id, shares_parent=shares_parent
+            )
         _check_ray(store, request, parent_id, around, shares_parent=shares_parent)
         spec = request.spec or ClusterSpec()
         entry = dict(entry_amounts(request))
@@ -108,7 +106,6 @@ class Preparation:
         self, request: JobRequest, prepared: Prepared, around: Mapping[str, str]
     ) -> tuple[PendingJob, SubmitDetails, Launch]:
         """A job that has neither number nor submit time yet, and its columns."""
-        from vctl.spec.ids import check_submission_id
         from vctl.spec.text import stored_path
 
         spec = prepared.spec
@@ -136,7 +133,7 @@ class Preparation:
             begin_at_ns=begin_at or None,
             shares_parent=prepared.shares_parent,
             per_node=request.per_node,
-            user=self._author,
+            user=nodes.author(),
             time_limit_ns=rows.in_ns(request.time_limit_s),
             rules=rows.dumps(_rules(self._store, request)),
             grace_s=DEFAULT_GRACE_S if request.grace_s is None else request.grace_s,
@@ -245,7 +242,6 @@ def _may_start_now(store: Store, request: JobRequest) -> bool:
 
 
 def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
-    """The options for the start of the command, as they are stored with it."""
     options: dict[str, object] = {
         "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
         **request.ray.options(),
@@ -268,13 +264,6 @@ def resolved(store: Store, after: Sequence[Dependency]) -> list[Dependency]:
         assert row is not None
         dependencies.append(replace(dependency, job=row["submission_id"]))
     return dependencies
-
-
-def _check_per_node(request: JobRequest, parent_id: str, *, shares_parent: bool) -> None:
-    if request.per_node:
-        _check_whole(
-            "per_node", "each member", "its virtual node", request, parent_id, shares_parent=shares_parent
-        )
 
 
 def _check_whole(
@@ -370,8 +359,7 @@ def _environment(request: JobRequest, around: Mapping[str, str]) -> dict[str, st
 
 def _target(store: Store, request: JobRequest, around: Mapping[str, str]) -> tuple[str, bool]:
     """The target cluster, and whether the job shares it (indivisible) instead of getting its own."""
-    cluster_id = request.cluster or _inherited(store, around)
-    cluster_id = full_cluster_id(cluster_id)
+    cluster_id = full_cluster_id(request.cluster or _inherited(store, around))
     if cluster_id == PRIMARY:
         return PRIMARY, False
     row = open_cluster(store, cluster_id)

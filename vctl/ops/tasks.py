@@ -117,7 +117,6 @@ class _Batch:
             first, count = first + count, max(1, len(in_use))
 
     def _job(self, ref: str, named_by: str) -> Row:
-        """The running job that is named so."""
         if (job := self._jobs.get((ref, named_by))) is None:
             job = jobs.get(self._store, job_ops.resolve_named(self._store, ref, named_by))
             assert job is not None
@@ -131,9 +130,12 @@ class _Batch:
         return job
 
     def _cluster(self, job: Row, inside: str | None) -> str:
+        """The cluster of a new task: that of the caller, which may be a sub-cluster, else that of the job."""
         key = job["job_id"], inside
         if (cluster_id := self._clusters.get(key)) is None:
-            cluster_id = self._clusters[key] = _cluster(self._store, job, inside)
+            own = str(job["cluster_id"])
+            is_sub = inside and inside != own and inside in clusters.subtree(self._store, own)
+            cluster_id = self._clusters[key] = str(inside) if is_sub else own
         return cluster_id
 
     def _outlives(self, owner_id: str) -> bool:
@@ -151,14 +153,6 @@ class _Batch:
         if not request.env:
             self._environments[id(environ)] = text
         return text
-
-
-def _cluster(store: Store, job: Row, inside: str | None) -> str:
-    """The cluster of a new task: that of the caller, which may be a sub-cluster, else that of the job."""
-    own = str(job["cluster_id"])
-    if inside and inside != own and inside in clusters.subtree(store, own):
-        return inside
-    return own
 
 
 def _strategy(given: str) -> str:

@@ -5,7 +5,6 @@ The plan makes all changes and takes them back, so it knows the blockers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vctl import ops
 from vctl.core import resources as rs
-from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec, Group
+from vctl.core.clusters import FLEXIBLE, LOGICAL, PRIMARY, Cluster, ClusterSpec
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT
 from vctl.core.values import field, replace, value
@@ -139,7 +138,6 @@ def _logical_row(store: Store, cluster_id: str) -> Row:
 
 
 def _described(cluster: Cluster, path: str = "") -> TreeCluster:
-    """A cluster in the form of a tree file."""
     assert cluster.parent_id is not None
     return TreeCluster(
         cluster.cluster_id, cluster.parent_id, cluster.divisible, cluster.spec, cluster.borrow_limit or None,
@@ -157,7 +155,7 @@ def _diff_of(store: Store, target: Sequence[TreeCluster], *, prune: bool) -> Dif
         old = present.get(cluster.cluster_id)
         if old is None:
             diff.changes.append(ChangedCluster(None, cluster))
-        elif _same(before := _described(old, cluster.path), cluster):
+        elif _comparable(before := _described(old, cluster.path)) == _comparable(cluster):
             diff.unchanged.append(cluster.cluster_id)
         else:
             diff.changes.append(ChangedCluster(before, cluster))
@@ -185,10 +183,6 @@ def _check_position(store: Store, cluster: TreeCluster, present: dict[str, Clust
             raise Conflict(f"cluster {cluster.cluster_id} is being removed", fix="wait until it is gone")
 
 
-def _same(left: TreeCluster, right: TreeCluster) -> bool:
-    return _comparable(left) == _comparable(right)
-
-
 def _comparable(cluster: TreeCluster) -> TreeCluster:
     """A cluster without irrelevant details: amounts of 0, the order of groups, the path in the file."""
     spec = cluster.spec
@@ -196,15 +190,12 @@ def _comparable(cluster: TreeCluster) -> TreeCluster:
         spec,
         flexible_min={name: amount for name, amount in spec.flexible_min.items() if amount},
         flexible_max=dict(spec.flexible_max or {}),
-        groups=tuple(sorted(spec.groups, key=_canonical)),
-        replica_sets=spec.replica_sets,
+        groups=tuple(
+            sorted(spec.groups, key=lambda group: rows.dumps(spec_to_document(ClusterSpec(groups=(group,)))))
+        ),
     )
     lending = {name: amount for name, amount in cluster.lending_limit.items() if amount}
     return replace(cluster, spec=plain, lending_limit=lending, path="")
-
-
-def _canonical(group: Group) -> str:
-    return json.dumps(spec_to_document(ClusterSpec(groups=(group,))), sort_keys=True)
 
 
 def _surplus(present: dict[str, Cluster], target: Sequence[TreeCluster]) -> list[str]:
@@ -242,7 +233,6 @@ def _at(cluster: TreeCluster) -> Iterator[None]:
 
 
 def _form_of(diff: Diff) -> TreeDiff:
-    """The documented JSON form of a plan and of an apply."""
     actions = [change.action for change in diff.changes]
     return {
         "revision": diff.revision,

@@ -160,8 +160,6 @@ def follow(
 
 
 class _Changes:
-    """What wakes one who waits."""
-
     def __init__(self) -> None:
         self.files = Watch()
         self.began = time.monotonic()

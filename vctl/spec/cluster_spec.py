@@ -276,14 +276,13 @@ def spec_to_document(spec: ClusterSpec) -> dict[str, object]:
     if spec.flexible_max:
         document[MAX] = resources_document(spec.flexible_max)
     if spec.groups:
-        document[FIXED] = [_group_document(group) for group in spec.groups]
+        document[FIXED] = [
+            {NODES: [_node_document(node) for node in group.nodes], POLICY: group.policy}
+            for group in spec.groups
+        ]
     if spec.replica_sets or not document:
         document[REPLICAS] = dict(sorted(spec.replica_sets.items()))
     return document
-
-
-def _group_document(group: Group) -> dict[str, object]:
-    return {NODES: [_node_document(node) for node in group.nodes], POLICY: group.policy}
 
 
 def _node_document(node: FixedNode) -> dict[str, object]:

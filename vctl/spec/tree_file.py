@@ -41,8 +41,6 @@ class TreeCluster:
 
 
 class _Reader:
-    """Collects the clusters of one file."""
-
     def __init__(self, units: Iterable[str], *, camel_case: bool) -> None:
         self.units = frozenset(units)
         self.camel_case = camel_case
