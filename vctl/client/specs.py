@@ -20,26 +20,22 @@ Amounts = Mapping[str, Amount]
 
 
 @dataclass(frozen=True, init=False)
-class In:
-    """The label has one of these values."""
-
+class _Values:
     values: tuple[str, ...]
 
     def __init__(self, *values: str) -> None:
         object.__setattr__(self, "values", values)
+
+
+class In(_Values):
+    """The label has one of these values."""
 
     def __str__(self) -> str:
         return f"in({','.join(self.values)})"
 
 
-@dataclass(frozen=True, init=False)
-class NotIn:
+class NotIn(_Values):
     """The label has none of these values, or does not exist."""
-
-    values: tuple[str, ...]
-
-    def __init__(self, *values: str) -> None:
-        object.__setattr__(self, "values", values)
 
     def __str__(self) -> str:
         return f"!in({','.join(self.values)})"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 
 from vctl.core.nodes import UP, NodeRequest
@@ -22,9 +21,9 @@ from vctl.engine.rules import machines
 from vctl.engine.settings import MachineTerms
 from vctl.engine.stimuli import MachinesReady, MachinesRefused, Now, Stimulus
 from vctl.ops.feasible import TEMPLATES
-from vctl.ops.nodes import NODE_ID
 from vctl.runtime.commands import ProviderCall, end_left_behind
 from vctl.runtime.protocol import Runtime
+from vctl.spec.ids import is_id
 from vctl.spec.provider_spec import COMMAND, NONE, RAY, ProviderSpec
 from vctl.store import observed
 from vctl.store.store import Store
@@ -163,6 +162,6 @@ def _ids(answer: bytes, request: NodeRequest) -> list[str]:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError('its answer is not {"nodes": [{"node_id": …}]}') from None
     for node_id in found:
-        if not isinstance(node_id, str) or not re.match(NODE_ID, node_id):
+        if not isinstance(node_id, str) or not is_id(node_id):
             raise ValueError(f"its answer has a bad node id: {str(node_id)[:200]!r}")
     return found or list(request.nodes)

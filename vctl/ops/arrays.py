@@ -11,6 +11,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
 from vctl.errors import Conflict, param
 from vctl.ops import forms
+from vctl.spec.ids import LAST
 from vctl.store import arrays as table
 from vctl.store import job_views, jobs
 from vctl.store.dependencies import awaited_members
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from vctl.spec.documents import ArrayForm
     from vctl.spec.options import ArrayRange
 
-LAST = "last"
 NEVER_STARTED, AGAIN = "stopped before it started", "stopped before its next attempt"
 Pairs = tuple[tuple[str, str], ...]
 """Pairs of a condition and the id of the job or array that is awaited."""
@@ -152,11 +152,6 @@ def code(store: Store, array: Row) -> int:
 def state(store: Store, array: Row) -> str:
     """RUNNING while a member waits or runs, else the final state of the array."""
     return jb.RUNNING if table.is_unfinished(store, array) else _status(table.counts(store, array))
-
-
-def known(store: Store, array_id: str) -> bool:
-    """Whether an array has this id."""
-    return table.get(store, array_id) is not None
 
 
 def delete(store: Store, array_id: str) -> list[str]:

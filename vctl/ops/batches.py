@@ -96,7 +96,7 @@ class _Batch:
             self._later.setdefault(name, line)
         self._in_use = table.taken(store, self._later)
         self._open: set[str] = {PRIMARY}
-        self._awaited: dict[Dependency, tuple[tuple[tuple[str, str], ...], list[str]]] = {}
+        self._awaited: dict[Dependency, tuple[arrays.Pairs, list[str]]] = {}
         self._lost: list[str] = []
         self._old_logs: list[str] = []
 
@@ -113,18 +113,13 @@ class _Batch:
             self._open.add(job.parent_id)
         after = self._after(request, line)
         job = replace(submitting.timed(job, self._first, self._now), waits_for=len(after))
-        if request.array is None:
-            self._changes.append(JobSubmitted(job, details, after, launch))
-            self._first += 1
-            names = [name]
-            prefix, index = _as_member(name)
-            if index is not None:
-                self._like_members.setdefault(prefix, {})[index] = name
-        else:
-            self._changes.append(arrays.submitted(self._store, request.array, job, details, after, launch))
-            indices = self._arrays[name] = request.array.indices
-            self._first += len(indices)
-            names = [f"{name}_{index}" for index in indices]
+        change, names = submitting.submission(self._store, request, job, details, after, launch)
+        self._changes.append(change)
+        self._first += len(names)
+        if request.array is not None:
+            self._arrays[name] = request.array.indices
+        elif (member := _as_member(name))[1] is not None:
+            self._like_members.setdefault(member[0], {})[member[1]] = name
         self._lines[name] = line
         self.ids.append(name)
         if request.submission_id:  # a log with this name is of a deleted job
@@ -170,7 +165,7 @@ class _Batch:
         prefix, index = _as_member(name)
         return index is not None and index in self._arrays.get(prefix, ())
 
-    def _after(self, request: JobRequest, line: int) -> tuple[tuple[str, str], ...]:
+    def _after(self, request: JobRequest, line: int) -> arrays.Pairs:
         """The conditions of a job that are not met: all on earlier lines, as nothing of this batch has begun."""
         conditions: set[tuple[str, str]] = set()
         for dependency in request.after:

@@ -16,6 +16,7 @@ from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Shown, parse_filters
+from vctl.spec.ids import LAST
 from vctl.store import ahead, clusters, feed, job_views, observed, tasks
 from vctl.store import arrays as arrays_table
 from vctl.store import jobs as table
@@ -34,7 +35,6 @@ SLICE_S = 0.03
 PAUSE_S = 0.006
 """The pause in seconds: longer than between two tries of a writer that waits (``locks.taken``)."""
 T = TypeVar("T")
-LAST = "last"
 ALIKE = (
     "status", "state_reason", "message", "parent_cluster_id", "attempt", "user", "held", "waits_for", "closed",
     "begin_at", "shape",

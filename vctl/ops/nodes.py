@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MAX_NUMBERED_AT_ONCE = 1 << 22
 """The most CPUs and devices of the nodes that one request adds: each has a number, which takes memory."""
-NODE_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
 
 
 def author() -> str:
@@ -166,7 +164,7 @@ def add(
     with store.transaction():
         ids = [node_id] if node_id and count == 1 else _numbered(store, node_id or name, count)
         for fresh in ids:
-            if not re.match(NODE_ID, fresh):
+            if not spec.ids.is_id(fresh):
                 where, more = ("node_id", "") if node_id else ("template", f", or give {param('node_id')}")
                 problem, fix = f"{fresh!r} is not a node id", f"use 1 to 128 of A-Z a-z 0-9 . _ -{more}"
                 raise spec.fields.refuse(param(where), problem, fix)

@@ -183,19 +183,14 @@ def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping
         if is_handed and table.number_of(store, submission_id) is not None:
             return submission_id  # the scheduler has written it, but its answer did not arrive
         job = numbered(store, job)
-        after: tuple[tuple[str, str], ...] = ()
+        after: arrays.Pairs = ()
         lost: list[str] = []
         if request.after:
             after, lost = ops.dependencies.unmet(store, resolved(store, request.after))
             job = replace(job, waits_for=len(after))
         if lost or ahead.may_precede(store, job, lambda: settings.queue_of(store, parent_id).order):
             ahead.take_back(store)
-        change: JobSubmitted | ArraySubmitted
-        if request.array is None:
-            names, change = [submission_id], JobSubmitted(job, details, after, launch)
-        else:
-            names = [f"{submission_id}_{index}" for index in request.array.indices]
-            change = arrays.submitted(store, request.array, job, details, after, launch)
+        change, names = submission(store, request, job, details, after, launch)
         for name in names if request.submission_id else ():  # a log with this name is of a deleted job
             logs.forget_log(store.home, name)
         store.emit(change)
@@ -204,6 +199,21 @@ def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping
         if prepared.judged_at is not None:
             observed.set_feasible(store, parent_id, prepared.shape, prepared.judged_at)
     return submission_id
+
+
+def submission(
+    store: Store,
+    request: JobRequest,
+    job: PendingJob,
+    details: SubmitDetails,
+    after: arrays.Pairs,
+    launch: Launch,
+) -> tuple[JobSubmitted | ArraySubmitted, list[str]]:
+    """The change that queues a job or an array, and the ids of its jobs."""
+    if request.array is None:
+        return JobSubmitted(job, details, after, launch), [job.submission_id]
+    names = [f"{job.submission_id}_{index}" for index in request.array.indices]
+    return arrays.submitted(store, request.array, job, details, after, launch), names
 
 
 def numbered(store: Store, job: PendingJob) -> PendingJob:

@@ -190,7 +190,7 @@ def form(row: Row, shown: tuple[str | None, str | None]) -> TaskForm:
 
 def _row(store: Store, ref: str) -> Row:
     row = table.get(store, ref) or (table.get(store, f"task-{ref}") if ref.isdigit() else None)
-    if row is None and ref == job_ops.LAST:
+    if row is None and ref == spec.ids.LAST:
         newest = table.views(store, limit=1)
         row = newest[0] if newest else None
     if row is None:

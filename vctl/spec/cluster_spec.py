@@ -19,11 +19,8 @@ from vctl.spec.fields import (
     refuse,
     show,
 )
-from vctl.spec.quantities import KNOWN, format_amount, parse_resources, resources_document
+from vctl.spec.quantities import KNOWN, MAX_NODES, format_amount, parse_resources, resources_document
 from vctl.spec.selectors import parse_labels, parse_selector
-
-MAX_NODES = 10_000
-"""The most fixed nodes and whole nodes of one spec together."""
 
 MAX_REPLICAS = 2**31 - 1
 

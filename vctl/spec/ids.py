@@ -60,7 +60,7 @@ def full_cluster_id(cluster_id: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text has the form of the id of a node or a job, or of a part of the id of a cluster."""
+    """Whether a text can be the id of a node or a job, a part of the id of a cluster, or the name of an object."""
     return bool(re.match(SUBMISSION_PATTERN, text))
 
 
@@ -72,7 +72,7 @@ def check_submission_id(submission_id: str, path: str = "--submission-id") -> st
         raise refuse(
             path, f"{show(submission_id)} contains {JOB_MARK}, which belongs to job clusters", "leave it out"
         )
-    if not re.match(SUBMISSION_PATTERN, submission_id):
+    if not is_id(submission_id):
         raise refuse(
             path,
             f"{show(submission_id)} is not a submission id",

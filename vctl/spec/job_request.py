@@ -38,6 +38,7 @@ from vctl.spec.params import (
     seconds_text,
 )
 from vctl.spec.quantities import (
+    MAX_NODES,
     check_unit_amount,
     exact_text,
     parse_amount,
@@ -78,7 +79,6 @@ class JobRay:
 
 
 DEFAULT_ENTRY: Amounts = {CPU: SCALE}
-MAX_NODES = 10_000
 NODES = Opt(
     "--nodes", minimum=1, maximum=MAX_NODES, help="Number of reserved nodes, each on its own machine (1)."
 )

@@ -34,6 +34,8 @@ SIZES = frozenset({MEMORY, OBJECT_STORE_MEMORY})
 """Resources counted in bytes."""
 
 MAX_NAMES = 256
+MAX_NODES = 10_000
+"""The most fixed nodes and whole nodes of one spec together."""
 MAX_NUMBERED = 1 << 16
 """The most CPUs, or devices of a kind, of one node: each has a number, so a typo could exhaust the memory."""
 

@@ -4,7 +4,6 @@ The fields of ``TaskRequest`` are the declaration of its parameters. A request c
 modules check its job and free resources.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from vctl.core.tasks import HYBRID, NODE, SOFT, SPILL, STRATEGIES, named_by
 from vctl.core.values import field, value
 from vctl.errors import BadSpec, param
 from vctl.spec.fields import did_you_mean, refuse, show
+from vctl.spec.ids import is_id
 from vctl.spec.job_request import (
     Argv,
     Directory,
@@ -33,7 +33,6 @@ from vctl.spec.text import check_line
 DEFAULT_REQUEST: Amounts = {CPU: SCALE}
 JOB_VARIABLES = ("VCTL_SUBMISSION_ID", "VCTL_JOB_ID")
 """The variables that identify the job of a process; the first one that is set is used."""
-OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 MAX_OBJECTS = 256
 """The most inputs, and the most outputs, of one task."""
 
@@ -155,7 +154,7 @@ def check_objects(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
 
 def check_object_name(name: str, path: str) -> str:
     """Check the name of an object: one path component, without characters that are special in shells."""
-    if not OBJECT_NAME.match(name):
+    if not is_id(name):
         raise refuse(
             path,
             f"{show(name)} is not a name of an object",
