@@ -73,9 +73,8 @@ class Handle(ABC):
         over, form = self.backend.wait(self.kind, self.ref, remaining_s)
         if not over:
             raise TimedOut(f"{self.ref} is not over after {timeout_s:g} s", fix="wait longer with timeout_s")
-        return exit_code(
-            self.info() if form is None else form
-        )  # of one that was deleted, the former raises NotFound
+        # if it was deleted, info() raises NotFound
+        return exit_code(self.info() if form is None else form)
 
     def logs(self, *, tail: int | None = None) -> str:
         """Its present output; ``tail``: only the last lines."""

@@ -75,16 +75,13 @@ class VirtualCluster:
         """The JSON form, with the given fields only."""
         from vctl.client.specs import document_of, list_of
 
-        document: dict[str, Any] = {}
-        if self.flexible_resource_min is not None:
-            document["flexible_resource_min"] = document_of(self.flexible_resource_min)
-        if self.flexible_resource_max is not None:
-            document["flexible_resource_max"] = document_of(self.flexible_resource_max)
-        if self.fixed_size_nodes is not None:
-            document["fixed_size_nodes"] = list_of(self.fixed_size_nodes)
-        if self.replica_sets is not None:
-            document["replica_sets"] = document_of(self.replica_sets)
-        return document
+        fields = {
+            "flexible_resource_min": document_of(self.flexible_resource_min),
+            "flexible_resource_max": document_of(self.flexible_resource_max),
+            "fixed_size_nodes": list_of(self.fixed_size_nodes),
+            "replica_sets": document_of(self.replica_sets),
+        }
+        return {name: value for name, value in fields.items() if value is not None}
 
     def to_json(self) -> str:
         """The JSON form as text, for ``--virtual-cluster`` and files."""

@@ -247,14 +247,12 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def _query(values: Mapping[str, object]) -> str:
-    given: list[tuple[str, str]] = []
-    for name, value in values.items():
-        many = value if isinstance(value, (list, tuple)) else [value]
-        given += [
-            (name, str(element).lower() if isinstance(element, bool) else str(element))
-            for element in many
-            if element is not None
-        ]
+    given = [
+        (name, str(element).lower() if isinstance(element, bool) else str(element))
+        for name, value in values.items()
+        for element in (value if isinstance(value, (list, tuple)) else [value])
+        if element is not None
+    ]
     return f"?{urlencode(given)}" if given else ""
 
 
@@ -327,9 +325,8 @@ def follow(server: Connection, kind: Kind, ref: str, offset: int, every_s: float
             for block in server.stream(path, every_s=every_s, follow=True, offset=offset):
                 offset, give_up = offset + len(block), None
                 yield block
-            if not wait(
-                server, kind, ref, 0
-            ).over:  # the server ends, or no scheduler may run, which this raises
+            # the server ends, or no scheduler may run, which this raises
+            if not wait(server, kind, ref, 0).over:
                 continue
             yield from server.stream(path, offset=offset)  # what was written while no server ran
         except NotFound:

@@ -52,9 +52,8 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
         if spans := spans_of(row["job_id"] for row in pending if bool(row["held"]) != held):
             array_id = rows[0]["array_id"]
             is_limited = array_id is not None and arrays_table.at_once(store, array_id) is not None
-            store.emit(
-                JobsHeld(_members(array, rows[0]), spans, held, is_limited)
-            )  # in an array with a limit, another member may start in its place
+            # in an array with a limit, another member may start in its place
+            store.emit(JobsHeld(_members(array, rows[0]), spans, held, is_limited))
         return get_job(store, ref)
 
 

@@ -7,6 +7,7 @@ archive at https://www.cs.huji.ac.il/labs/parallel/workload has logs in this for
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from vctl.core.clusters import PRIMARY, ClusterSpec, FixedNode, Group
 from vctl.core.jobs import PendingJob
@@ -133,15 +134,10 @@ def _arrival(record: list[float], per_node: int) -> Arrival:
     return Arrival(job, int(record[RUN] * SECOND))
 
 
-_specs: dict[tuple[int, int], ClusterSpec] = {}
-
-
+@cache
 def _spec(processors: int, per_node: int) -> ClusterSpec:
-    spec = _specs.get((processors, per_node))
-    if spec is None:
-        full, rest = divmod(processors, per_node)
-        pieces = (FixedNode({CPU: per_node * SCALE}),) * full
-        if rest:
-            pieces += (FixedNode({CPU: rest * SCALE}),)
-        spec = _specs[processors, per_node] = ClusterSpec(groups=(Group(pieces),), flexible=False)
-    return spec
+    full, rest = divmod(processors, per_node)
+    pieces = (FixedNode({CPU: per_node * SCALE}),) * full
+    if rest:
+        pieces += (FixedNode({CPU: rest * SCALE}),)
+    return ClusterSpec(groups=(Group(pieces),), flexible=False)
