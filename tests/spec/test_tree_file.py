@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
@@ -115,16 +116,14 @@ def test_the_way_back():
         "\n {clusters: []}",
     ],
 )
-def test_standard_input_may_be_yaml_or_json(text):
+def test_standard_input_may_be_yaml_or_json(text, monkeypatch):
     pytest.importorskip("yaml")
-    data = io.BytesIO(text.encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     if "{clusters" in text:
         with pytest.raises(BadSpec, match="not JSON"):
-            read_file("-", "a tree file", "--file", stdin=data)
+            read_file("-", "a tree file", "--file")
         return
-    assert read_file("-", "a tree file", "--file", stdin=data) == {
-        "clusters": [{"id": "a", "divisible": True}]
-    }
+    assert read_file("-", "a tree file", "--file") == {"clusters": [{"id": "a", "divisible": True}]}
 
 
 def test_files_by_name(tmp_path):

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from decimal import Decimal
-from typing import Any, BinaryIO, TypeVar
+from typing import Any
 
 from vctl.errors import BadSpec
 from vctl.spec.fields import refuse, show
 from vctl.spec.text import check_document
 
-T = TypeVar("T")
 MAX_BYTES = 16 * 2**20
 MAX_YAML = 2**20
 """The most characters of YAML, which takes fifty times as long to parse as JSON."""
@@ -37,26 +37,19 @@ def read_document(ref: str, what: str, path: str, amounts: str = "{}") -> object
     Decimals in the result are ``Decimal``. ``amounts`` is a template for the fix of an error: for a text
     such as ``CPU=4``, the fix shows ``amounts`` with ``{}`` replaced by these amounts as JSON.
     """
-    if ref == "-":
-        text = _read(sys.stdin.buffer, "standard input", path)
-        return parse_text(
-            text, what, f"{path} (standard input)", yaml=not text.lstrip().startswith(("{", "["))
-        )
-    if not ref.startswith("@"):
+    if ref != "-" and not ref.startswith("@"):
         return parse_text(ref, what, path, inline=amounts)
-    name = os.path.expanduser(ref[1:])
-    if not name:
+    name = None if ref == "-" else os.path.expanduser(ref[1:])
+    if name == "":
         raise refuse(path, "a file name is missing after @", "write @spec.json, or - for standard input")
-    return parse_text(_read_named(name, path), what, f"{path} ({name})", yaml=name.endswith(YAML))
+    text, where = _text(name, path)
+    is_yaml = not text.lstrip().startswith(("{", "[")) if name is None else name.endswith(YAML)
+    return parse_text(text, what, where, yaml=is_yaml)
 
 
-def read_file(name: str, what: str, path: str, *, stdin: BinaryIO | None = None) -> object:
+def read_file(name: str, what: str, path: str) -> object:
     """Read a document from a file or from standard input (``-``): JSON if it begins with ``{``, else YAML."""
-    if name == "-":
-        text, where = _read(stdin or sys.stdin.buffer, "standard input", path), f"{path} (standard input)"
-    else:
-        name = os.path.expanduser(name)
-        text, where = _read_named(name, path), f"{path} ({name})"
+    text, where = _text(None if name == "-" else os.path.expanduser(name), path)
     return parse_text(text, what, where, yaml=name.endswith(YAML) or not text.lstrip().startswith("{"))
 
 
@@ -65,10 +58,7 @@ def read_lines(name: str, what: str, path: str) -> list[object]:
 
     Empty lines are allowed at the end only, so that the n-th document is that of line n.
     """
-    if name == "-":
-        data = _bytes(sys.stdin.buffer, "standard input", path, MAX_BATCH_BYTES)
-    else:
-        data = _opened(os.path.expanduser(name), path, lambda file: _bytes(file, name, path, MAX_BATCH_BYTES))
+    data = _content(None if name == "-" else os.path.expanduser(name), path, MAX_BATCH_BYTES)
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -109,33 +99,30 @@ def _parse_line(line: bytes, what: str) -> object:
     return document
 
 
-def _read_named(name: str, path: str) -> str:
-    return _opened(name, path, lambda file: _read(file, name, path))
-
-
-def _opened(name: str, path: str, read: Callable[[BinaryIO], T]) -> T:
+def _content(name: str | None, path: str, limit: int) -> bytes:
+    """The bytes of a file, or of standard input (None)."""
+    shown = name or "standard input"
     try:
-        with open(name, "rb") as file:
-            return read(file)
+        with nullcontext(sys.stdin.buffer) if name is None else open(name, "rb") as file:
+            data = file.read(limit + 1)
     except OSError as error:
-        raise refuse(path, f"cannot read {name}: {error.strerror}", "name a file that you can read") from None
+        raise refuse(
+            path, f"cannot read {shown}: {error.strerror}", "name a file that you can read"
+        ) from None
     except ValueError:  # a NUL in the name
         raise refuse(path, f"{show(name)} is not a file name", "name a file that you can read") from None
-
-
-def _bytes(file: BinaryIO, name: str, path: str, limit: int) -> bytes:
-    data = file.read(limit + 1)
     if len(data) > limit:
-        raise refuse(path, f"{name} is larger than {limit} bytes", "split it, or give another file")
+        raise refuse(path, f"{shown} is larger than {limit} bytes", "split it, or give another file")
     return data
 
 
-def _read(file: BinaryIO, name: str, path: str) -> str:
-    data = _bytes(file, name, path, MAX_BYTES)
+def _text(name: str | None, path: str) -> tuple[str, str]:
+    """The text of a file, or of standard input (None), and the path for errors in it."""
+    shown = name or "standard input"
     try:
-        return data.decode("utf-8-sig")
+        return _content(name, path, MAX_BYTES).decode("utf-8-sig"), f"{path} ({shown})"
     except UnicodeDecodeError as error:
-        raise refuse(path, f"{name} is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
+        raise refuse(path, f"{shown} is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
 
 
 def parse_text(text: str, what: str, path: str, *, yaml: bool = False, inline: str = "") -> object:
