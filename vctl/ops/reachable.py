@@ -63,9 +63,7 @@ class Reachable:
 
     def _read_above(self, cluster_id: str, job_id: int) -> list[Above]:
         levels: list[Above] = []
-        cluster = self.cluster(cluster_id)
-        while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
-            parent_id = cluster.parent_id
+        for cluster, parent_id in self.growing(cluster_id):
             siblings = clusters.children(self.store, parent_id)
             lends = any(
                 row["settings"] != "{}" and any(rows.cluster(row).lending_limit.values())
@@ -78,13 +76,19 @@ class Reachable:
                     self._room(cluster), lends,
                 )
             )  # fmt: skip
-            cluster = self.cluster(parent_id)
         return levels
+
+    def growing(self, cluster_id: str) -> Iterator[tuple[Cluster, str]]:
+        """The clusters that can grow, from this one up, each with the id of the cluster from which it grows."""
+        cluster = self.cluster(cluster_id)
+        while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
+            yield cluster, cluster.parent_id
+            cluster = self.cluster(cluster.parent_id)
 
     def reserved_for(self, cluster_id: str, job_id: int) -> list[str]:
         """Ids of other jobs with reserved resources in a cluster, or in a cluster from which it can grow."""
         job_ids: set[int] = set()
-        for level in (cluster_id, *self._upward(cluster_id)):
+        for level in (cluster_id, *(parent_id for _, parent_id in self.growing(cluster_id))):
             self.slots(level, job_id)
             job_ids |= self._reserved_in.get(level, set())
         return [n.submission_id for n in self.nominations if n.job_id in job_ids and n.job_id != job_id]
@@ -96,7 +100,7 @@ class Reachable:
 
     def coming_back(self, cluster_id: str) -> list[Lease]:
         """The leases that a cluster, or one above it from which it can grow, has lent and called back."""
-        lenders = {cluster_id, *self._upward(cluster_id)}
+        lenders = {cluster_id, *(parent_id for _, parent_id in self.growing(cluster_id))}
         return [lease for lease in self.called if lease.lender_id in lenders]
 
     def to_give_back(self, cluster_id: str) -> list[Lease]:
@@ -107,12 +111,6 @@ class Reachable:
             borrowers.add(cluster.cluster_id)
             cluster = None if cluster.parent_id is None else self.cluster(cluster.parent_id)
         return [lease for lease in self.called if lease.borrower_id in borrowers]
-
-    def _upward(self, cluster_id: str) -> Iterator[str]:
-        cluster = self.cluster(cluster_id)
-        while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
-            yield cluster.parent_id
-            cluster = self.cluster(cluster.parent_id)
 
     def _room(self, cluster: Cluster) -> dict[str, int]:
         """The resources that a cluster can still gain; a name without a limit is missing."""

@@ -107,19 +107,14 @@ class TaskReasons:
         return growing_for(task, None if row is None else rows.vnode(row))
 
     def _may_ever_grow(self, task: PendingTask) -> bool:
-        cluster, growing = self.capacity.cluster(task.cluster_id), self._growing_for(task)
-        while (
-            growing is not None
-            and cluster is not None
-            and cluster.spec.flexible
-            and cluster.parent_id is not None
-        ):
+        if (growing := self._growing_for(task)) is None:
+            return False
+        for cluster, parent_id in self.capacity.growing(task.cluster_id):
             maximum = cluster.spec.flexible_max or {}
             if any(amount > maximum.get(name, amount) for name, amount in task.request.items()):
                 return False
-            if any(self._holds(slot, growing) for slot in self.capacity.slots(cluster.parent_id).all):
+            if any(self._holds(slot, growing) for slot in self.capacity.slots(parent_id).all):
                 return True
-            cluster = self.capacity.cluster(cluster.parent_id)
         return False
 
     def _too_large(self, task: PendingTask, slots: list[Slot]) -> str:
