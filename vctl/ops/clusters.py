@@ -52,7 +52,7 @@ def create(
     ``detach``: in the cluster of a job, let it outlive the job.
     """
     check_new_cluster_id(cluster_id)
-    settled = _queue_changes(change.queue)
+    queue = _queue_changes(change.queue)
     parent = resolve(parent_id)
     normalized = _with_contents(cluster_id, change)
     rights.check_cluster(store, parent)
@@ -61,7 +61,7 @@ def create(
         made = changes.create(
             store, cluster_id, normalized, parent_id=parent, owner=nodes.author(), detach=detach
         )
-        _set_queue(store, made, settled)
+        _set_queue(store, made, queue)
         return get_cluster(store, made.cluster_id)
 
 
@@ -69,14 +69,14 @@ def update(
     store: Store, cluster_id: str, change: ClusterChange, *, revision: int | None = None
 ) -> ClusterForm:
     """Bring a cluster to a wanted state, completely or not at all. ``revision`` None means the current revision."""
-    settled = _queue_changes(change.queue)
-    change = replace(change, queue=settled or None)
-    if full_cluster_id(cluster_id) == PRIMARY and settled and change == ClusterChange(queue=settled):
-        return _update_primary(store, settled, revision)
+    queue = _queue_changes(change.queue)
+    change = replace(change, queue=queue or None)
+    if full_cluster_id(cluster_id) == PRIMARY and queue and change == ClusterChange(queue=queue):
+        return _update_primary(store, queue, revision)
     _check_changed_id(cluster_id, "created or updated")
     normalized = _with_contents(cluster_id, change)
     rights.check_cluster(store, cluster_id)
-    if settled:
+    if queue:
         _check_has_queue(rows.cluster(cluster_row(store, cluster_id)))
     nodes.join(store)
     if JOB_MARK in cluster_id:
@@ -87,16 +87,16 @@ def update(
         )
     with store.transaction():
         updated = changes.update(store, cluster_id, normalized, revision=revision)
-        _set_queue(store, updated, settled)
+        _set_queue(store, updated, queue)
         return get_cluster(store, cluster_id)
 
 
-def _update_primary(store: Store, settled: Mapping[str, object], revision: int | None) -> ClusterForm:
+def _update_primary(store: Store, queue: Mapping[str, object], revision: int | None) -> ClusterForm:
     """Change the queue settings of the primary, of which nothing else can change."""
     rights.check_cluster(store, PRIMARY)
     with store.transaction():
         check_revision(PRIMARY, settings.primary_revision(store), revision)
-        policy = replace(settings.queue_of(store, PRIMARY), **settled)  # type: ignore[arg-type]
+        policy = replace(settings.queue_of(store, PRIMARY), **queue)  # type: ignore[arg-type]
         store.emit(QueueChanged(PRIMARY, policy, store.next_revision()))
         return get_cluster(store, PRIMARY)
 
@@ -109,10 +109,10 @@ def _queue_changes(queue: Mapping[str, object] | None) -> Mapping[str, object]:
     return parse_queue(queue)
 
 
-def _set_queue(store: Store, cluster: Cluster, settled: Mapping[str, object]) -> None:
-    if settled:
+def _set_queue(store: Store, cluster: Cluster, queue: Mapping[str, object]) -> None:
+    if queue:
         _check_has_queue(cluster)
-        policy = replace(settings.queue_of(store, cluster.cluster_id), **settled)  # type: ignore[arg-type]
+        policy = replace(settings.queue_of(store, cluster.cluster_id), **queue)  # type: ignore[arg-type]
         store.emit(QueueChanged(cluster.cluster_id, policy))
 
 

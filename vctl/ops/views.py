@@ -93,12 +93,8 @@ def current_cluster(store: Store, cluster_id: str | None = None) -> CurrentClust
         }
 
 
-def current_node(store: Store, vnode_id: str | None) -> CurrentNode:
+def current_node(store: Store, vnode_id: str) -> CurrentNode:
     """A virtual node in the form of the proposal's ``VirtualNodeInfo``."""
-    if not vnode_id:
-        raise NotFound(
-            "not inside a job, so there is no current node", fix="run it in a job, or use `vctl nodes`"
-        )
     from vctl.spec.ids import full_cluster_id
 
     vnode_id = full_cluster_id(vnode_id)  # tables show the alias
