@@ -160,7 +160,7 @@ MOST_BETWEEN = 7
 """The most functions from one step to the next."""
 JUMPS = {
     "vctl.daemon.scheduler:Scheduler.turn": None,  # the scheduler is another process
-    "vctl.http.context:here": "vctl.http.derived:add_route",  # the framework calls the route
+    "vctl.http.context:context_of": "vctl.http.derived:add_route",  # the framework calls the route
     "vctl.operations.declare:Operation.at": "vctl.http.derived:add_route",
     "vctl.operations.jobs:submit": "vctl.operations.declare:operation",  # an object that the decorator has made
     "vctl.http.answers:JSONResponse.render": None,  # the framework calls it
