@@ -91,7 +91,7 @@ def test_a_run_that_was_forgotten_stays_forgotten_when_the_rest_of_its_record_is
     file = RecordFile(str(path), 7)
     file.read()
     path.write_bytes(path.read_bytes() + rest)
-    file.feed(taken + rest, heard=True)
+    file.feed(taken + rest, on_line=True)
     assert file.runs["a"].exit is not None
     file.forget("a")
     file.read()

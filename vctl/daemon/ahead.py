@@ -63,15 +63,15 @@ class NextRuns:
             self._take_back(state, failed, for_certain=True)  # no supervisor has their requests
 
     def _send(self, state: FollowedState, runtime: Runtime, run_id: str) -> bool:
-        one = state.ahead.runs.get(run_id)
-        if one is None:
+        after = state.ahead.runs.get(run_id)
+        if after is None:
             return True  # taken back already
         try:
             request = request_of(
-                self.store, state, self.carrier.commands, one.run, log_max_bytes=self.carrier.log_max_bytes,
-                ahead=one,
+                self.store, state, self.carrier.commands, after.run, log_max_bytes=self.carrier.log_max_bytes,
+                ahead=after,
             )  # fmt: skip
-            given = request is not None and runtime.launch_next(request, one.follows)
+            given = request is not None and runtime.launch_next(request, after.follows)
         except (OSError, VctlError, ValueError, TypeError, KeyError, AttributeError):
             return False  # the error is reported when the job starts in the ordinary way
         if given:
@@ -117,5 +117,5 @@ class NextRuns:
             state.follow(self.store)
             state.take_back(self.store, run_ids)
             for run_id in run_ids if for_certain else ():
-                if (one := state.ahead.runs.get(run_id)) is not None:
-                    state.drop_ahead(self.store, run_id, one.start.job.job_id)
+                if (after := state.ahead.runs.get(run_id)) is not None:
+                    state.drop_ahead(self.store, run_id, after.start.job.job_id)

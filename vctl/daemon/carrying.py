@@ -71,7 +71,8 @@ class Carrier:
         self.runtime.settle(_numbers(state))
         self.rays.begin(state)
         self.notices.begin()
-        gangs.tidy(self.store.home, [*state.runs.values(), *(one.run for one in state.ahead.runs.values())])
+        ahead = [follower.run for follower in state.ahead.runs.values()]
+        gangs.tidy(self.store.home, [*state.runs.values(), *ahead])
 
     def launched(self, run_id: str) -> None:
         """Note that a supervisor has the launch request of a run already, so that it needs no launch."""
@@ -88,20 +89,20 @@ class Carrier:
         for run_id in postponed:
             self.again(state, run_id)
 
-    def carry_out(self, state: FollowedState, now: Now, told: Iterable[Stimulus]) -> list[Stimulus]:
+    def carry_out(self, state: FollowedState, now: Now, stimuli: Iterable[Stimulus]) -> list[Stimulus]:
         """Carry out the new effects; ``told``: the stimuli of this step. Returns the results, as stimuli."""
-        found: list[Stimulus] = []
+        results: list[Stimulus] = []
         runtime = self.runtime
-        for one in told:
-            if isinstance(one, ProcessOver) and not state.knows(one.run.run_id):
-                self._let_go(state, one.run, took_s(one))
-            elif isinstance(one, RunNotLaunched):
-                self.again(state, one.run_id)
+        for stimulus in stimuli:
+            if isinstance(stimulus, ProcessOver) and not state.knows(stimulus.run.run_id):
+                self._let_go(state, stimulus.run, took_s(stimulus))
+            elif isinstance(stimulus, RunNotLaunched):
+                self.again(state, stimulus.run_id)
         self.rays.follow(state)
         for effect in effects.news(state, self.done):
             match effect:
                 case LaunchRun(run_id) if (run := state.runs.get(run_id)) is not None:
-                    found += self._launch(state, run)
+                    results += self._launch(state, run)
                 case Stop(run_id, grace_s, ends_ns):
                     if ends_ns is not None:
                         grace_s = max(0.0, (ends_ns - self.store.clock()) / 1e9)
@@ -110,16 +111,16 @@ class Carrier:
             runtime.signal_run(
                 warn.run_id, warn.signal["number"]
             )  # before the commit: after a crash the signal is sent twice, never not at all
-            found.append(JobWarned(warn.run_id, warn.ends_ns))
+            results.append(JobWarned(warn.run_id, warn.ends_ns))
         for tell in effects.notices(state):
-            found.append(JobNotified(tell.preemption, heard=self._tell(state, tell.preemption)))
+            results.append(JobNotified(tell.preemption, heard=self._tell(state, tell.preemption)))
         calls = list(revocation.to_notify(state, self.memo, now.wall)) if state.leases else []
         for lease, job_id in calls:
             self._call_in(state, lease, job_id)
-            found.append(LeaseNotified(lease.lease_id, job_id))
+            results.append(LeaseNotified(lease.lease_id, job_id))
         self.notices.remove_old(state)
         self.provider.carry_out(state, now)
-        return found
+        return results
 
     def _let_go(self, state: FollowedState, run: Run, lasted_s: float | None) -> None:
         """Release what belongs to a run whose process is over."""
@@ -162,16 +163,17 @@ class Carrier:
             self.postponed[run.run_id] = None
         return []
 
-    def _tell(self, state: FollowedState, one: Preemption) -> bool:
+    def _tell(self, state: FollowedState, preemption: Preemption) -> bool:
         """Write the notice of a preempted job and send its signal; returns whether a process got it."""
-        notice = {"preempted_for": one.winner, "rule": one.rule, "ends_at_ns": one.ends_ns}
-        self.notices.write(one.victim, one.victim_id, notice, None)
-        signal = signal_of(state.running.jobs[one.victim_id]) if one.warns else None
+        winner, victim_id = preemption.winner, preemption.victim_id
+        notice = {"preempted_for": winner, "rule": preemption.rule, "ends_at_ns": preemption.ends_ns}
+        self.notices.write(preemption.victim, victim_id, notice, None)
+        signal = signal_of(state.running.jobs[victim_id]) if preemption.warns else None
         if signal is None:
             return False
-        members = sorted(state.members_of(one.victim_id))
-        heard = [self.runtime.signal_run(run_id, signal["number"]) for run_id in members]
-        return any(heard)
+        members = sorted(state.members_of(victim_id))
+        signalled = [self.runtime.signal_run(run_id, signal["number"]) for run_id in members]
+        return any(signalled)
 
     def _call_in(self, state: FollowedState, lease: Lease, job_id: int) -> None:
         """Tell a job that a lease is called in: write its notice, then signal every process of the job."""
@@ -186,20 +188,20 @@ class Carrier:
             "lender_id": lease.lender_id,
             "task_ids": [
                 run.task_id
-                for one, runs in revocation.to_end(state, lease.borrower_id, ends)
+                for called, runs in revocation.to_end(state, lease.borrower_id, ends)
                 for run in runs
-                if run.task_id and one.lease_id == lease.lease_id
+                if run.task_id and called.lease_id == lease.lease_id
             ],
             "ends_at_ns": ends,
         }
         self.notices.write(name, job_id, notice, lease.lease_id)
-        asked, members = None if job is None else signal_of(job), state.members_of(job_id)
+        wish, members = None if job is None else signal_of(job), state.members_of(job_id)
         for run_id in sorted(state.runs_of_job.get(job_id, ())):
-            number = asked["number"] if asked and run_id in members else NOTICE_SIGNAL
+            number = wish["number"] if wish and run_id in members else NOTICE_SIGNAL
             self.runtime.signal_run(run_id, number, tree=True)
 
 
 def _numbers(state: FollowedState) -> dict[str, int]:
     """All runs that are not over -> the numbers of their supervisors."""
-    ahead = {run_id: one.run.supervisor for run_id, one in state.ahead.runs.items()}
+    ahead = {run_id: follower.run.supervisor for run_id, follower in state.ahead.runs.items()}
     return {run_id: run.supervisor for run_id, run in state.runs.items()} | ahead

@@ -22,10 +22,10 @@ def settle(store: Store, runtime: Runtime) -> str | None:
     mark = place.read(store.home)
     if mark is not None and not mark.copied and mark.name == known:
         return None
-    found = "the tables were restored, or their records are gone: jobs that had started are not started again"
+    why = "the tables were restored, or their records are gone: jobs that had started are not started again"
     if mark is not None and mark.copied:
         aside = place.set_aside(store.home)
-        found = (
+        why = (
             "this state was copied: jobs that the original had started are not started again;"
             f" the copied records are in {aside}"
         )
@@ -36,4 +36,4 @@ def settle(store: Store, runtime: Runtime) -> str | None:
     with store.transaction():
         begun = runs.never_again(store)
         observed.remember(store, PLACE, name)
-    return found if begun else None
+    return why if begun else None

@@ -80,13 +80,13 @@ class Commands:
         )  # fmt: skip
 
     def _environment(self, number: int) -> SharedVariables:
-        found = self._environments.pop(number, None)
-        if found is None:
-            found = SharedVariables(loads(contents.environment(self.store, number)))
+        variables = self._environments.pop(number, None)
+        if variables is None:
+            variables = SharedVariables(loads(contents.environment(self.store, number)))
             if len(self._environments) >= MOST_ENVIRONMENTS:
                 del self._environments[next(iter(self._environments))]
-        self._environments[number] = found  # the one that was used last is dropped last
-        return found
+        self._environments[number] = variables  # the one that was used last is dropped last
+        return variables
 
 
 def request_of(

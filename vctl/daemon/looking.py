@@ -105,8 +105,8 @@ class Pace:
         news = runtime.changes()
         pause_s = 0.0
         if news and ahead and self._typical_s <= LED_S:
-            left = max(0.0, ahead - len(news) / slots)
-            pause_s = min(max(self._typical_s * max(left / 4, min(left, 1) / 2), PAUSES_S[0]), GATHER_S)
+            rest = max(0.0, ahead - len(news) / slots)
+            pause_s = min(max(self._typical_s * max(rest / 4, min(rest, 1) / 2), PAUSES_S[0]), GATHER_S)
         elif news and self._typical_s <= SHORT_S and self._others_are_due(news):
             pause_s = min(max(self._typical_s / 8, PAUSES_S[0]), PAUSES_S[1])
         if pause_s:

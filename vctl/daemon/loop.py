@@ -56,8 +56,8 @@ def run_in_background(home: Path, config: Config, start: StartLock) -> int:
         with Signals() as signals, Store.open(home, create=False) as store:
             lock = SchedulerLock(home)
             while not lock.acquire(BACKGROUND):
-                found = background.settled(home)
-                if signals.caught or (found is not None and found.kind in background.SCHEDULERS):
+                holder = background.settled(home)
+                if signals.caught or (holder is not None and holder.kind in background.SCHEDULERS):
                     return 0  # another scheduler was quicker
                 time.sleep(_PAUSE_S)  # a replay or a restore is over soon
             start.release()
@@ -118,10 +118,10 @@ def _loop(
     poll.register(commands.fileno(), select.POLLIN)
     resting = select.poll()  # while the scheduler rests after an error, only a signal wakes it
     resting.register(signals.fileno(), select.POLLIN)
-    place = WatchedHome(scheduler, lock)
+    watched = WatchedHome(scheduler, lock)
     idle_at: float | None = None  # since when it is known not to be needed; the last check may be long ago
     while not signals.caught:
-        place.look_after()
+        watched.look_after()
         commands.look_after()
         if nodes is not None:
             nodes.look_after()
@@ -163,32 +163,32 @@ def _take_over(home: Path, lock: SchedulerLock, signals: Signals) -> None:
         give_up = time.monotonic() + HANDOVER_S
         starting = False
         while not signals.caught:
-            if (found := background.settled(home)) is not None and found.kind != BACKGROUND:
-                who = "a daemon" if found.kind in background.SCHEDULERS else f"`vctl {found.kind}`"
+            if (holder := background.settled(home)) is not None and holder.kind != BACKGROUND:
+                who = "a daemon" if holder.kind in background.SCHEDULERS else f"`vctl {holder.kind}`"
                 raise Conflict(
-                    f"{who} is running already in {home} (pid {found.pid or 'unknown'})",
+                    f"{who} is running already in {home} (pid {holder.pid or 'unknown'})",
                     fix="use that one, or stop it first: `vctl daemon --stop`",
                 )
             if not starting and (start := StartLock.take(home)) is not None:
                 stack.callback(start.release)  # nobody starts a background scheduler meanwhile
                 starting = True
-            if starting and found is None and lock.acquire(FOREGROUND):
+            if starting and holder is None and lock.acquire(FOREGROUND):
                 return
-            if starting and found is not None:
-                _send_away(home, found)
+            if starting and holder is not None:
+                _send_away(home, holder)
             if time.monotonic() > give_up:
                 raise Conflict(f"the scheduler lock of {home} is held", fix="see `vctl daemon --status`")
             time.sleep(_PAUSE_S)
 
 
-def _send_away(home: Path, found: locks.LockHolder) -> None:
+def _send_away(home: Path, holder: locks.LockHolder) -> None:
     """Have the background scheduler end: by SIGTERM, and after ``LEAVE_S`` by SIGKILL."""
-    if (handle := background.pinned(found, home)) is None:
+    if (handle := background.pinned(holder, home)) is None:
         return
     try:
         background.signal_process(handle, signal.SIGTERM)
         give_up = time.monotonic() + LEAVE_S
-        while locks.holder(home) == found:
+        while locks.holder(home) == holder:
             if time.monotonic() > give_up:
                 background.signal_process(handle, signal.SIGKILL)
             time.sleep(_PAUSE_S)

@@ -64,16 +64,16 @@ class Observer:
         )
         if is_sweep := self.processes_at <= now.uptime:
             self.processes_at, names = now.uptime + int(SAFETY_S * 1e9), {*state.runs, *state.ahead.runs}
-        found: list[Stimulus] = [
+        stimuli: list[Stimulus] = [
             *self._processes(state, names, now, relaunch=is_sweep),
             *self.provider.results(state, now),
         ]
         if self.starts.are_due(now.uptime):
-            found += self.starts.take()
+            stimuli += self.starts.take()
         if self.all_at <= now.uptime:
             self.all_at = now.uptime + int(self.interval_s * 1e9)
-            found.append(Sweep())
-        return found
+            stimuli.append(Sweep())
+        return stimuli
 
     def has_news(self) -> bool:
         """Whether a result has come since the last look."""
@@ -94,9 +94,9 @@ class Observer:
         """Nodes whose heartbeat lease is over."""
         if not state.changed.nodes and (self._silent_at is None or self._silent_at > now.wall):
             return []
-        leases = [NodeSilent(*one) for one in upkeep.heartbeats(self.store)]
-        self._silent_at = min((one.ends_at for one in leases), default=None)
-        return [one for one in leases if one.ends_at <= now.wall]
+        leases = [NodeSilent(*row) for row in upkeep.heartbeats(self.store)]
+        self._silent_at = min((lease.ends_at for lease in leases), default=None)
+        return [lease for lease in leases if lease.ends_at <= now.wall]
 
     # ---- processes ----
 
@@ -104,7 +104,7 @@ class Observer:
         self, state: FollowedState, run_ids: Iterable[str], now: Now, *, relaunch: bool
     ) -> list[Stimulus]:
         """Look at the processes of runs. ``relaunch``: also report runs that have not started."""
-        told: list[Stimulus] = []
+        stimuli: list[Stimulus] = []
         self._early.clear()
         for run_id in sorted(run_ids):
             ahead = state.ahead.runs.get(run_id)
@@ -114,20 +114,20 @@ class Observer:
                 continue
             run = self.starts.known(run)
             try:
-                found = look(self.runtime, run)
+                observed = look(self.runtime, run)
             except (ValueError, LookupError, TypeError) as error:  # a fault of one run: the others go on
                 say(f"run {run_id} cannot be looked at: {type(error).__name__}: {error}")
                 continue
-            if isinstance(found, ProcessOver):
-                if (end := self._measured(state, found)) is not None:
-                    told.append(end)
+            if isinstance(observed, ProcessOver):
+                if (end := self._measured(state, observed)) is not None:
+                    stimuli.append(end)
                     if ahead is not None:
                         self._early.add(run_id)
-            elif isinstance(found, StartedProcess):
-                self.starts.note(run, found, now.uptime)
-            elif found is RunState.NEVER_STARTED and (again or (relaunch and ahead is None)):
-                told.append(RunNotLaunched(run_id))
-        return told
+            elif isinstance(observed, StartedProcess):
+                self.starts.note(run, observed, now.uptime)
+            elif observed is RunState.NEVER_STARTED and (again or (relaunch and ahead is None)):
+                stimuli.append(RunNotLaunched(run_id))
+        return stimuli
 
     def _measured(self, state: FollowedState, end: ProcessOver) -> ProcessOver | None:
         """The end of a run with the outputs of its task; None while these are being measured."""
@@ -135,6 +135,6 @@ class Observer:
         if end.exit is None or end.exit.exit_code != 0 or task is None or not task.outputs:
             return end
         attempt = attempt_of(self.store, state, end.run.job_id) or 0
-        place = files.place_of(self.store.home, end.run.job_id, attempt, end.run.node_id)
-        left = self.measuring.result(end.run.run_id, place, list(task.outputs))
-        return None if left is None else replace(end, left=left)
+        folder = files.place_of(self.store.home, end.run.job_id, attempt, end.run.node_id)
+        outputs = self.measuring.result(end.run.run_id, folder, list(task.outputs))
+        return None if outputs is None else replace(end, left=outputs)

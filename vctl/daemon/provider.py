@@ -89,7 +89,7 @@ class Provider:
 
     def results(self, state: FollowedState, now: Now) -> list[Stimulus]:
         """The results of the commands that have ended."""
-        found, self._failed = self._failed, []
+        results, self._failed = self._failed, []
         for request_id, call in list(self._calls.items()):
             if (called := call.poll()) is None:
                 continue
@@ -105,23 +105,23 @@ class Provider:
                     if all(node_id in state.ledger.nodes for node_id in made):
                         raise ValueError(f"its answer names no new node: {', '.join(made)} is there already")
             except ValueError as error:
-                found.append(self._refused(request, str(error), now))
+                results.append(self._refused(request, str(error), now))
             else:
-                found.append(MachinesReady(request, tuple(made)))
-        return found
+                results.append(MachinesReady(request, tuple(made)))
+        return results
 
     def carry_out(self, state: FollowedState, now: Now) -> None:
         """Call the commands of requests that are due, and tell Ray which nodes are wanted, even if none."""
         requests = machines.in_order(state)
-        of_ray = [(one.amounts, one.labels) for one in requests if one.kind == self.spec.kind == RAY]
-        self.runtime.want_nodes(of_ray)
+        of_ray = [request for request in requests if request.kind == self.spec.kind == RAY]
+        self.runtime.want_nodes([(request.amounts, request.labels) for request in of_ray])
         if self.spec.kind != COMMAND:
             return
         if not self._adopted:
             self._adopted = True
             for request in requests:
                 end_left_behind(request.request_id)
-        self._retry_at = {one: at for one, at in self._retry_at.items() if one in state.node_requests}
+        self._retry_at = {name: at for name, at in self._retry_at.items() if name in state.node_requests}
         for request in requests:
             if request.kind != COMMAND or request.request_id in self._calls or len(self._calls) >= MOST_CALLS:
                 continue
@@ -159,10 +159,10 @@ def _ids(answer: bytes, request: NodeRequest) -> list[str]:
     if not answer.strip():
         return list(request.nodes)
     try:
-        found = [node["node_id"] for node in json.loads(answer)["nodes"]]
+        node_ids = [node["node_id"] for node in json.loads(answer)["nodes"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError('its answer is not {"nodes": [{"node_id": …}]}') from None
-    for node_id in found:
+    for node_id in node_ids:
         if not isinstance(node_id, str) or not re.match(NODE_ID, node_id):
             raise ValueError(f"its answer has a bad node id: {str(node_id)[:200]!r}")
-    return found or list(request.nodes)
+    return node_ids or list(request.nodes)

@@ -19,9 +19,9 @@ class Remains:
         self.store, self.clock = store, clock
         self.over: deque[str] = deque()
 
-    def remove(self, runtime: Runtime, most_s: float) -> None:
+    def remove(self, runtime: Runtime, limit_s: float) -> None:
         """Remove files of ended runs for at most ``most_s``; the next start removes those left by a crash."""
-        until = self.clock.uptime_s() + most_s
+        until = self.clock.uptime_s() + limit_s
         while self.over and self.clock.uptime_s() < until:
             runtime.forget(self.over.popleft())
 

@@ -91,8 +91,8 @@ class Scheduler:
                 f"changes {lost[0]} to {lost[1]} were confirmed and are not in the tables: the WAL was damaged"
             )
         self.store.begin_term(self.kind)
-        if found := identity.settle(self.store, self.runtime):
-            say(found)
+        if problem := identity.settle(self.store, self.runtime):
+            say(problem)
         ensure_local(self.store, wanted=self.local_node)
         self.watch.add(self.store.watched(), MODIFY)
         self.provider.announce()
@@ -146,12 +146,12 @@ class Scheduler:
             self.work.drop_handed()
             return
         try:
-            for left in reversed(range(MOST_REPEATS)):
+            for remaining in reversed(range(MOST_REPEATS)):
                 try:
                     self._turn()
                     break
                 except (Unreadable, IllegalTransition) as error:
-                    if not left:
+                    if not remaining:
                         raise
                     self._read_again(error)
         except BaseException as error:

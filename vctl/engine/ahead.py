@@ -50,19 +50,19 @@ class RunsAhead:
         self.job: dict[int, str] = {}
         """Waiting job -> its run that is assigned ahead."""
 
-    def put(self, one: RunAhead) -> None:
+    def put(self, ahead: RunAhead) -> None:
         """Add a run that is assigned ahead."""
-        self.runs[one.run.run_id] = one
-        self.follower[one.follows] = one.run.run_id
-        self.job[one.start.job.job_id] = one.run.run_id
+        self.runs[ahead.run.run_id] = ahead
+        self.follower[ahead.follows] = ahead.run.run_id
+        self.job[ahead.start.job.job_id] = ahead.run.run_id
 
     def drop(self, run_id: str) -> RunAhead | None:
         """Remove a run that has started, or that never will; returns it, or None if it is not known."""
-        one = self.runs.pop(run_id, None)
-        if one is not None:
-            self.follower.pop(one.follows, None)
-            self.job.pop(one.start.job.job_id, None)
-        return one
+        ahead = self.runs.pop(run_id, None)
+        if ahead is not None:
+            self.follower.pop(ahead.follows, None)
+            self.job.pop(ahead.start.job.job_id, None)
+        return ahead
 
     def chain(self, run_id: str) -> Iterator[RunAhead]:
         """The runs that follow a run, in order."""
@@ -84,8 +84,8 @@ def in_place_of(
         vnodes, nodes = (), (before.node_id,)
         if not job.shares_parent:
             cluster = ledger.clusters[before.cluster_id]
-            members = (ledger.vnodes[one] for one in ledger.members[before.cluster_id])
-            vnodes = tuple(sorted(members, key=lambda one: (one.rank, one.vnode_id)))
+            members = (ledger.vnodes[member_id] for member_id in ledger.members[before.cluster_id])
+            vnodes = tuple(sorted(members, key=lambda vnode: (vnode.rank, vnode.vnode_id)))
             nodes = tuple(sorted({vnode.node_id for vnode in vnodes}))
     vnode_id, cluster_id = run.vnode_id, job.cluster_id
     if cluster is not None:
@@ -93,10 +93,10 @@ def in_place_of(
         vnode_id = own[vnode_id]
         vnodes = tuple(
             replace(
-                one, vnode_id=own[one.vnode_id], cluster_id=cluster_id,
-                labels={**one.labels, lb.VNODE_ID: own[one.vnode_id], lb.VCLUSTER_ID: cluster_id},
+                vnode, vnode_id=own[vnode.vnode_id], cluster_id=cluster_id,
+                labels={**vnode.labels, lb.VNODE_ID: own[vnode.vnode_id], lb.VCLUSTER_ID: cluster_id},
             )
-            for one in vnodes
+            for vnode in vnodes
         )  # fmt: skip
         cluster = Cluster(
             cluster_id, job.parent_id, JOB, job.spec, divisible=True, job=str(job.job_id), revision=revision

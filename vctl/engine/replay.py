@@ -72,10 +72,11 @@ def replay(tables: TableRows, done: Replayed, now: int) -> None:
     for node in tables.nodes:
         done.ledger.put_node(node)
     tree = _Tree(tables, done, now)
-    tree.put(1, [one for one in tables.clusters if one.kind == LOGICAL])
-    running = [one for one in tables.clusters if one.kind == JOB and int(one.job or 0) in tables.running]
+    tree.put(1, [cluster for cluster in tables.clusters if cluster.kind == LOGICAL])
+    of_jobs = (cluster for cluster in tables.clusters if cluster.kind == JOB)
+    running = [cluster for cluster in of_jobs if int(cluster.job or 0) in tables.running]
     done.changes += repair_divisible(done.ledger, running, tables.vnodes, partial(done.mend, 2))
-    tree.put(3, [one for one in tables.clusters if one.kind != LOGICAL])
+    tree.put(3, [cluster for cluster in tables.clusters if cluster.kind != LOGICAL])
     for cluster_id in sorted(tables.vnodes):
         tree.set_aside(3, cluster_id, f"its cluster {cluster_id} does not exist")
     _processes(tables, done, tree, now)
@@ -94,10 +95,10 @@ class _Tree:
         self.leases = {lease.lease_id: lease for lease in tables.leases}
         self.over: int | None = None
         """A running job that this replay ends."""
-        self._there = {one.cluster_id: one for one in tables.clusters}
+        self._there = {cluster.cluster_id: cluster for cluster in tables.clusters}
         self._children: dict[str | None, list[str]] = {}
-        for one in tables.clusters:
-            self._children.setdefault(one.parent_id, []).append(one.cluster_id)
+        for cluster in tables.clusters:
+            self._children.setdefault(cluster.parent_id, []).append(cluster.cluster_id)
 
     def put(self, step: int, clusters: Sequence[Cluster]) -> None:
         """Put clusters into the ledger; remove unneeded clusters of jobs, set aside clusters without a parent."""
@@ -106,7 +107,7 @@ class _Tree:
             if cluster_id not in self._there:
                 continue
             if cluster.kind != LOGICAL and (going := self.left_behind(cluster))[-1:] == [cluster_id]:
-                removed = [self.removal(one) for one in going]
+                removed = [self.removal(child_id) for child_id in going]
                 self.done.mend(step, f"removed {cluster_id}: its job is over", *removed)
             elif cluster.parent_id not in self.done.ledger.clusters:
                 problem = f"its parent {cluster.parent_id} does not exist"
@@ -146,14 +147,14 @@ class _Tree:
 
     def removal(self, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
         """The change that removes an empty cluster. Later removals take its leases into account."""
-        found = rule.removal(self, cluster_id, silent=silent)
-        for lease_id in found.returned:
+        change = rule.removal(self, cluster_id, silent=silent)
+        for lease_id in change.returned:
             del self.leases[lease_id]
-        for lease_id in set(found.lent) & self.leases.keys():
-            self.leases[lease_id] = replace(self.leases[lease_id], lender_id=found.lender_id or "")
+        for lease_id in set(change.lent) & self.leases.keys():
+            self.leases[lease_id] = replace(self.leases[lease_id], lender_id=change.lender_id or "")
         self.tables.vnodes.pop(cluster_id, None)
         del self._there[cluster_id]
-        return found
+        return change
 
     def cluster(self, cluster_id: str) -> Cluster | None:
         """One cluster other than the primary."""
@@ -165,7 +166,7 @@ class _Tree:
 
     def children(self, cluster_id: str) -> list[str]:
         """The clusters directly below a cluster."""
-        return [one for one in self._children.get(cluster_id, ()) if one in self._there]
+        return [child_id for child_id in self._children.get(cluster_id, ()) if child_id in self._there]
 
     def is_running(self, job_id: int) -> bool:
         """Whether a job runs."""
@@ -177,7 +178,7 @@ class _Tree:
 
     def leases_of(self, cluster_id: str) -> list[Lease]:
         """The leases of which a cluster is the borrower or the lender."""
-        return [one for one in self.leases.values() if cluster_id in (one.borrower_id, one.lender_id)]
+        return [lease for lease in self.leases.values() if cluster_id in (lease.borrower_id, lease.lender_id)]
 
 
 def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None:
@@ -210,11 +211,11 @@ def _lost(job: RunningJob, ledger: Ledger, tree: _Tree, now: int) -> Iterator[Ch
     """The end of a running job without a run: FAILED ``ProcessLost``, because its outcome is unknown."""
     removed, cluster = None, ledger.clusters.get(job.cluster_id)
     tree.over = job.job_id
-    for one in tree.left_behind(cluster) if cluster is not None and cluster.kind == JOB else ():
-        if one in ledger.clusters:
-            removal = tree.removal(one, silent=one == job.cluster_id)
-            ledger.remove_cluster(one)
-            if one == job.cluster_id:
+    for cluster_id in tree.left_behind(cluster) if cluster is not None and cluster.kind == JOB else ():
+        if cluster_id in ledger.clusters:
+            removal = tree.removal(cluster_id, silent=cluster_id == job.cluster_id)
+            ledger.remove_cluster(cluster_id)
+            if cluster_id == job.cluster_id:
                 removed = removal
             else:
                 yield removal

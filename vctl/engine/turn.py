@@ -32,7 +32,7 @@ def rules(
 ) -> Iterator[Change]:
     """All changes that follow. The caller applies each before it asks for the next: later rules see it."""
     memo.due.clear()
-    sweep = any(isinstance(one, Sweep) for one in stimuli)
+    sweep = any(isinstance(stimulus, Sweep) for stimulus in stimuli)
     if stimuli:
         yield from nodes.silent(state, stimuli, now.wall)
     if state.dead_nodes and state.changed.nodes:  # before the ends of processes, which then have this reason

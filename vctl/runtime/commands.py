@@ -40,19 +40,19 @@ class ProviderCall:
         self._timeout_s = timeout_s
         self._ends = time.monotonic() + timeout_s
         self._answer = bytearray()
-        asked = os.memfd_create("question", os.MFD_CLOEXEC)
+        stdin = os.memfd_create("question", os.MFD_CLOEXEC)
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
-            os.write(asked, question)
-            os.lseek(asked, 0, os.SEEK_SET)
+            os.write(stdin, question)
+            os.lseek(stdin, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
-                list(words), stdin=asked, stdout=write, env={**env, CALL_MARK: mark}, start_new_session=True
+                list(words), stdin=stdin, stdout=write, env={**env, CALL_MARK: mark}, start_new_session=True
             )
         except BaseException:
             os.close(read)
             raise
         finally:
-            os.close(asked)
+            os.close(stdin)
             os.close(write)
         os.set_blocking(read, False)
         self._pipe: int | None = read
@@ -110,10 +110,9 @@ def end_left_behind(mark: str) -> bool:
 
     Only while its first process lives: background processes of a finished command are left alone.
     """
-    found = [
-        one for one in processes.marked(CALL_MARK.encode()).get(mark.encode(), ()) if one.pid == one.session
-    ]
-    for one in found:
+    marked = processes.marked(CALL_MARK.encode()).get(mark.encode(), ())
+    calls = [call for call in marked if call.pid == call.session]
+    for call in calls:
         with suppress(ProcessLookupError):
-            os.killpg(one.group, signal.SIGKILL)
-    return bool(found)
+            os.killpg(call.group, signal.SIGKILL)
+    return bool(calls)

@@ -150,7 +150,7 @@ class Findings:
     def others(self, run_id: str) -> tuple[set[int], set[int]]:
         """Pids of the main processes of all other runs that are not over, and all numbers but this run's."""
         entries = [
-            one for file in self.records.files.values() for one in file.runs.items() if one[0] != run_id
+            item for file in self.records.files.values() for item in file.runs.items() if item[0] != run_id
         ]
         mains = {entry.start.pid for _, entry in entries if entry.start is not None and entry.exit is None}
         own = self.of.get(run_id)
@@ -161,22 +161,22 @@ class Findings:
         with self.lock:
             self._scanned = float("-inf")
             self._scan()
-            found: set[str] = set()
+            run_ids: set[str] = set()
             for file in self.records.files.values():
                 file.read()
-                found |= {run_id for run_id, entry in file.runs.items() if entry.exit is None}
+                run_ids |= {run_id for run_id, entry in file.runs.items() if entry.exit is None}
                 if file.last in file.runs and file.holder() is not None:
-                    found.add(file.last)
+                    run_ids.add(file.last)
                 for run_id in file.runs:
                     self.of.setdefault(run_id, file)
-        return sorted(found)
+        return sorted(run_ids)
 
     def drop_ended(self) -> None:
         """Forget the ends of runs, because the tables are not those that the runs belong to."""
         with self.lock:
             self.records.scan()
             for file in self.records.files.values():
-                for run_id in [one for one, entry in file.runs.items() if entry.exit is not None]:
+                for run_id in [name for name, entry in file.runs.items() if entry.exit is not None]:
                     file.forget(run_id)
         self.settle({})
 
@@ -188,9 +188,9 @@ class Findings:
                 runs_of.setdefault(number, set()).add(run_id)
             for number, file in list(self.records.files.items()):
                 slot = self.supervisors.slots.get(number)
-                given = set() if slot is None else {slot.run, *(one for one, _ in slot.queue)}
+                given = set() if slot is None else {slot.run, *(queued for queued, _ in slot.queue)}
                 file.awaited = runs_of.get(number, set()) - given - file.runs.keys()
-                for run_id in [one for one, entry in file.runs.items() if one not in live and entry.exit]:
+                for run_id in [name for name, entry in file.runs.items() if name not in live and entry.exit]:
                     if run_id not in given:  # else its process has not reported the end yet
                         file.forget(run_id)
                         self.of.pop(run_id, None)

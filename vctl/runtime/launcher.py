@@ -63,15 +63,15 @@ def main() -> None:
         message, given = frames.receive(channel, MESSAGE_BYTES)
         if not message:
             return
-        number, place = message[: supervisor.NUMBER_BYTES], message[supervisor.NUMBER_BYTES :]
+        number, index = message[: supervisor.NUMBER_BYTES], message[supervisor.NUMBER_BYTES :]
         for line in given:
-            if not (place in places and _hand(places[place], number, line)):
+            if not (index in places and _hand(places[index], number, line)):
                 try:
-                    places[place] = fork(home, boot)
-                    _hand(places[place], number, line)
+                    places[index] = fork(home, boot)
+                    _hand(places[index], number, line)
                 except OSError as error:
-                    places.pop(place, None)
-                    if not any(_hand(one, number, line) for one in places.values()):
+                    places.pop(index, None)
+                    if not any(_hand(other, number, line) for other in places.values()):
                         sys.stderr.write(f"cannot fork: {error.strerror}\n")
             os.close(line)  # if no supervisor got the line, this ends it, which the scheduler sees
 

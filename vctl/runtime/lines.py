@@ -87,8 +87,8 @@ class Writer:
         self.torn = text[-1:] not in (b"", b"\n")
         self.runs: dict[bytes, None] = {}
         for whole in text.split(b"\n")[:-1]:
-            if whole[:1] == TAKEN and (one := parsed(whole)) is not None:
-                self.runs[one[1]] = None
+            if whole[:1] == TAKEN and (taken_line := parsed(whole)) is not None:
+                self.runs[taken_line[1]] = None
 
     def take(self, run: bytes, whole: bytes) -> bool:
         """Write that a run is taken; False if it was taken before. Raises OSError if the disk is full."""

@@ -61,8 +61,8 @@ def allocate(fd: int, start: int, count: int) -> None:
 class Bounded:
     """A log that keeps about the latest ``most_bytes`` bytes."""
 
-    def __init__(self, path: bytes, most_bytes: int) -> None:
-        self.most_bytes = max(most_bytes, 16 * _BLOCK)
+    def __init__(self, path: bytes, max_bytes: int) -> None:
+        self.most_bytes = max(max_bytes, 16 * _BLOCK)
         try:
             self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -75,9 +75,9 @@ class Bounded:
         info = os.fstat(self.fd)
         used = info.st_blocks * 512
         if used > self.most_bytes:
-            kept = self.most_bytes * 3 // 4
-            self._cut((info.st_size - kept) // _BLOCK * _BLOCK)
-            used = kept
+            rest = self.most_bytes * 3 // 4
+            self._cut((info.st_size - rest) // _BLOCK * _BLOCK)
+            used = rest
         capacity = self.most_bytes + self.most_bytes // 16 - used
         return min(max(capacity / _FASTEST, _LOOKS_S[0]), _LOOKS_S[1])
 

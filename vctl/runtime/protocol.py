@@ -205,7 +205,7 @@ class Runtime(Protocol):
     def restore(self) -> None:
         """Make removed directories again."""
 
-    def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
+    def want_nodes(self, nodes: Sequence[WantedNode]) -> None:
         """Ask a cluster that can grow for these nodes in addition; they replace those wanted before."""
         return
 

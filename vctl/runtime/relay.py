@@ -105,10 +105,10 @@ def hold(line: socket.socket) -> None:
     import json
     import struct
 
-    told = {
+    variables = {
         name: value for name, value in os.environ.items() if name.startswith(_TOLD) and name not in _UNTOLD
     }
-    line.sendall(json.dumps(told).encode(errors="surrogateescape") + b"\n")
+    line.sendall(json.dumps(variables).encode(errors="surrogateescape") + b"\n")
     peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     try:
         program = os.pidfd_open(struct.unpack("3i", peer)[0])
@@ -177,7 +177,7 @@ def _marked(reading: int, mark: bytes, rest: bytes) -> tuple[bytes, bool]:
         if len(rest) > _LONGEST_LINE:
             lines, rest = [*lines, rest], b""
         if lines:
-            os.write(1, b"".join(mark + one + b"\n" for one in lines))
+            os.write(1, b"".join(mark + text + b"\n" for text in lines))
 
 
 class Terminal:

@@ -150,7 +150,7 @@ def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
         return name
     places = env.get(b"PATH", _DEFAULT_PATH).split(b":")
     for part in places:
-        place = (part or b".") + b"/" + name
-        if os.access(place, os.X_OK) and not os.access(place + b"/", os.F_OK):
-            return place
+        path = (part or b".") + b"/" + name
+        if os.access(path, os.X_OK) and not os.access(path + b"/", os.F_OK):
+            return path
     return next(filter(os.path.isfile, [(part or b".") + b"/" + name for part in places]), name)

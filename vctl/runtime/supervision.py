@@ -221,12 +221,12 @@ class Supervision:
         self.is_told = False
         if not os.access(self.stop_path, os.F_OK):
             return
-        taken = self.number.above.home + b"/stops/.taken-%d" % os.getpid()
+        staged = self.number.above.home + b"/stops/.taken-%d" % os.getpid()
         try:
-            os.rename(self.stop_path, taken)
-            with open(taken, "rb", opener=_no_link) as file:
+            os.rename(self.stop_path, staged)
+            with open(staged, "rb", opener=_no_link) as file:
                 until_ns, signo = map(int, file.read(_MOST_STOP_BYTES).split())
-            os.unlink(taken)
+            os.unlink(staged)
         except (OSError, ValueError):
             return  # there is no request, or the scheduler did not write it: the scheduler asks again
         if not 0 < signo <= signal.SIGRTMAX:
@@ -241,11 +241,11 @@ class Supervision:
         if signo == self.asked:
             return
         self.asked = signo
-        told: set[int] = set()
+        signalled: set[int] = set()
         for _ in range(2):  # a second look finds what was forked during the first
             for pid in self.below():  # parents first: a shell ends before it sees its command end
-                if pid not in told:
-                    told.add(pid)
+                if pid not in signalled:
+                    signalled.add(pid)
                     processes.send(pid, signo)
                     processes.send(pid, signal.SIGCONT)  # a stopped process does not act on the signal
 

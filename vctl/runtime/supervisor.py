@@ -215,8 +215,8 @@ class Supervisor:
                     self._add_numbers()
             while self._due and self._due[0][0] <= now:
                 due, name = heapq.heappop(self._due)
-                if (found := self.numbers.get(name)) is not None and found.due == due:
-                    self.step(found)
+                if (waiting := self.numbers.get(name)) is not None and waiting.due == due:
+                    self.step(waiting)
 
     def step(self, number: SupervisorNumber) -> None:
         """Continue the steps of a number until they have to wait; drop the number if they are over."""
@@ -291,9 +291,9 @@ class Supervisor:
         return pid
 
     def _heed_signals(self) -> None:
-        told = os.read(self._signals, _SIGNAL_BYTES * _MOST_SIGNALS)
-        starts = range(0, len(told), _SIGNAL_BYTES)
-        if any(int.from_bytes(told[at : at + 4], sys.byteorder) == STOP_SIGNAL for at in starts):
+        received = os.read(self._signals, _SIGNAL_BYTES * _MOST_SIGNALS)
+        starts = range(0, len(received), _SIGNAL_BYTES)
+        if any(int.from_bytes(received[at : at + 4], sys.byteorder) == STOP_SIGNAL for at in starts):
             for number in list(self.numbers.values()):
                 if number.run is not None:
                     number.run.is_told = True
@@ -319,9 +319,9 @@ class Supervisor:
                 if run.main == pid:
                     del self.running[pid]
             else:  # it belonged to no run: every run whose main process has ended may have waited for it
-                changed |= {
-                    one: None for one in self.numbers.values() if one.run and one.run.status is not None
-                }
+                for number in self.numbers.values():
+                    if number.run is not None and number.run.status is not None:
+                        changed[number] = None
         for number in changed:
             self.step(number)
 

@@ -157,7 +157,7 @@ class Supervisors:
             self.watch(slot.file)
         if run_id in slot.file.runs or slot.run == run_id:
             return True
-        if any(run_id == one for one, _ in slot.queue):
+        if any(run_id == queued for queued, _ in slot.queue):
             return True
         if slot.run:
             # The present run was to follow this one, which was declined: it will be declined soon, too.
@@ -217,11 +217,11 @@ class Supervisors:
         number = slot.file.number
         with theirs, contextlib.ExitStack() as undone:
             undone.callback(ours.close)
-            place = self._place(slot)
+            index = self._place(slot)
             server = self.live_server()
-            if not server.hand(number, place, theirs):
+            if not server.hand(number, index, theirs):
                 server = self._replace_server()
-                if not server.hand(number, place, theirs):
+                if not server.hand(number, index, theirs):
                     raise RuntimeUnavailable("the launcher dies as it starts", fix="see launcher.log")
             undone.pop_all()
         self._move(slot, "fork")
@@ -314,8 +314,8 @@ class Supervisors:
             self._hang_up(slot)
             self._gone(slot)
             return
-        told, slot.rest = slot.file.feed(slot.rest + data, heard=True)
-        self.news |= told
+        changed, slot.rest = slot.file.feed(slot.rest + data, on_line=True)
+        self.news |= changed
         self.look(slot)
 
     def look(self, slot: WorkerSlot) -> None:
@@ -347,7 +347,7 @@ class Supervisors:
     def drop(self, slot: WorkerSlot, run_id: str) -> None:
         """Remove a run that is over or declined from its number, whose process may not report that."""
         if slot.run != run_id:
-            slot.queue = deque(one for one in slot.queue if one[0] != run_id)
+            slot.queue = deque(queued for queued in slot.queue if queued[0] != run_id)
         elif not slot.queue:
             self.leave(slot)
         else:
@@ -395,7 +395,7 @@ class Supervisors:
         if slot.file.holder() is not None:
             return False
         run_id = os.fsencode(slot.run)
-        taken = b"%d 0 %b" % (
+        rest = b"%d 0 %b" % (
             os.getpid(),
             self.boot.encode(),
         )  # no process starts at 0: nobody seems to run it
@@ -406,7 +406,7 @@ class Supervisors:
         except (lines.Busy, OSError):
             return False
         try:
-            return file.take(run_id, lines.line(lines.TAKEN, run_id, taken))
+            return file.take(run_id, lines.line(lines.TAKEN, run_id, rest))
         except OSError:
             return False  # the disk is full
         finally:
@@ -476,8 +476,8 @@ class Supervisors:
             self.next_look = None
         elif self.next_look is None or now >= self.next_look:
             if self.next_look is not None:
-                most = max(0, self.least_idle - self.most_idle)
-                for slot in list(self.idle.values())[:most]:  # those idle the longest
+                count = max(0, self.least_idle - self.most_idle)
+                for slot in list(self.idle.values())[:count]:  # those idle the longest
                     self.leave(slot)
             self.next_look, self.least_idle = now + _REST_S, len(self.idle)
 

@@ -157,5 +157,5 @@ class RunTakenBack(Change):
     public_event = internal("run", "run_id")
 
     def apply(self, state: SchedulerState) -> None:
-        if (one := state.ahead.drop(self.run_id)) is not None:
-            state.put_pending(one.start.job)
+        if (ahead := state.ahead.drop(self.run_id)) is not None:
+            state.put_pending(ahead.start.job)

@@ -46,11 +46,11 @@ def processes(
     """
     over: list[ProcessOver] = []
     seen: dict[str, StartedProcess] = {}
-    for one in stimuli:
-        if isinstance(one, ProcessSeen):
-            seen[one.run_id] = one.process
-        elif isinstance(one, ProcessOver):
-            over.append(one)
+    for stimulus in stimuli:
+        if isinstance(stimulus, ProcessSeen):
+            seen[stimulus.run_id] = stimulus.process
+        elif isinstance(stimulus, ProcessOver):
+            over.append(stimulus)
     ended = {end.run.run_id for end in over}
     runs = {run_id: process for run_id, process in seen.items() if run_id not in ended}
     later = {run_id: process for run_id, process in runs.items() if run_id not in state.runs}
@@ -59,8 +59,8 @@ def processes(
     while ends := [end for end in over if end.run.run_id in state.runs]:
         for end in ends:
             if (run := state.runs.get(end.run.run_id)) is not None:
-                found = end.process or seen.get(run.run_id) if run.pid is None else None
-                yield from _run_over(state, run, end, found, now)
+                observed = end.process or seen.get(run.run_id) if run.pid is None else None
+                yield from _run_over(state, run, end, observed, now)
         for end in ends:  # runs assigned ahead start in their place; some of these may be over, too
             yield from ahead.follower(state, end.run.run_id, now, lease)
     yield from _seen(state, later)
@@ -94,8 +94,8 @@ def _run_over(
 def _dead_node(ledger: Ledger, run: Run) -> str:
     """The dead node that ended a run: its own, or one with another virtual node of its cluster."""
     parts = (ledger.vnodes[vnode_id].node_id for vnode_id in ledger.members.get(run.cluster_id, ()))
-    dead = (one for one in (run.node_id, *parts) if one in ledger.nodes and ledger.nodes[one].state == DEAD)
-    return next(dead, run.node_id)
+    nodes = (ledger.nodes.get(node_id) for node_id in (run.node_id, *parts))
+    return next((node.node_id for node in nodes if node is not None and node.state == DEAD), run.node_id)
 
 
 def _own_cluster(ledger: Ledger, run: Run) -> str | None:
@@ -189,14 +189,14 @@ def _goes_on(
     Returns whether the job is queued again or still waits for the end of that work; otherwise it is over.
     """
     is_preempted = outcome.reason == jb.PREEMPTED
-    is_wanted = preemption.rule_of(state, job) == REQUEUE if is_preempted else is_tried_again(job, outcome)
-    if not is_wanted and not is_preempted:
+    is_requeued = preemption.rule_of(state, job) == REQUEUE if is_preempted else is_tried_again(job, outcome)
+    if not is_requeued and not is_preempted:
         return False
     yield from _end_detached(state, job.job_id, now)
     if state.runs_of_job.get(job.job_id):
         yield JobEnding(job.job_id, outcome)
         return True
-    if not is_wanted:
+    if not is_requeued:
         return False
     yield from _destroy(state, job.cluster_id)
     yield from objects.drop(state, job.job_id)
@@ -271,8 +271,8 @@ def _leave(state: SchedulerState, job_id: int, cluster_id: str | None) -> Iterat
     """Remove the clusters of a job that is over, except those that must stay; mark its own as detached if it does."""
     if cluster_id is not None and _has_own_cluster(state, cluster_id):
         there = clusters.InState(state)
-        for one in clusters.left_behind(there, cluster_id):
-            yield clusters.removal(there, one, silent=one == cluster_id)
+        for going_id in clusters.left_behind(there, cluster_id):
+            yield clusters.removal(there, going_id, silent=going_id == cluster_id)
         cluster = state.ledger.clusters.get(cluster_id)
         if cluster is not None and not cluster.detached:
             yield ClusterDetached(cluster_id)
