@@ -187,7 +187,7 @@ def test_a_second_wave_finds_the_supervisors_of_the_first(ground):
 
 def test_more_runs_than_a_scheduler_may_have_open_files(ground):
     """Spec 8: those to whom no line is kept open carry out their run and write how it ended."""
-    ground.runtime._supervisors.most_lines = 5
+    ground.runtime._supervisors.max_lines = 5
     names = [f"r{n}" for n in range(24)]
     for name in names:
         ground.launch(name, "sleep", "1000")
@@ -202,7 +202,7 @@ def test_more_runs_than_a_scheduler_may_have_open_files(ground):
 def test_an_end_is_no_loss_because_the_run_was_there_at_an_earlier_look(ground, monkeypatch):
     """Spec 8: the exit code travels, also when the supervisor has no line and ends right after its run."""
     monkeypatch.setattr(local, "_MARKS_S", 1000.0)
-    ground.runtime._supervisors.most_lines, ground.runtime._supervisors.places = 1, 3
+    ground.runtime._supervisors.max_lines, ground.runtime._supervisors.supervisors = 1, 3
     names = ["a", "b", "c"]
     for name in names:
         ground.launch(name, "sleep", "1000")
@@ -243,7 +243,7 @@ def test_a_signal_does_not_reach_a_run_that_the_supervisor_took_up_meanwhile(gro
 
 def test_the_last_run_of_a_supervisor_takes_no_request_with_it(ground, monkeypatch):
     """Spec 8: a job that is launched starts. The limit of runs is lowered; a gap was seen at every thousandth run."""
-    monkeypatch.setattr(supervisors, "MOST_RUNS", 3)
+    monkeypatch.setattr(supervisors, "MAX_RUNS", 3)
     ground.runtime.prepare()
     launcher = ground.runtime._supervisors.server.pid
     started = []

@@ -39,15 +39,15 @@ def double_launch(patch: pytest.MonkeyPatch) -> None:
 
 def lost_exit(patch: pytest.MonkeyPatch) -> None:
     """The exit code of a run that ended before its start was written is lost."""
-    original = looking.look
+    original = looking.observe_run
 
-    def look(runtime: Any, run: Any) -> Any:
+    def observe_run(runtime: Any, run: Any) -> Any:
         found = original(runtime, run)
         return (
             replace(found, exit=None) if isinstance(found, looking.ProcessOver) and run.pid is None else found
         )
 
-    patch.setattr("vctl.daemon.observing.look", look)
+    patch.setattr("vctl.daemon.observing.observe_run", observe_run)
 
 
 def leaked_lease(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vctl.daemon.carrying import Carrier
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import request_of
-from vctl.daemon.looking import Pace
+from vctl.daemon.looking import RunDurations
 from vctl.engine.changes import RunAssignedAhead
 from vctl.engine.rules.ahead import assign
 from vctl.engine.rules.starts import Supply
@@ -21,8 +21,8 @@ LONGEST_S = 0.5
 class NextRuns:
     """The part of the runs assigned ahead that the state does not have: their times and unsent requests."""
 
-    def __init__(self, store: Store, carrier: Carrier, pace: Pace) -> None:
-        self.store, self.carrier, self.pace, self.clock = store, carrier, pace, pace.clock
+    def __init__(self, store: Store, carrier: Carrier, durations: RunDurations) -> None:
+        self.store, self.carrier, self.durations, self.clock = store, carrier, durations, durations.clock
         self._since: dict[str, float] = {}
         """Run -> when it was assigned ahead."""
         self._unsent: list[str] = []
@@ -45,7 +45,7 @@ class NextRuns:
 
     def assign(self, state: FollowedState, supply: Supply) -> None:
         """Assign runs to follow those that have started; inside a transaction, after all other changes."""
-        for change in assign(state, supply, self.store.clock(), self.pace.depth):
+        for change in assign(state, supply, self.store.clock(), self.durations.depth):
             if isinstance(change, RunAssignedAhead):
                 try:
                     ahead.offer(self.store.home, change.run_id)

@@ -10,7 +10,7 @@ from vctl.core.leases import Lease
 from vctl.daemon import gangs
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import Commands, request_of
-from vctl.daemon.looking import Pace, took_s
+from vctl.daemon.looking import RunDurations, took_s
 from vctl.daemon.notices import Notices
 from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.provider import Provider
@@ -46,13 +46,13 @@ class Carrier:
     """Carries out the effects that are due and new: it knows which effects it has carried out."""
 
     def __init__(
-        self, store: Store, runtime: Runtime, provider: Provider, trouble: Trouble, pace: Pace, *,
+        self, store: Store, runtime: Runtime, provider: Provider, trouble: Trouble, durations: RunDurations, *,
         interval_s: float, log_max_bytes: int,
     ) -> None:  # fmt: skip
         self.store, self.runtime, self.provider = store, runtime, provider
-        self.trouble, self.pace = trouble, pace
+        self.trouble, self.durations = trouble, durations
         self.log_max_bytes = log_max_bytes
-        self.commands, self.remains = Commands(store), Remains(store, pace.clock)
+        self.commands, self.remains = Commands(store), Remains(store, durations.clock)
         self.objects = Objects(store, interval_s=interval_s)
         self.rays, self.notices = PrivateRays(store.home, runtime), Notices(store)
         self.done: Done = {}
@@ -113,7 +113,7 @@ class Carrier:
             )  # before the commit: after a crash the signal is sent twice, never not at all
             results.append(JobWarned(warn.run_id, warn.ends_ns))
         for tell in effects.notices(state):
-            results.append(JobNotified(tell.preemption, heard=self._tell(state, tell.preemption)))
+            results.append(JobNotified(tell.preemption, delivered=self._tell(state, tell.preemption)))
         calls = list(revocation.to_notify(state, self.memo, now.wall)) if state.leases else []
         for lease, job_id in calls:
             self._call_in(state, lease, job_id)
@@ -126,14 +126,14 @@ class Carrier:
         """Release what belongs to a run whose process is over."""
         self.done.pop(run.run_id, None)
         self.given.discard(run.run_id)
-        self.pace.over(run.run_id, lasted_s)
+        self.durations.over(run.run_id, lasted_s)
         self.remains.over.append(run.run_id)
         self.objects.let_go(state, run)
         if run.job_id not in state.runs_of_job:
             gangs.forget(self.store.home, run)
         self.rays.forget(run)
         if self.rays.ended_raylet(run):
-            self.memo.left_vnodes.add(run.vnode_id)
+            self.memo.vacated_vnodes.add(run.vnode_id)
 
     def settle(self, state: FollowedState, uptime: int) -> None:
         """Remove files that nothing needs; called after a look at every process."""
@@ -150,7 +150,7 @@ class Carrier:
             )  # fmt: skip
             if request is not None:
                 self.given.add(run.run_id)
-                self.pace.launched(run.run_id)
+                self.durations.launched(run.run_id)
                 runtime.launch(request)
                 self.rays.launched(run, request)
         except Unprepared as error:

@@ -49,7 +49,7 @@ def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
     waits = [wait for wait in plan.task_waits if state.tasks.is_queued(wait.task_id)]
     for task in waits:
         if task.task_id in bound:
-            state.tasks.heard(task)
+            state.tasks.note_message(task)
     if waits:
         observed.set_task_waits(store, [
             (jb.INFEASIBLE if wait.infeasible else jb.INSUFFICIENT, wait.message, wait.task_id) for wait in waits

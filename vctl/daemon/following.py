@@ -169,18 +169,18 @@ class FollowedState(SchedulerState):
 
     def has_reserved(self) -> bool:
         """Whether the queues keep something else than the tables say."""
-        return any(True for _ in self._reserved_anew()) or any(True for _ in self._no_more_reserved())
+        return any(True for _ in self._newly_reserved()) or any(True for _ in self._no_more_reserved())
 
     def write_reservations(self, store: Store) -> None:
         """Write what the queues keep now, inside a transaction."""
-        changed, dropped = list(self._reserved_anew()), list(self._no_more_reserved())
+        changed, dropped = list(self._newly_reserved()), list(self._no_more_reserved())
         if changed or dropped:
             observed.save_reservations(store, [reservations.columns(*entry) for entry in changed], dropped)
             self.reserved |= {entry[0].job_id: entry for entry in changed}
             for job_id in dropped:
                 del self.reserved[job_id]
 
-    def _reserved_anew(self) -> Iterator[tuple[PendingJob, QueuePolicy, Kept]]:
+    def _newly_reserved(self) -> Iterator[tuple[PendingJob, QueuePolicy, Kept]]:
         for queue in self.queues.values():
             for job_id, reserved in kept_by(queue).items() if queue.kept or queue.shared else ():
                 job, before = queue.jobs[job_id], self.reserved.get(job_id)

@@ -30,7 +30,7 @@ NO_RECORDS = (
 )
 
 
-def look(runtime: Runtime, run: Run) -> StartedProcess | ProcessOver | RunState:
+def observe_run(runtime: Runtime, run: Run) -> StartedProcess | ProcessOver | RunState:
     """The process of a run if it runs, or its end; else only its state."""
     seen = runtime.observe(run.run_id)
     match seen.state:
@@ -69,7 +69,7 @@ def _lives(run: Run) -> bool:
     return processes.alive(run.pid, run.pid_start, run.boot_id)
 
 
-class Pace:
+class RunDurations:
     """How long runs take. The ends of short runs come close together, so one commit can record several."""
 
     def __init__(self, clock: Clock) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.ray.daemon.ray_nodes import RayNodes
 
-TOLD, IDLE = "told", "idle"
+SIGNALLED, IDLE = "signalled", "idle"
 """Why a scheduler ends: a signal, or nothing to do for long."""
 HANDOVER_S = 20.0
 LEAVE_S = 5.0
@@ -86,7 +86,7 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         scheduler.start()
         collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
-        orderly = _loop(scheduler, signals, collection, commands, nodes, lock, idle_s) == TOLD
+        orderly = _loop(scheduler, signals, collection, commands, nodes, lock, idle_s) == SIGNALLED
         say(f"vctl daemon {os.getpid()}{background.ENDED}")
     except VctlError as error:  # a newer scheduler has taken over, or the directory is gone
         say(f"vctl daemon {os.getpid()} ends: {error.problem}")
@@ -110,7 +110,7 @@ def _loop(
     lock: SchedulerLock,
     idle_s: float | None,
 ) -> str:
-    """Take turns until the scheduler ends; returns why (TOLD or IDLE)."""
+    """Take turns until the scheduler ends; returns why (SIGNALLED or IDLE)."""
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(scheduler.runtime.fileno(), select.POLLIN)
@@ -121,10 +121,10 @@ def _loop(
     watched = WatchedHome(scheduler, lock)
     idle_at: float | None = None  # since when it is known not to be needed; the last check may be long ago
     while not signals.caught:
-        watched.look_after()
-        commands.look_after()
+        watched.maintain()
+        commands.maintain()
         if nodes is not None:
-            nodes.look_after()
+            nodes.maintain()
         scheduler.work.handed += commands.handed()
         scheduler.turn()
         sleep_s = min(scheduler.sleep_s(), commands.due_s())
@@ -134,17 +134,17 @@ def _loop(
             elif idle_at is None:
                 idle_at = time.monotonic()
             elif time.monotonic() >= idle_at + idle_s:
-                if _has_left(scheduler, lock):
+                if _has_resigned(scheduler, lock):
                     return IDLE
                 idle_at = time.monotonic()
             if idle_at is not None:
                 sleep_s = min(sleep_s, max(idle_at + idle_s - time.monotonic(), _PAUSE_S))
         collection.between(sleep_s)
         (resting if scheduler.trouble.rest_s() else poll).poll(sleep_s * 1000)
-    return TOLD
+    return SIGNALLED
 
 
-def _has_left(scheduler: Scheduler, lock: SchedulerLock) -> bool:
+def _has_resigned(scheduler: Scheduler, lock: SchedulerLock) -> bool:
     """End the term and release the lock in one transaction, unless work has come: ``vctl.ops.background``."""
     store = scheduler.store
     with contextlib.suppress(DiskTrouble, Unreachable), store.together():

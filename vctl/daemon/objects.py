@@ -56,7 +56,7 @@ def prepare(store: Store, state: FollowedState, run: Run, attempt: int, *, again
 
 def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str) -> None:
     """Make one input visible on a run's node, from the first node on which it can be found."""
-    folder = files.place_of(store.home, run.job_id, attempt, run.node_id)
+    folder = files.folder_path(store.home, run.job_id, attempt, run.node_id)
     there = state.tasks.objects.get(run.job_id, {}).get(name)
     node_ids = [] if there is None else list(there.at)
     if run.node_id in node_ids[:1] and files.is_there(folder, name):
@@ -65,7 +65,7 @@ def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str
     for node_id in node_ids:
         if node_id != run.node_id:
             try:
-                files.bring(files.place_of(store.home, run.job_id, attempt, node_id), folder, name)
+                files.bring(files.folder_path(store.home, run.job_id, attempt, node_id), folder, name)
             except files.Unusable as error:
                 problem = error.problem
             else:
@@ -121,7 +121,7 @@ class Objects:
             for key in files.folders(self.store.home):
                 if self._is_on_a_lost_node(state, *key):
                     files.remove(self.store.home, *key)
-                elif is_due and not self._is_wanted(*key):
+                elif is_due and not self._is_needed(*key):
                     files.let_go(self.store.home, *key)
             self._dead = set(state.dead_nodes)
         if is_due:
@@ -133,5 +133,5 @@ class Objects:
         runs = (state.runs[run_id] for run_id in state.runs_of_job.get(job_id, ()))
         return (node is None or node.state == DEAD) and all(run.node_id != node_id for run in runs)
 
-    def _is_wanted(self, job_id: int, attempt: int, _: str) -> bool:
+    def _is_needed(self, job_id: int, attempt: int, _: str) -> bool:
         return table.is_wanted(self.store, job_id, attempt)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from vctl.core.values import replace
 from vctl.daemon.ahead import NextRuns
 from vctl.daemon.following import FollowedState
-from vctl.daemon.looking import Pace, Starts, look
+from vctl.daemon.looking import RunDurations, Starts, observe_run
 from vctl.daemon.measuring import Measuring
 from vctl.daemon.objects import attempt_of
 from vctl.daemon.provider import Provider
@@ -29,10 +29,11 @@ class Observer:
     """Makes the stimuli of a turn. ``interval_s``: the time between two looks at everything but processes."""
 
     def __init__(
-        self, store: Store, runtime: Runtime, provider: Provider, next_runs: NextRuns, pace: Pace, *, interval_s: float
+        self, store: Store, runtime: Runtime, provider: Provider, next_runs: NextRuns, durations: RunDurations, *,
+        interval_s: float,
     ) -> None:  # fmt: skip
         self.store, self.runtime, self.provider, self.interval_s = store, runtime, provider, interval_s
-        self.next_runs, self.pace = next_runs, pace
+        self.next_runs, self.durations = next_runs, durations
         self.starts, self.measuring = Starts(), Measuring(store.wake)
         self._results: set[str] = set()
         """Runs whose outputs were measured at the last look."""
@@ -53,12 +54,12 @@ class Observer:
         silent = [] if self._silent_at is None else [now.uptime + self._silent_at - now.wall]
         return [self.processes_at, self.all_at, *self.starts.due, *silent]
 
-    def look(self, state: FollowedState, now: Now) -> list[Stimulus]:
+    def observe(self, state: FollowedState, now: Now) -> list[Stimulus]:
         """The stimuli from outside of the tables."""
         self._results = self.measuring.ready()
         slots = max(1, len(state.runs))
         names = (
-            self.pace.changes(self.runtime, len(state.ahead.runs) / slots, slots)
+            self.durations.changes(self.runtime, len(state.ahead.runs) / slots, slots)
             | self._results
             | self._early
         )
@@ -114,7 +115,7 @@ class Observer:
                 continue
             run = self.starts.known(run)
             try:
-                observed = look(self.runtime, run)
+                observed = observe_run(self.runtime, run)
             except (ValueError, LookupError, TypeError) as error:  # a fault of one run: the others go on
                 say(f"run {run_id} cannot be looked at: {type(error).__name__}: {error}")
                 continue
@@ -135,6 +136,6 @@ class Observer:
         if end.exit is None or end.exit.exit_code != 0 or task is None or not task.outputs:
             return end
         attempt = attempt_of(self.store, state, end.run.job_id) or 0
-        folder = files.place_of(self.store.home, end.run.job_id, attempt, end.run.node_id)
+        folder = files.folder_path(self.store.home, end.run.job_id, attempt, end.run.node_id)
         outputs = self.measuring.result(end.run.run_id, folder, list(task.outputs))
-        return None if outputs is None else replace(end, left=outputs)
+        return None if outputs is None else replace(end, outputs=outputs)

@@ -24,7 +24,7 @@ class WatchedHome:
         self._ours = identity(self.home)
         self._looked_at = time.monotonic()
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Restore missing files and directories. Raises Gone, or the error that prevents it."""
         self.scheduler.store.db.check()
         now = time.monotonic()

@@ -23,7 +23,7 @@ from vctl.engine.settings import MachineTerms
 from vctl.engine.stimuli import MachinesReady, MachinesRefused, Now, Stimulus
 from vctl.ops.feasible import TEMPLATES
 from vctl.ops.nodes import NODE_ID
-from vctl.runtime.commands import ProviderCall, end_left_behind
+from vctl.runtime.commands import ProviderCall, end_orphan
 from vctl.runtime.protocol import Runtime
 from vctl.spec.provider_spec import COMMAND, NONE, RAY, ProviderSpec
 from vctl.store import observed
@@ -114,13 +114,13 @@ class Provider:
         """Call the commands of requests that are due, and tell Ray which nodes are wanted, even if none."""
         requests = machines.in_order(state)
         of_ray = [request for request in requests if request.kind == self.spec.kind == RAY]
-        self.runtime.want_nodes([(request.amounts, request.labels) for request in of_ray])
+        self.runtime.request_nodes([(request.amounts, request.labels) for request in of_ray])
         if self.spec.kind != COMMAND:
             return
         if not self._adopted:
             self._adopted = True
             for request in requests:
-                end_left_behind(request.request_id)
+                end_orphan(request.request_id)
         self._retry_at = {name: at for name, at in self._retry_at.items() if name in state.node_requests}
         for request in requests:
             if request.kind != COMMAND or request.request_id in self._calls or len(self._calls) >= MOST_CALLS:

@@ -11,7 +11,7 @@ from vctl.daemon.carrying import FORGET_S, Carrier
 from vctl.daemon.checkpoint import Checkpoint
 from vctl.daemon.clock import Clock
 from vctl.daemon.following import FollowedState, Unreadable
-from vctl.daemon.looking import Pace
+from vctl.daemon.looking import RunDurations
 from vctl.daemon.observing import SAFETY_S, Observer
 from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import Trouble, say
@@ -51,7 +51,7 @@ class Scheduler:
         log_max_bytes: int = 0,
         runtime: Runtime | None = None,
         clock: Clock | None = None,
-        pace: Pace | None = None,
+        durations: RunDurations | None = None,
     ) -> None:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
@@ -66,14 +66,14 @@ class Scheduler:
         """Whether news came during the last turn, which will cause no further wake-up."""
         self.clock = clock or Clock()
         self.trouble = Trouble(say, self.clock)
-        pace = pace or Pace(self.clock)
+        durations = durations or RunDurations(self.clock)
         self.carrier = Carrier(
-            store, self.runtime, self.provider, self.trouble, pace,
+            store, self.runtime, self.provider, self.trouble, durations,
             interval_s=maintenance_interval_s, log_max_bytes=log_max_bytes,
         )  # fmt: skip
-        self.next_runs = NextRuns(store, self.carrier, pace)
+        self.next_runs = NextRuns(store, self.carrier, durations)
         self.observer = Observer(
-            store, self.runtime, self.provider, self.next_runs, pace, interval_s=maintenance_interval_s
+            store, self.runtime, self.provider, self.next_runs, durations, interval_s=maintenance_interval_s
         )
         self.work = Turn(store, self.observer, self.carrier, self.next_runs, self.now)
 

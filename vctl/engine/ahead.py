@@ -71,7 +71,7 @@ class RunsAhead:
             run_id = follower
 
 
-def in_place_of(
+def run_after(
     ledger: Ledger, before: Run | RunAhead, job: PendingJob, run_id: str, supervisor: int, revision: int
 ) -> RunAhead:
     """The run of a waiting job in the place of ``before``, whose job has the same request."""

@@ -19,12 +19,12 @@ from vctl.scheduler.membership import is_undivided
 
 Added = Counter[tuple[str, str]]
 """(cluster id, template) -> how many nodes were added."""
-Mend = Callable[..., None]
+Repair = Callable[..., None]
 """A function that takes a line for users and the changes of a repair."""
 
 
 def repair_divisible(
-    ledger: Ledger, job_clusters: Iterable[Cluster], vnodes: Mapping[str, list[VNode]], mend: Mend
+    ledger: Ledger, job_clusters: Iterable[Cluster], vnodes: Mapping[str, list[VNode]], repair: Repair
 ) -> list[ClusterRepaired]:
     """Add nodes of job clusters to the clusters above that lack them; drop as many dead ones by template.
 
@@ -38,16 +38,16 @@ def repair_divisible(
         for number, held in enumerate(members):
             above = ledger.vnodes.get(held.parent_id or "")
             if parent_id in ledger.clusters and not _is_of(above, parent_id, held.node_id):
-                above = _slot(ledger, parent_id, held.node_id, cluster.cluster_id, added, mend)
+                above = _slot(ledger, parent_id, held.node_id, cluster.cluster_id, added, repair)
                 if above is not None:
                     moved = members[number] = replace(held, parent_id=above.vnode_id)
                     action = f"put {held.vnode_id} into {above.vnode_id} on {above.node_id}"
-                    mend(action, VNodesChanged(placed=(moved,)))
+                    repair(action, VNodesChanged(placed=(moved,)))
             used.add(members[number].parent_id or "")
     for cluster_id, template in sorted(added, key=lambda key: (-_depth(ledger, key[0]), key)):
         for vnode in _dead(ledger, cluster_id, template, used)[: added[cluster_id, template]]:
             ledger.release(vnode.vnode_id)
-            mend(f"dropped dead node {vnode.node_id} from {cluster_id}", VNodesChanged((vnode.vnode_id,)))
+            repair(f"dropped dead node {vnode.node_id} from {cluster_id}", VNodesChanged((vnode.vnode_id,)))
     return [ClusterRepaired(cluster_id) for cluster_id in sorted({cluster_id for cluster_id, _ in added})]
 
 
@@ -56,7 +56,7 @@ def _is_of(vnode: VNode | None, cluster_id: str, node_id: str) -> bool:
 
 
 def _slot(
-    ledger: Ledger, cluster_id: str, node_id: str, for_id: str, added: Added, mend: Mend
+    ledger: Ledger, cluster_id: str, node_id: str, for_id: str, added: Added, repair: Repair
 ) -> VNode | None:
     """A cluster's whole virtual node on a node; a missing one is added if the cluster above can give it."""
     if cluster_id == PRIMARY:
@@ -67,7 +67,7 @@ def _slot(
     cluster = ledger.clusters[cluster_id]
     if cluster.kind != LOGICAL or cluster.spec.flexible or cluster.spec.groups or cluster.parent_id is None:
         return None
-    above = _slot(ledger, cluster.parent_id, node_id, cluster_id, added, mend)
+    above = _slot(ledger, cluster.parent_id, node_id, cluster_id, added, repair)
     if above is None or not is_undivided(ledger, above):
         return None
     rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
@@ -78,7 +78,7 @@ def _slot(
     )  # fmt: skip
     ledger.assign(vnode)
     added[cluster_id, ledger.nodes[node_id].template_id] += 1
-    mend(f"added node {node_id} to {cluster_id}: {for_id} has it already", VNodesChanged(placed=(vnode,)))
+    repair(f"added node {node_id} to {cluster_id}: {for_id} has it already", VNodesChanged(placed=(vnode,)))
     return vnode
 
 

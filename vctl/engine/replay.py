@@ -60,7 +60,7 @@ class Replayed:
     steps: list[list[str]] = field(default_factory=lambda: [[] for _ in TITLES])
     changes: list[Change] = field(default_factory=list)
 
-    def mend(self, step: int, action: str, *changes: Change) -> None:
+    def repair(self, step: int, action: str, *changes: Change) -> None:
         """Add a repair to a step: what it does, and its changes."""
         self.steps[step].append(action)
         self.changes += changes
@@ -75,7 +75,7 @@ def replay(tables: TableRows, done: Replayed, now: int) -> None:
     tree.put(1, [cluster for cluster in tables.clusters if cluster.kind == LOGICAL])
     of_jobs = (cluster for cluster in tables.clusters if cluster.kind == JOB)
     running = [cluster for cluster in of_jobs if int(cluster.job or 0) in tables.running]
-    done.changes += repair_divisible(done.ledger, running, tables.vnodes, partial(done.mend, 2))
+    done.changes += repair_divisible(done.ledger, running, tables.vnodes, partial(done.repair, 2))
     tree.put(3, [cluster for cluster in tables.clusters if cluster.kind != LOGICAL])
     for cluster_id in sorted(tables.vnodes):
         tree.set_aside(3, cluster_id, f"its cluster {cluster_id} does not exist")
@@ -106,14 +106,14 @@ class _Tree:
             cluster_id = cluster.cluster_id
             if cluster_id not in self._there:
                 continue
-            if cluster.kind != LOGICAL and (going := self.left_behind(cluster))[-1:] == [cluster_id]:
+            if cluster.kind != LOGICAL and (going := self.orphaned(cluster))[-1:] == [cluster_id]:
                 removed = [self.removal(child_id) for child_id in going]
-                self.done.mend(step, f"removed {cluster_id}: its job is over", *removed)
+                self.done.repair(step, f"removed {cluster_id}: its job is over", *removed)
             elif cluster.parent_id not in self.done.ledger.clusters:
                 problem = f"its parent {cluster.parent_id} does not exist"
                 self.set_aside(step, cluster_id, problem)
                 aside = RowSetAside(self.now, "clusters", (cluster_id,), problem)
-                self.done.mend(step, f"set aside {cluster_id}: {problem}", aside)
+                self.done.repair(step, f"set aside {cluster_id}: {problem}", aside)
             else:
                 self._put(step, cluster)
 
@@ -139,11 +139,11 @@ class _Tree:
         """Set aside the virtual nodes of a cluster that are not in the ledger."""
         for vnode in self.tables.vnodes.pop(cluster_id, ()):
             aside = RowSetAside(self.now, "vnodes", (vnode.vnode_id,), problem)
-            self.done.mend(step, f"set aside virtual node {vnode.vnode_id}: {problem}", aside)
+            self.done.repair(step, f"set aside virtual node {vnode.vnode_id}: {problem}", aside)
 
-    def left_behind(self, cluster: Cluster) -> list[str]:
+    def orphaned(self, cluster: Cluster) -> list[str]:
         """Those of a cluster and the clusters below it that go, as their job is over; children first."""
-        return [] if self.is_running(int(cluster.job or 0)) else rule.left_behind(self, cluster.cluster_id)
+        return [] if self.is_running(int(cluster.job or 0)) else rule.orphaned(self, cluster.cluster_id)
 
     def removal(self, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
         """The change that removes an empty cluster. Later removals take its leases into account."""
@@ -187,7 +187,7 @@ def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None
     for run in tables.runs:
         run_id = run.run_id
         if run.job_id not in tables.running and run.task_id not in tables.outliving:
-            done.mend(
+            done.repair(
                 5, f"ended run {run_id}: its job is over", RunEnded(now, run_id, None, "its job was over")
             )
             continue
@@ -200,18 +200,18 @@ def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None
         elif any(run.allocation.amounts.values()):
             done.runs[run_id] = replace(run, allocation=EMPTY)
             problem = "holds more than its virtual node has; kept without its reservation"
-            done.mend(5, f"run {run_id} {problem}", RunStripped(run_id))
+            done.repair(5, f"run {run_id} {problem}", RunStripped(run_id))
     with_runs = {run.job_id for run in done.runs.values()}
     for job_id in tables.running.keys() - with_runs:
         job = tables.running[job_id]
-        done.mend(5, f"ended job {job.submission_id}: it has no process", *_lost(job, ledger, tree, now))
+        done.repair(5, f"ended job {job.submission_id}: it has no process", *_lost(job, ledger, tree, now))
 
 
 def _lost(job: RunningJob, ledger: Ledger, tree: _Tree, now: int) -> Iterator[Change]:
     """The end of a running job without a run: FAILED ``ProcessLost``, because its outcome is unknown."""
     removed, cluster = None, ledger.clusters.get(job.cluster_id)
     tree.over = job.job_id
-    for cluster_id in tree.left_behind(cluster) if cluster is not None and cluster.kind == JOB else ():
+    for cluster_id in tree.orphaned(cluster) if cluster is not None and cluster.kind == JOB else ():
         if cluster_id in ledger.clusters:
             removal = tree.removal(cluster_id, silent=cluster_id == job.cluster_id)
             ledger.remove_cluster(cluster_id)

@@ -117,7 +117,7 @@ class Tasks:
         """Tasks whose inputs are not all there, with their jobs."""
         return {task.task_id: task.job_id for task in self.unfinished.values() if task.state == PENDING_ARGS}
 
-    def heard(self, wait: TaskWait) -> None:
+    def note_message(self, wait: TaskWait) -> None:
         """Record the message that a waiting task got, so that the message does not cause a new judgement."""
         queue = self.queues[self.unfinished[wait.task_id].cluster_id]
         queue.note_reported(wait.task_id, TaskVerdict(wait.message))

@@ -110,7 +110,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
         rights.check_job(store, job)
         if job["status"] != jb.RUNNING:
             raise Conflict(f"job {submission_id} is {job['status']}", fix="put objects while the job runs")
-        place = files.place_of(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))
+        place = files.folder_path(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))
         try:
             size = files.size_of(place, name)
         except files.Unusable as error:
@@ -160,7 +160,7 @@ def without_files(store: Store) -> list[str]:
         f"object {one['object_id']} is not on {' or '.join(one['node_ids'])}, where it should be"
         for one in list_objects(store)[0]
         if not any(
-            files.is_there(files.place_of(store.home, one["job_id"], one["attempt"], node_id), one["name"])
+            files.is_there(files.folder_path(store.home, one["job_id"], one["attempt"], node_id), one["name"])
             for node_id in one["node_ids"]
         )
     ]
@@ -204,7 +204,7 @@ def _forms(store: Store, copies: Sequence[Row]) -> list[ObjectForm]:
     for row in copies:
         one = found.get((row["job_id"], row["name"]))
         if one is None:
-            place = files.place_of(store.home, row["job_id"], row["attempt"], row["node_id"])
+            place = files.folder_path(store.home, row["job_id"], row["attempt"], row["node_id"])
             found[row["job_id"], row["name"]] = {
                 "object_id": f"{row['submission_id']}/{row['name']}",
                 "name": row["name"],

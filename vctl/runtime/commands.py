@@ -17,7 +17,7 @@ from contextlib import suppress
 from vctl.core.values import value
 from vctl.runtime import processes
 
-MOST_ANSWER = 1 << 20
+MAX_ANSWER = 1 << 20
 """Largest answer, in bytes."""
 CALL_MARK = "VCTL_REQUEST_ID"
 """The variable of a command by which a call that outlived its scheduler is found."""
@@ -61,8 +61,8 @@ class ProviderCall:
         """Read the available output; the result once the command has ended or hit a limit, else None."""
         code = self._process.poll()  # before reading: after the end, all output is in the pipe
         self._read()
-        if len(self._answer) > MOST_ANSWER:
-            return self._fail(f"its answer is longer than {MOST_ANSWER} bytes")
+        if len(self._answer) > MAX_ANSWER:
+            return self._fail(f"its answer is longer than {MAX_ANSWER} bytes")
         if code is None:
             if time.monotonic() < self._ends:
                 return None
@@ -90,7 +90,7 @@ class ProviderCall:
         return Called(problem=problem)
 
     def _read(self) -> None:
-        while self._pipe is not None and len(self._answer) <= MOST_ANSWER:
+        while self._pipe is not None and len(self._answer) <= MAX_ANSWER:
             try:
                 part = os.read(self._pipe, 65536)
             except BlockingIOError:
@@ -105,7 +105,7 @@ class ProviderCall:
             self._pipe = None
 
 
-def end_left_behind(mark: str) -> bool:
+def end_orphan(mark: str) -> bool:
     """Kill a call that outlived its scheduler; True if there was one.
 
     Only while its first process lives: background processes of a finished command are left alone.

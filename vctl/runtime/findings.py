@@ -92,12 +92,12 @@ class Findings:
         if unsaid and file is not None:
             file.read()
         entry = None if file is None else file.runs.get(run_id)
-        if file is None or entry is None or not entry.heard:
+        if file is None or entry is None or not entry.proved:
             self.hear()
             if entry is None:
-                self.supervisors.tend()
+                self.supervisors.maintain()
             file, entry = self._lookup(run_id, file)
-        return None if file is None or entry is None else self._found(run_id, file, entry)
+        return None if file is None or entry is None else self._records_of(run_id, file, entry)
 
     def _lookup(self, run_id: str, file: RecordFile | None) -> tuple[RecordFile | None, Entry | None]:
         """The record file of a run and the run's entry, after reading what is new."""
@@ -107,16 +107,16 @@ class Findings:
         if file is None:
             return None, None
         slot = self.supervisors.slots.get(file.number)
-        if slot is None or slot.line is None or file.heard != run_id:
+        if slot is None or slot.line is None or file.reported != run_id:
             file.read()
         return file, file.runs.get(run_id)
 
-    def _found(self, run_id: str, file: RecordFile, entry: Entry) -> RunRecords:
-        if entry.heard:
+    def _records_of(self, run_id: str, file: RecordFile, entry: Entry) -> RunRecords:
+        if entry.proved:
             return RunRecords(entry.supervisor, entry.start, entry.exit, proved=True)
         slot = self.supervisors.slots.get(file.number)
         held, last = False, file.last == run_id
-        if last and slot is not None and slot.line is not None and file.heard == run_id:
+        if last and slot is not None and slot.line is not None and file.reported == run_id:
             held = True  # else the line would have ended
         elif last and (holder := file.holder()) is not None:
             held = holder == entry.supervisor[0] or holder <= 0
@@ -200,7 +200,7 @@ class Findings:
                     continue
                 if file.holder() is None:
                     self._unwatch(file)
-                    self.supervisors.left.discard(number)
+                    self.supervisors.retired.discard(number)
                     self.records.remove(number)
             if unread := {*self.records.stop_requests()} - live.keys():
                 self._scanned = float("-inf")

@@ -45,7 +45,7 @@ _SCAN_S = 0.02
 class _Stop(NamedTuple):
     """A requested stop; times are on the monotonic clock."""
 
-    asked_s: float
+    requested_s: float
     until_ns: int
     """The time at which the run is killed."""
     signo: int
@@ -54,14 +54,14 @@ class _Stop(NamedTuple):
 class LocalRuntime(Runtime):
     """Launches, observes and stops runs below one state directory. Safe to use from several threads."""
 
-    def __init__(self, home: Path, *, told: Path | None = None) -> None:
+    def __init__(self, home: Path, *, shown_home: Path | None = None) -> None:
         """Make missing directories. The first process starts with `prepare` or `launch`.
 
-        ``told``: the state directory that processes get in VCTL_HOME; None means ``home``.
+        ``shown_home``: the state directory that processes get in VCTL_HOME; None means ``home``.
         """
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
-        self._told = os.fspath(told or self._findings.records.home)
+        self._shown_home = os.fspath(shown_home or self._findings.records.home)
         self._records = self._findings.records
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
@@ -85,7 +85,7 @@ class LocalRuntime(Runtime):
         """Make removed directories again."""
         with self._lock:
             if self._records.restore():
-                self._supervisors.leave_idle()
+                self._supervisors.retire_idle()
 
     # ---- starting ----
 
@@ -97,7 +97,7 @@ class LocalRuntime(Runtime):
     def launch(self, request: LaunchRequest) -> None:
         """Start a run and return at once; its records show the result."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._told))
+        packed = marshal.dumps(_packed(request, self._shown_home))
         with self._lock:
             if (file := self._records.files.get(request.supervisor)) is not None:
                 file.declined.discard(request.run_id)
@@ -108,7 +108,7 @@ class LocalRuntime(Runtime):
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         """Have a run start as soon as another one is over; False when that is not possible."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._told, follows))
+        packed = marshal.dumps(_packed(request, self._shown_home, follows))
         with self._lock:
             given = self._supervisors.give_next(request.supervisor, request.run_id, packed)
             if given:
@@ -139,10 +139,10 @@ class LocalRuntime(Runtime):
         return self._findings.poll.fileno()
 
     def changes(self) -> set[str]:
-        """Runs that have started or ended since the last call; also tends supervisors that do not answer."""
+        """Runs that have started or ended since the last call; also maintains supervisors that do not answer."""
         with self._lock:
             self._findings.hear()
-            self._supervisors.tend()
+            self._supervisors.maintain()
             news, self._supervisors.news = self._supervisors.news, set()
         self._resume_suspended()
         return news | {run_id for run_id in list(self._stopping) if self._insist(run_id)}
@@ -175,18 +175,22 @@ class LocalRuntime(Runtime):
         going = Seen(RunState.STARTING if start is None else RunState.RUNNING, start)
         supervisor = self._running.get(run_id) or records.supervisor
         alive = supervisor is not None and processes.start_time(supervisor[0]) == supervisor[1]
-        if supervisor is not None and alive and (records.held or self._stands_over(supervisor[0], records)):
+        if (
+            supervisor is not None
+            and alive
+            and (records.held or self._has_record_open(supervisor[0], records))
+        ):
             if ended is None or self._below(supervisor[0], run_id):
                 self._running.setdefault(run_id, supervisor)
                 return going
             return Seen(RunState.EXITED, start, ended)
         if records.held:  # by an unknown process
             return going
-        if ended is not None and (alive or not self._left(run_id, start)):
+        if ended is not None and (alive or not self._has_processes(run_id, start)):
             return Seen(RunState.EXITED, start, ended)
         return Seen(RunState.LOST, start, problem=refused or records.problem)
 
-    def _stands_over(self, pid: int, records: RunRecords) -> bool:
+    def _has_record_open(self, pid: int, records: RunRecords) -> bool:
         """Whether a supervisor has the record of this run open, even if the file was removed."""
         return bool(records.open_file) and processes.has_open(pid, records.open_file)
 
@@ -204,7 +208,7 @@ class LocalRuntime(Runtime):
     def _spares(self, pid: int) -> bool:
         return serves_all(pid, os.fsencode(self._records.home))
 
-    def _left(self, run_id: str, start: StartRecord | None) -> bool:
+    def _has_processes(self, run_id: str, start: StartRecord | None) -> bool:
         """Whether a run without supervisor has a process; one look at all processes serves many runs."""
         name = os.fsencode(run_id)
         if time.monotonic() - self._marks[0] > _MARKS_S:
@@ -216,7 +220,7 @@ class LocalRuntime(Runtime):
         return start is not None and processes.alive(start.pid, start.pid_started, start.boot_id)
 
     def _marked(self) -> dict[bytes, list[processes.Process]]:
-        return processes.marked(RUN_MARK.encode(), os.fsencode(f"{HOME_MARK}={self._told}"))
+        return processes.marked(RUN_MARK.encode(), os.fsencode(f"{HOME_MARK}={self._shown_home}"))
 
     # ---- ending ----
 
@@ -229,7 +233,7 @@ class LocalRuntime(Runtime):
         self._records.request_stop(run_id, grace_s, signo)
         request = _Stop(time.monotonic(), time.monotonic_ns() + int(grace_s * 1e9), signo)
         before = self._stopping.get(run_id, request)
-        self._stopping[run_id] = _Stop(before.asked_s, min(before.until_ns, request.until_ns), signo)
+        self._stopping[run_id] = _Stop(before.requested_s, min(before.until_ns, request.until_ns), signo)
         if supervisor := self._supervisor_of(run_id, unsaid=True):
             processes.send_signal(*supervisor, STOP_SIGNAL)
             processes.send_signal(*supervisor, signal.SIGCONT)  # its job may have stopped it
@@ -245,7 +249,7 @@ class LocalRuntime(Runtime):
     def _insist(self, run_id: str) -> bool:
         """Carry out a stop for a supervisor that does not answer. True if the run is over."""
         stop = self._stopping[run_id]
-        waited_s = time.monotonic() - stop.asked_s
+        waited_s = time.monotonic() - stop.requested_s
         if waited_s < ANSWER_S:
             return False
         pending, seen = self._records.pending_stop(run_id), self.observe(run_id)
@@ -319,7 +323,7 @@ class LocalRuntime(Runtime):
         with self._lock:
             file = self._of.get(run_id)
             entry = None if file is None else file.runs.get(run_id)
-            if entry is None or not entry.heard:
+            if entry is None or not entry.proved:
                 state = self.observe(run_id).state
                 assert state not in (RunState.STARTING, RunState.RUNNING), f"run {run_id} is {state}"
             self._of.pop(run_id, None)

@@ -165,9 +165,9 @@ def send(pid: int, signo: int) -> None:
 
 
 def kill_all(find: "Callable[[], list[int]]") -> None:
-    """SIGKILL every process that ``look`` finds.
+    """SIGKILL every process that ``find`` finds.
 
-    First sends SIGSTOP to all of them, until ``look`` finds no new one: a tree that is killed one process at
+    First sends SIGSTOP to all of them, until ``find`` finds no new one: a tree that is killed one process at
     a time can replace each of them, as a fork bomb does. The kernel stops a process group atomically, also
     against a fork in it.
     """

@@ -18,7 +18,7 @@ MAX_RUN_ID_BYTES = 200
 """A file name has at most 255 bytes, and a suffix is added to the id."""
 
 
-WantedNode = tuple[Amounts, Mapping[str, str]]
+NodeDemand = tuple[Amounts, Mapping[str, str]]
 """The least resources of a wanted node, and its labels."""
 
 
@@ -205,7 +205,7 @@ class Runtime(Protocol):
     def restore(self) -> None:
         """Make removed directories again."""
 
-    def want_nodes(self, nodes: Sequence[WantedNode]) -> None:
+    def request_nodes(self, nodes: Sequence[NodeDemand]) -> None:
         """Ask a cluster that can grow for these nodes in addition; they replace those wanted before."""
         return
 

@@ -20,8 +20,8 @@ from vctl.runtime.protocol import ExitRecord, RuntimeUnavailable, StartRecord
 
 FOLDER = "records"
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_MOST_BYTES, _LONGEST_LINE = 1 << 24, 1 << 16
-_MOST, _MOST_PID = (1 << 63) - 1, 1 << 22
+_MAX_BYTES, _LONGEST_LINE = 1 << 24, 1 << 16
+_MAX, _MAX_PID = (1 << 63) - 1, 1 << 22
 _FLOCK = struct.Struct("hhqqi4x")
 _NUMBER_BYTES = 6
 _FIELDS = 8
@@ -31,15 +31,15 @@ _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # FS_IOC_
 
 
 class Entry:
-    """The entry of a run in a record file. `heard`: the end came on the supervisor's line, which is proof."""
+    """The entry of a run in a record file. `proved`: the end came on the supervisor's line, which is proof."""
 
-    __slots__ = ("boot", "exit", "heard", "start", "supervisor")
+    __slots__ = ("boot", "exit", "proved", "start", "supervisor")
 
     def __init__(self, supervisor: tuple[int, int], boot: str) -> None:
         self.supervisor, self.boot = supervisor, boot
         self.start: StartRecord | None = None
         self.exit: ExitRecord | None = None
-        self.heard = False
+        self.proved = False
 
 
 class RecordFile:
@@ -51,7 +51,7 @@ class RecordFile:
         self.last = ""  # the run that was taken last
         self.declined: set[str] = set()  # runs that were assigned ahead and not taken
         self.awaited: set[str] = set()  # live runs of this number that no supervisor with a line has
-        self.heard = ""  # the run that the present line last reported as taken
+        self.reported = ""  # the run that the present line last reported as taken
         self.over: set[str] = set()  # forgotten runs whose end the line may still report
         self.problem = ""  # the last problem of the file, such as a line that is no record
         self.boot = ""  # the boot in which it was made; empty: the file is gone, or its first line is bad
@@ -66,7 +66,7 @@ class RecordFile:
             size = os.fstat(fd).st_size
             if size < self._offset:
                 self._offset, self._rest = 0, b""  # it was truncated
-            data = os.pread(fd, min(size - self._offset, _MOST_BYTES), self._offset)
+            data = os.pread(fd, min(size - self._offset, _MAX_BYTES), self._offset)
         if self._offset == 0:
             first, newline, _ = data.partition(b"\n")
             self.boot = _boot(first, self.number) if newline else ""
@@ -80,7 +80,7 @@ class RecordFile:
         """Take in lines; the runs with news in them, and the incomplete rest. ``on_line``: sent by the supervisor."""
         changed: set[str] = set()
         *whole, rest = data.split(b"\n")
-        mark = b"%b %b " % (lines.TAKEN, os.fsencode(self.heard))
+        mark = b"%b %b " % (lines.TAKEN, os.fsencode(self.reported))
         old = not on_line and any(
             record.startswith(mark) for record in whole
         )  # the line has reported what precedes it
@@ -95,7 +95,7 @@ class RecordFile:
     def forget(self, run_id: str) -> None:
         """Forget a run that is over."""
         entry = self.runs.pop(run_id, None)
-        if entry is not None and not entry.heard:
+        if entry is not None and not entry.proved:
             self.over.add(run_id)
 
     def _take_in(self, record: bytes, *, on_line: bool, old: bool) -> str | None:
@@ -109,21 +109,21 @@ class RecordFile:
                 self.declined.add(run_id)
             return run_id
         if on_line and kind == lines.TAKEN:
-            self.heard = run_id
+            self.reported = run_id
         if run_id in self.over and on_line and kind == lines.ENDED:
             self.over.discard(run_id)
             return ""
         known = not on_line and (
-            old or run_id == self.heard
+            old or run_id == self.reported
         )  # the line has reported it, and it was forgotten
-        if entry.heard if entry is not None else known or run_id in self.over:
+        if entry.proved if entry is not None else known or run_id in self.over:
             return ""  # more about it in the file is late, or not from its supervisor
         try:
             if kind == lines.HEADER:
                 return ""
             if entry is None:  # if this is no T line, that one was removed
                 pid, started, boot = rest.split(b" ") if kind == lines.TAKEN else (b"0", b"0", b"")
-                supervisor = _number(pid, kind == lines.TAKEN, _MOST_PID), _number(started)
+                supervisor = _number(pid, kind == lines.TAKEN, _MAX_PID), _number(started)
                 entry = self.runs[run_id] = Entry(supervisor, boot.decode())
                 self.last = run_id
             if kind == lines.STARTED:
@@ -132,7 +132,7 @@ class RecordFile:
                     _number(pid, 1), _number(began), *entry.supervisor, entry.boot, _number(at)
                 )
             elif kind == lines.ENDED:
-                entry.exit, entry.heard = _exit(rest), on_line
+                entry.exit, entry.proved = _exit(rest), on_line
         except ValueError:
             return None
         return run_id
@@ -326,7 +326,7 @@ def _exit(rest: bytes) -> ExitRecord:
     )  # fmt: skip
 
 
-def _number(word: bytes, least: int = 0, limit: int = _MOST) -> int:
+def _number(word: bytes, least: int = 0, limit: int = _MAX) -> int:
     number = int(word)
     if not least <= number <= limit:
         raise ValueError

@@ -22,7 +22,7 @@ else:
 # argv, env, working directory, log path, cpu ids, niceness
 Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None, int]
 
-_MOST_NICE = 19
+_MAX_NICE = 19
 _DEFAULT_PATH = os.fsencode(os.defpath)
 # Python ignores SIGPIPE and SIGXFSZ. The others are listed because posix_spawn of glibc makes a system call
 # to query the action of each signal that is not.
@@ -90,7 +90,7 @@ def spawn(plan: Plan, home: bytes) -> int:
         os.chdir(b"/")  # keep no directory or mount in use that the job has left
     if niceness:
         try:
-            os.setpriority(os.PRIO_PGRP, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + niceness, _MOST_NICE))
+            os.setpriority(os.PRIO_PGRP, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + niceness, _MAX_NICE))
         except PermissionError:
             return pid  # a set-uid program belongs to another user
     return pid

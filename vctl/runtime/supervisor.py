@@ -57,10 +57,10 @@ NAME = b"vctl-supervisor"  # as ps shows it
 BACKGROUND_WORDS = [b"--background", b"--home"]
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read the stop files of its runs
 NUMBER_BYTES = 8
-_LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # to wait for the end of the process that had the number before
+_LOCK_PAUSE_S, _MAX_LOCK_PAUSES = 0.005, 200  # to wait for the end of the process that had the number before
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _CHUNK_BYTES = 1 << 14
-_SIGNAL_BYTES, _MOST_SIGNALS = 128, 64  # the size of signalfd_siginfo, and how many are read at once
+_SIGNAL_BYTES, _MAX_SIGNALS = 128, 64  # the size of signalfd_siginfo, and how many are read at once
 _SIGNALFD = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "signalfd")
 _SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _SET_BYTES = 128
@@ -87,7 +87,7 @@ class SupervisorNumber:
 
         Waits for the end of the process that had the number before. Yields as ``supervision`` does.
         """
-        for _ in range(_MOST_LOCK_PAUSES):
+        for _ in range(_MAX_LOCK_PAUSES):
             try:
                 self.file = lines.Writer(b"%b/records/%d" % (self.above.home, self.number))
             except lines.Busy:
@@ -178,7 +178,7 @@ class Supervisor:
         """``channel``: the descriptor on which the launcher sends numbers, each with its line."""
         self.home = home
         pid = os.getpid()
-        self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
+        self.signature = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
         self.shared = spawning.Unpacked()
         self.numbers: dict[int, SupervisorNumber] = {}
         self.by_line: dict[int, SupervisorNumber] = {}
@@ -189,7 +189,7 @@ class Supervisor:
         self._due: list[tuple[float, int]] = []
         """A heap of (monotonic time, number); outdated if the time is not ``due`` of the number."""
         self._cpus = os.sched_getaffinity(0)
-        self._most_tag = resource.getrlimit(processes.TAG)[1]
+        self._max_tag = resource.getrlimit(processes.TAG)[1]
         self._signals = _signal_descriptor(signal.SIGCHLD, STOP_SIGNAL)
         try:
             self._children_file = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY)
@@ -208,7 +208,7 @@ class Supervisor:
             now = time.monotonic()  # what becomes due from here on waits for the next poll
             for descriptor, _ in ready:
                 if descriptor == self._signals:
-                    self._heed_signals()
+                    self._read_signals()
                 elif (number := self.by_line.get(descriptor)) is not None:
                     self._hear(number)
                 elif descriptor == self._channel.fileno():
@@ -280,8 +280,8 @@ class Supervisor:
 
     def spawn(self, run: "supervision.Supervision") -> int:
         """Start the main process of a run with its tag and on its CPUs; its pid. Raises SpawnError."""
-        if self._most_tag == resource.RLIM_INFINITY:
-            resource.setrlimit(processes.TAG, (run.number.number, self._most_tag))
+        if self._max_tag == resource.RLIM_INFINITY:
+            resource.setrlimit(processes.TAG, (run.number.number, self._max_tag))
         try:
             pid = spawning.spawn(run.plan, self.home)
         finally:
@@ -290,13 +290,13 @@ class Supervisor:
         self.running[pid] = run
         return pid
 
-    def _heed_signals(self) -> None:
-        received = os.read(self._signals, _SIGNAL_BYTES * _MOST_SIGNALS)
+    def _read_signals(self) -> None:
+        received = os.read(self._signals, _SIGNAL_BYTES * _MAX_SIGNALS)
         starts = range(0, len(received), _SIGNAL_BYTES)
         if any(int.from_bytes(received[at : at + 4], sys.byteorder) == STOP_SIGNAL for at in starts):
             for number in list(self.numbers.values()):
                 if number.run is not None:
-                    number.run.is_told = True
+                    number.run.is_signalled = True
                     self.step(number)
         self._reap()
 

@@ -134,13 +134,13 @@ class RunAssignedAhead(Change):
     public_event = internal("run", "run_id")
 
     def apply(self, state: SchedulerState) -> None:
-        from vctl.engine.ahead import in_place_of  # imported here because commands do not need it
+        from vctl.engine.ahead import run_after  # imported here because commands do not need it
 
         job, before = state.pending(self.job_id), state.ahead.runs.get(self.follows)
         if job is not None:
             state.dequeue(self.job_id, waits=True)
             state.ahead.put(
-                in_place_of(
+                run_after(
                     state.ledger, before or state.runs[self.follows], job, self.run_id, self.supervisor,
                     self.revision,
                 )

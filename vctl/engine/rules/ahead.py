@@ -13,7 +13,7 @@ from vctl.core.leases import CALLED
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, RAY
 from vctl.core.queue_policy import FIFO
-from vctl.engine.ahead import in_place_of
+from vctl.engine.ahead import run_after
 from vctl.engine.changes import (
     Change,
     JobEnded,
@@ -168,7 +168,7 @@ def _is_certain(state: SchedulerState, run: Run, job: PendingJob, now: int, *, b
         return False
     if any(allowance(ledger, ledger.clusters[cluster_id]) for cluster_id in growing(ledger, job.parent_id)):
         return False
-    start = in_place_of(ledger, run, job, "", 0, 0).start
+    start = run_after(ledger, run, job, "", 0, 0).start
     with over(ledger, run):
         there = None if keeping(state, now) else moved(ledger, start)
     return there is not None and (

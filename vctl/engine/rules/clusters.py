@@ -66,7 +66,7 @@ def upward(there: Occupancy, cluster: Cluster) -> Iterator[ClusterRemoved]:
         yield from upward(there, above)
 
 
-def left_behind(there: Occupancy, cluster_id: str) -> list[str]:
+def orphaned(there: Occupancy, cluster_id: str) -> list[str]:
     """Those of the cluster of a job that is over and of the clusters below it that go; children first."""
     going: list[str] = []
     for inner_id in reversed(_inside(there, cluster_id)):

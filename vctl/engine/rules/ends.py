@@ -120,7 +120,7 @@ def _task_over(
         return  # its row was set aside
     job = state.running.jobs.get(run.job_id)
     if outcome.status == jb.SUCCEEDED:
-        outcome = yield from objects.keep(state, run, outcome, end.left, now)
+        outcome = yield from objects.keep(state, run, outcome, end.outputs, now)
     key = task.task_id, task.job_id, task.cluster_id
     stopping = task.stop_requested_at is not None or run.stop_reason not in (None, jb.NODE_FAILED)
     job_goes_on = job is not None and job.outcome is None
@@ -248,7 +248,7 @@ def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
     job_id = job.job_id
     waits = bool(state.tasks.waiting_of.get(job_id))
     there, has_own = clusters.InState(state, over=job_id), _has_own_cluster(state, job.cluster_id)
-    going = clusters.left_behind(there, job.cluster_id) if has_own else []
+    going = clusters.orphaned(there, job.cluster_id) if has_own else []
     removed = None
     if going[-1:] == [job.cluster_id]:
         for below in going[:-1]:
@@ -271,7 +271,7 @@ def _leave(state: SchedulerState, job_id: int, cluster_id: str | None) -> Iterat
     """Remove the clusters of a job that is over, except those that must stay; mark its own as detached if it does."""
     if cluster_id is not None and _has_own_cluster(state, cluster_id):
         there = clusters.InState(state)
-        for going_id in clusters.left_behind(there, cluster_id):
+        for going_id in clusters.orphaned(there, cluster_id):
             yield clusters.removal(there, going_id, silent=going_id == cluster_id)
         cluster = state.ledger.clusters.get(cluster_id)
         if cluster is not None and not cluster.detached:

@@ -36,7 +36,7 @@ class Due(NamedTuple):
 
     lease: Lease
     wait_s: float
-    most: Amounts
+    limit: Amounts
     vnode_id: str | None = None
 
 
@@ -49,7 +49,7 @@ def expired(state: SchedulerState, memo: TurnMemo, now: Now) -> Iterator[Change]
 
     What somebody wants does not wait for that: the start that needs it returns it (``vctl/scheduler/recall.py``).
     """
-    memo.left_vnodes &= state.ledger.vnodes.keys()
+    memo.vacated_vnodes &= state.ledger.vnodes.keys()
     parts, memo.idle_leases = waits(state, memo, now)
     memo.due += [now.uptime + int(part.wait_s * 1e9) for part in parts if part.wait_s > 0]
     due = [part for part in parts if part.wait_s <= 0]
@@ -66,14 +66,14 @@ def waits(state: SchedulerState, memo: TurnMemo, now: Now) -> tuple[list[Due], I
     nominated = nominated_slots(state)
     for lease in newest_first(state.leases.values()):
         is_called = lease.lease_id in called
-        keep = _kept(() if is_called else nominated)
+        keep = _keeps(() if is_called else nominated)
         amounts = rs.total(part.amounts for _, part in idle_parts(ledger, lease, keep=keep))
         if is_called and amounts:
             due.append(Due(lease, 0.0, amounts))
         if is_called or not amounts:
             continue
         cools_s = (lease.since - now.wall) / 1e9 + terms.cooldown_s
-        vnode_ids = sorted(memo.left_vnodes & ledger.members[lease.borrower_id].keys())
+        vnode_ids = sorted(memo.vacated_vnodes & ledger.members[lease.borrower_id].keys())
         due += [Due(lease, cools_s, amounts, vnode_id) for vnode_id in vnode_ids]
         since, still = memo.idle_leases.get(lease.lease_id, (now.uptime, amounts))
         if not (still := least_of(still, amounts)):  # what was idle is in use, and something else is idle
@@ -86,7 +86,7 @@ def waits(state: SchedulerState, memo: TurnMemo, now: Now) -> tuple[list[Due], I
     return due, idle
 
 
-def _kept(nominated: Collection[str], only: str | None = None) -> Callable[[VNode], bool]:
+def _keeps(nominated: Collection[str], only: str | None = None) -> Callable[[VNode], bool]:
     """Whether a virtual node gives nothing back now: some are nominated. ``only``: the one that gives something."""
     return lambda vnode: vnode.vnode_id in nominated or only not in (None, vnode.vnode_id)
 
@@ -100,7 +100,7 @@ def give_back(state: SchedulerState, due: Sequence[Due]) -> Iterator[Change]:
     """Return the idle parts of leases. A parent that borrowed what a child returns passes it on at once."""
     called = called_in(state)
     for part in due:
-        yield from _returning(state, part.lease.lease_id, part.most, called, part.vnode_id)
+        yield from _returning(state, part.lease.lease_id, part.limit, called, part.vnode_id)
 
 
 def _returning(
@@ -111,7 +111,7 @@ def _returning(
     if (lease := state.leases.get(number)) is None:
         return {}
     nominated = () if is_called else nominated_slots(state)  # a lender that wants it back comes first
-    idle = list(idle_parts(ledger, lease, limit, _kept(nominated, only)))
+    idle = list(idle_parts(ledger, lease, limit, _keeps(nominated, only)))
     if not idle:
         return {}
     amounts = rs.total(part.amounts for _, part in idle)
@@ -217,7 +217,7 @@ def granted(
             borrowed = borrowed_in(ledger, above, step.after.cluster_id, now, expires_at)
             takes.append((borrowed, step.lends, {name: -amount for name, amount in step.gained.items()}))
     for candidates, lender_id, lent in takes:
-        yield from _taken_over(ledger, candidates, lender_id, lent, number)
+        yield from _transferred(ledger, candidates, lender_id, lent, number)
 
 
 def put_on_account(ledger: Ledger, more: Lease, number: Callable[[], int]) -> LeaseGranted:
@@ -234,7 +234,7 @@ def _lent_by(ledger: Ledger, before: str, lender_id: str) -> Iterator[Lease]:
             yield lease
 
 
-def _taken_over(
+def _transferred(
     ledger: Ledger, loans: Iterable[Lease], lender_id: str, amounts: Amounts, number: Callable[[], int]
 ) -> Iterator[LeaseGranted | LeaseReturned]:
     """Let a lender take the place of another one in loans of these amounts, in their order."""

@@ -31,7 +31,7 @@ from vctl.engine.changes import (
 from vctl.engine.rules.leases import nominated_slots
 from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import MachinesReady, MachinesRefused, MachinesWanted, Now, Stimulus
+from vctl.engine.stimuli import MachineDemand, MachinesReady, MachinesRefused, Now, Stimulus
 from vctl.scheduler.provisioning import MachinesNeeded, needed_machines
 
 NewId = Callable[[], str]
@@ -54,10 +54,10 @@ def changes(
                 yield from done(state, request, node_ids, terms.units, now.wall)
             case MachinesRefused(request, message):
                 yield from failed(state, request, message)
-            case MachinesWanted(wanted):
+            case MachineDemand(needed):
                 if terms.kind == RAY:
-                    yield from withdrawn(state, wanted.spare)
-                yield from asked(state, wanted.nodes, terms.templates, terms.kind, now.wall, new_id)
+                    yield from withdrawn(state, needed.spare)
+                yield from requested(state, needed.nodes, terms.templates, terms.kind, now.wall, new_id)
     yield from booted(state, memo, now)
     yield from unneeded(state, memo, now, new_id)
 
@@ -65,7 +65,7 @@ def changes(
 # ---- more machines ----
 
 
-def wanted(state: SchedulerState, now: int) -> MachinesNeeded:
+def demand(state: SchedulerState, now: int) -> MachinesNeeded:
     """The numbers of machines by template that let more waiting work start; none of a template that fails."""
     templates, units = state.machine_terms.templates, state.machine_terms.units
     requests = [request for request in state.node_requests.values() if request.action == UP]
@@ -84,7 +84,7 @@ def wanted(state: SchedulerState, now: int) -> MachinesNeeded:
     )  # fmt: skip
 
 
-def asked(
+def requested(
     state: SchedulerState, counts: Mapping[str, int], templates: Collection[Template], kind: str, now: int,
     new_id: NewId,
 ) -> Iterator[Change]:  # fmt: skip

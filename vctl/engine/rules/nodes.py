@@ -174,7 +174,7 @@ def over(state: SchedulerState) -> Iterator[Change]:
     there = clusters.InState(state)
     for cluster in [cluster for cluster in state.ledger.clusters.values() if cluster.kind == JOB]:
         if int(cluster.job or 0) not in state.running.jobs:
-            for cluster_id in clusters.left_behind(there, cluster.cluster_id):
+            for cluster_id in clusters.orphaned(there, cluster.cluster_id):
                 yield clusters.removal(there, cluster_id)
 
 

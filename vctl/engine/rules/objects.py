@@ -24,7 +24,7 @@ from vctl.engine.changes import (
 if TYPE_CHECKING:
     from vctl.engine.rules.outcomes import Outcome
     from vctl.engine.state import SchedulerState
-    from vctl.engine.stimuli import Left
+    from vctl.engine.stimuli import Outputs
 
 EXIT_OUTPUT_MISSING = 1
 
@@ -132,7 +132,7 @@ def settled(state: SchedulerState, job_id: int, names: Collection[str], now: int
 
 
 def keep(
-    state: SchedulerState, run: Run, outcome: Outcome, outputs: Left, now: int
+    state: SchedulerState, run: Run, outcome: Outcome, outputs: Outputs, now: int
 ) -> Generator[Change, None, Outcome]:
     """Record the outputs of a task that succeeded. Returns its outcome: FAILED if an output is missing."""
     if isinstance(outputs, str):
@@ -176,7 +176,7 @@ def lost(state: SchedulerState, now: int) -> Iterator[Change]:
         yield from settled(state, job_id, lost_names, now)
 
 
-def left_behind(state: SchedulerState, now: int) -> Iterator[Change]:
+def abandoned(state: SchedulerState, now: int) -> Iterator[Change]:
     """Finish the end of jobs during which a scheduler died: fail their waiting tasks, drop their objects."""
     for job_id in sorted(set(state.tasks.awaiting().values()) - state.running.jobs.keys()):
         yield from give_up(state, job_id, now)

@@ -32,7 +32,7 @@ NAMED = 5
 """The most victims that a message names."""
 
 
-def still_stands(state: SchedulerState, preempt: Preempt) -> bool:
+def still_holds(state: SchedulerState, preempt: Preempt) -> bool:
     """Whether the winner still waits, its victims still run, and the resources still exist."""
     queue = state.queues.get(preempt.job.parent_id)
     if queue is None or queue.jobs.get(preempt.job.job_id) != preempt.job:
@@ -110,7 +110,7 @@ def notified(state: SchedulerState, stimuli: Iterable[Stimulus]) -> Iterator[Cha
             preemption, victim_id = stimulus.preemption, stimulus.preemption.victim_id
             if state.preemptions.get(victim_id) != preemption:
                 continue
-            if stimulus.heard:
+            if stimulus.delivered:
                 yield PreemptionMoved(victim_id, "tell")
             else:
                 yield from _end(state, preemption)

@@ -42,7 +42,7 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
             yield from _start_task(state, task, supply, now)
             came += 1
     for start in plan.starts:
-        if _is_wanted(state, start) and state.has_room(start):
+        if _still_waits(state, start) and state.has_room(start):
             yield from _start(state, start, supply, now)
             came += 1
     state.end_trial()
@@ -56,11 +56,11 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
         yield from preemption.give_up(state, job_id, "it still does not fit")
     if came == plan.proposed:
         for preempt in plan.preempts:
-            if preemption.still_stands(state, preempt):
+            if preemption.still_holds(state, preempt):
                 yield from preemption.begin(state, preempt, now)
 
 
-def _is_wanted(state: SchedulerState, start: Start) -> bool:
+def _still_waits(state: SchedulerState, start: Start) -> bool:
     """Whether a job still waits as it did when the plan was made: it was not stopped or changed since."""
     queue = state.queues.get(start.job.parent_id)
     job = None if queue is None else queue.jobs.get(start.job.job_id)

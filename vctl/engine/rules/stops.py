@@ -13,7 +13,7 @@ from vctl.engine.stimuli import JobWarned, Stimulus
 from vctl.engine.timers import signal_of
 
 
-def asked(state: SchedulerState) -> Iterator[Change]:
+def requested(state: SchedulerState) -> Iterator[Change]:
     """Stop the runs of jobs and tasks that were asked to stop, and of gangs whose outcome is decided."""
     for _, run_id in sorted((state.runs[run_id].job_id, run_id) for run_id in state.to_stop):
         if (reason := state.reason_to_stop(state.runs[run_id])) is not None:
