@@ -20,7 +20,7 @@ from vctl.core.ledger import Ledger
 from vctl.core.values import replace
 from vctl.daemon.clock import Clock
 from vctl.daemon.following import FollowedState
-from vctl.daemon.looking import MOST_AHEAD, RunDurations
+from vctl.daemon.looking import MAX_AHEAD, RunDurations
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode
@@ -211,7 +211,7 @@ class ShortRuns(RunDurations):
 
     @property
     def depth(self) -> int:
-        return MOST_AHEAD
+        return MAX_AHEAD
 
 
 class World(Clock):

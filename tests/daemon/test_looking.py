@@ -14,7 +14,7 @@ from tests.specification import spec
 from tests.world import World, amounts
 from vctl.core.jobs import Run
 from vctl.daemon.clock import Clock
-from vctl.daemon.looking import MOST_AHEAD, PAUSES_S, RunDurations
+from vctl.daemon.looking import MAX_AHEAD, PAUSES_S, RunDurations
 from vctl.ops import jobs, nodes, tasks
 from vctl.ops.submitting import submit
 from vctl.runtime import objects
@@ -91,7 +91,7 @@ def test_runs_that_follow_others_tell_how_short_runs_are() -> None:
     assert durations.depth == 1
     for number in range(40):
         durations.over(f"f{number}", 0.002)
-    assert durations.depth == MOST_AHEAD
+    assert durations.depth == MAX_AHEAD
     for number in range(40):
         durations.over(f"l{number}", 2.0)
     assert durations.depth == 0

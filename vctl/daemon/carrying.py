@@ -90,7 +90,7 @@ class Carrier:
             self.again(state, run_id)
 
     def carry_out(self, state: FollowedState, now: Now, stimuli: Iterable[Stimulus]) -> list[Stimulus]:
-        """Carry out the new effects; ``told``: the stimuli of this step. Returns the results, as stimuli."""
+        """Carry out the new effects; ``stimuli``: the stimuli of this step. Returns the results, as stimuli."""
         results: list[Stimulus] = []
         runtime = self.runtime
         for stimulus in stimuli:

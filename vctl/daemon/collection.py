@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 IDLE_S = 0.05
 """The shortest pause in which there is time for a collection."""
-MOST_NEW = 200_000
+MAX_NEW = 200_000
 """The most new containers without a collection; above that the youngest are collected, idle or not."""
 THAW_S = 3600.0
 """How often frozen objects are collected, too: cycles of them may have become garbage."""
@@ -65,5 +65,5 @@ class Collection:
                 gc.unfreeze()
             gc.collect()
             gc.freeze()
-        elif new > MOST_NEW:
+        elif new > MAX_NEW:
             gc.collect(0)

@@ -16,7 +16,7 @@ from vctl.store.store import Store
 
 
 def _free_port(in_use: set[int]) -> int:
-    """A free port of this machine that is not in ``taken``."""
+    """A free port of this machine that is not in ``in_use``."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -29,7 +29,7 @@ from vctl.store import arrays, contents, jobs, rows
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
 
-MOST_ENVIRONMENTS = 64
+MAX_ENVIRONMENTS = 64
 """The number of environments that are kept in memory, those that were used last."""
 
 
@@ -83,7 +83,7 @@ class Commands:
         variables = self._environments.pop(number, None)
         if variables is None:
             variables = SharedVariables(loads(contents.environment(self.store, number)))
-            if len(self._environments) >= MOST_ENVIRONMENTS:
+            if len(self._environments) >= MAX_ENVIRONMENTS:
                 del self._environments[next(iter(self._environments))]
         self._environments[number] = variables  # the one that was used last is dropped last
         return variables

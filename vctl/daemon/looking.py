@@ -19,7 +19,7 @@ SHORT_S, PAUSES_S = 0.1, (0.001, 0.004)
 """The time of a short run, from launch to end; the least and most time that an end waits for other ends."""
 GATHER_S = 0.01
 """The most time that an end waits for other ends while runs are assigned ahead: no slot is idle meanwhile."""
-MOST_AHEAD, AHEAD_S, LED_S = 32, 0.1, 0.25
+MAX_AHEAD, AHEAD_S, LED_S = 32, 0.1, 0.25
 """The most runs that follow a running one, and their seconds of work; none follows a run above ``LED_S``.
 
 Where many runs share few cores, each takes long, and yet many end. So one follows even if that is more work.
@@ -94,7 +94,7 @@ class RunDurations:
         """How many runs may be assigned ahead to follow one: none where runs are not short."""
         if self._typical_s > LED_S:
             return 0
-        return min(MOST_AHEAD, max(1, int(AHEAD_S / max(self._typical_s, AHEAD_S / MOST_AHEAD))))
+        return min(MAX_AHEAD, max(1, int(AHEAD_S / max(self._typical_s, AHEAD_S / MAX_AHEAD))))
 
     def changes(self, runtime: Runtime, ahead: float = 0, slots: int = 1) -> set[str]:
         """The runs that have changed, including those that change within a short pause.

@@ -29,10 +29,10 @@ from vctl.spec.provider_spec import COMMAND, NONE, RAY, ProviderSpec
 from vctl.store import observed
 from vctl.store.store import Store
 
-RETRY_S, MOST_RETRY_S = 10.0, 300.0
+RETRY_S, MAX_RETRY_S = 10.0, 300.0
 POLL_NS = 200_000_000
 CLOSE_S = 2.0
-MOST_CALLS = 8
+MAX_CALLS = 8
 """The most commands that run at a time."""
 
 
@@ -84,7 +84,7 @@ class Provider:
 
     def due(self, uptime: int) -> list[int]:
         """The times at which a command may be over or is called again, in ns since the machine started."""
-        retries = self._retry_at.values() if len(self._calls) < MOST_CALLS else ()
+        retries = self._retry_at.values() if len(self._calls) < MAX_CALLS else ()
         return [*retries, *([uptime] if self._failed else [uptime + POLL_NS] if self._calls else [])]
 
     def results(self, state: FollowedState, now: Now) -> list[Stimulus]:
@@ -123,7 +123,7 @@ class Provider:
                 end_orphan(request.request_id)
         self._retry_at = {name: at for name, at in self._retry_at.items() if name in state.node_requests}
         for request in requests:
-            if request.kind != COMMAND or request.request_id in self._calls or len(self._calls) >= MOST_CALLS:
+            if request.kind != COMMAND or request.request_id in self._calls or len(self._calls) >= MAX_CALLS:
                 continue
             if self._retry_at.get(request.request_id, 0) <= now.uptime:
                 self._retry_at.pop(request.request_id, None)
@@ -149,7 +149,7 @@ class Provider:
 
     def _refused(self, request: NodeRequest, problem: str, now: Now) -> MachinesRefused:
         """Plan another attempt, later each time, with the same id: nobody knows if the failed one had an effect."""
-        wait_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
+        wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
         self._retry_at[request.request_id] = now.uptime + int(wait_s * 1e9)
         return MachinesRefused(request, f"{request.action}: {problem}; next try in {wait_s:g} s")
 

@@ -20,7 +20,7 @@ class Remains:
         self.over: deque[str] = deque()
 
     def remove(self, runtime: Runtime, limit_s: float) -> None:
-        """Remove files of ended runs for at most ``most_s``; the next start removes those left by a crash."""
+        """Remove files of ended runs for at most ``limit_s``; the next start removes those left by a crash."""
         until = self.clock.uptime_s() + limit_s
         while self.over and self.clock.uptime_s() < until:
             runtime.forget(self.over.popleft())

@@ -32,7 +32,7 @@ from vctl.store import feed, repair, upkeep
 from vctl.store.store import Store
 
 LEISURE_S = 0.05
-MOST_REPEATS = 10
+MAX_REPEATS = 10
 """How often a turn is tried in a row if rows are unreadable or cannot move."""
 
 
@@ -146,7 +146,7 @@ class Scheduler:
             self.work.drop_handed()
             return
         try:
-            for remaining in reversed(range(MOST_REPEATS)):
+            for remaining in reversed(range(MAX_REPEATS)):
                 try:
                     self._turn()
                     break

@@ -27,7 +27,8 @@ def encode(change: Change) -> str:
 def decode(text: str) -> Change:
     """The change in a text. Raises ValueError, KeyError or TypeError if the text is no change."""
     data = json.loads(text)
-    change: Change = _reader(CHANGES[data.pop("type")])(data)
+    kind: Any = CHANGES[data.pop("type")]
+    change: Change = _reader(kind)(data)
     return change
 
 
@@ -40,24 +41,19 @@ def text_of(value: Any) -> str:
 def value_of(kind: type[T], data: Any) -> T:
     """The value of this type in data read from JSON. Raises ValueError, KeyError, AttributeError or TypeError if it
     is none."""
-    result = _reader(kind)(data)
+    reader: Any = _reader
+    result: T = reader(kind)(data)
     if not fits(result, kind):
         raise ValueError(f"{data!r} is no {kind.__name__}")
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 Writer = Callable[[Any], str]
-_writers: dict[Any, Writer | None] = {}
 
 
+@cache
 def _writer(kind: Any) -> Writer | None:
     """The function that turns a value of a type into text; None if that is plain JSON."""
-    if kind not in _writers:
-        _writers[kind] = _new_writer(kind)
-    return _writers[kind]
-
-
-def _new_writer(kind: Any) -> Writer | None:
     if is_value(kind):
         members = _members(kind)
         return lambda value: f"{{{members(value)[1:]}}}"
@@ -115,19 +111,15 @@ def _members(kind: type) -> Writer:
 
 
 Reader = Callable[[Any], Any]
-_readers: dict[Any, Reader] = {}
 
 
+@cache
 def _reader(kind: Any) -> Reader:
     """The function that turns plain JSON into a value of a type."""
-    if (known := _readers.get(kind)) is None:
-        known = _readers[kind] = _new_reader(kind)
-    return known
-
-
-def _new_reader(kind: Any) -> Reader:
     if is_value(kind):
-        return _value_reader(kind)
+        hints = hints_of(kind)
+        readers = {member.name: _reader(hints[member.name]) for member in _inside(kind)}
+        return lambda value: kind(**{name: readers[name](part) for name, part in value.items()})
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         (inner,) = [_reader(part) for part in parts if part is not NoneType]
@@ -139,18 +131,8 @@ def _new_reader(kind: Any) -> Reader:
         each = [_reader(part) for part in parts]
         return lambda value: tuple(reader(part) for reader, part in zip(each, value, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping_reader(*parts)
+        read_item = _reader(parts[1])
+        if parts[0] is int:
+            return lambda value: {int(name): read_item(part) for name, part in value.items()}
+        return lambda value: {name: read_item(part) for name, part in value.items()}
     return lambda value: value
-
-
-def _mapping_reader(key: Any, item: Any) -> Reader:
-    read = _reader(item)
-    if key is int:
-        return lambda value: {int(name): read(part) for name, part in value.items()}
-    return lambda value: {name: read(part) for name, part in value.items()}
-
-
-def _value_reader(kind: type) -> Reader:
-    hints = hints_of(kind)
-    readers = {member.name: _reader(hints[member.name]) for member in _inside(kind)}
-    return lambda value: kind(**{name: readers[name](part) for name, part in value.items()})

@@ -5,21 +5,31 @@ It writes nothing. A replay of repaired tables finds no changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import JOB, LOGICAL, Cluster, VNode
+from vctl.core import labels as lb
+from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import Node
+from vctl.core.nodes import DEAD, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import EMPTY
 from vctl.core.values import field, replace, value
-from vctl.engine.changes import Change, ClusterRemoved, JobEnded, RowSetAside, RunEnded, RunStripped
-from vctl.engine.repair_divisible import repair_divisible
+from vctl.engine.changes import (
+    Change,
+    ClusterRemoved,
+    ClusterRepaired,
+    JobEnded,
+    RowSetAside,
+    RunEnded,
+    RunStripped,
+    VNodesChanged,
+)
 from vctl.engine.rules import clusters as rule
+from vctl.scheduler.membership import is_undivided
 
 TITLES = (
     "primary cluster from the node table",
@@ -75,7 +85,7 @@ def replay(tables: TableRows, done: Replayed, now: int) -> None:
     tree.put(1, [cluster for cluster in tables.clusters if cluster.kind == LOGICAL])
     of_jobs = (cluster for cluster in tables.clusters if cluster.kind == JOB)
     running = [cluster for cluster in of_jobs if int(cluster.job or 0) in tables.running]
-    done.changes += repair_divisible(done.ledger, running, tables.vnodes, partial(done.repair, 2))
+    _repair_divisible(running, tables, done)
     tree.put(3, [cluster for cluster in tables.clusters if cluster.kind != LOGICAL])
     for cluster_id in sorted(tables.vnodes):
         tree.set_aside(3, cluster_id, f"its cluster {cluster_id} does not exist")
@@ -157,7 +167,6 @@ class _Tree:
         return change
 
     def cluster(self, cluster_id: str) -> Cluster | None:
-        """One cluster other than the primary."""
         return self._there.get(cluster_id)
 
     def removing(self) -> Collection[str]:
@@ -165,11 +174,9 @@ class _Tree:
         return ()
 
     def children(self, cluster_id: str) -> list[str]:
-        """The clusters directly below a cluster."""
         return [child_id for child_id in self._children.get(cluster_id, ()) if child_id in self._there]
 
     def is_running(self, job_id: int) -> bool:
-        """Whether a job runs."""
         return job_id in self.tables.running and job_id != self.over
 
     def is_used(self, cluster: Cluster) -> bool:
@@ -177,8 +184,76 @@ class _Tree:
         return cluster.cluster_id in self.tables.inhabited
 
     def leases_of(self, cluster_id: str) -> list[Lease]:
-        """The leases of which a cluster is the borrower or the lender."""
         return [lease for lease in self.leases.values() if cluster_id in (lease.borrower_id, lease.lender_id)]
+
+
+Added = Counter[tuple[str, str]]
+"""(cluster id, template) -> how many nodes were added."""
+
+
+def _repair_divisible(job_clusters: Iterable[Cluster], tables: TableRows, done: Replayed) -> None:
+    """Add nodes of job clusters to the clusters above that lack them; drop as many dead ones by template.
+
+    A writer that was interrupted, or that stored both clusters in two steps, may leave a job cluster with a
+    replacement node while the cluster above still has the dead node. The job cluster is right: work runs there.
+    Virtual nodes of job clusters are put into the right virtual nodes of their parents.
+    """
+    ledger, added, used = done.ledger, Added(), set[str]()
+    for cluster in job_clusters:
+        parent_id, members = cluster.parent_id, tables.vnodes.get(cluster.cluster_id, [])
+        for number, held in enumerate(members):
+            above = ledger.vnodes.get(held.parent_id or "")
+            is_inside = above is not None and (above.cluster_id, above.node_id) == (parent_id, held.node_id)
+            if parent_id in ledger.clusters and not is_inside:
+                above = _slot(done, parent_id, held.node_id, cluster.cluster_id, added)
+                if above is not None:
+                    moved = members[number] = replace(held, parent_id=above.vnode_id)
+                    action = f"put {held.vnode_id} into {above.vnode_id} on {above.node_id}"
+                    done.repair(2, action, VNodesChanged(placed=(moved,)))
+            used.add(members[number].parent_id or "")
+    for cluster_id, template in sorted(added, key=lambda key: (-len(ledger.upward(key[0])), key)):
+        dead = [
+            vnode
+            for vnode in ledger.slots(cluster_id)
+            if vnode.whole
+            and vnode.vnode_id not in used
+            and ledger.nodes[vnode.node_id].template_id == template
+            and ledger.nodes[vnode.node_id].state == DEAD
+            and is_undivided(ledger, vnode)
+        ]
+        for vnode in dead[: added[cluster_id, template]]:
+            ledger.release(vnode.vnode_id)
+            action = f"dropped dead node {vnode.node_id} from {cluster_id}"
+            done.repair(2, action, VNodesChanged((vnode.vnode_id,)))
+    done.changes += [ClusterRepaired(cluster_id) for cluster_id in sorted({name for name, _ in added})]
+
+
+def _slot(done: Replayed, cluster_id: str, node_id: str, for_id: str, added: Added) -> VNode | None:
+    """A cluster's whole virtual node on a node; a missing one is added if the cluster above can give it."""
+    ledger = done.ledger
+    if cluster_id == PRIMARY:
+        return ledger.vnodes.get(node_id)
+    for vnode_id in ledger.members[cluster_id]:
+        if ledger.vnodes[vnode_id].whole and ledger.vnodes[vnode_id].node_id == node_id:
+            return ledger.vnodes[vnode_id]
+    cluster = ledger.clusters[cluster_id]
+    if cluster.kind != LOGICAL or cluster.spec.flexible or cluster.spec.groups or cluster.parent_id is None:
+        return None
+    above = _slot(done, cluster.parent_id, node_id, cluster_id, added)
+    if above is None or not is_undivided(ledger, above):
+        return None
+    rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
+    vnode_id = f"{cluster_id}/{rank}"
+    labels = {**above.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
+    vnode = replace(
+        above, vnode_id=vnode_id, cluster_id=cluster_id, parent_id=above.vnode_id, kind=FIXED, labels=labels, rank=rank
+    )  # fmt: skip
+    ledger.assign(vnode)
+    added[cluster_id, ledger.nodes[node_id].template_id] += 1
+    done.repair(
+        2, f"added node {node_id} to {cluster_id}: {for_id} has it already", VNodesChanged(placed=(vnode,))
+    )
+    return vnode
 
 
 def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None:

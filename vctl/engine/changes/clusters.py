@@ -108,7 +108,6 @@ class ClusterDetached(Change):
     cluster_id: str
 
     def public_event(self) -> PublicEvent:
-        """No public event: the change is for schedulers only."""
         return _cluster_event("", self.cluster_id)
 
     def apply(self, state: SchedulerState) -> None:
@@ -141,11 +140,9 @@ class ClusterRemoved(Change):
         return cls(cluster_id, returned, lent, parent_id if lent else None, silent)
 
     def public_event(self) -> PublicEvent:
-        """The public event, unless the change is silent."""
         return _cluster_event("" if self.silent else "cluster.removed", self.cluster_id)
 
     def apply(self, state: SchedulerState) -> None:
-        """Remove the cluster with its leases."""
         for lease in [state.leases[lease_id] for lease_id in self.returned if lease_id in state.leases]:
             state.ledger.put_lease(replace(lease, amounts={}))
         for lease in [state.leases[lease_id] for lease_id in self.lent if lease_id in state.leases]:

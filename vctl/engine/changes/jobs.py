@@ -145,7 +145,6 @@ class StopAsked(Change):
     """Whether the event of its array reports it already."""
 
     def public_event(self) -> PublicEvent:
-        """The public event, unless the change is silent."""
         kind = "" if self.silent else "job.stop_requested"
         return PublicEvent(kind, "job", self.submission_id, None, self.job_id, {"reason": self.reason})
 

@@ -90,9 +90,7 @@ class RunEnded(Change):
     message: str | None
     process: StartedProcess | None = None
 
-    def public_event(self) -> PublicEvent:
-        """No public event: its job or its task has one."""
-        return PublicEvent("", "run", self.run_id)
+    public_event = internal("run", "run_id")
 
     def apply(self, state: SchedulerState) -> None:
         run = state.runs.get(self.run_id)

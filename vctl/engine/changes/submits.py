@@ -160,7 +160,6 @@ class ArraysEmptied(Change):
     array_ids: tuple[str, ...]
 
     def public_event(self) -> PublicEvent:
-        """No public event: the change is for schedulers only."""
         return PublicEvent("", "array", self.array_ids[0])
 
     apply = unread

@@ -37,13 +37,13 @@ from vctl.scheduler.plan import has_room
 from vctl.scheduler.queue_scan import Turn, turn_of
 from vctl.scheduler.queueing import Queue
 
-_MOST_CLASSES = 8
+_MAX_CLASSES = 8
 """In a queue with more shapes, no run is assigned ahead: finding the next job looks at each shape."""
-_MOST_QUEUES = 32
+_MAX_QUEUES = 32
 """Nor where jobs wait in more queues: the first job of each is compared."""
-_MOST_TOGETHER, _LEAST = 64, 2
+_MAX_TOGETHER, _LEAST = 64, 2
 """The most runs assigned ahead in all, shared by the live runs; but ``_LEAST`` may follow each of them."""
-_MOST_ALONE = 4
+_MAX_ALONE = 4
 """Where more runs are live, no place goes over to another cluster ahead: a search for one of many ends pays little."""
 _EXPECTED = (
     JobStarted, JobEnded, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
@@ -90,7 +90,7 @@ def follower(state: SchedulerState, run_id: str, now: int, lease: Callable[[], i
 
 
 def assign(state: SchedulerState, supply: Supply, now: int, limit: int) -> Iterator[Change]:
-    """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``most`` each.
+    """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``limit`` each.
 
     Where nobody waits in the cluster of such a job, the next job of another cluster follows it.
     """
@@ -104,21 +104,22 @@ def assign(state: SchedulerState, supply: Supply, now: int, limit: int) -> Itera
     latest = {run.supervisor: run for run_id in started if (run := state.runs.get(run_id)) is not None}
     for run in latest.values():
         if _leads(state, run):
-            *_, (before, like, length) = (
-                (run.run_id, state.requests[run.job_id], 0),
-                *_chain(state, run.run_id),
-            )
-            last[run.run_id] = run, before, like, length
+            last[run.run_id] = run, run.run_id, state.requests[run.job_id], 0
+            for length, after in enumerate(state.ahead.chain(run.run_id), 1):
+                last[run.run_id] = run, after.run.run_id, after.start.job, length
     firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items() if len(queues) > 1}
-    limit = min(limit, max(_LEAST, _MOST_TOGETHER // max(1, len(state.runs))))
+    limit = min(limit, max(_LEAST, _MAX_TOGETHER // max(1, len(state.runs))))
     for depth in range(1, limit + 1):
         for head, (run, before, like, length) in last.items():
             if length >= depth or (queue := queues.get(like.parent_id)) is None or _moves(state, before):
                 continue
             job = _next(state, queue, now)
-            if job is None or _kind(job) != _kind(like) or _is_tried_again(like):
-                continue
-            if firsts and not _precedes(job, firsts):
+            if (
+                job is None
+                or _kind(job) != _kind(like)
+                or _is_tried_again(like)
+                or not _precedes(job, firsts)
+            ):
                 continue
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor, supply.revision())
@@ -128,7 +129,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, limit: int) -> Itera
             else:
                 firsts.pop(job.parent_id, None)
     alone = next((run for run, _, _, length in last.values() if not length), None)
-    if limit and alone is not None and not state.ahead.runs and len(state.runs) <= _MOST_ALONE:
+    if limit and alone is not None and not state.ahead.runs and len(state.runs) <= _MAX_ALONE:
         if (job := _heir(state, queues, alone, now)) is not None:
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, alone.run_id, alone.supervisor, supply.revision())
@@ -182,11 +183,6 @@ def _kind(job: PendingJob) -> tuple[str, str, str]:
     return job.parent_id, job.user, job.shape
 
 
-def _chain(state: SchedulerState, run_id: str) -> Iterator[tuple[str, PendingJob, int]]:
-    for length, ahead in enumerate(state.ahead.chain(run_id), 1):
-        yield ahead.run.run_id, ahead.start.job, length
-
-
 def _queues(state: SchedulerState) -> dict[str, Queue]:
     """The queues in which jobs wait, by cluster; none where the end of a run may be for others than the next job.
 
@@ -194,21 +190,18 @@ def _queues(state: SchedulerState) -> dict[str, Queue]:
     back for their lender, and reservations where several queues wait.
     """
     clusters = state.ledger.clusters
-    queues = {
-        queue.parent_id: queue
-        for queue in state.queues.values()
-        if queue.jobs and (parent := clusters.get(queue.parent_id)) is not None and parent.starts_jobs
-    }
+    waiting = (queue for queue in state.queues.values() if queue.jobs and queue.parent_id in clusters)
+    queues = {queue.parent_id: queue for queue in waiting if clusters[queue.parent_id].starts_jobs}
     if state.nominations or state.preemptions or any(queue.tasks for queue in state.tasks.queues.values()):
         return {}
     leases = state.leases.values()
     if state.ledger.withheld or any(lease.state == CALLED or lease.expires_at for lease in leases):
         return {}
-    if any(len(queue.shapes) > _MOST_CLASSES for queue in queues.values()):
+    if any(len(queue.shapes) > _MAX_CLASSES for queue in queues.values()):
         return {}
     if len(queues) == 1:
         return {} if is_fair(state.ledger, next(iter(queues))) else queues
-    if len(queues) > _MOST_QUEUES or any(queue.kept or queue.shared for queue in queues.values()):
+    if len(queues) > _MAX_QUEUES or any(queue.kept or queue.shared for queue in queues.values()):
         return {}
     if any(queue.policy.order == FIFO or queue.policy.ageing_ns is not None for queue in queues.values()):
         return {}  # the second job of a queue may have a higher priority than the first
@@ -266,10 +259,9 @@ def _leads(state: SchedulerState, run: Run) -> bool:
     own = run.cluster_id if cluster.kind == JOB else None
     if any(lease.job_id == run.job_id or lease.borrower_id == own for lease in state.leases.values()):
         return False  # a loan to the job, or for it, ends with it
-    members = state.ledger.members.get(run.cluster_id, ()) if cluster.kind == JOB else ()
-    nodes = {run.node_id, *(state.ledger.vnodes[vnode_id].node_id for vnode_id in members)}
-    places = [state.ledger.nodes[node_id] for node_id in nodes]
-    return all(node.schedulable and node.source != RAY for node in places)
+    members = state.ledger.slots(run.cluster_id) if cluster.kind == JOB else ()
+    nodes = [state.ledger.nodes[node_id] for node_id in {run.node_id, *(vnode.node_id for vnode in members)}]
+    return all(node.schedulable and node.source != RAY for node in nodes)
 
 
 def _is_tried_again(job: PendingJob | RunningJob) -> bool:
@@ -280,8 +272,7 @@ def _is_tried_again(job: PendingJob | RunningJob) -> bool:
 
 @lru_cache
 def _retries(rules: str) -> int:
-    retries: int = json.loads(rules).get("max_retries", 0)
-    return retries
+    return int(json.loads(rules).get("max_retries", 0))
 
 
 def _next(state: SchedulerState, queue: Queue, now: int) -> PendingJob | None:

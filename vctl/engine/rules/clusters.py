@@ -69,7 +69,10 @@ def upward(there: Occupancy, cluster: Cluster) -> Iterator[ClusterRemoved]:
 def orphaned(there: Occupancy, cluster_id: str) -> list[str]:
     """Those of the cluster of a job that is over and of the clusters below it that go; children first."""
     going: list[str] = []
-    for inner_id in reversed(_inside(there, cluster_id)):
+    cluster_ids = [cluster_id]
+    for above_id in cluster_ids:  # parents first
+        cluster_ids += sorted(there.children(above_id))
+    for inner_id in reversed(cluster_ids):
         cluster = there.cluster(inner_id)
         if cluster is not None and _goes(there, cluster, going):
             going.append(inner_id)
@@ -99,14 +102,6 @@ def _is_due(there: Occupancy, cluster: Cluster) -> bool:
     while above is not None and above.state != REMOVING:
         above = there.cluster(above.parent_id or "")
     return above is not None
-
-
-def _inside(there: Occupancy, cluster_id: str) -> list[str]:
-    """A cluster and all clusters below it, parents first."""
-    cluster_ids = [cluster_id]
-    for above_id in cluster_ids:
-        cluster_ids += sorted(there.children(above_id))
-    return cluster_ids
 
 
 def _depth(there: Occupancy, cluster_id: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
@@ -38,24 +38,19 @@ PAUSE_NS = 10**9
 
 
 def processes(
-    state: SchedulerState, stimuli: Iterable[Stimulus], now: int, lease: Callable[[], int]
+    state: SchedulerState, stimuli: Sequence[Stimulus], now: int, lease: Callable[[], int]
 ) -> Iterator[Change]:
     """The changes for processes that were seen to run, and for ended ones, in the order of their ends.
 
     ``lease`` gives the number of one more lease.
     """
-    over: list[ProcessOver] = []
-    seen: dict[str, StartedProcess] = {}
-    for stimulus in stimuli:
-        if isinstance(stimulus, ProcessSeen):
-            seen[stimulus.run_id] = stimulus.process
-        elif isinstance(stimulus, ProcessOver):
-            over.append(stimulus)
+    over = [stimulus for stimulus in stimuli if isinstance(stimulus, ProcessOver)]
+    seen = {stimulus.run_id: stimulus.process for stimulus in stimuli if isinstance(stimulus, ProcessSeen)}
     ended = {end.run.run_id for end in over}
     runs = {run_id: process for run_id, process in seen.items() if run_id not in ended}
     later = {run_id: process for run_id, process in runs.items() if run_id not in state.runs}
     yield from _seen(state, runs)
-    over.sort(key=_ended_at)
+    over.sort(key=lambda end: (0 if end.exit is None else end.exit.ended_at, end.run.run_id))
     while ends := [end for end in over if end.run.run_id in state.runs]:
         for end in ends:
             if (run := state.runs.get(end.run.run_id)) is not None:
@@ -70,10 +65,6 @@ def _seen(state: SchedulerState, seen: Mapping[str, StartedProcess]) -> Iterator
     for run_id, process in seen.items():
         if run_id in state.runs:
             yield RunSeen(run_id, process)
-
-
-def _ended_at(end: ProcessOver) -> tuple[int, str]:
-    return (0 if end.exit is None else end.exit.ended_at, end.run.run_id)
 
 
 def _run_over(

@@ -110,7 +110,7 @@ def withdrawn(state: SchedulerState, spare: Mapping[str, int]) -> Iterator[Chang
 
 
 def _fresh(name: str, count: int, in_use: Collection[str]) -> tuple[str, ...]:
-    """``count`` node ids that are not in ``taken``."""
+    """``count`` node ids that are not in ``in_use``."""
     node_ids: list[str] = []
     number = 0
     while len(node_ids) < count:

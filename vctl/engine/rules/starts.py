@@ -136,13 +136,8 @@ def _start_task(state: SchedulerState, start: TaskStart, supply: Supply, now: in
 
 
 def grow(
-    state: SchedulerState,
-    growth: Sequence[Grow],
-    job_id: int | None,
-    number: Callable[[], int],
-    now: int,
-    loans: Loans,
-) -> Iterator[Change]:
+    state: SchedulerState, growth: Sequence[Grow], job_id: int | None, number: Callable[[], int], now: int, loans: Loans
+) -> Iterator[Change]:  # fmt: skip
     """Let idle loans go home and clusters grow for a start, top level first."""
     if growth:
         yield rearranged(growth)
