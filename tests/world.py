@@ -19,8 +19,8 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.values import replace
 from vctl.daemon.clock import Clock
+from vctl.daemon.durations import MAX_AHEAD, RunDurations
 from vctl.daemon.following import FollowedState
-from vctl.daemon.looking import MAX_AHEAD, RunDurations
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode

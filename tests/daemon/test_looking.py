@@ -14,7 +14,7 @@ from tests.specification import spec
 from tests.world import World, amounts
 from vctl.core.jobs import Run
 from vctl.daemon.clock import Clock
-from vctl.daemon.looking import MAX_AHEAD, PAUSES_S, RunDurations
+from vctl.daemon.durations import MAX_AHEAD, PAUSES_S, RunDurations
 from vctl.ops import jobs, nodes, tasks
 from vctl.ops.submitting import submit
 from vctl.runtime import objects

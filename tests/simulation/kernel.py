@@ -24,6 +24,7 @@ import pytest
 
 from vctl.runtime import (
     findings,
+    frames,
     lines,
     local,
     processes,
@@ -295,7 +296,7 @@ class Number(supervisor.SupervisorNumber):
         self.file, self.has_file = lines.Writer(os.fsencode(path)), True
         last = b""
         while True:
-            while (request := self.next_request()) is None:
+            while (request := frames.cut(self.received)) is None:
                 if self.line is None:
                     return
                 before = len(self.received)

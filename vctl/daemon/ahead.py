@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from vctl.daemon.carrying import Carrier
+from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import request_of
-from vctl.daemon.looking import RunDurations
 from vctl.engine.changes import RunAssignedAhead
 from vctl.engine.rules.ahead import assign
 from vctl.engine.rules.starts import Supply

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import signal as signals
+from collections import deque
 from collections.abc import Iterable
 
 from vctl.core.jobs import Preemption, Run
 from vctl.core.leases import Lease
 from vctl.daemon import gangs
+from vctl.daemon.clock import Clock
+from vctl.daemon.durations import RunDurations, took_s
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import Commands, request_of
-from vctl.daemon.looking import RunDurations, took_s
 from vctl.daemon.notices import Notices
 from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.provider import Provider
-from vctl.daemon.remains import Remains
-from vctl.daemon.trouble import Trouble
+from vctl.daemon.trouble import Trouble, say
 from vctl.engine import effects
 from vctl.engine.effects import Done, LaunchRun, Stop
 from vctl.engine.rules import revocation
@@ -32,14 +33,42 @@ from vctl.engine.stimuli import (
 from vctl.engine.timers import signal_of
 from vctl.errors import VctlError
 from vctl.ray.daemon.private_rays import PrivateRays
-from vctl.runtime.protocol import Runtime
-from vctl.store import jobs
+from vctl.runtime.protocol import RunState, Runtime
+from vctl.store import jobs, repair
 from vctl.store.store import Store
 
 FORGET_S = 0.01
 """How long a turn removes files of ended runs, at most."""
 NOTICE_SIGNAL = signals.SIGURG
 """Processes ignore this signal by default, so it does no harm to a job that does not know of leases."""
+
+
+class Remains:
+    """Runs that are recorded as ended; their files are removed later, as removal is slow beside commits."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store, self.clock = store, clock
+        self.over: deque[str] = deque()
+
+    def remove(self, runtime: Runtime, limit_s: float) -> None:
+        """Remove files of ended runs for at most ``limit_s``; the next start removes those left by a crash."""
+        until = self.clock.uptime_s() + limit_s
+        while self.over and self.clock.uptime_s() < until:
+            runtime.forget(self.over.popleft())
+
+    def end_unknown(self, runtime: Runtime, state: FollowedState) -> None:
+        """End processes without a row, as after a restore; not those whose row was set aside."""
+        for run_id in runtime.known_runs():
+            if not (state.knows(run_id) or repair.is_set_aside(self.store, "runs", run_id)):
+                self._end(runtime, run_id)
+
+    def _end(self, runtime: Runtime, run_id: str) -> None:
+        state = runtime.observe(run_id).state
+        if state in (RunState.STARTING, RunState.RUNNING):
+            say(f"stopping run {run_id}, which belongs to no job")
+            runtime.stop(run_id, grace_s=3.0)
+        elif state is not RunState.LOST or not runtime.clear_lost(run_id):
+            runtime.forget(run_id)
 
 
 class Carrier:
@@ -202,6 +231,5 @@ class Carrier:
 
 
 def _numbers(state: FollowedState) -> dict[str, int]:
-    """All runs that are not over -> the numbers of their supervisors."""
     ahead = {run_id: follower.run.supervisor for run_id, follower in state.ahead.runs.items()}
     return {run_id: run.supervisor for run_id, run in state.runs.items()} | ahead

@@ -141,7 +141,10 @@ class FollowedState(SchedulerState):
             state._read_tasks(store)
             for run in state.runs.values():
                 state.sort_run(run)
-            state._read_preemptions(store)
+            for row in preemptions.all_rows(store):
+                state.put_preemption(preemptions.preemption(row))
+            for nomination in preemptions.nominations(store):
+                state.put_nomination(nomination)
             state._read_reservations(store)  # when each job is in its queue as it will stay
             state.node_requests = {row["request_id"]: provider.request(row) for row in provider.rows(store)}
         state.changed.nodes.update(state.ledger.nodes)
@@ -212,12 +215,6 @@ class FollowedState(SchedulerState):
         outliving = tasks.outliving(store)
         for row in tasks.unfinished(store):
             self.tasks.put(rows.task(row, outlives=row["task_id"] in outliving))
-
-    def _read_preemptions(self, store: Store) -> None:
-        for row in preemptions.all_rows(store):
-            self.put_preemption(preemptions.preemption(row))
-        for nomination in preemptions.nominations(store):
-            self.put_nomination(nomination)
 
     def follow(self, store: Store) -> bool:
         """Apply the changes that others wrote since the last call; True if there were any."""

@@ -121,7 +121,7 @@ class Objects:
             for key in files.folders(self.store.home):
                 if self._is_on_a_lost_node(state, *key):
                     files.remove(self.store.home, *key)
-                elif is_due and not self._is_needed(*key):
+                elif is_due and not table.is_wanted(self.store, *key[:2]):
                     files.let_go(self.store.home, *key)
             self._dead = set(state.dead_nodes)
         if is_due:
@@ -132,6 +132,3 @@ class Objects:
         node = state.ledger.nodes.get(node_id)
         runs = (state.runs[run_id] for run_id in state.runs_of_job.get(job_id, ()))
         return (node is None or node.state == DEAD) and all(run.node_id != node_id for run in runs)
-
-    def _is_needed(self, job_id: int, attempt: int, _: str) -> bool:
-        return table.is_wanted(self.store, job_id, attempt)

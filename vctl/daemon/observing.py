@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vctl.core import jobs as jb
+from vctl.core.jobs import Run
 from vctl.core.values import replace
 from vctl.daemon.ahead import NextRuns
+from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState
-from vctl.daemon.looking import RunDurations, Starts, observe_run
 from vctl.daemon.measuring import Measuring
 from vctl.daemon.objects import attempt_of
 from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import say
 from vctl.engine.changes import StartedProcess
-from vctl.engine.stimuli import NodeSilent, Now, ProcessOver, RunNotLaunched, Stimulus, Sweep
+from vctl.engine.changes.runs import with_process
+from vctl.engine.stimuli import NodeSilent, Now, ProcessOver, ProcessSeen, RunNotLaunched, Stimulus, Sweep
 from vctl.ops.dependencies import over
 from vctl.runtime import objects as files
+from vctl.runtime import processes
 from vctl.runtime.protocol import RunState, Runtime
 from vctl.store import upkeep
 from vctl.store.dependencies import any_waits
@@ -23,6 +27,76 @@ from vctl.store.store import Store
 
 SAFETY_S = 5.0
 """The time between two looks at every process, which find ends without a wake-up (a killed supervisor)."""
+STARTS_NS = 50_000_000
+"""How long an observed start may stay unwritten: the records have it, too, and often it can join a commit."""
+NO_RECORDS = (
+    "it has no records here (the state was restored or copied, or the records were removed),"
+    " so it is not started again"
+)
+
+
+def observe_run(runtime: Runtime, run: Run) -> StartedProcess | ProcessOver | RunState:
+    """The process of a run if it runs, or its end; else only its state."""
+    seen = runtime.observe(run.run_id)
+    start, process = seen.start, None
+    if start is not None:
+        process = StartedProcess(start.pid, start.pid_started, start.boot_id, start.started_at)
+    match seen.state:
+        case RunState.NEVER_STARTED if run.state != jb.ASSIGNED:
+            return _lost(runtime, run, NO_RECORDS)
+        case RunState.RUNNING if process is not None:
+            return process
+        case RunState.EXITED if not _lives(run):
+            return ProcessOver(run, seen.exit, process=process)
+        case RunState.LOST:
+            return _lost(runtime, run, seen.problem or "its supervisor was killed or the machine restarted")
+    return seen.state
+
+
+def _lost(runtime: Runtime, run: Run, problem: str) -> ProcessOver | RunState:
+    """A run whose end is unknown: it is over when none of its processes is left."""
+    return RunState.LOST if runtime.clear_lost(run.run_id) else ProcessOver(run, None, problem)
+
+
+def _lives(run: Run) -> bool:
+    """Whether the main process in the tables lives: then the end in a record is not its end."""
+    if run.pid is None or run.pid_start is None or run.boot_id is None:
+        return False
+    return processes.alive(run.pid, run.pid_start, run.boot_id)
+
+
+class Starts:
+    """Processes that were observed to run and are not written yet."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, StartedProcess] = {}
+        self._due = 0
+
+    def note(self, run: Run, process: StartedProcess, uptime: int) -> None:
+        """Note a process that was observed to run."""
+        if run.pid is None:
+            if not self.seen:
+                self._due = uptime + STARTS_NS
+            self.seen[run.run_id] = process
+
+    def known(self, run: Run) -> Run:
+        """A run, with its process if that was observed."""
+        process = self.seen.get(run.run_id)
+        return run if process is None else with_process(run, process)
+
+    def take(self) -> list[ProcessSeen]:
+        """The starts that are to be written now."""
+        seen, self.seen = self.seen, {}
+        return [ProcessSeen(run_id, process) for run_id, process in seen.items()]
+
+    @property
+    def due(self) -> list[int]:
+        """When the starts are to be written, in ns since the machine started."""
+        return [self._due] if self.seen else []
+
+    def are_due(self, uptime: int) -> bool:
+        """Whether the starts are to be written now."""
+        return bool(self.seen) and self._due <= uptime
 
 
 class Observer:

@@ -10,8 +10,8 @@ from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import FORGET_S, Carrier
 from vctl.daemon.checkpoint import Checkpoint
 from vctl.daemon.clock import Clock
+from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState, Unreadable
-from vctl.daemon.looking import RunDurations
 from vctl.daemon.observing import SAFETY_S, Observer
 from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import Trouble, say

@@ -122,14 +122,8 @@ class Findings:
             held = holder == entry.supervisor[0] or holder <= 0
         if not held:
             file.read()  # the end may have been written between the first look and the test of the lock
-        return RunRecords(
-            entry.supervisor,
-            entry.start,
-            entry.exit,
-            held,
-            file.problem,
-            open_file=file.path if last else "",
-        )
+        open_file = file.path if last else ""
+        return RunRecords(entry.supervisor, entry.start, entry.exit, held, file.problem, open_file=open_file)
 
     def _scan(self) -> None:
         """Find unknown record files and read files without a line; at most every ``_SCAN_S`` seconds."""
@@ -150,9 +144,12 @@ class Findings:
     def others(self, run_id: str) -> tuple[set[int], set[int]]:
         """Pids of the main processes of all other runs that are not over, and all numbers but this run's."""
         entries = [
-            item for file in self.records.files.values() for item in file.runs.items() if item[0] != run_id
+            entry
+            for file in self.records.files.values()
+            for name, entry in file.runs.items()
+            if name != run_id
         ]
-        mains = {entry.start.pid for _, entry in entries if entry.start is not None and entry.exit is None}
+        mains = {entry.start.pid for entry in entries if entry.start is not None and entry.exit is None}
         own = self.of.get(run_id)
         return mains, {number for number in self.records.files if own is None or number != own.number}
 
@@ -199,7 +196,8 @@ class Findings:
                 if number in runs_of or number in self.supervisors.slots or file.runs:
                     continue
                 if file.holder() is None:
-                    self._unwatch(file)
+                    if self._watched.pop(Path(file.path), None) is not None and self._watch is not None:
+                        self._watch.remove(Path(file.path))
                     self.supervisors.retired.discard(number)
                     self.records.remove(number)
             if unread := {*self.records.stop_requests()} - live.keys():
@@ -207,7 +205,3 @@ class Findings:
                 self._scan()
                 for run_id in unread - self.of.keys():
                     self.records.drop_stop(run_id)
-
-    def _unwatch(self, file: RecordFile) -> None:
-        if self._watched.pop(Path(file.path), None) is not None and self._watch is not None:
-            self._watch.remove(Path(file.path))

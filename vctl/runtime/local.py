@@ -175,11 +175,8 @@ class LocalRuntime(Runtime):
         going = Seen(RunState.STARTING if start is None else RunState.RUNNING, start)
         supervisor = self._running.get(run_id) or records.supervisor
         alive = supervisor is not None and processes.start_time(supervisor[0]) == supervisor[1]
-        if (
-            supervisor is not None
-            and alive
-            and (records.held or self._has_record_open(supervisor[0], records))
-        ):
+        path = records.open_file  # may have been removed
+        if supervisor and alive and (records.held or (path and processes.has_open(supervisor[0], path))):
             if ended is None or self._below(supervisor[0], run_id):
                 self._running.setdefault(run_id, supervisor)
                 return going
@@ -189,10 +186,6 @@ class LocalRuntime(Runtime):
         if ended is not None and (alive or not self._has_processes(run_id, start)):
             return Seen(RunState.EXITED, start, ended)
         return Seen(RunState.LOST, start, problem=refused or records.problem)
-
-    def _has_record_open(self, pid: int, records: RunRecords) -> bool:
-        """Whether a supervisor has the record of this run open, even if the file was removed."""
-        return bool(records.open_file) and processes.has_open(pid, records.open_file)
 
     def _below(self, supervisor: int, run_id: str) -> list[int]:
         """Pids of the run's processes below its supervisor, without schedulers in it and their runs."""
@@ -213,7 +206,9 @@ class LocalRuntime(Runtime):
         name = os.fsencode(run_id)
         if time.monotonic() - self._marks[0] > _MARKS_S:
             self._marks = time.monotonic(), self._marked()
-        elif name in self._marks[1] and not any(map(_is_there, self._marks[1][name])):
+        elif name in self._marks[1] and not any(
+            processes.start_time(process.pid) == process.started for process in self._marks[1][name]
+        ):
             self._marks = time.monotonic(), self._marked()  # they have ended since, and may have left others
         if name in self._marks[1]:
             return True
@@ -373,10 +368,6 @@ class LocalRuntime(Runtime):
             if started is not None:
                 pids[pid] = started
         return pids
-
-
-def _is_there(process: processes.Process) -> bool:
-    return processes.start_time(process.pid) == process.started
 
 
 _ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()

@@ -122,12 +122,10 @@ def _visible(devices: list[Gpu], visible: str) -> tuple[tuple[Gpu, ...], str]:
             if word == str(gpu.index) or (word[:4] == "GPU-" and gpu.uuid.startswith(word))
         ]
         if len(matching) != 1 or matching[0] in chosen:
-            hidden = word in ("", "-1", "NoDevFiles")
-            note = (
-                ""
-                if hidden
-                else f"CUDA_VISIBLE_DEVICES={visible}: {word!r} names no single whole device here"
-            )
-            return tuple(chosen), note
+            if word in ("", "-1", "NoDevFiles"):
+                return tuple(chosen), ""
+            return tuple(
+                chosen
+            ), f"CUDA_VISIBLE_DEVICES={visible}: {word!r} names no single whole device here"
         chosen += matching
     return tuple(chosen), ""

@@ -224,20 +224,6 @@ def tagged(number: int, spare: "Callable[[int], bool]") -> list[Process]:
     return [proc for proc in tagged_processes if proc.pid not in spared]
 
 
-def holder_of_lock(path: str) -> int | None:
-    """Pid of the process that holds the flock of a file, from /proc/locks; None if there is none."""
-    try:
-        inode = os.stat(path, follow_symlinks=False).st_ino
-    except OSError:
-        return None
-    end = b":%d" % inode
-    for line in _read("/proc/locks").splitlines():
-        fields = line.split()
-        if len(fields) >= 6 and fields[1] == b"FLOCK" and fields[5].endswith(end):
-            return int(fields[4])
-    return None
-
-
 def has_open(pid: int, path: str) -> bool:
     """Whether a process has a file open, even a removed one. False if this process may not see its files."""
     try:

@@ -81,9 +81,8 @@ class RecordFile:
         changed: set[str] = set()
         *whole, rest = data.split(b"\n")
         mark = b"%b %b " % (lines.TAKEN, os.fsencode(self.reported))
-        old = not on_line and any(
-            record.startswith(mark) for record in whole
-        )  # the line has reported what precedes it
+        # the line has reported what precedes it
+        old = not on_line and any(record.startswith(mark) for record in whole)
         for record in whole:
             old = old and not record.startswith(mark)
             if record and (run_id := self._take_in(record, on_line=on_line, old=old)) is None:
@@ -113,9 +112,8 @@ class RecordFile:
         if run_id in self.over and on_line and kind == lines.ENDED:
             self.over.discard(run_id)
             return ""
-        known = not on_line and (
-            old or run_id == self.reported
-        )  # the line has reported it, and it was forgotten
+        # whether the line has reported it, and it was forgotten
+        known = not on_line and (old or run_id == self.reported)
         if entry.proved if entry is not None else known or run_id in self.over:
             return ""  # more about it in the file is late, or not from its supervisor
         try:

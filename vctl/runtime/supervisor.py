@@ -105,7 +105,7 @@ class SupervisorNumber:
         """Carry out requests until the line has ended and no request is left."""
         last = b""  # the run that was carried out last; empty if it was stopped
         while True:
-            if (request := self.next_request()) is None:
+            if (request := frames.cut(self.received)) is None:
                 if self.line is None:
                     return
                 self.waits = True
@@ -120,10 +120,6 @@ class SupervisorNumber:
             if (yield from run.carry_out()):
                 last = b"" if run.stopped else run.name
             self.run = None
-
-    def next_request(self) -> bytes | None:
-        """Remove and return the next complete request; None if there is none."""
-        return frames.cut(self.received)
 
     def hear(self) -> bool:
         """Read from the line; False if it has ended: the scheduler is gone or needs the number no more."""
@@ -204,7 +200,7 @@ class Supervisor:
         """Serve until there is no number left."""
         self._add_numbers()
         while self.numbers:
-            ready = self._poll.poll(self._wait_s())
+            ready = self._poll.poll(max(0.0, self._due[0][0] - time.monotonic()) if self._due else -1)
             now = time.monotonic()  # what becomes due from here on waits for the next poll
             for descriptor, _ in ready:
                 if descriptor == self._signals:
@@ -231,9 +227,6 @@ class Supervisor:
             number.due = time.monotonic() + wait_s
             if wait_s != supervision.NEVER:
                 heapq.heappush(self._due, (number.due, number.number))
-
-    def _wait_s(self) -> float:
-        return max(0.0, self._due[0][0] - time.monotonic()) if self._due else -1
 
     # ---- numbers ----
 

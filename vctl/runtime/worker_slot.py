@@ -68,7 +68,6 @@ class WorkerSlot:
         self.waits = False  # for its line to take more
         self.due = 0.0  # when a PAUSED slot gets another process
         self.answer_s = ANSWER_S
-        self.tries = (
-            0  # processes that it got for the present request, without those lost with their launcher
-        )
+        # processes that it got for the present request, without those lost with their launcher
+        self.tries = 0
         self.runs = 0  # runs that it has carried out
