@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vctl.core import labels as lb
+from vctl.core import resources as rs
 from vctl.core.clusters import JOB, Cluster
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
@@ -30,13 +31,9 @@ class RunAhead:
 
     def begun(self, now: int) -> RunningJob:
         """The job, running since ``now``."""
-        vnodes = self.start.vnodes
         held = dict(self.run.allocation.amounts)
         if self.start.cluster is not None:
-            held = {}
-            for vnode in vnodes:
-                for name, amount in vnode.allocation.amounts.items():
-                    held[name] = held.get(name, 0) + amount
+            held = rs.total(vnode.allocation.amounts for vnode in self.start.vnodes)
         return RunningJob.begun(self.start.job, self.run.cluster_id, self.run.run_id, now, held=held)
 
 
@@ -47,21 +44,17 @@ class RunsAhead:
         self.runs: dict[str, RunAhead] = {}
         self.follower: dict[str, str] = {}
         """Run -> the run that follows it."""
-        self.job: dict[int, str] = {}
-        """Waiting job -> its run that is assigned ahead."""
 
     def put(self, ahead: RunAhead) -> None:
         """Add a run that is assigned ahead."""
         self.runs[ahead.run.run_id] = ahead
         self.follower[ahead.follows] = ahead.run.run_id
-        self.job[ahead.start.job.job_id] = ahead.run.run_id
 
     def drop(self, run_id: str) -> RunAhead | None:
         """Remove a run that has started, or that never will; returns it, or None if it is not known."""
         ahead = self.runs.pop(run_id, None)
         if ahead is not None:
             self.follower.pop(ahead.follows, None)
-            self.job.pop(ahead.start.job.job_id, None)
         return ahead
 
     def chain(self, run_id: str) -> Iterator[RunAhead]:

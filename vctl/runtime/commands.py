@@ -41,33 +41,31 @@ class ProviderCall:
         self._ends = time.monotonic() + timeout_s
         self._answer = bytearray()
         stdin = os.memfd_create("question", os.MFD_CLOEXEC)
-        read, write = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(stdin, question)
             os.lseek(stdin, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
-                list(words), stdin=stdin, stdout=write, env={**env, CALL_MARK: mark}, start_new_session=True
-            )
-        except BaseException:
-            os.close(read)
-            raise
+                list(words), bufsize=0, stdin=stdin, stdout=subprocess.PIPE, env={**env, CALL_MARK: mark},
+                start_new_session=True,
+            )  # fmt: skip
         finally:
             os.close(stdin)
-            os.close(write)
-        os.set_blocking(read, False)
-        self._pipe: int | None = read
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
 
     def poll(self) -> Called | None:
         """Read the available output; the result once the command has ended or hit a limit, else None."""
         code = self._process.poll()  # before reading: after the end, all output is in the pipe
-        self._read()
+        while len(self._answer) <= MAX_ANSWER and (part := self._output.read(65536)):
+            self._answer += part
         if len(self._answer) > MAX_ANSWER:
             return self._fail(f"its answer is longer than {MAX_ANSWER} bytes")
         if code is None:
             if time.monotonic() < self._ends:
                 return None
             return self._fail(f"it did not end within {self._timeout_s:g} s")
-        self._close()
+        self._output.close()
         if code:
             return Called(problem=f"exit code {code if code > 0 else 128 - code}")
         return Called(bytes(self._answer))
@@ -78,7 +76,7 @@ class ProviderCall:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        self._close()
+        self._output.close()
 
     def wait(self, seconds: float) -> None:
         """Wait at most this long for the command to end by itself."""
@@ -88,21 +86,6 @@ class ProviderCall:
     def _fail(self, problem: str) -> Called:
         self.kill()
         return Called(problem=problem)
-
-    def _read(self) -> None:
-        while self._pipe is not None and len(self._answer) <= MAX_ANSWER:
-            try:
-                part = os.read(self._pipe, 65536)
-            except BlockingIOError:
-                return
-            if not part:
-                self._close()
-            self._answer += part
-
-    def _close(self) -> None:
-        if self._pipe is not None:
-            os.close(self._pipe)
-            self._pipe = None
 
 
 def end_orphan(mark: str) -> bool:

@@ -91,12 +91,8 @@ def _dead_node(ledger: Ledger, run: Run) -> str:
 
 def _own_cluster(ledger: Ledger, run: Run) -> str | None:
     """The own cluster of a run's job: the cluster of the run, or one above it; None if the job has none."""
-    current: str | None = run.cluster_id
-    while current is not None and (cluster := ledger.clusters.get(current)) is not None:
-        if cluster.kind == JOB and cluster.job == str(run.job_id):
-            return current
-        current = cluster.parent_id
-    return None
+    above = ledger.upward(run.cluster_id)
+    return next((up.cluster_id for up in above if up.kind == JOB and up.job == str(run.job_id)), None)
 
 
 # ---- tasks ----
