@@ -65,7 +65,7 @@ class Scheduler:
         self.has_news = False
         """Whether news came during the last turn, which will cause no further wake-up."""
         self.clock = clock or Clock()
-        self.trouble = Trouble(say, self.clock)
+        self.trouble = Trouble(self.clock)
         durations = durations or RunDurations(self.clock)
         self.carrier = Carrier(
             store, self.runtime, self.provider, self.trouble, durations,

@@ -381,7 +381,7 @@ def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
     env[_MARKS[0]], env[_MARKS[1]] = run_id, home.encode(code, errors)
     argv = tuple([word.encode(code, errors) for word in request.argv])
     cwd, log = request.cwd.encode(code, errors), request.log_path.encode(code, errors)
-    plan = argv, env, cwd, log, request.cpu_ids, request.niceness
+    plan = argv, env, cwd, log, request.cpu_ids
     return (
         run_id, round(request.grace_s * 1000), request.log_max_bytes, request.memory_bytes, plan,
         follows.encode(code, errors), request.shared.packed,

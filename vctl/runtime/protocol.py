@@ -60,7 +60,6 @@ class LaunchRequest:
     supervisor: int = 0
     cpu_ids: tuple[int, ...] | None = None
     grace_s: float = 3.0
-    niceness: int = 0
     log_max_bytes: int = 0
     memory_bytes: int = 0
     node_id: str = ""
