@@ -341,7 +341,7 @@ class Users:
             run_id,
         )
         for name in json.loads(row["outputs"]) if row is not None else ():
-            place = files.place_of(self.world.home, row["job_id"], row["attempt"], row["node_id"])
+            place = files.folder_path(self.world.home, row["job_id"], row["attempt"], row["node_id"])
             if self.dice.random() < 0.9 and place.is_dir():
                 (place / name).write_text(name)
 

@@ -19,8 +19,8 @@ from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.values import replace
 from vctl.daemon.clock import Clock
+from vctl.daemon.durations import MAX_AHEAD, RunDurations
 from vctl.daemon.following import FollowedState
-from vctl.daemon.looking import MOST_AHEAD, Pace
 from vctl.daemon.scheduler import Scheduler
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode
@@ -29,7 +29,7 @@ from vctl.engine.rules.objects import judge
 from vctl.engine.settings import LeaseTerms
 from vctl.ops.objects import StoredObjects
 from vctl.ops.prove import prove
-from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, StartRecord, WantedNode
+from vctl.runtime.protocol import ExitRecord, LaunchRequest, NodeDemand, RunState, Seen, StartRecord
 from vctl.scheduler.cycle import decide
 from vctl.scheduler.placement import place, place_again
 from vctl.scheduler.shared_reservations import kept_by
@@ -132,7 +132,7 @@ class Processes:
     def restore(self) -> None:
         return
 
-    def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
+    def request_nodes(self, wanted: Sequence[NodeDemand]) -> None:
         return
 
     def drop_ended(self) -> None:
@@ -206,12 +206,12 @@ class MortalStore(Store):
             self.dies_at -= 1
 
 
-class ShortRuns(Pace):
+class ShortRuns(RunDurations):
     """All runs count as short, so that others are assigned to follow them."""
 
     @property
     def depth(self) -> int:
-        return MOST_AHEAD
+        return MAX_AHEAD
 
 
 class World(Clock):
@@ -259,7 +259,7 @@ class World(Clock):
             provider=self.provider,
             runtime=self.processes,
             clock=self,
-            pace=ShortRuns(self),
+            durations=ShortRuns(self),
         )
         self.scheduler = scheduler
         scheduler.start()

@@ -105,16 +105,16 @@ def test_no_job_starts_before_it_was_submitted(desk: Desk, monkeypatch: pytest.M
     """Time passes from the beginning of a turn to its transaction: one job was handed over, one comes meanwhile."""
     assert desk.scheduler is not None
     observer, command = desk.scheduler.observer, desk.command()
-    handed, look = desk.receive(), observer.look
+    handed, look = desk.receive(), observer.observe
 
     def submit_and_look(state: FollowedState, now: Now) -> list[Stimulus]:
-        monkeypatch.setattr(observer, "look", look)
+        monkeypatch.setattr(observer, "observe", look)
         desk.sleep(1)
         desk.command(submission_id="mine").join(PATIENCE_S)
         desk.sleep(1)
         return look(state, now)
 
-    monkeypatch.setattr(observer, "look", submit_and_look)
+    monkeypatch.setattr(observer, "observe", submit_and_look)
     desk.turn_with(handed)
     command.join(PATIENCE_S)
     times = [tuple(row) for row in desk.store.rows("SELECT submitted_at, started_at FROM jobs")]

@@ -14,7 +14,7 @@ from tests.specification import spec
 from tests.world import World, amounts
 from vctl.core.jobs import Run
 from vctl.daemon.clock import Clock
-from vctl.daemon.looking import MOST_AHEAD, PAUSES_S, Pace
+from vctl.daemon.durations import MAX_AHEAD, PAUSES_S, RunDurations
 from vctl.ops import jobs, nodes, tasks
 from vctl.ops.submitting import submit
 from vctl.runtime import objects
@@ -37,22 +37,22 @@ class News:
         return {self.left.pop(0)} if self.left else set()
 
 
-def paced(took_s: float) -> Pace:
-    """A pace of runs that took so long."""
-    pace = Pace(Clock())
+def paced(took_s: float) -> RunDurations:
+    """A durations of runs that took so long."""
+    durations = RunDurations(Clock())
     for number in range(20):
-        pace.launched(f"r{number}")
-        pace._launched[f"r{number}"] -= took_s
-        pace.over(f"r{number}")
-    return pace
+        durations.launched(f"r{number}")
+        durations._launched[f"r{number}"] -= took_s
+        durations.over(f"r{number}")
+    return durations
 
 
 def test_an_end_waits_for_that_of_another_short_run() -> None:
-    pace = paced(0.002)
+    durations = paced(0.002)
     for name in ("a", "b"):
-        pace.launched(name)
-        pace._launched[name] += 60  # however long this machine takes for the next line
-    assert pace.changes(News("a", "b")) == {"a", "b"}
+        durations.launched(name)
+        durations._launched[name] += 60  # however long this machine takes for the next line
+    assert durations.changes(News("a", "b")) == {"a", "b"}
 
 
 def test_an_end_waits_for_nobody_where_runs_are_long_or_no_other_is_due() -> None:
@@ -70,10 +70,10 @@ def test_an_end_waits_for_nobody_where_runs_are_long_or_no_other_is_due() -> Non
 
 
 def test_the_first_end_waits_for_nobody() -> None:
-    pace = Pace(Clock())
-    pace.launched("a")
-    pace.launched("b")
-    assert pace.changes(News("a", "b")) == {"a"}
+    durations = RunDurations(Clock())
+    durations.launched("a")
+    durations.launched("b")
+    assert durations.changes(News("a", "b")) == {"a"}
     assert PAUSES_S[1] <= 0.005
 
 
@@ -87,14 +87,14 @@ def test_all_jobs_of_a_short_array_end(life: Life) -> None:
 
 def test_runs_that_follow_others_tell_how_short_runs_are() -> None:
     """They are not launched: what their processes took counts, and so deep may the next ones be assigned ahead."""
-    pace = paced(0.09)
-    assert pace.depth == 1
+    durations = paced(0.09)
+    assert durations.depth == 1
     for number in range(40):
-        pace.over(f"f{number}", 0.002)
-    assert pace.depth == MOST_AHEAD
+        durations.over(f"f{number}", 0.002)
+    assert durations.depth == MAX_AHEAD
     for number in range(40):
-        pace.over(f"l{number}", 2.0)
-    assert pace.depth == 0
+        durations.over(f"l{number}", 2.0)
+    assert durations.depth == 0
 
 
 def test_ends_gather_while_no_slot_waits() -> None:
@@ -107,12 +107,12 @@ def test_the_more_ends_were_heard_the_sooner_others_follow(
     heard: int, pause_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runs that are left last until the turn has assigned more: no slot runs dry."""
-    pace, slept = paced(0.001), list[float]()
-    pace._typical_s = 0.001
-    monkeypatch.setattr(pace.clock, "sleep", slept.append)
+    durations, slept = paced(0.001), list[float]()
+    durations._typical_s = 0.001
+    monkeypatch.setattr(durations.clock, "sleep", slept.append)
     together = News()
     monkeypatch.setattr(together, "changes", lambda: {str(number) for number in range(heard)})
-    pace.changes(together, ahead=31)
+    durations.changes(together, ahead=31)
     assert slept == [pytest.approx(pause_s)]
 
 
@@ -154,7 +154,7 @@ def test_a_launch_that_is_repeated_leaves_what_the_process_has_made(world: World
     assert world.processes.running() == [job_run]
     row = world.store.row("SELECT node_id FROM runs WHERE task_id = 'task-1'")
     assert row is not None
-    output = objects.place_of(world.home, 1, 1, row["node_id"]) / "o"
+    output = objects.folder_path(world.home, 1, 1, row["node_id"]) / "o"
     output.write_text("made")
     world.turn()
     (run,) = set(world.processes.running()) - {job_run}
@@ -217,6 +217,6 @@ def test_the_directory_of_a_job_that_is_about_to_start_is_nobody_elses(world: Wo
     assert ahead
     world.scheduler.observer.processes_at = world.scheduler.carrier.objects._next = 0
     world.scheduler.turn()
-    places = [objects.place_of(world.home, run.job_id, run.attempt, run.node_id) for run in ahead]
+    places = [objects.folder_path(world.home, run.job_id, run.attempt, run.node_id) for run in ahead]
     assert [place.is_dir() for place in places] == [True] * len(ahead)
     assert not {*objects._known_below(f"{world.home}/objects").spares} & {*map(str, places)}

@@ -45,24 +45,24 @@ def test_nodes_join_and_die(tmp_path: Path) -> None:
     follower = RayNodes(tmp_path, runtime, frozenset({GPU}))
     with Store.open(tmp_path) as store:
         told(runtime, (ONE, ""), (TWO, ""))
-        follower.look_after()
+        follower.maintain()
         assert states(store) == {ONE: ALIVE, TWO: ALIVE}
         node = rows.node(nodes.all_rows(store)[0])
         assert (node.source, node.hostname, node.template_id) == (RAY, "10.0.0.1", "4c2gpu")
         assert node.labels == {"zone": "west"}
         assert sorted(node.total.instances[GPU]) == [0, 1]
         before = store.last_entry
-        follower.look_after()
+        follower.maintain()
         told(runtime, (ONE, ""), (TWO, ""))
-        follower.look_after()
+        follower.maintain()
         assert store.last_entry == before
         told(runtime, (ONE, "its raylet was killed"))
-        follower.look_after()
+        follower.maintain()
         assert states(store) == {ONE: DEAD, TWO: DEAD}
         reasons = {row["node_id"]: (row["reason"], row["author"]) for row in nodes.all_rows(store)}
         assert reasons[ONE] == ("its raylet was killed", "ray")
         told(runtime, (ONE, ""))
-        follower.look_after()
+        follower.maintain()
         assert states(store)[ONE] == DEAD  # Ray never says that of a dead one
 
 
@@ -74,7 +74,7 @@ def test_a_state_directory_is_of_one_kind(tmp_path: Path) -> None:
         assert states(store) == {}
         runtime = RayRuntime(tmp_path / "ray", "nowhere:1")
         told(runtime, (ONE, ""))
-        RayNodes(tmp_path / "ray", runtime, frozenset()).look_after()
+        RayNodes(tmp_path / "ray", runtime, frozenset()).maintain()
         ray_nodes.check(store, on_ray=True)
         with pytest.raises(Conflict, match="nodes of a Ray cluster"):
             ray_nodes.check(store, on_ray=False)
@@ -140,7 +140,7 @@ def test_a_ray_of_its_own_on_ray(tmp_path: Path) -> None:
         ray_nodes.check(store, on_ray=True)
         runtime = RayRuntime(tmp_path, "nowhere:1")
         told(runtime, (ONE, ""))
-        RayNodes(tmp_path, runtime, frozenset()).look_after()
+        RayNodes(tmp_path, runtime, frozenset()).maintain()
         request = JobRequest(argv=("/nowhere/python",), submission_id="a", ray=JobRay("plain"))
         around = {"PATH": "/nowhere"}
         with pytest.raises(BadSpec, match=r"a virtual node with 0\.5 CPU"):

@@ -128,3 +128,8 @@ def follows(state: SchedulerState, changes: Iterable[Change]) -> list[Change]:
         apply(state, change)
         found.append(change)
     return found
+
+
+def run_ahead(state: SchedulerState, job_id: int) -> str:
+    """The run that is assigned ahead for a waiting job."""
+    return next(run_id for run_id, ahead in state.ahead.runs.items() if ahead.start.job.job_id == job_id)

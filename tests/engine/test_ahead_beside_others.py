@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.states import NOTHING, NOW, STARTED, pending, state_of, yielded
+from tests.engine.states import NOTHING, NOW, STARTED, pending, run_ahead, state_of, yielded
 from tests.engine.test_ahead_rules import ONCE, assigned, end
 from tests.engine.test_start_rules import plan_of, supply
 from tests.scheduler import candidates as g
@@ -87,7 +87,7 @@ def test_a_job_that_needs_a_loan_is_overtaken_by_few() -> None:
     wait(state, (1, "a"), (2, "b"), (2 + OVERTAKEN, "a"), (3 + OVERTAKEN, "a"), (4 + OVERTAKEN, "a"))
     settle(state, supply())
     assert assigned(state) == [(2 + OVERTAKEN, 1)]
-    apply(state, ch.RunTakenBack(state.ahead.job[2 + OVERTAKEN], 2 + OVERTAKEN))
+    apply(state, ch.RunTakenBack(run_ahead(state, 2 + OVERTAKEN), 2 + OVERTAKEN))
     yielded(state, [ch.JobEnded(NOW, 2 + OVERTAKEN, "", None, None, "stop", "STOPPED", None, None, None)])
     assert assigned(state) == [(2, 1)]
 
@@ -145,7 +145,7 @@ def test_a_run_that_is_taken_back_from_the_place_of_another_cluster_waits_with_i
     state = handover()
     told = dict(state.queues["b"].told)
     assigned(state)
-    apply(state, ch.RunTakenBack(state.ahead.job[2], 2))
+    apply(state, ch.RunTakenBack(run_ahead(state, 2), 2))
     assert state.queues["b"].told == told and sorted(state.queues["b"].jobs) == [2]
 
 
@@ -296,7 +296,7 @@ def borrowed(state: SchedulerState) -> list[tuple[str, str, int]]:
 def only_first(state: SchedulerState, found: list[tuple[int, int]]) -> tuple[int, int] | None:
     """Of the jobs that were assigned ahead, keep the first: it is the next one wherever a place comes free."""
     for job_id, _ in found[1:]:
-        apply(state, ch.RunTakenBack(state.ahead.job[job_id], job_id))
+        apply(state, ch.RunTakenBack(run_ahead(state, job_id), job_id))
     return found[0] if found else None
 
 

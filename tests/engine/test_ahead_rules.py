@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.states import NOTHING, NOW, STARTED, pending, state_of, yielded
+from tests.engine.states import NOTHING, NOW, STARTED, pending, run_ahead, state_of, yielded
 from tests.engine.test_start_rules import plan_of, supply
 from tests.scheduler import candidates as g
 from tests.specification import spec
@@ -47,7 +47,7 @@ def assigned(state: SchedulerState, most: int = 1) -> list[tuple[int, int]]:
 
 def end(state: SchedulerState, job_id: int, at: int = 1) -> ProcessOver:
     """The process of a job has exited: it runs, or was to follow another one."""
-    run_id = next(iter(state.runs_of_job.get(job_id, ())), None) or state.ahead.job[job_id]
+    run_id = next(iter(state.runs_of_job.get(job_id, ())), None) or run_ahead(state, job_id)
     run = state.runs.get(run_id) or state.ahead.runs[run_id].run
     return ProcessOver(run, Exit(0, None, None, "", False, STARTED + at), process=PROCESS)
 
@@ -111,7 +111,7 @@ def test_a_whole_chain_that_is_over_is_recorded_at_once_in_order() -> None:
 def test_a_follower_that_was_seen_is_recorded_as_seen() -> None:
     state = members()
     assigned(state)
-    run_id = state.ahead.job[3]
+    run_id = run_ahead(state, 3)
     yielded(state, processes(state, [end(state, 1), ProcessSeen(run_id, PROCESS)], NOW, NOTHING.lease))
     assert state.runs[run_id].pid == PROCESS.pid
 
@@ -120,9 +120,9 @@ def test_a_run_that_was_taken_back_waits_at_its_old_place() -> None:
     state = members()
     before = dict(state.queues[PRIMARY].jobs)
     assigned(state)
-    apply(state, ch.RunTakenBack(state.ahead.job[3], 3))
+    apply(state, ch.RunTakenBack(run_ahead(state, 3), 3))
     apply(state, ch.RunTakenBack("of another time", 3))
-    assert 3 not in state.ahead.job
+    assert all(ahead.start.job.job_id != 3 for ahead in state.ahead.runs.values())
     assert sorted(state.queues[PRIMARY].jobs) == [3, 5, 6]
     assert state.queues[PRIMARY].jobs[3] == before[3]
 

@@ -297,7 +297,7 @@ def test_outputs_of_a_task_are_recorded_and_their_users_follow(
     run_job(state)
     add_task(state, 1, runs=True, outputs=("a",))
     add_task(state, 2, inputs=("a",))
-    assert follows(state, replace(end(state, "t1"), left=left)) == [run_over("t1"), *expected]
+    assert follows(state, replace(end(state, "t1"), outputs=left)) == [run_over("t1"), *expected]
 
 
 def test_times_in_messages_are_those_of_the_calendar() -> None:

@@ -245,10 +245,10 @@ def test_only_so_long_as_it_was_idle_all_the_while() -> None:
 def test_what_a_raylet_left_returns_after_the_cool_down_alone() -> None:
     ledger = trees.tree("8c,8c", "a < primary []: n1~4c, n2~4c")
     lease = replace(trees.lease(ledger, "a/0: 8c"), since=30 * S)
-    state, memo = state_of(ledger, [lease]), TurnMemo(left_vnodes={"a/0", "gone"})
+    state, memo = state_of(ledger, [lease]), TurnMemo(vacated_vnodes={"a/0", "gone"})
     state.lease_terms = LeaseTerms(idle_s=100, cooldown_s=2)
     assert list(expired(state, memo, Now(31 * S, 60 * S))) == []
-    assert memo.left_vnodes == {"a/0"}
+    assert memo.vacated_vnodes == {"a/0"}
     changed = follows(state, expired(state, memo, Now(32 * S, 61 * S)))
     assert changed == [VNodesChanged(("a/0",)), LeaseReturned(replace(lease, amounts={"CPU": 40000}))]
     assert list(expired(state, memo, Now(99 * S, 99 * S))) == []  # the rest has its own time

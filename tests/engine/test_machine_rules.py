@@ -15,7 +15,7 @@ from vctl.engine.apply import apply
 from vctl.engine.rules import machines
 from vctl.engine.settings import MachineTerms, TurnMemo
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import MachinesWanted, Now
+from vctl.engine.stimuli import MachineDemand, Now
 from vctl.scheduler.scheduling_class import Verdict
 
 pytestmark = spec("9.provider")
@@ -48,7 +48,7 @@ def job(number: int, cpus: int) -> ch.JobSubmitted:
 
 def counts(state: SchedulerState) -> dict[str, int]:
     state.machine_terms = MachineTerms("simulated", (FOUR,))
-    return dict(machines.wanted(state, NOW).nodes)
+    return dict(machines.demand(state, NOW).nodes)
 
 
 def test_as_many_machines_are_asked_for_as_let_what_waits_start_and_no_more_than_there_may_be() -> None:
@@ -60,7 +60,7 @@ def test_as_many_machines_are_asked_for_as_let_what_waits_start_and_no_more_than
     shape.judge(Verdict("InsufficientResources", ""))
     assert counts(state) == {"4c": 2}  # one has its node already
     asked = ch.MachinesAsked(replace(ASKED, nodes=("4c-p1", "4c-p3")))
-    assert follows(state, machines.asked(state, {"4c": 2}, [FOUR], "simulated", NOW, new_id)) == [asked]
+    assert follows(state, machines.requested(state, {"4c": 2}, [FOUR], "simulated", NOW, new_id)) == [asked]
     assert counts(state) == {}  # they are on their way
     follows(state, machines.failed(state, state.node_requests["id"], "up: no answer"))
     assert state.node_requests["id"].attempts == 1
@@ -110,7 +110,7 @@ def wants(state: SchedulerState) -> list[ch.Change]:
     """What follows in the next turn in which nothing else starts."""
     state.machine_terms = MachineTerms(RAY, (FOUR,))
     numbers = iter(range(1, 10))
-    wanted = MachinesWanted(machines.wanted(state, NOW))
+    wanted = MachineDemand(machines.demand(state, NOW))
     return follows(
         state, machines.changes(state, TurnMemo(), [wanted], Now(NOW, NOW), lambda: f"id{next(numbers)}")
     )

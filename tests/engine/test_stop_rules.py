@@ -49,8 +49,8 @@ def test_a_stop_of_a_job_ends_all_that_is_attached_to_it() -> None:
     add_task(state, 1, runs=True)
     add_task(state, 2, runs=True, detached=True, outlives=True)
     apply(state, asked())
-    assert yielded(state, stops.asked(state)) == stopping("j1.0", "j1.1", "t1")
-    assert yielded(state, stops.asked(state)) == []
+    assert yielded(state, stops.requested(state)) == stopping("j1.0", "j1.1", "t1")
+    assert yielded(state, stops.requested(state)) == []
 
 
 def test_a_task_that_was_cancelled_ends_alone() -> None:
@@ -59,7 +59,7 @@ def test_a_task_that_was_cancelled_ends_alone() -> None:
     add_task(state, 1, runs=True)
     add_task(state, 2, runs=True)
     apply(state, ch.TaskStopAsked(3, "task-2", 1, OWN, 0.5))
-    assert yielded(state, stops.asked(state)) == stopping("t2", reason="Cancelled")
+    assert yielded(state, stops.requested(state)) == stopping("t2", reason="Cancelled")
 
 
 def test_the_others_of_a_gang_end_when_a_member_ended_badly() -> None:
@@ -67,7 +67,7 @@ def test_the_others_of_a_gang_end_when_a_member_ended_badly() -> None:
     run_job(state, members=2)
     apply(state, ch.RunEnded(5, "j1.0", 3, None))
     apply(state, ch.JobEnding(1, ("FAILED", "NonZeroExit", 3, None)))
-    assert yielded(state, stops.asked(state)) == stopping("j1.1", reason="GangEnded")
+    assert yielded(state, stops.requested(state)) == stopping("j1.1", reason="GangEnded")
 
 
 def test_the_first_reason_stays() -> None:
@@ -75,7 +75,7 @@ def test_the_first_reason_stays() -> None:
     run_job(state)
     apply(state, ch.RunStopping("j1.0", "TimeLimit"))
     apply(state, asked())
-    assert list(stops.asked(state)) == []
+    assert list(stops.requested(state)) == []
 
 
 def test_a_process_ends_when_its_time_is_over_on_the_clock_of_the_boot() -> None:
@@ -179,7 +179,7 @@ def test_only_what_is_new_is_done_and_all_of_it_by_a_scheduler_that_knows_of_not
     assert effects.news(state, done) == [LaunchRun("j1.0")]
     assert effects.news(state, done) == []
     apply(state, asked())
-    yielded(state, stops.asked(state))
+    yielded(state, stops.requested(state))
     assert effects.news(state, done) == [Stop("j1.0", 2.0)]
     apply(state, asked(grace_s=0.5))
     assert effects.news(state, done) == [Stop("j1.0", 0.5)]

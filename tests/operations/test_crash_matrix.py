@@ -216,7 +216,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
             log.parent.mkdir(exist_ok=True)
             log.write_text("x\n")
         number = store.value("SELECT job_id FROM jobs WHERE submission_id = 'runs'")
-        folder = objects.place_of(home, number, 1, "n-00")
+        folder = objects.folder_path(home, number, 1, "n-00")
         folder.mkdir(parents=True)
         (folder / "file").write_text("x")
     with closing(sqlite3.connect(home / "cluster.db")) as db:

@@ -94,8 +94,8 @@ def compare(store: Store) -> int:
         is_empty = not cluster_views.blockers_of(store, cluster.cluster_id)
         assert rule.is_empty(known, cluster) == rule.is_empty(there, cluster) == is_empty, cluster.cluster_id
         if cluster.kind == JOB:
-            left = rule.left_behind(known, cluster.cluster_id)
-            assert rule.left_behind(there, cluster.cluster_id) == left, cluster.cluster_id
+            left = rule.orphaned(known, cluster.cluster_id)
+            assert rule.orphaned(there, cluster.cluster_id) == left, cluster.cluster_id
     before = ids(store)
     for change in rule.removed(known):
         apply(state, change)

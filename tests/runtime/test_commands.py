@@ -82,7 +82,7 @@ def test_a_background_child_that_holds_the_output_delays_nothing(calls: list[Pro
     assert int(done.answer) > 0
     left = of_call(mark)
     assert len(left) == 1
-    assert not commands.end_left_behind(mark)  # the call itself is over
+    assert not commands.end_orphan(mark)  # the call itself is over
     os.kill(left[0].pid, 9)
 
 
@@ -113,10 +113,10 @@ def test_a_call_that_outlived_its_scheduler_is_ended(calls: list[ProviderCall]) 
     """Spec 9: the same request is not worked on twice at a time."""
     calls.append(call("import time; time.sleep(300)", mark="orphan"))
     give_up = time.monotonic() + 10
-    while not commands.end_left_behind("orphan"):
+    while not commands.end_orphan("orphan"):
         assert time.monotonic() < give_up  # between fork and exec it has no mark yet
     assert ended(calls[0]).problem == "exit code 137"
-    assert not commands.end_left_behind("other")
+    assert not commands.end_orphan("other")
 
 
 def test_what_cannot_be_started_is_an_error(calls: list[ProviderCall]) -> None:

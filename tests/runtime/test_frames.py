@@ -19,7 +19,7 @@ pytestmark = spec("16.local")
 BODIES = [b"", b"x", b"\0" * 5, os.urandom(300), b"\xff" * 70_000]
 WITH_DESCRIPTORS = {
     "runtime/frames.py",
-    "runtime/door.py",  # a terminal, to a relay that imports nothing
+    "runtime/attach_socket.py",  # a terminal, to a relay that imports nothing
     "runtime/relay.py",
     "cli/command_client.py",  # imports nothing
     "cli/command_server.py",

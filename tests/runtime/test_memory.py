@@ -56,6 +56,6 @@ def test_runs_that_wait_take_no_memory_of_their_own(ground):
             for n in range(_RUNS):
                 ground.ended(f"{wave}{n}")
     eventually(lambda: ground.runtime.changes() or all(processes.process(pid).state == "S" for pid in pids))
-    cpus = min(len(os.sched_getaffinity(0)), supervisors.MOST_SUPERVISORS)
+    cpus = min(len(os.sched_getaffinity(0)), supervisors.MAX_SUPERVISORS)
     assert len(pids) == min(cpus, _RUNS)
     assert sum(map(own_kib, pids)) < _MOST_FORKS * bare_fork_kib() * cpus

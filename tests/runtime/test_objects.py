@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def made(home: Path, node_id: str) -> Path:
-    found = objects.place_of(home, 7, 2, node_id)
+    found = objects.folder_path(home, 7, 2, node_id)
     objects.make(found)
     return found
 
@@ -163,7 +163,7 @@ def test_removing_follows_no_link(tmp_path: Path, place: Path) -> None:
     objects.clear(place, "to-a-directory")
     objects.remove(tmp_path, 7, 2, "n1")
     assert list((tmp_path / "objects").iterdir()) == []
-    other = objects.place_of(tmp_path, 8, 1, "n1")
+    other = objects.folder_path(tmp_path, 8, 1, "n1")
     other.symlink_to(precious)
     objects.remove(tmp_path, 8, 1, "n1")
     assert not other.is_symlink()
@@ -274,14 +274,14 @@ def test_one_node_of_several(tmp_path: Path, place: Path) -> None:
 def test_which_folders_there_are(tmp_path: Path) -> None:
     assert list(objects.folders(tmp_path)) == []
     for job_id, attempt in ((7, 1), (12, 3)):
-        objects.make(objects.place_of(tmp_path, job_id, attempt, "n1"))
+        objects.make(objects.folder_path(tmp_path, job_id, attempt, "n1"))
     (tmp_path / "objects" / "somebody's").touch()
     assert sorted(objects.folders(tmp_path)) == [(7, 1, "n1"), (12, 3, "n1")]
 
 
 def test_an_empty_directory_is_used_again_and_no_other(tmp_path: Path) -> None:
     def folder(job_id: int) -> Path:
-        return objects.place_of(tmp_path, job_id, 1, "n")
+        return objects.folder_path(tmp_path, job_id, 1, "n")
 
     for job_id in (1, 2, 3, 4):
         objects.make(folder(job_id))
@@ -304,12 +304,12 @@ def test_an_empty_directory_is_used_again_and_no_other(tmp_path: Path) -> None:
 
 def test_a_directory_in_which_something_appears_late_is_given_to_nobody(tmp_path: Path) -> None:
     for job_id in (1, 2):
-        objects.make(objects.place_of(tmp_path, job_id, 1, "n"))
+        objects.make(objects.folder_path(tmp_path, job_id, 1, "n"))
         objects.let_go(tmp_path, job_id, 1, "n")
     objects.tidy(tmp_path)
-    (objects.place_of(tmp_path, 2, 1, "n") / "late").touch()
-    objects.make(objects.place_of(tmp_path, 3, 1, "n"))
-    assert list(objects.place_of(tmp_path, 3, 1, "n").iterdir()) == []
+    (objects.folder_path(tmp_path, 2, 1, "n") / "late").touch()
+    objects.make(objects.folder_path(tmp_path, 3, 1, "n"))
+    assert list(objects.folder_path(tmp_path, 3, 1, "n").iterdir()) == []
     objects.tidy(tmp_path)
     assert os.listdir(tmp_path / "objects") == ["3.1.n"]
 
@@ -322,9 +322,9 @@ def test_a_directory_that_was_let_go_and_is_made_again_is_nobody_elses(
         (place / name).touch()
     objects.let_go(tmp_path, 7, 2, "n1")
     if left:
-        objects.make(objects.place_of(tmp_path, 8, 1, "n1"))  # has passed it over
+        objects.make(objects.folder_path(tmp_path, 8, 1, "n1"))  # has passed it over
     objects.make(place)
-    objects.make(objects.place_of(tmp_path, 9, 1, "n1"))
+    objects.make(objects.folder_path(tmp_path, 9, 1, "n1"))
     objects.tidy(tmp_path)
     assert place.is_dir()
     assert os.listdir(place) == list(left)
@@ -334,7 +334,7 @@ def test_as_many_directories_are_kept_as_were_in_use(tmp_path: Path) -> None:
     """spec 18: on 64 slots a job makes no directory either; a scheduler that comes later finds those kept."""
 
     def folder(job_id: int) -> Path:
-        return objects.place_of(tmp_path, job_id, 1, "n")
+        return objects.folder_path(tmp_path, job_id, 1, "n")
 
     for job_id in range(64):
         objects.make(folder(job_id))
@@ -351,9 +351,9 @@ def test_as_many_directories_are_kept_as_were_in_use(tmp_path: Path) -> None:
 
 
 def test_few_directories_are_kept_that_nobody_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_MOST_SPARES", 2)
+    monkeypatch.setattr(objects, "_MAX_SPARES", 2)
     for job_id in range(5):
-        objects.make(objects.place_of(tmp_path, job_id, 1, "n"))
+        objects.make(objects.folder_path(tmp_path, job_id, 1, "n"))
     for job_id in range(5):
         objects.let_go(tmp_path, job_id, 1, "n")
     objects.tidy(tmp_path)

@@ -91,7 +91,7 @@ def test_a_run_that_was_forgotten_stays_forgotten_when_the_rest_of_its_record_is
     file = RecordFile(str(path), 7)
     file.read()
     path.write_bytes(path.read_bytes() + rest)
-    file.feed(taken + rest, heard=True)
+    file.feed(taken + rest, on_line=True)
     assert file.runs["a"].exit is not None
     file.forget("a")
     file.read()
@@ -100,7 +100,7 @@ def test_a_run_that_was_forgotten_stays_forgotten_when_the_rest_of_its_record_is
 
 def test_a_file_is_removed_when_nobody_needs_it(ground, monkeypatch):
     """Each number has so many runs, then another one; a file stays until all its ends are in the tables."""
-    monkeypatch.setattr(supervisors, "MOST_RUNS", 3)
+    monkeypatch.setattr(supervisors, "MAX_RUNS", 3)
     names = [f"r{n}" for n in range(7)]
     for name in names:
         ground.launch(name, "true")
@@ -225,7 +225,7 @@ def test_a_request_to_stop_that_nobody_will_read_is_removed(ground):
 
 def test_a_run_that_no_supervisor_takes_is_given_up_and_says_where_to_look(ground, monkeypatch):
     """Whoever waits for it would see a running job for ever, and no reason (spec 8)."""
-    monkeypatch.setattr(supervisors, "MOST_TRIES", 3)
+    monkeypatch.setattr(supervisors, "MAX_TRIES", 3)
     monkeypatch.setattr(supervisors, "_FIRST_PAUSE_S", 0.001)
     number = ground.number("a")
     assert ground.runtime._supervisors.give(number, "a", b"no request")

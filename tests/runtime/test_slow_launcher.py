@@ -12,7 +12,7 @@ import pytest
 from tests.specification import spec
 from vctl.runtime import lines, supervisors
 from vctl.runtime.records import Records
-from vctl.runtime.supervisors import ANSWER_S, MOST_TRIES, Supervisors
+from vctl.runtime.supervisors import ANSWER_S, MAX_TRIES, Supervisors
 
 pytestmark = spec("16.local", "12.daemon-death")
 
@@ -79,7 +79,7 @@ def goes_on(them: Supervisors, clock: SimpleNamespace, seconds: float) -> None:
     until = clock.now + seconds
     while clock.now < until:
         clock.now += max(0.01, them.due_s(1.0))
-        them.tend()
+        them.maintain()
         them.hear(them.poll.poll(0))
 
 
@@ -109,12 +109,12 @@ def test_a_run_that_is_given_up_is_not_started_by_a_process_that_was_asked_earli
 ) -> None:
     them, numbers = of(tmp_path)
     slot = them.slots[numbers[0]]
-    for _ in range(3 * MOST_TRIES):
+    for _ in range(3 * MAX_TRIES):
         if slot.line is not None:
             slot.line.shutdown(socket.SHUT_RDWR)  # its process has ended
         goes_on(them, clock, 0.01)
         clock.now = max(clock.now, slot.due)
-    assert them.refused == {slot.run: f"{MOST_TRIES} supervisors ended before they took it: see launcher.log"}
+    assert them.refused == {slot.run: f"{MAX_TRIES} supervisors ended before they took it: see launcher.log"}
     late = lines.Writer(os.fsencode(slot.file.path))
     assert not late.take(os.fsencode(slot.run), b"T\n")
     late.close()

@@ -58,7 +58,7 @@ runtime.close()
 @pytest.fixture
 def together(ground: Ground) -> Ground:
     """A state directory whose runs have one supervisor."""
-    ground.runtime._supervisors.places = 1
+    ground.runtime._supervisors.supervisors = 1
     return ground
 
 
@@ -76,7 +76,7 @@ def end(ground: Ground, name: str) -> None:
 
 def test_there_are_as_many_supervisors_as_cpus(ground):
     """More of them gain nothing, and each has memory of its own."""
-    cpus = min(len(os.sched_getaffinity(0)), supervisors.MOST_SUPERVISORS)
+    cpus = min(len(os.sched_getaffinity(0)), supervisors.MAX_SUPERVISORS)
     names = [f"r{n}" for n in range(4 * cpus)]
     for name in names:
         ground.launch(name, "sleep", "1000")
@@ -160,7 +160,7 @@ def test_a_supervisor_that_is_killed_loses_its_runs_and_no_others(together):
     for name in names:
         together.launch(name, "sleep", "1000")
     starts = {name: together.running(name) for name in names}
-    together.runtime._supervisors.places = 2
+    together.runtime._supervisors.supervisors = 2
     together.runtime._supervisors.load[0] += 9
     together.launch("c", "sleep", "1000")
     other = together.running("c").supervisor
@@ -211,7 +211,7 @@ def test_a_process_has_the_number_of_its_run_as_its_tag(ground):
 
 
 def test_no_supervisor_has_more_numbers_than_it_can_have_files(together):
-    together.runtime._supervisors.most_numbers = 3
+    together.runtime._supervisors.max_numbers = 3
     for n in range(8):
         together.launch(f"r{n}", "sleep", "1000")
     runs_of = Counter(together.running(f"r{n}").supervisor for n in range(8))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.specification import spec
 from vctl.runtime.records import RecordFile
-from vctl.runtime.worker_slot import ASSIGNED, LEFT, MOVES, WorkerSlot, WorkerState
+from vctl.runtime.worker_slot import ASSIGNED, MOVES, RETIRED, WorkerSlot, WorkerState
 
 pytestmark = spec("16.local", "12.daemon-death")
 
@@ -21,12 +21,12 @@ def after(*events: str) -> WorkerState:
 @pytest.mark.parametrize(
     ("events", "state"),
     [
-        (["ask", "take", "end", "free", "assign", "ask"], "asked"),
+        (["ask", "take", "end", "free", "assign", "ask"], "requested"),
         (["ask", "lose", "fork", "lose", "fork", "take"], "busy"),
         (["ask", "lose", "take"], "busy"),  # the process that is gone had taken it
-        (["ask", "end", "ask"], "asked"),  # declined, and the next one of the queue
-        (["ask", "lose", "leave"], "left"),  # its record file is gone, or too many processes have ended
-        (["leave"], "left"),
+        (["ask", "end", "ask"], "requested"),  # declined, and the next one of the queue
+        (["ask", "lose", "retire"], "retired"),  # its record file is gone, or too many processes have ended
+        (["retire"], "retired"),
     ],
 )
 def test_the_life_of_a_slot(events: list[str], state: str) -> None:
@@ -34,7 +34,7 @@ def test_the_life_of_a_slot(events: list[str], state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "events", [["take"], ["ask", "take", "lose"], ["ask", "take", "ask"], ["free", "free"], ["leave", "ask"]]
+    "events", [["take"], ["ask", "take", "lose"], ["ask", "take", "ask"], ["free", "free"], ["retire", "ask"]]
 )
 def test_what_cannot_happen_is_an_error(events: list[str]) -> None:
     with pytest.raises(KeyError):
@@ -46,5 +46,5 @@ def test_each_state_is_reached_and_each_can_be_left() -> None:
     while more := {to for moves in MOVES.values() for at, to in moves.items() if at in reached} - reached:
         reached |= more
     assert reached == set(WorkerState)
-    assert MOVES["leave"].keys() == set(WorkerState) - {LEFT}
-    assert not any(LEFT in moves for moves in MOVES.values())
+    assert MOVES["retire"].keys() == set(WorkerState) - {RETIRED}
+    assert not any(RETIRED in moves for moves in MOVES.values())

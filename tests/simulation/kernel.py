@@ -24,6 +24,7 @@ import pytest
 
 from vctl.runtime import (
     findings,
+    frames,
     lines,
     local,
     processes,
@@ -154,7 +155,7 @@ class Supervisor(Process):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel, 1)
         self.home = os.fsencode(kernel.timeline.home)
-        self.taken = b"%d %d %b" % (self.pid, self.started, kernel.boot.encode())
+        self.signature = b"%d %d %b" % (self.pid, self.started, kernel.boot.encode())
         self.shared = spawning.Unpacked()
         self.numbers: dict[int, Number] = {}
         self.unread: list[tuple[int, int]] = []
@@ -295,7 +296,7 @@ class Number(supervisor.SupervisorNumber):
         self.file, self.has_file = lines.Writer(os.fsencode(path)), True
         last = b""
         while True:
-            while (request := self.next_request()) is None:
+            while (request := frames.cut(self.received)) is None:
                 if self.line is None:
                     return
                 before = len(self.received)
@@ -326,7 +327,7 @@ class Number(supervisor.SupervisorNumber):
     def carries_out(self, run: Supervision) -> Iterator[float | str]:
         """``Supervision.carry_out`` up to the record of the end, which is not said yet."""
         kernel, name = self.kernel, self.name
-        run.heed_stop()
+        run.read_stop()
         code, signo, started = 128 + signal.SIGTERM, int(signal.SIGTERM), b""
         if not run.stopped:
             self.write_log(os.fsdecode(run.plan[3]))
@@ -345,7 +346,7 @@ class Number(supervisor.SupervisorNumber):
             while main.alive:
                 if self.stop_is_asked:
                     self.stop_is_asked = False
-                    run.heed_stop()
+                    run.read_stop()
                     if run.deadline is not None:
                         left_s = max(0.0, run.deadline - kernel.timeline.elapsed_s)
                         kernel.timeline.after(left_s, f"kill {name}", lambda: self.kill(main))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vctl.core.values import replace
-from vctl.daemon import carrying, commit, following, looking
+from vctl.daemon import carrying, commit, following, observing
 from vctl.daemon.observing import Observer
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.turn import Turn
@@ -39,15 +39,17 @@ def double_launch(patch: pytest.MonkeyPatch) -> None:
 
 def lost_exit(patch: pytest.MonkeyPatch) -> None:
     """The exit code of a run that ended before its start was written is lost."""
-    original = looking.look
+    original = observing.observe_run
 
-    def look(runtime: Any, run: Any) -> Any:
+    def observe_run(runtime: Any, run: Any) -> Any:
         found = original(runtime, run)
         return (
-            replace(found, exit=None) if isinstance(found, looking.ProcessOver) and run.pid is None else found
+            replace(found, exit=None)
+            if isinstance(found, observing.ProcessOver) and run.pid is None
+            else found
         )
 
-    patch.setattr("vctl.daemon.observing.look", look)
+    patch.setattr("vctl.daemon.observing.observe_run", observe_run)
 
 
 def leaked_lease(patch: pytest.MonkeyPatch) -> None:

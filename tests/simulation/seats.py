@@ -21,7 +21,7 @@ from tests.simulation.kernel import Kernel, Violation
 from vctl.runtime import supervisors
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import LaunchRequest, RunState
-from vctl.runtime.worker_slot import ASKED, ASSIGNED, BUSY, FREE, PAUSED
+from vctl.runtime.worker_slot import ASSIGNED, BUSY, FREE, PAUSED, REQUESTED
 from vctl.store import ahead
 
 SAFETY_S, LATE_S, PATIENCE_S = 5.0, 0.5, 150.0
@@ -92,7 +92,7 @@ class Seats:
         self.tables = Tables(list(range(1, jobs + 1)))
         self.kernel = Kernel(self)
         self.kernel.lasts_s = swarm.choice([[0.001], [0.001, 0.1], [0.001, 0.1, 1.0, 3.0]])
-        self.tries = tries or swarm.choice([1, 2, supervisors.MOST_TRIES])
+        self.tries = tries or swarm.choice([1, 2, supervisors.MAX_TRIES])
         """So many processes that end without taking a run, and it is given up."""
         self.given_up = 0
         """Runs that were given up like this."""
@@ -189,7 +189,7 @@ class Seats:
             has = bool(slot.run), bool(slot.request), number in known.untaken, number in known.idle
             expected = {
                 FREE: (False, False, False, True), ASSIGNED: (False, False, False, False),
-                ASKED: (True, True, True, False), PAUSED: (True, True, True, False),
+                REQUESTED: (True, True, True, False), PAUSED: (True, True, True, False),
                 BUSY: (True, False, False, False),
             }  # fmt: skip
             if has != expected.get(slot.state) or (slot.queue and not slot.run):
@@ -592,7 +592,7 @@ def play(
     noise = random.Random(f"{seed} noise")
     world = Seats(home, seed, jobs=jobs, without=without, tries=tries)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisors, "MOST_TRIES", world.tries)
+        patch.setattr(supervisors, "MAX_TRIES", world.tries)
         patch.setattr("os.urandom", noise.randbytes)
         world.kernel.install(patch)
         try:

@@ -32,7 +32,7 @@ from vctl.daemon.turn import Turn
 from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded, TaskStarted
 from vctl.engine.codec import decode, encode
 from vctl.engine.settings import LeaseTerms
-from vctl.engine.stimuli import Left
+from vctl.engine.stimuli import Outputs
 from vctl.errors import VctlError
 from vctl.ops import clusters as cluster_ops
 from vctl.ops import job_edits, submitting
@@ -84,7 +84,7 @@ class Watch:
 class Measuring:
     """Outputs are measured at once."""
 
-    def result(self, run_id: str, place: Path, names: list[str]) -> Left:
+    def result(self, run_id: str, place: Path, names: list[str]) -> Outputs:
         return measure(place, names)
 
     def ready(self) -> set[str]:
@@ -311,7 +311,7 @@ class Simulation(World):
             provider=self.provider,
             runtime=Runtime(self, actor),
             clock=self,
-            pace=ShortRuns(self) if self.follows else None,
+            durations=ShortRuns(self) if self.follows else None,
         )
         scheduler.watch.close()
         scheduler.watch = Watch()  # type: ignore[assignment]

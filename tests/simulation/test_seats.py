@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.seats import play
 from tests.specification import spec
-from vctl.runtime.supervisors import MOST_TRIES
+from vctl.runtime.supervisors import MAX_TRIES
 
 pytestmark = spec("12.daemon-death", "16.local", "8.arrays")
 
@@ -21,7 +21,7 @@ GIVES_UP = {51: 1, 2030: 2, 2056: 1}
 
 def test_what_was_found_is_mended(tmp_path: Path) -> None:
     for seed in FOUND:
-        play(tmp_path / str(seed), seed, tries=MOST_TRIES)
+        play(tmp_path / str(seed), seed, tries=MAX_TRIES)
 
 
 def test_each_run_is_taken_once_and_ends(tmp_path: Path) -> None:

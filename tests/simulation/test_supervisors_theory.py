@@ -14,8 +14,8 @@ from tests.simulation.seats import Row, Seats, request
 from tests.specification import spec
 from vctl.runtime.local import LocalRuntime
 from vctl.runtime.protocol import RunState
-from vctl.runtime.supervisors import MOST_TRIES
-from vctl.runtime.worker_slot import ASKED, BUSY, LEFT
+from vctl.runtime.supervisors import MAX_TRIES
+from vctl.runtime.worker_slot import BUSY, REQUESTED, RETIRED
 
 pytestmark = spec("12.daemon-death", "16.local")
 
@@ -81,12 +81,12 @@ def test_a_supervisor_is_killed_that_has_taken_one_run_and_was_asked_for_another
     killed.signal(signal.SIGSTOP)  # so it does not take the next one that it is asked for
     three, four = machine.launch(3), machine.launch(4)
     slots = [machine.slots_of[number] for number in (one, two, three, four)]
-    assert [slot.place for slot in slots] == [0, 1, 0, 1]
-    assert [slot.state for slot in slots] == [BUSY, BUSY, ASKED, BUSY]
+    assert [slot.supervisor for slot in slots] == [0, 1, 0, 1]
+    assert [slot.state for slot in slots] == [BUSY, BUSY, REQUESTED, BUSY]
 
     killed.signal(signal.SIGKILL)
     machine.look()
-    assert [slot.state for slot in slots] == [LEFT, BUSY, ASKED, BUSY]
+    assert [slot.state for slot in slots] == [RETIRED, BUSY, REQUESTED, BUSY]
     assert (slots[2].due, slots[2].tries) == (machine.elapsed_s, 2)  # it was PAUSED for 0 s
     assert machine.local.was_declined("5.1")
     assert machine.local.observe("1.1").state is RunState.LOST
@@ -95,7 +95,7 @@ def test_a_supervisor_is_killed_that_has_taken_one_run_and_was_asked_for_another
     )  # what is left of it is found by its mark and killed, then it is over
     machine.go_on(5.0)
     assert machine.kernel.running() == ["2.1", "3.1", "4.1"]
-    assert [slot.state for slot in slots] == [LEFT, BUSY, BUSY, BUSY]
+    assert [slot.state for slot in slots] == [RETIRED, BUSY, BUSY, BUSY]
     assert machine.local.observe("3.1").state is RunState.RUNNING
 
 
@@ -103,13 +103,13 @@ def test_ten_supervisors_are_killed_before_they_take_a_run(machine: Machine) -> 
     number = machine.local.assign()
     machine.local.launch(request(Row("3.1", 3, number)))
     slot, pauses = machine.slots_of[number], []
-    for _ in range(MOST_TRIES):
-        assert slot.state is not LEFT
+    for _ in range(MAX_TRIES):
+        assert slot.state is not RETIRED
         machine.go_on(30.0, lambda: bool(machine.supervisors_of(number)))
         machine.supervisors_of(number)[0].signal(signal.SIGKILL)
         machine.look()
         pauses.append(round(slot.due - machine.elapsed_s, 2))
-    assert slot.state is LEFT
+    assert slot.state is RETIRED
     pauses.pop()  # after the last one nobody is asked any more
     assert pauses == [0, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24]
     assert 20 < sum(pauses) < 21

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from vctl.cli.call import Call
 from vctl.cli.command_client import INTERRUPTED
-from vctl.runtime.door import Door
+from vctl.runtime.attach_socket import AttachSocket
 from vctl.runtime.relay import DATA, SIZE, frame
 
 POLL_S = 0.1
@@ -26,7 +26,7 @@ CHUNK = 1 << 14
 NO_SIZE = b"\0" * 8
 
 
-def converse(call: Call, door: Door, submission_id: str) -> int:
+def converse(call: Call, listener: AttachSocket, submission_id: str) -> int:
     """Connect this terminal to a job until the job is over; returns its exit code."""
     from vctl.client.handles import Job, Local
 
@@ -34,7 +34,7 @@ def converse(call: Call, door: Door, submission_id: str) -> int:
     job = Job(local, submission_id)
     began, has_said_so = time.monotonic(), False
     try:
-        while (line := door.opened(POLL_S)) is None:
+        while (line := listener.opened(POLL_S)) is None:
             over, form = local.wait("jobs", submission_id, 0)
             form = form or job.info()
             if over:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from vctl.client.handles import ConfiguredBackend, Local
     from vctl.core.clusters import ClusterSpec
-    from vctl.runtime.door import Door
+    from vctl.runtime.attach_socket import AttachSocket
 
 LOOK_S = 0.1
 COMMAND = ("allocation",)
@@ -38,7 +38,7 @@ class HeldAllocation:
         self, backend: ConfiguredBackend, spec: ClusterSpec, *, name: str | None, timeout_s: float | None
     ) -> None:
         from vctl.client.handles import Local
-        from vctl.runtime.door import Door
+        from vctl.runtime.attach_socket import AttachSocket
         from vctl.spec.job_request import JobRequest
 
         if not isinstance(backend, Local):
@@ -48,7 +48,7 @@ class HeldAllocation:
                 fix="submit the program: connect().submit([sys.executable, 'PROGRAM'], virtual_cluster=...)",
             )
         config = backend.config
-        with Door(config.home()) as door:
+        with AttachSocket(config.home()) as listener:
             request = JobRequest(
                 argv=COMMAND,
                 cluster=config.get("cluster"),
@@ -56,22 +56,22 @@ class HeldAllocation:
                 entry=None if spec.has_gang else {},
                 submission_id=name,
                 job_scope=config.get("job_scope"),
-                attach=("hold", os.fspath(door.path)),
+                attach=("hold", os.fspath(listener.path)),
             )
             with backend.opened() as store:
                 form = ops.submitting.submit(store, request)
             self.job = Job(backend, str(form["submission_id"]))
             try:
-                self._line = self._granted(backend, door, timeout_s)
+                self._line = self._granted(backend, listener, timeout_s)
             except BaseException:
                 self.job.stop(wait=False)
                 raise
         self.variables = self._receive()
 
-    def _granted(self, backend: Local, door: Door, timeout_s: float | None) -> socket.socket:
+    def _granted(self, backend: Local, listener: AttachSocket, timeout_s: float | None) -> socket.socket:
         """Wait until the job runs; returns the connection to its process. Raises Conflict, TimedOut."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
-        while (line := door.opened(LOOK_S)) is None:
+        while (line := listener.opened(LOOK_S)) is None:
             over, form = backend.wait("jobs", self.job.submission_id, 0)
             form = form or self.job.info()
             if over:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from vctl.daemon.carrying import Carrier
+from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import request_of
-from vctl.daemon.looking import Pace
 from vctl.engine.changes import RunAssignedAhead
 from vctl.engine.rules.ahead import assign
 from vctl.engine.rules.starts import Supply
@@ -21,8 +21,8 @@ LONGEST_S = 0.5
 class NextRuns:
     """The part of the runs assigned ahead that the state does not have: their times and unsent requests."""
 
-    def __init__(self, store: Store, carrier: Carrier, pace: Pace) -> None:
-        self.store, self.carrier, self.pace, self.clock = store, carrier, pace, pace.clock
+    def __init__(self, store: Store, carrier: Carrier, durations: RunDurations) -> None:
+        self.store, self.carrier, self.durations, self.clock = store, carrier, durations, durations.clock
         self._since: dict[str, float] = {}
         """Run -> when it was assigned ahead."""
         self._unsent: list[str] = []
@@ -45,7 +45,7 @@ class NextRuns:
 
     def assign(self, state: FollowedState, supply: Supply) -> None:
         """Assign runs to follow those that have started; inside a transaction, after all other changes."""
-        for change in assign(state, supply, self.store.clock(), self.pace.depth):
+        for change in assign(state, supply, self.store.clock(), self.durations.depth):
             if isinstance(change, RunAssignedAhead):
                 try:
                     ahead.offer(self.store.home, change.run_id)
@@ -63,15 +63,15 @@ class NextRuns:
             self._take_back(state, failed, for_certain=True)  # no supervisor has their requests
 
     def _send(self, state: FollowedState, runtime: Runtime, run_id: str) -> bool:
-        one = state.ahead.runs.get(run_id)
-        if one is None:
+        after = state.ahead.runs.get(run_id)
+        if after is None:
             return True  # taken back already
         try:
             request = request_of(
-                self.store, state, self.carrier.commands, one.run, log_max_bytes=self.carrier.log_max_bytes,
-                ahead=one,
+                self.store, state, self.carrier.commands, after.run, log_max_bytes=self.carrier.log_max_bytes,
+                ahead=after,
             )  # fmt: skip
-            given = request is not None and runtime.launch_next(request, one.follows)
+            given = request is not None and runtime.launch_next(request, after.follows)
         except (OSError, VctlError, ValueError, TypeError, KeyError, AttributeError):
             return False  # the error is reported when the job starts in the ordinary way
         if given:
@@ -117,5 +117,5 @@ class NextRuns:
             state.follow(self.store)
             state.take_back(self.store, run_ids)
             for run_id in run_ids if for_certain else ():
-                if (one := state.ahead.runs.get(run_id)) is not None:
-                    state.drop_ahead(self.store, run_id, one.start.job.job_id)
+                if (after := state.ahead.runs.get(run_id)) is not None:
+                    state.drop_ahead(self.store, run_id, after.start.job.job_id)

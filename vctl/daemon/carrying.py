@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import signal as signals
+from collections import deque
 from collections.abc import Iterable
 
 from vctl.core.jobs import Preemption, Run
 from vctl.core.leases import Lease
 from vctl.daemon import gangs
+from vctl.daemon.clock import Clock
+from vctl.daemon.durations import RunDurations, took_s
 from vctl.daemon.following import FollowedState
 from vctl.daemon.launching import Commands, request_of
-from vctl.daemon.looking import Pace, took_s
 from vctl.daemon.notices import Notices
 from vctl.daemon.objects import Objects, Unprepared
 from vctl.daemon.provider import Provider
-from vctl.daemon.remains import Remains
-from vctl.daemon.trouble import Trouble
+from vctl.daemon.trouble import Trouble, say
 from vctl.engine import effects
 from vctl.engine.effects import Done, LaunchRun, Stop
 from vctl.engine.rules import revocation
@@ -32,8 +33,8 @@ from vctl.engine.stimuli import (
 from vctl.engine.timers import signal_of
 from vctl.errors import VctlError
 from vctl.ray.daemon.private_rays import PrivateRays
-from vctl.runtime.protocol import Runtime
-from vctl.store import jobs
+from vctl.runtime.protocol import RunState, Runtime
+from vctl.store import jobs, repair
 from vctl.store.store import Store
 
 FORGET_S = 0.01
@@ -42,17 +43,45 @@ NOTICE_SIGNAL = signals.SIGURG
 """Processes ignore this signal by default, so it does no harm to a job that does not know of leases."""
 
 
+class Remains:
+    """Runs that are recorded as ended; their files are removed later, as removal is slow beside commits."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store, self.clock = store, clock
+        self.over: deque[str] = deque()
+
+    def remove(self, runtime: Runtime, limit_s: float) -> None:
+        """Remove files of ended runs for at most ``limit_s``; the next start removes those left by a crash."""
+        until = self.clock.uptime_s() + limit_s
+        while self.over and self.clock.uptime_s() < until:
+            runtime.forget(self.over.popleft())
+
+    def end_unknown(self, runtime: Runtime, state: FollowedState) -> None:
+        """End processes without a row, as after a restore; not those whose row was set aside."""
+        for run_id in runtime.known_runs():
+            if not (state.knows(run_id) or repair.is_set_aside(self.store, "runs", run_id)):
+                self._end(runtime, run_id)
+
+    def _end(self, runtime: Runtime, run_id: str) -> None:
+        state = runtime.observe(run_id).state
+        if state in (RunState.STARTING, RunState.RUNNING):
+            say(f"stopping run {run_id}, which belongs to no job")
+            runtime.stop(run_id, grace_s=3.0)
+        elif state is not RunState.LOST or not runtime.clear_lost(run_id):
+            runtime.forget(run_id)
+
+
 class Carrier:
     """Carries out the effects that are due and new: it knows which effects it has carried out."""
 
     def __init__(
-        self, store: Store, runtime: Runtime, provider: Provider, trouble: Trouble, pace: Pace, *,
+        self, store: Store, runtime: Runtime, provider: Provider, trouble: Trouble, durations: RunDurations, *,
         interval_s: float, log_max_bytes: int,
     ) -> None:  # fmt: skip
         self.store, self.runtime, self.provider = store, runtime, provider
-        self.trouble, self.pace = trouble, pace
+        self.trouble, self.durations = trouble, durations
         self.log_max_bytes = log_max_bytes
-        self.commands, self.remains = Commands(store), Remains(store, pace.clock)
+        self.commands, self.remains = Commands(store), Remains(store, durations.clock)
         self.objects = Objects(store, interval_s=interval_s)
         self.rays, self.notices = PrivateRays(store.home, runtime), Notices(store)
         self.done: Done = {}
@@ -71,7 +100,8 @@ class Carrier:
         self.runtime.settle(_numbers(state))
         self.rays.begin(state)
         self.notices.begin()
-        gangs.tidy(self.store.home, [*state.runs.values(), *(one.run for one in state.ahead.runs.values())])
+        ahead = [follower.run for follower in state.ahead.runs.values()]
+        gangs.tidy(self.store.home, [*state.runs.values(), *ahead])
 
     def launched(self, run_id: str) -> None:
         """Note that a supervisor has the launch request of a run already, so that it needs no launch."""
@@ -88,20 +118,20 @@ class Carrier:
         for run_id in postponed:
             self.again(state, run_id)
 
-    def carry_out(self, state: FollowedState, now: Now, told: Iterable[Stimulus]) -> list[Stimulus]:
-        """Carry out the new effects; ``told``: the stimuli of this step. Returns the results, as stimuli."""
-        found: list[Stimulus] = []
+    def carry_out(self, state: FollowedState, now: Now, stimuli: Iterable[Stimulus]) -> list[Stimulus]:
+        """Carry out the new effects; ``stimuli``: the stimuli of this step. Returns the results, as stimuli."""
+        results: list[Stimulus] = []
         runtime = self.runtime
-        for one in told:
-            if isinstance(one, ProcessOver) and not state.knows(one.run.run_id):
-                self._let_go(state, one.run, took_s(one))
-            elif isinstance(one, RunNotLaunched):
-                self.again(state, one.run_id)
+        for stimulus in stimuli:
+            if isinstance(stimulus, ProcessOver) and not state.knows(stimulus.run.run_id):
+                self._let_go(state, stimulus.run, took_s(stimulus))
+            elif isinstance(stimulus, RunNotLaunched):
+                self.again(state, stimulus.run_id)
         self.rays.follow(state)
         for effect in effects.news(state, self.done):
             match effect:
                 case LaunchRun(run_id) if (run := state.runs.get(run_id)) is not None:
-                    found += self._launch(state, run)
+                    results += self._launch(state, run)
                 case Stop(run_id, grace_s, ends_ns):
                     if ends_ns is not None:
                         grace_s = max(0.0, (ends_ns - self.store.clock()) / 1e9)
@@ -110,29 +140,29 @@ class Carrier:
             runtime.signal_run(
                 warn.run_id, warn.signal["number"]
             )  # before the commit: after a crash the signal is sent twice, never not at all
-            found.append(JobWarned(warn.run_id, warn.ends_ns))
+            results.append(JobWarned(warn.run_id, warn.ends_ns))
         for tell in effects.notices(state):
-            found.append(JobNotified(tell.preemption, heard=self._tell(state, tell.preemption)))
+            results.append(JobNotified(tell.preemption, delivered=self._tell(state, tell.preemption)))
         calls = list(revocation.to_notify(state, self.memo, now.wall)) if state.leases else []
         for lease, job_id in calls:
             self._call_in(state, lease, job_id)
-            found.append(LeaseNotified(lease.lease_id, job_id))
+            results.append(LeaseNotified(lease.lease_id, job_id))
         self.notices.remove_old(state)
         self.provider.carry_out(state, now)
-        return found
+        return results
 
     def _let_go(self, state: FollowedState, run: Run, lasted_s: float | None) -> None:
         """Release what belongs to a run whose process is over."""
         self.done.pop(run.run_id, None)
         self.given.discard(run.run_id)
-        self.pace.over(run.run_id, lasted_s)
+        self.durations.over(run.run_id, lasted_s)
         self.remains.over.append(run.run_id)
         self.objects.let_go(state, run)
         if run.job_id not in state.runs_of_job:
             gangs.forget(self.store.home, run)
         self.rays.forget(run)
         if self.rays.ended_raylet(run):
-            self.memo.left_vnodes.add(run.vnode_id)
+            self.memo.vacated_vnodes.add(run.vnode_id)
 
     def settle(self, state: FollowedState, uptime: int) -> None:
         """Remove files that nothing needs; called after a look at every process."""
@@ -149,7 +179,7 @@ class Carrier:
             )  # fmt: skip
             if request is not None:
                 self.given.add(run.run_id)
-                self.pace.launched(run.run_id)
+                self.durations.launched(run.run_id)
                 runtime.launch(request)
                 self.rays.launched(run, request)
         except Unprepared as error:
@@ -162,16 +192,17 @@ class Carrier:
             self.postponed[run.run_id] = None
         return []
 
-    def _tell(self, state: FollowedState, one: Preemption) -> bool:
+    def _tell(self, state: FollowedState, preemption: Preemption) -> bool:
         """Write the notice of a preempted job and send its signal; returns whether a process got it."""
-        notice = {"preempted_for": one.winner, "rule": one.rule, "ends_at_ns": one.ends_ns}
-        self.notices.write(one.victim, one.victim_id, notice, None)
-        signal = signal_of(state.running.jobs[one.victim_id]) if one.warns else None
+        winner, victim_id = preemption.winner, preemption.victim_id
+        notice = {"preempted_for": winner, "rule": preemption.rule, "ends_at_ns": preemption.ends_ns}
+        self.notices.write(preemption.victim, victim_id, notice, None)
+        signal = signal_of(state.running.jobs[victim_id]) if preemption.warns else None
         if signal is None:
             return False
-        members = sorted(state.members_of(one.victim_id))
-        heard = [self.runtime.signal_run(run_id, signal["number"]) for run_id in members]
-        return any(heard)
+        members = sorted(state.members_of(victim_id))
+        signalled = [self.runtime.signal_run(run_id, signal["number"]) for run_id in members]
+        return any(signalled)
 
     def _call_in(self, state: FollowedState, lease: Lease, job_id: int) -> None:
         """Tell a job that a lease is called in: write its notice, then signal every process of the job."""
@@ -186,20 +217,19 @@ class Carrier:
             "lender_id": lease.lender_id,
             "task_ids": [
                 run.task_id
-                for one, runs in revocation.to_end(state, lease.borrower_id, ends)
+                for called, runs in revocation.to_end(state, lease.borrower_id, ends)
                 for run in runs
-                if run.task_id and one.lease_id == lease.lease_id
+                if run.task_id and called.lease_id == lease.lease_id
             ],
             "ends_at_ns": ends,
         }
         self.notices.write(name, job_id, notice, lease.lease_id)
-        asked, members = None if job is None else signal_of(job), state.members_of(job_id)
+        wish, members = None if job is None else signal_of(job), state.members_of(job_id)
         for run_id in sorted(state.runs_of_job.get(job_id, ())):
-            number = asked["number"] if asked and run_id in members else NOTICE_SIGNAL
+            number = wish["number"] if wish and run_id in members else NOTICE_SIGNAL
             self.runtime.signal_run(run_id, number, tree=True)
 
 
 def _numbers(state: FollowedState) -> dict[str, int]:
-    """All runs that are not over -> the numbers of their supervisors."""
-    ahead = {run_id: one.run.supervisor for run_id, one in state.ahead.runs.items()}
+    ahead = {run_id: follower.run.supervisor for run_id, follower in state.ahead.runs.items()}
     return {run_id: run.supervisor for run_id, run in state.runs.items()} | ahead

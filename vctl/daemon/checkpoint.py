@@ -42,16 +42,16 @@ class Checkpoint:
         """Write now, unless nothing has been used since the last time."""
         past = state.usage.past
         is_used = any(any(held.values()) for held in state.usage.rates.values())
-        self._write(state, {one[0] for one in past} if past and (is_used or self._was_used) else set())
+        self._write(state, {member[0] for member in past} if past and (is_used or self._was_used) else set())
         self._was_used = is_used
 
     def _write(self, state: FollowedState, cluster_ids: set[str]) -> None:
         """Write these clusters, and those in which somebody holds more or less, or begins or ceases to wait."""
         now = state.usage
-        fair = {one for one in {m[0] for m in (*now.rates, *now.waiting)} if _counts(state, one)}
+        fair = {name for name in {m[0] for m in (*now.rates, *now.waiting)} if _counts(state, name)}
         rates = {member: held for member, held in now.rates.items() if member[0] in fair}
         waiting = {member for member in now.waiting if member[0] in fair}
-        changed = {one[0] for one in rates.keys() | self._rates if rates.get(one) != self._rates.get(one)}
+        changed = {m[0] for m in rates.keys() | self._rates if rates.get(m) != self._rates.get(m)}
         changed.update(cluster_ids, (member[0] for member in waiting ^ self._waiting))
         is_changed = bool(changed) and now.at_ns is not None
         if is_changed or state.has_reserved():

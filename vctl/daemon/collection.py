@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 IDLE_S = 0.05
 """The shortest pause in which there is time for a collection."""
-MOST_NEW = 200_000
+MAX_NEW = 200_000
 """The most new containers without a collection; above that the youngest are collected, idle or not."""
 THAW_S = 3600.0
 """How often frozen objects are collected, too: cycles of them may have become garbage."""
@@ -36,12 +36,12 @@ class Collection:
 
     def __init__(self) -> None:
         self._thawed_at = time.monotonic()
-        self._taken_over = False
+        self._active = False
 
     def start(self) -> None:
         """From now on only ``between`` collects."""
         gc.disable()
-        self._taken_over = True
+        self._active = True
 
     def settle(self) -> None:
         """Freeze all objects that exist now. The few that are garbage wait for the next thaw."""
@@ -49,15 +49,15 @@ class Collection:
 
     def stop(self) -> None:
         """Give collecting back to the interpreter."""
-        if self._taken_over:
-            self._taken_over = False
+        if self._active:
+            self._active = False
             gc.unfreeze()
             gc.enable()
 
     def between(self, pause_s: float) -> None:
         """Collect if it is due: called between two turns, before a pause of ``pause_s``."""
         new = gc.get_count()[0]
-        if not self._taken_over or new < 1000:
+        if not self._active or new < 1000:
             return
         if pause_s >= IDLE_S:
             if time.monotonic() - self._thawed_at > THAW_S:
@@ -65,5 +65,5 @@ class Collection:
                 gc.unfreeze()
             gc.collect()
             gc.freeze()
-        elif new > MOST_NEW:
+        elif new > MAX_NEW:
             gc.collect(0)

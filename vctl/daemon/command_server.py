@@ -45,10 +45,10 @@ class CommandServer:
         return handing.received(self._ours)
 
     def due_s(self) -> float:
-        """Seconds until the next call of ``look_after`` is due."""
+        """Seconds until the next call of ``maintain`` is due."""
         return max(0.0, self._due - time.monotonic())
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Start a server if none runs; checks this every ``AGAIN_S``."""
         if time.monotonic() < self._due:
             return

@@ -15,13 +15,13 @@ from vctl.store import observed
 from vctl.store.store import Store
 
 
-def _free_port(taken: set[int]) -> int:
-    """A free port of this machine that is not in ``taken``."""
+def _free_port(in_use: set[int]) -> int:
+    """A free port of this machine that is not in ``in_use``."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port: int = probe.getsockname()[1]
-        if port not in taken:
+        if port not in in_use:
             return port
 
 
@@ -46,13 +46,13 @@ def commit(store: Store, state: FollowedState, plan: Plan, now: Now) -> int:
             bound.add(change.task_id)
     if started < plan.proposed or nominated < len(plan.preempts):
         state.forget_verdicts()  # they assume starts that did not come, or preemptions that are not needed
-    waits = [one for one in plan.task_waits if state.tasks.is_queued(one.task_id)]
+    waits = [wait for wait in plan.task_waits if state.tasks.is_queued(wait.task_id)]
     for task in waits:
         if task.task_id in bound:
-            state.tasks.heard(task)
+            state.tasks.note_message(task)
     if waits:
         observed.set_task_waits(store, [
-            (jb.INFEASIBLE if one.infeasible else jb.INSUFFICIENT, one.message, one.task_id) for one in waits
+            (jb.INFEASIBLE if wait.infeasible else jb.INSUFFICIENT, wait.message, wait.task_id) for wait in waits
         ])  # fmt: skip
     for wait in plan.waits:
         observed.set_wait(store, wait.parent_id, wait.shape, wait.reason, wait.message)

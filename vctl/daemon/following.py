@@ -74,7 +74,7 @@ class FollowedState(SchedulerState):
         if self.ahead.runs and not keeps_order(change):
             # but not one that starts now, because the run before it is over
             self.take_back(
-                store, [one.run.run_id for one in self.ahead.runs.values() if self.knows(one.follows)]
+                store, [after.run.run_id for after in self.ahead.runs.values() if self.knows(after.follows)]
             )
         if isinstance(change, RunTakenBack) and not ahead.withdrawn(store, change.run_id):
             self.displaced[change.run_id] = None
@@ -94,16 +94,16 @@ class FollowedState(SchedulerState):
     def take_back(self, store: Store, run_ids: Iterable[str]) -> None:
         """Take back runs that were assigned ahead and have not started; inside a transaction."""
         for run_id in run_ids:
-            if ahead.withdrawn(store, run_id) and (one := self.ahead.runs.get(run_id)) is not None:
-                self.drop_ahead(store, run_id, one.start.job.job_id)
+            if ahead.withdrawn(store, run_id) and (after := self.ahead.runs.get(run_id)) is not None:
+                self.drop_ahead(store, run_id, after.start.job.job_id)
 
     def drop_ahead(self, store: Store, run_id: str, job_id: int) -> None:
         """Take back a run assigned ahead that certainly has not started, and the runs that follow it."""
         after = list(self.ahead.chain(run_id))
         self.emit_in_order(store, RunTakenBack(run_id, job_id))
-        for one in after:
-            ahead.withdrawn(store, one.run.run_id)
-            self.emit_in_order(store, RunTakenBack(one.run.run_id, one.start.job.job_id))
+        for follower in after:
+            ahead.withdrawn(store, follower.run.run_id)
+            self.emit_in_order(store, RunTakenBack(follower.run.run_id, follower.start.job.job_id))
 
     def emit_each(self, store: Store, changes: Iterable[Change]) -> None:
         """Make changes, each before the next is generated; inside a transaction as for ``emit``."""
@@ -141,7 +141,10 @@ class FollowedState(SchedulerState):
             state._read_tasks(store)
             for run in state.runs.values():
                 state.sort_run(run)
-            state._read_preemptions(store)
+            for row in preemptions.all_rows(store):
+                state.put_preemption(preemptions.preemption(row))
+            for nomination in preemptions.nominations(store):
+                state.put_nomination(nomination)
             state._read_reservations(store)  # when each job is in its queue as it will stay
             state.node_requests = {row["request_id"]: provider.request(row) for row in provider.rows(store)}
         state.changed.nodes.update(state.ledger.nodes)
@@ -149,42 +152,43 @@ class FollowedState(SchedulerState):
         return state
 
     def _read_waits(self, store: Store) -> None:
-        told: dict[str, dict[str, tuple[str, str]]] = {}
+        known: dict[str, dict[str, tuple[str, str]]] = {}
         for row in observed.waits(store):
-            told.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
-        for parent_id, of_queue in told.items():
+            known.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
+        for parent_id, of_queue in known.items():
             queue = self._queue(parent_id)
             if (parent := self.ledger.clusters.get(parent_id)) is not None:
                 queue.arrange(parent.queue)
             queue.recall(of_queue)
 
     def _read_reservations(self, store: Store) -> None:
-        for parent_id, kept in reservations.load(store).items():
+        for parent_id, reserved in reservations.load(store).items():
             if (parent := self.ledger.clusters.get(parent_id)) is not None:
                 queue = self._queue(parent_id)
                 queue.arrange(parent.queue)
-                keep(queue, kept)
-                self.reserved |= {n: (queue.jobs[n], queue.policy, one) for n, one in kept_by(queue).items()}
+                keep(queue, reserved)
+                for job_id, kept in kept_by(queue).items():
+                    self.reserved[job_id] = queue.jobs[job_id], queue.policy, kept
 
     def has_reserved(self) -> bool:
         """Whether the queues keep something else than the tables say."""
-        return any(True for _ in self._reserved_anew()) or any(True for _ in self._no_more_reserved())
+        return any(True for _ in self._newly_reserved()) or any(True for _ in self._no_more_reserved())
 
     def write_reservations(self, store: Store) -> None:
         """Write what the queues keep now, inside a transaction."""
-        changed, gone = list(self._reserved_anew()), list(self._no_more_reserved())
-        if changed or gone:
-            observed.save_reservations(store, [reservations.columns(*one) for one in changed], gone)
-            self.reserved |= {one[0].job_id: one for one in changed}
-            for job_id in gone:
+        changed, dropped = list(self._newly_reserved()), list(self._no_more_reserved())
+        if changed or dropped:
+            observed.save_reservations(store, [reservations.columns(*entry) for entry in changed], dropped)
+            self.reserved |= {entry[0].job_id: entry for entry in changed}
+            for job_id in dropped:
                 del self.reserved[job_id]
 
-    def _reserved_anew(self) -> Iterator[tuple[PendingJob, QueuePolicy, Kept]]:
+    def _newly_reserved(self) -> Iterator[tuple[PendingJob, QueuePolicy, Kept]]:
         for queue in self.queues.values():
-            for job_id, kept in kept_by(queue).items() if queue.kept or queue.shared else ():
+            for job_id, reserved in kept_by(queue).items() if queue.kept or queue.shared else ():
                 job, before = queue.jobs[job_id], self.reserved.get(job_id)
-                if before is None or before[:2] != (job, queue.policy) or not kept.is_like(before[2]):
-                    yield job, queue.policy, kept
+                if before is None or before[:2] != (job, queue.policy) or not reserved.is_like(before[2]):
+                    yield job, queue.policy, reserved
 
     def _no_more_reserved(self) -> Iterator[int]:
         for job_id in self.reserved:
@@ -193,10 +197,10 @@ class FollowedState(SchedulerState):
                 yield job_id
 
     def _read_ahead(self, store: Store) -> None:
-        left = {row["follows"]: row for row in ahead.rows(store)}
-        for run_id in list(self.runs) if left else ():
+        unread = {row["follows"]: row for row in ahead.rows(store)}
+        for run_id in list(self.runs) if unread else ():
             before = run_id
-            while (row := left.pop(before, None)) is not None:
+            while (row := unread.pop(before, None)) is not None:
                 apply(self, ahead.assigned(row))
                 before = row["run_id"]
 
@@ -211,12 +215,6 @@ class FollowedState(SchedulerState):
         outliving = tasks.outliving(store)
         for row in tasks.unfinished(store):
             self.tasks.put(rows.task(row, outlives=row["task_id"] in outliving))
-
-    def _read_preemptions(self, store: Store) -> None:
-        for row in preemptions.all_rows(store):
-            self.put_preemption(preemptions.preemption(row))
-        for nomination in preemptions.nominations(store):
-            self.put_nomination(nomination)
 
     def follow(self, store: Store) -> bool:
         """Apply the changes that others wrote since the last call; True if there were any."""

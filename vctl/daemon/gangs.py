@@ -98,13 +98,13 @@ def forget(home: Path, run: Run) -> None:
 
 def _spares(above: str) -> list[str]:
     """The spare files; those that became spare last are at the end."""
-    if (found := _free.get(above)) is None:
+    if (spares := _free.get(above)) is None:
         names: list[str] = []
         with suppress(OSError):
             os.makedirs(above + _SPARES, mode=0o700, exist_ok=True)
             names = os.listdir(above + _SPARES)
-        found = _free[above] = [f"{above}{_SPARES}/{name}" for name in names]
-    return found
+        spares = _free[above] = [f"{above}{_SPARES}/{name}" for name in names]
+    return spares
 
 
 def tidy(home: Path, runs: Iterable[Run]) -> None:

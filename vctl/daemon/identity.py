@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from vctl.runtime import place
+from vctl.runtime import records_mark
 from vctl.runtime.protocol import Runtime
 from vctl.store import observed, runs
 from vctl.store.database import PLACE
@@ -19,21 +19,21 @@ from vctl.store.store import Store
 def settle(store: Store, runtime: Runtime) -> str | None:
     """Make tables and records belong together. Returns a message if they did not, and there are live runs."""
     known = store.recall(PLACE) or ""
-    mark = place.read(store.home)
+    mark = records_mark.read(store.home)
     if mark is not None and not mark.copied and mark.name == known:
         return None
-    found = "the tables were restored, or their records are gone: jobs that had started are not started again"
+    why = "the tables were restored, or their records are gone: jobs that had started are not started again"
     if mark is not None and mark.copied:
-        aside = place.set_aside(store.home)
-        found = (
+        aside = records_mark.set_aside(store.home)
+        why = (
             "this state was copied: jobs that the original had started are not started again;"
             f" the copied records are in {aside}"
         )
     else:
         runtime.drop_ended()
     name = os.urandom(8).hex()
-    place.write(store.home, name)
+    records_mark.write(store.home, name)
     with store.transaction():
         begun = runs.never_again(store)
         observed.remember(store, PLACE, name)
-    return found if begun else None
+    return why if begun else None

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 
-from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, VNode
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import LOCAL, RAY
-from vctl.core.resources import CPU, GPU, MEMORY, SCALE, Allocation
+from vctl.core.resources import CPU, EMPTY, GPU, MEMORY, SCALE, Allocation, merged
 from vctl.core.values import value
 from vctl.daemon import gangs, notices, objects
 from vctl.daemon.following import FollowedState
@@ -29,7 +28,7 @@ from vctl.store import arrays, contents, jobs, rows
 from vctl.store.rows import dumps, loads
 from vctl.store.store import Row, Store
 
-MOST_ENVIRONMENTS = 64
+MAX_ENVIRONMENTS = 64
 """The number of environments that are kept in memory, those that were used last."""
 
 
@@ -80,13 +79,13 @@ class Commands:
         )  # fmt: skip
 
     def _environment(self, number: int) -> SharedVariables:
-        found = self._environments.pop(number, None)
-        if found is None:
-            found = SharedVariables(loads(contents.environment(self.store, number)))
-            if len(self._environments) >= MOST_ENVIRONMENTS:
+        variables = self._environments.pop(number, None)
+        if variables is None:
+            variables = SharedVariables(loads(contents.environment(self.store, number)))
+            if len(self._environments) >= MAX_ENVIRONMENTS:
                 del self._environments[next(iter(self._environments))]
-        self._environments[number] = found  # the one that was used last is dropped last
-        return found
+        self._environments[number] = variables  # the one that was used last is dropped last
+        return variables
 
 
 def request_of(
@@ -185,24 +184,11 @@ def relayed(how: Sequence[str] | None) -> tuple[str, ...]:
 
 def visible(vnodes: Iterable[VNode], run: Run) -> Allocation:
     """The resources on the run's node that the run's cluster has; ``vnodes``: the cluster's virtual nodes."""
-    parts = [vnode.allocation for vnode in vnodes if vnode.node_id == run.node_id]
-    instances: dict[str, dict[int, int]] = {}
-    for part in parts:
-        for name, shares in part.instances.items():
-            merged = instances.setdefault(name, {})
-            for index, share in shares.items():
-                merged[index] = merged.get(index, 0) + share
-    cores = tuple(sorted({core for part in parts for core in part.cores}))
-    return Allocation(rs.total(part.amounts for part in parts), instances, cores)
+    return reduce(merged, (vnode.allocation for vnode in vnodes if vnode.node_id == run.node_id), EMPTY)
 
 
 def path_of(ledger: Ledger, cluster_id: str, parent_id: str) -> str:
     """The ids from the root down to a cluster, joined by slashes. The cluster itself may not exist yet."""
-    parts: list[str] = []
-    current: str | None = cluster_id
-    if cluster_id not in ledger.clusters:
-        parts, current = [cluster_id], parent_id
-    while current is not None and current in ledger.clusters:
-        parts.append(current)
-        current = ledger.clusters[current].parent_id
-    return "/".join(reversed(parts or [PRIMARY]))
+    new = [] if cluster_id in ledger.clusters else [cluster_id]
+    above = ledger.upward(parent_id if new else cluster_id)
+    return "/".join([PRIMARY, *(cluster.cluster_id for cluster in reversed(above)), *new])

@@ -13,27 +13,30 @@ from typing import TYPE_CHECKING
 
 from vctl.daemon.collection import Collection
 from vctl.daemon.command_server import CommandServer
-from vctl.daemon.place import WatchedHome
 from vctl.daemon.scheduler import Scheduler
-from vctl.daemon.settings import scheduler_of
 from vctl.daemon.trouble import say
+from vctl.engine.settings import LeaseTerms
 from vctl.errors import Conflict, DiskTrouble, Unreachable, VctlError
 from vctl.ops import background
 from vctl.ray.daemon import ray_nodes
 from vctl.runtime.detached import settle_in, use_cpus
+from vctl.runtime.local import LocalRuntime
+from vctl.spec.provider_spec import parse_provider
 from vctl.store import locks, nodes, ownership, rows, upkeep
+from vctl.store.files import Gone, identity
 from vctl.store.locks import BACKGROUND, FOREGROUND, SchedulerLock, StartLock
 from vctl.store.store import Fenced, Store
 
 if TYPE_CHECKING:
     from vctl.config import Config
     from vctl.ray.daemon.ray_nodes import RayNodes
+    from vctl.runtime.protocol import Runtime
 
-TOLD, IDLE = "told", "idle"
-"""Why a scheduler ends: a signal, or nothing to do for long."""
 HANDOVER_S = 20.0
 LEAVE_S = 5.0
 """The time in which a background scheduler must end when a foreground scheduler starts."""
+CHECK_EVERY_S = 1.0
+"""The time between two checks of the files of the state directory."""
 _PAUSE_S = 0.01
 
 
@@ -56,8 +59,8 @@ def run_in_background(home: Path, config: Config, start: StartLock) -> int:
         with Signals() as signals, Store.open(home, create=False) as store:
             lock = SchedulerLock(home)
             while not lock.acquire(BACKGROUND):
-                found = background.settled(home)
-                if signals.caught or (found is not None and found.kind in background.SCHEDULERS):
+                holder = background.settled(home)
+                if signals.caught or (holder is not None and holder.kind in background.SCHEDULERS):
                     return 0  # another scheduler was quicker
                 time.sleep(_PAUSE_S)  # a replay or a restore is over soon
             start.release()
@@ -74,7 +77,7 @@ def run_in_background(home: Path, config: Config, start: StartLock) -> int:
 def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *, kind: str) -> int:
     """Schedule until the scheduler ends, and release the lock; returns the exit code."""
     ray_nodes.check(store, on_ray=bool(config.get("ray")))
-    scheduler = scheduler_of(store, config, kind=kind)
+    scheduler = _scheduler_of(store, config, kind=kind)
     nodes = ray_nodes.of(scheduler.runtime, store.home, config)
     idle_s = float(config.get("idle_exit")) if kind == BACKGROUND else None
     orderly = False
@@ -86,7 +89,7 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         scheduler.start()
         collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
-        orderly = _loop(scheduler, signals, collection, commands, nodes, lock, idle_s) == TOLD
+        orderly = _loop(scheduler, signals, collection, commands, nodes, lock, idle_s)
         say(f"vctl daemon {os.getpid()}{background.ENDED}")
     except VctlError as error:  # a newer scheduler has taken over, or the directory is gone
         say(f"vctl daemon {os.getpid()} ends: {error.problem}")
@@ -101,6 +104,37 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
     return 0
 
 
+def _scheduler_of(store: Store, config: Config, *, kind: str) -> Scheduler:
+    """A scheduler with the settings of a configuration; ``kind``: foreground or background."""
+    runtime: Runtime
+    if address := config.get("ray"):
+        from vctl.ray.on_ray.runtime import RayRuntime
+
+        runtime = RayRuntime(store.home, address)
+    else:
+        runtime = LocalRuntime(store.home)
+    duration = config.get("lease_duration")
+    return Scheduler(
+        store,
+        kind=kind,
+        local_node=config.local_node,
+        runtime=runtime,
+        maintenance_interval_s=float(config.get("maintenance_interval")),
+        terms=LeaseTerms(
+            idle_s=float(config.get("lease_idle_timeout")),
+            cooldown_s=float(config.get("lease_cooldown")),
+            duration_s=None if duration is None else float(duration),
+            reclaim_grace_s=float(config.get("reclaim_grace")),
+        ),
+        log_max_bytes=int(config.get("log_max_bytes")),
+        provider=parse_provider(
+            config.get("provider"),
+            timeout_s=float(config.get("provider_timeout")),
+            units=config.get("unit_resources"),
+        ),
+    )
+
+
 def _loop(
     scheduler: Scheduler,
     signals: Signals,
@@ -109,8 +143,8 @@ def _loop(
     nodes: RayNodes | None,
     lock: SchedulerLock,
     idle_s: float | None,
-) -> str:
-    """Take turns until the scheduler ends; returns why (TOLD or IDLE)."""
+) -> bool:
+    """Take turns until the scheduler ends: True, by a signal; False, it was idle and has resigned."""
     poll = select.poll()
     poll.register(scheduler.watch.fileno(), select.POLLIN)
     poll.register(scheduler.runtime.fileno(), select.POLLIN)
@@ -118,13 +152,13 @@ def _loop(
     poll.register(commands.fileno(), select.POLLIN)
     resting = select.poll()  # while the scheduler rests after an error, only a signal wakes it
     resting.register(signals.fileno(), select.POLLIN)
-    place = WatchedHome(scheduler, lock)
+    watched = WatchedHome(scheduler, lock)
     idle_at: float | None = None  # since when it is known not to be needed; the last check may be long ago
     while not signals.caught:
-        place.look_after()
-        commands.look_after()
+        watched.maintain()
+        commands.maintain()
         if nodes is not None:
-            nodes.look_after()
+            nodes.maintain()
         scheduler.work.handed += commands.handed()
         scheduler.turn()
         sleep_s = min(scheduler.sleep_s(), commands.due_s())
@@ -134,17 +168,17 @@ def _loop(
             elif idle_at is None:
                 idle_at = time.monotonic()
             elif time.monotonic() >= idle_at + idle_s:
-                if _has_left(scheduler, lock):
-                    return IDLE
+                if _has_resigned(scheduler, lock):
+                    return False
                 idle_at = time.monotonic()
             if idle_at is not None:
                 sleep_s = min(sleep_s, max(idle_at + idle_s - time.monotonic(), _PAUSE_S))
         collection.between(sleep_s)
         (resting if scheduler.trouble.rest_s() else poll).poll(sleep_s * 1000)
-    return TOLD
+    return True
 
 
-def _has_left(scheduler: Scheduler, lock: SchedulerLock) -> bool:
+def _has_resigned(scheduler: Scheduler, lock: SchedulerLock) -> bool:
     """End the term and release the lock in one transaction, unless work has come: ``vctl.ops.background``."""
     store = scheduler.store
     with contextlib.suppress(DiskTrouble, Unreachable), store.together():
@@ -163,32 +197,32 @@ def _take_over(home: Path, lock: SchedulerLock, signals: Signals) -> None:
         give_up = time.monotonic() + HANDOVER_S
         starting = False
         while not signals.caught:
-            if (found := background.settled(home)) is not None and found.kind != BACKGROUND:
-                who = "a daemon" if found.kind in background.SCHEDULERS else f"`vctl {found.kind}`"
+            if (holder := background.settled(home)) is not None and holder.kind != BACKGROUND:
+                who = "a daemon" if holder.kind in background.SCHEDULERS else f"`vctl {holder.kind}`"
                 raise Conflict(
-                    f"{who} is running already in {home} (pid {found.pid or 'unknown'})",
+                    f"{who} is running already in {home} (pid {holder.pid or 'unknown'})",
                     fix="use that one, or stop it first: `vctl daemon --stop`",
                 )
             if not starting and (start := StartLock.take(home)) is not None:
                 stack.callback(start.release)  # nobody starts a background scheduler meanwhile
                 starting = True
-            if starting and found is None and lock.acquire(FOREGROUND):
+            if starting and holder is None and lock.acquire(FOREGROUND):
                 return
-            if starting and found is not None:
-                _send_away(home, found)
+            if starting and holder is not None:
+                _send_away(home, holder)
             if time.monotonic() > give_up:
                 raise Conflict(f"the scheduler lock of {home} is held", fix="see `vctl daemon --status`")
             time.sleep(_PAUSE_S)
 
 
-def _send_away(home: Path, found: locks.LockHolder) -> None:
+def _send_away(home: Path, holder: locks.LockHolder) -> None:
     """Have the background scheduler end: by SIGTERM, and after ``LEAVE_S`` by SIGKILL."""
-    if (handle := background.pinned(found, home)) is None:
+    if (handle := background.pinned(holder, home)) is None:
         return
     try:
         background.signal_process(handle, signal.SIGTERM)
         give_up = time.monotonic() + LEAVE_S
-        while locks.holder(home) == found:
+        while locks.holder(home) == holder:
             if time.monotonic() > give_up:
                 background.signal_process(handle, signal.SIGKILL)
             time.sleep(_PAUSE_S)
@@ -196,16 +230,45 @@ def _send_away(home: Path, found: locks.LockHolder) -> None:
         os.close(handle)
 
 
+class WatchedHome:
+    """Checks before a turn that the tables are still those of the directory, and sometimes that other files exist."""
+
+    def __init__(self, scheduler: Scheduler, lock: SchedulerLock) -> None:
+        self.scheduler = scheduler
+        self.lock = lock
+        self.home = scheduler.store.home
+        self._ours = identity(self.home)
+        self._checked_at = time.monotonic()
+
+    def maintain(self) -> None:
+        """Restore missing files and directories. Raises Gone, or the error that prevents it."""
+        self.scheduler.store.db.check()
+        now = time.monotonic()
+        if now - self._checked_at < CHECK_EVERY_S:
+            return
+        self._checked_at = now
+        if identity(self.home) != self._ours:
+            raise Gone(
+                f"the state directory {self.home} was removed or replaced",
+                fix="start a scheduler with `vctl daemon`",
+            )
+        if not self.lock.in_place():
+            with self.scheduler.store.transaction():
+                pass  # raises Fenced when another scheduler has taken over since: that says more
+            raise Gone(f"the lock {self.lock.path} was removed", fix="start a scheduler with `vctl daemon`")
+        self.scheduler.restore_files()
+
+
 class Signals:
     """SIGINT and SIGTERM as a readable descriptor, so that nothing is ever interrupted half-way."""
 
-    def __init__(self, *numbers: int) -> None:
-        self.numbers = numbers or (signal.SIGINT, signal.SIGTERM)
+    def __init__(self) -> None:
         self.caught: int | None = None
 
     def __enter__(self) -> Signals:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._old = {number: signal.signal(number, self._catch) for number in self.numbers}
+        numbers = signal.SIGINT, signal.SIGTERM
+        self._old = {number: signal.signal(number, self._catch) for number in numbers}
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         return self
 

@@ -86,8 +86,8 @@ def _is_true(state: SchedulerState, job_id: int, lease_id: int | None) -> bool:
 
 def _lease_of(path: Path) -> int | None:
     try:
-        found = json.loads(path.read_text())
-        return int(found["lease_id"]) if "lease_id" in found else None
+        notice = json.loads(path.read_text())
+        return int(notice["lease_id"]) if "lease_id" in notice else None
     except (OSError, ValueError, TypeError):
         return None
 

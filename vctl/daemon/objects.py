@@ -56,21 +56,21 @@ def prepare(store: Store, state: FollowedState, run: Run, attempt: int, *, again
 
 def _bring(store: Store, state: FollowedState, run: Run, attempt: int, name: str) -> None:
     """Make one input visible on a run's node, from the first node on which it can be found."""
-    place = files.place_of(store.home, run.job_id, attempt, run.node_id)
+    folder = files.folder_path(store.home, run.job_id, attempt, run.node_id)
     there = state.tasks.objects.get(run.job_id, {}).get(name)
     node_ids = [] if there is None else list(there.at)
-    if run.node_id in node_ids[:1] and files.is_there(place, name):
+    if run.node_id in node_ids[:1] and files.is_there(folder, name):
         return  # it was made here
     problem = f"there is no {name} any more"
     for node_id in node_ids:
         if node_id != run.node_id:
             try:
-                files.bring(files.place_of(store.home, run.job_id, attempt, node_id), place, name)
+                files.bring(files.folder_path(store.home, run.job_id, attempt, node_id), folder, name)
             except files.Unusable as error:
                 problem = error.problem
             else:
                 return
-    if run.node_id in node_ids and files.is_there(place, name):
+    if run.node_id in node_ids and files.is_there(folder, name):
         return  # a copy whose original is gone
     with store.transaction():
         state.emit(store, ObjectLost(run.job_id, name))
@@ -118,11 +118,11 @@ class Objects:
         """Remove the directories of lost nodes, and periodically those of ended jobs that a crash left."""
         is_due = self._next <= uptime
         if is_due or self.have_lost_a_node(state):
-            for place in files.folders(self.store.home):
-                if self._is_on_a_lost_node(state, *place):
-                    files.remove(self.store.home, *place)
-                elif is_due and not self._is_wanted(*place):
-                    files.let_go(self.store.home, *place)
+            for key in files.folders(self.store.home):
+                if self._is_on_a_lost_node(state, *key):
+                    files.remove(self.store.home, *key)
+                elif is_due and not table.is_wanted(self.store, *key[:2]):
+                    files.let_go(self.store.home, *key)
             self._dead = set(state.dead_nodes)
         if is_due:
             self._next = uptime + int(self.interval_s * 1e9)
@@ -132,6 +132,3 @@ class Objects:
         node = state.ledger.nodes.get(node_id)
         runs = (state.runs[run_id] for run_id in state.runs_of_job.get(job_id, ()))
         return (node is None or node.state == DEAD) and all(run.node_id != node_id for run in runs)
-
-    def _is_wanted(self, job_id: int, attempt: int, _: str) -> bool:
-        return table.is_wanted(self.store, job_id, attempt)

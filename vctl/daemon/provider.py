@@ -21,17 +21,17 @@ from vctl.engine.rules import machines
 from vctl.engine.settings import MachineTerms
 from vctl.engine.stimuli import MachinesReady, MachinesRefused, Now, Stimulus
 from vctl.ops.feasible import TEMPLATES
-from vctl.runtime.commands import ProviderCall, end_left_behind
+from vctl.runtime.commands import ProviderCall, end_orphan
 from vctl.runtime.protocol import Runtime
 from vctl.spec.ids import is_id
 from vctl.spec.provider_spec import COMMAND, NONE, RAY, ProviderSpec
 from vctl.store import observed
 from vctl.store.store import Store
 
-RETRY_S, MOST_RETRY_S = 10.0, 300.0
+RETRY_S, MAX_RETRY_S = 10.0, 300.0
 POLL_NS = 200_000_000
 CLOSE_S = 2.0
-MOST_CALLS = 8
+MAX_CALLS = 8
 """The most commands that run at a time."""
 
 
@@ -83,12 +83,12 @@ class Provider:
 
     def due(self, uptime: int) -> list[int]:
         """The times at which a command may be over or is called again, in ns since the machine started."""
-        retries = self._retry_at.values() if len(self._calls) < MOST_CALLS else ()
+        retries = self._retry_at.values() if len(self._calls) < MAX_CALLS else ()
         return [*retries, *([uptime] if self._failed else [uptime + POLL_NS] if self._calls else [])]
 
     def results(self, state: FollowedState, now: Now) -> list[Stimulus]:
         """The results of the commands that have ended."""
-        found, self._failed = self._failed, []
+        results, self._failed = self._failed, []
         for request_id, call in list(self._calls.items()):
             if (called := call.poll()) is None:
                 continue
@@ -104,25 +104,25 @@ class Provider:
                     if all(node_id in state.ledger.nodes for node_id in made):
                         raise ValueError(f"its answer names no new node: {', '.join(made)} is there already")
             except ValueError as error:
-                found.append(self._refused(request, str(error), now))
+                results.append(self._refused(request, str(error), now))
             else:
-                found.append(MachinesReady(request, tuple(made)))
-        return found
+                results.append(MachinesReady(request, tuple(made)))
+        return results
 
     def carry_out(self, state: FollowedState, now: Now) -> None:
         """Call the commands of requests that are due, and tell Ray which nodes are wanted, even if none."""
         requests = machines.in_order(state)
-        of_ray = [(one.amounts, one.labels) for one in requests if one.kind == self.spec.kind == RAY]
-        self.runtime.want_nodes(of_ray)
+        of_ray = [request for request in requests if request.kind == self.spec.kind == RAY]
+        self.runtime.request_nodes([(request.amounts, request.labels) for request in of_ray])
         if self.spec.kind != COMMAND:
             return
         if not self._adopted:
             self._adopted = True
             for request in requests:
-                end_left_behind(request.request_id)
-        self._retry_at = {one: at for one, at in self._retry_at.items() if one in state.node_requests}
+                end_orphan(request.request_id)
+        self._retry_at = {name: at for name, at in self._retry_at.items() if name in state.node_requests}
         for request in requests:
-            if request.kind != COMMAND or request.request_id in self._calls or len(self._calls) >= MOST_CALLS:
+            if request.kind != COMMAND or request.request_id in self._calls or len(self._calls) >= MAX_CALLS:
                 continue
             if self._retry_at.get(request.request_id, 0) <= now.uptime:
                 self._retry_at.pop(request.request_id, None)
@@ -148,7 +148,7 @@ class Provider:
 
     def _refused(self, request: NodeRequest, problem: str, now: Now) -> MachinesRefused:
         """Plan another attempt, later each time, with the same id: nobody knows if the failed one had an effect."""
-        wait_s = min(MOST_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
+        wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(request.attempts, 10))
         self._retry_at[request.request_id] = now.uptime + int(wait_s * 1e9)
         return MachinesRefused(request, f"{request.action}: {problem}; next try in {wait_s:g} s")
 
@@ -158,10 +158,10 @@ def _ids(answer: bytes, request: NodeRequest) -> list[str]:
     if not answer.strip():
         return list(request.nodes)
     try:
-        found = [node["node_id"] for node in json.loads(answer)["nodes"]]
+        node_ids = [node["node_id"] for node in json.loads(answer)["nodes"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError('its answer is not {"nodes": [{"node_id": …}]}') from None
-    for node_id in found:
+    for node_id in node_ids:
         if not isinstance(node_id, str) or not is_id(node_id):
             raise ValueError(f"its answer has a bad node id: {str(node_id)[:200]!r}")
-    return found or list(request.nodes)
+    return node_ids or list(request.nodes)

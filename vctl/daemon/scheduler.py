@@ -10,8 +10,8 @@ from vctl.daemon.ahead import NextRuns
 from vctl.daemon.carrying import FORGET_S, Carrier
 from vctl.daemon.checkpoint import Checkpoint
 from vctl.daemon.clock import Clock
+from vctl.daemon.durations import RunDurations
 from vctl.daemon.following import FollowedState, Unreadable
-from vctl.daemon.looking import Pace
 from vctl.daemon.observing import SAFETY_S, Observer
 from vctl.daemon.provider import Provider
 from vctl.daemon.trouble import Trouble, say
@@ -32,7 +32,7 @@ from vctl.store import feed, repair, upkeep
 from vctl.store.store import Store
 
 LEISURE_S = 0.05
-MOST_REPEATS = 10
+MAX_REPEATS = 10
 """How often a turn is tried in a row if rows are unreadable or cannot move."""
 
 
@@ -51,7 +51,7 @@ class Scheduler:
         log_max_bytes: int = 0,
         runtime: Runtime | None = None,
         clock: Clock | None = None,
-        pace: Pace | None = None,
+        durations: RunDurations | None = None,
     ) -> None:
         self.store, self.kind, self.local_node = store, kind, local_node
         self.lease_terms = terms or LeaseTerms()
@@ -65,15 +65,15 @@ class Scheduler:
         self.has_news = False
         """Whether news came during the last turn, which will cause no further wake-up."""
         self.clock = clock or Clock()
-        self.trouble = Trouble(say, self.clock)
-        pace = pace or Pace(self.clock)
+        self.trouble = Trouble(self.clock)
+        durations = durations or RunDurations(self.clock)
         self.carrier = Carrier(
-            store, self.runtime, self.provider, self.trouble, pace,
+            store, self.runtime, self.provider, self.trouble, durations,
             interval_s=maintenance_interval_s, log_max_bytes=log_max_bytes,
         )  # fmt: skip
-        self.next_runs = NextRuns(store, self.carrier, pace)
+        self.next_runs = NextRuns(store, self.carrier, durations)
         self.observer = Observer(
-            store, self.runtime, self.provider, self.next_runs, pace, interval_s=maintenance_interval_s
+            store, self.runtime, self.provider, self.next_runs, durations, interval_s=maintenance_interval_s
         )
         self.work = Turn(store, self.observer, self.carrier, self.next_runs, self.now)
 
@@ -91,8 +91,8 @@ class Scheduler:
                 f"changes {lost[0]} to {lost[1]} were confirmed and are not in the tables: the WAL was damaged"
             )
         self.store.begin_term(self.kind)
-        if found := identity.settle(self.store, self.runtime):
-            say(found)
+        if problem := identity.settle(self.store, self.runtime):
+            say(problem)
         ensure_local(self.store, register=self.local_node)
         self.watch.add(self.store.watched(), MODIFY)
         self.provider.announce()
@@ -146,12 +146,12 @@ class Scheduler:
             self.work.drop_handed()
             return
         try:
-            for left in reversed(range(MOST_REPEATS)):
+            for remaining in reversed(range(MAX_REPEATS)):
                 try:
                     self._turn()
                     break
                 except (Unreadable, IllegalTransition) as error:
-                    if not left:
+                    if not remaining:
                         raise
                     self._read_again(error)
         except BaseException as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
 
 from vctl.core.text import visible
 from vctl.daemon.clock import Clock
@@ -21,8 +20,8 @@ REST_S = 1.0
 class Trouble:
     """The present error, if any: it is logged once, and the scheduler rests before each new try."""
 
-    def __init__(self, say: Callable[[str], None], clock: Clock) -> None:
-        self._say, self._clock = say, clock
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._problem = ""
         self._until = 0.0
 
@@ -36,14 +35,14 @@ class Trouble:
         if trouble is None:
             return False
         if trouble.problem != self._problem:
-            self._say(f"{trouble.problem}; next try every {REST_S:g} s")
+            say(f"{trouble.problem}; next try every {REST_S:g} s")
         self._problem, self._until = trouble.problem, self._clock.uptime_s() + REST_S
         return True
 
     def is_over(self) -> None:
         """Note that a whole turn went well."""
         if self._problem:
-            self._say("the error is gone")
+            say("the error is gone")
         self._problem, self._until = "", 0.0
 
 

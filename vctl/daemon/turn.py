@@ -19,7 +19,7 @@ from vctl.daemon.trouble import say
 from vctl.engine.rules import machines
 from vctl.engine.rules.revocation import keeping
 from vctl.engine.settings import NO_PROVIDER
-from vctl.engine.stimuli import MachinesWanted, Now, ProcessOver, Stimulus
+from vctl.engine.stimuli import MachineDemand, Now, ProcessOver, Stimulus
 from vctl.engine.turn import follows, looked_at, rules
 from vctl.errors import BadSpec, Conflict, NotFound
 from vctl.ops import handing
@@ -84,7 +84,7 @@ class Turn:
     def _step(self, state: FollowedState) -> bool:
         """Observe, decide, carry out; True when there may be more to do at once."""
         now, is_written, was_judged = self.now(), True, self._is_judged(state)
-        stimuli, self._found = [*self._found, *self.observer.look(state, now)], []
+        stimuli, self._found = [*self._found, *self.observer.observe(state, now)], []
         tables = self.observer.tables(state, now)
         plan, started = Plan(), 0
         if self.handed:
@@ -246,6 +246,6 @@ class Turn:
         """The machines that would let more waiting work start; searched only when nothing else can start."""
         if state.machine_terms.kind == NO_PROVIDER:
             return []
-        wanted = machines.wanted(state, now.wall)
+        wanted = machines.demand(state, now.wall)
         is_other = wanted.nodes or (wanted.spare and state.machine_terms.kind == RAY)
-        return [MachinesWanted(wanted)] if is_other else []
+        return [MachineDemand(wanted)] if is_other else []

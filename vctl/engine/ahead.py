@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vctl.core import labels as lb
+from vctl.core import resources as rs
 from vctl.core.clusters import JOB, Cluster
 from vctl.core.jobs import PendingJob, Run, RunningJob
 from vctl.core.ledger import Ledger
@@ -30,13 +31,9 @@ class RunAhead:
 
     def begun(self, now: int) -> RunningJob:
         """The job, running since ``now``."""
-        vnodes = self.start.vnodes
         held = dict(self.run.allocation.amounts)
         if self.start.cluster is not None:
-            held = {}
-            for vnode in vnodes:
-                for name, amount in vnode.allocation.amounts.items():
-                    held[name] = held.get(name, 0) + amount
+            held = rs.total(vnode.allocation.amounts for vnode in self.start.vnodes)
         return RunningJob.begun(self.start.job, self.run.cluster_id, self.run.run_id, now, held=held)
 
 
@@ -47,22 +44,18 @@ class RunsAhead:
         self.runs: dict[str, RunAhead] = {}
         self.follower: dict[str, str] = {}
         """Run -> the run that follows it."""
-        self.job: dict[int, str] = {}
-        """Waiting job -> its run that is assigned ahead."""
 
-    def put(self, one: RunAhead) -> None:
+    def put(self, ahead: RunAhead) -> None:
         """Add a run that is assigned ahead."""
-        self.runs[one.run.run_id] = one
-        self.follower[one.follows] = one.run.run_id
-        self.job[one.start.job.job_id] = one.run.run_id
+        self.runs[ahead.run.run_id] = ahead
+        self.follower[ahead.follows] = ahead.run.run_id
 
     def drop(self, run_id: str) -> RunAhead | None:
         """Remove a run that has started, or that never will; returns it, or None if it is not known."""
-        one = self.runs.pop(run_id, None)
-        if one is not None:
-            self.follower.pop(one.follows, None)
-            self.job.pop(one.start.job.job_id, None)
-        return one
+        ahead = self.runs.pop(run_id, None)
+        if ahead is not None:
+            self.follower.pop(ahead.follows, None)
+        return ahead
 
     def chain(self, run_id: str) -> Iterator[RunAhead]:
         """The runs that follow a run, in order."""
@@ -71,7 +64,7 @@ class RunsAhead:
             run_id = follower
 
 
-def in_place_of(
+def run_after(
     ledger: Ledger, before: Run | RunAhead, job: PendingJob, run_id: str, supervisor: int, revision: int
 ) -> RunAhead:
     """The run of a waiting job in the place of ``before``, whose job has the same request."""
@@ -84,8 +77,8 @@ def in_place_of(
         vnodes, nodes = (), (before.node_id,)
         if not job.shares_parent:
             cluster = ledger.clusters[before.cluster_id]
-            members = (ledger.vnodes[one] for one in ledger.members[before.cluster_id])
-            vnodes = tuple(sorted(members, key=lambda one: (one.rank, one.vnode_id)))
+            members = (ledger.vnodes[member_id] for member_id in ledger.members[before.cluster_id])
+            vnodes = tuple(sorted(members, key=lambda vnode: (vnode.rank, vnode.vnode_id)))
             nodes = tuple(sorted({vnode.node_id for vnode in vnodes}))
     vnode_id, cluster_id = run.vnode_id, job.cluster_id
     if cluster is not None:
@@ -93,10 +86,10 @@ def in_place_of(
         vnode_id = own[vnode_id]
         vnodes = tuple(
             replace(
-                one, vnode_id=own[one.vnode_id], cluster_id=cluster_id,
-                labels={**one.labels, lb.VNODE_ID: own[one.vnode_id], lb.VCLUSTER_ID: cluster_id},
+                vnode, vnode_id=own[vnode.vnode_id], cluster_id=cluster_id,
+                labels={**vnode.labels, lb.VNODE_ID: own[vnode.vnode_id], lb.VCLUSTER_ID: cluster_id},
             )
-            for one in vnodes
+            for vnode in vnodes
         )  # fmt: skip
         cluster = Cluster(
             cluster_id, job.parent_id, JOB, job.spec, divisible=True, job=str(job.job_id), revision=revision

@@ -27,63 +27,59 @@ def encode(change: Change) -> str:
 def decode(text: str) -> Change:
     """The change in a text. Raises ValueError, KeyError or TypeError if the text is no change."""
     data = json.loads(text)
-    change: Change = _reader(CHANGES[data.pop("type")])(data)
+    kind: Any = CHANGES[data.pop("type")]
+    change: Change = _reader(kind)(data)
     return change
 
 
-def text_of(one: Any) -> str:
+def text_of(value: Any) -> str:
     """A value that lies in a change, or in a row, as JSON text."""
-    kind: Any = type(one)
-    return f"{{{_members(kind)(one)[1:]}}}"
+    kind: Any = type(value)
+    return f"{{{_members(kind)(value)[1:]}}}"
 
 
 def value_of(kind: type[T], data: Any) -> T:
     """The value of this type in data read from JSON. Raises ValueError, KeyError, AttributeError or TypeError if it
     is none."""
-    one = _reader(kind)(data)
-    if not fits(one, kind):
+    reader: Any = _reader
+    result: T = reader(kind)(data)
+    if not fits(result, kind):
         raise ValueError(f"{data!r} is no {kind.__name__}")
-    return one  # type: ignore[no-any-return]
+    return result
 
 
 Writer = Callable[[Any], str]
-_writers: dict[Any, Writer | None] = {}
 
 
+@cache
 def _writer(kind: Any) -> Writer | None:
     """The function that turns a value of a type into text; None if that is plain JSON."""
-    if kind not in _writers:
-        _writers[kind] = _new_writer(kind)
-    return _writers[kind]
-
-
-def _new_writer(kind: Any) -> Writer | None:
     if is_value(kind):
         members = _members(kind)
         return lambda value: f"{{{members(value)[1:]}}}"
     origin, parts = get_origin(kind), get_args(kind)
     if origin is tuple and parts[-1] is not Ellipsis:
         return _tuple_writer([_writer(part) for part in parts])
-    inner = [found for part in parts if (found := _writer(part)) is not None]
+    inner = [writer for part in parts if (writer := _writer(part)) is not None]
     if not inner:
         return None
     (write,) = inner
     if origin in (Union, UnionType):
         return lambda value: "null" if value is None else write(value)
     assert origin is tuple, kind
-    return lambda value: f"[{','.join([write(one) for one in value])}]"
+    return lambda value: f"[{','.join([write(part) for part in value])}]"
 
 
 def _tuple_writer(each: list[Writer | None]) -> Writer | None:
     if not any(each):
         return None
     writers = [write or dumps for write in each]
-    return lambda value: f"[{','.join([write(one) for write, one in zip(writers, value, strict=True)])}]"
+    return lambda value: f"[{','.join([write(part) for write, part in zip(writers, value, strict=True)])}]"
 
 
 def _inside(kind: type) -> list[Field[Any]]:
     """The fields that the journal stores: all without the metadata ``OUTSIDE``."""
-    return [one for one in fields(kind) if OUTSIDE not in one.metadata]
+    return [member for member in fields(kind) if OUTSIDE not in member.metadata]
 
 
 _PLAIN = "quoted(part) if part.__class__ is str else repr(part) if part.__class__ is int else dumps(part)"
@@ -99,14 +95,14 @@ def _members(kind: type) -> Writer:
     hints = hints_of(kind)
     scope: dict[str, Any] = {"dumps": dumps, "quoted": encode_basestring_ascii}
     lines = ["def members(one):", " text = ''"]
-    for one in _inside(kind):
-        name, content = one.name, _PLAIN
+    for member in _inside(kind):
+        name, content = member.name, _PLAIN
         if (write := _writer(hints[name])) is not None:
             scope[f"write_{name}"] = write
             content = f"write_{name}(part)"
         added = f"text += ',\"{name}\":' + ({content})"
         lines.append(f" part = one.{name}")
-        default = one.default if one.default_factory is MISSING else one.default_factory()
+        default = member.default if member.default_factory is MISSING else member.default_factory()
         if default is not MISSING:
             scope[f"default_{name}"] = default
             added = f"if part is not default_{name} and part != default_{name}: {added}"
@@ -115,42 +111,28 @@ def _members(kind: type) -> Writer:
 
 
 Reader = Callable[[Any], Any]
-_readers: dict[Any, Reader] = {}
 
 
+@cache
 def _reader(kind: Any) -> Reader:
     """The function that turns plain JSON into a value of a type."""
-    if (known := _readers.get(kind)) is None:
-        known = _readers[kind] = _new_reader(kind)
-    return known
-
-
-def _new_reader(kind: Any) -> Reader:
     if is_value(kind):
-        return _value_reader(kind)
+        hints = hints_of(kind)
+        readers = {member.name: _reader(hints[member.name]) for member in _inside(kind)}
+        return lambda value: kind(**{name: readers[name](part) for name, part in value.items()})
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         (inner,) = [_reader(part) for part in parts if part is not NoneType]
         return lambda value: None if value is None else inner(value)
     if origin is tuple:
         if parts[-1] is Ellipsis:
-            one = _reader(parts[0])
-            return lambda value: tuple([one(part) for part in value])
+            read = _reader(parts[0])
+            return lambda value: tuple([read(part) for part in value])
         each = [_reader(part) for part in parts]
         return lambda value: tuple(reader(part) for reader, part in zip(each, value, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping_reader(*parts)
+        read_item = _reader(parts[1])
+        if parts[0] is int:
+            return lambda value: {int(name): read_item(part) for name, part in value.items()}
+        return lambda value: {name: read_item(part) for name, part in value.items()}
     return lambda value: value
-
-
-def _mapping_reader(key: Any, item: Any) -> Reader:
-    read = _reader(item)
-    if key is int:
-        return lambda value: {int(name): read(one) for name, one in value.items()}
-    return lambda value: {name: read(one) for name, one in value.items()}
-
-
-def _value_reader(kind: type) -> Reader:
-    hints = hints_of(kind)
-    readers = {one.name: _reader(hints[one.name]) for one in _inside(kind)}
-    return lambda value: kind(**{name: readers[name](part) for name, part in value.items()})

@@ -60,13 +60,13 @@ Done = dict[str, tuple[Effect, ...]]
 def news(state: SchedulerState, done: Done) -> list[Effect]:
     """The due effects for changed runs that are not in ``done``; from now on they count as carried out."""
     changed, state.changed.runs = state.changed.runs, {}
-    found: list[Effect] = []
+    due_now: list[Effect] = []
     for run_id in changed:
         if (run := state.runs.get(run_id)) is not None:
             before, due = done.get(run_id, ()), of_run(state, run)
-            found += [effect for effect in due if effect not in before]
+            due_now += [effect for effect in due if effect not in before]
             done[run_id] = due or before
-    return found
+    return due_now
 
 
 def of_run(state: SchedulerState, run: Run) -> tuple[Effect, ...]:
@@ -87,11 +87,11 @@ def _stop(state: SchedulerState, run: Run) -> Stop:
     if task is not None and task.stop_requested_at is not None:
         return Stop(run.run_id, task.grace_s)
     if run.stop_reason == jb.PREEMPTED:
-        one = state.preemptions.get(run.job_id)
-        if one is None:  # a lender reclaims the resources that it runs on
+        preemption = state.preemptions.get(run.job_id)
+        if preemption is None:  # a lender reclaims the resources that it runs on
             return Stop(run.run_id, state.lease_terms.reclaim_grace_s if task is None else TASK_GRACE_S)
-        if not one.warns:
-            return Stop(run.run_id, 0.0, one.ends_ns)
+        if not preemption.warns:
+            return Stop(run.run_id, 0.0, preemption.ends_ns)
     return Stop(run.run_id, 0.0 if job is None else job.grace_s)
 
 
@@ -100,14 +100,14 @@ def warnings(state: SchedulerState, uptime: int) -> Iterator[Warn]:
 
     ``uptime`` in ns since the machine started.
     """
-    for one in state.timers.due(state, uptime):
-        if one.signal is not None:
-            yield Warn(one.run.run_id, one.signal, one.ends_ns)
+    for timer in state.timers.due(state, uptime):
+        if timer.signal is not None:
+            yield Warn(timer.run.run_id, timer.signal, timer.ends_ns)
 
 
 def notices(state: SchedulerState) -> Iterator[Notify]:
     """The notices for jobs that are preempted and were not told."""
-    for _, one in sorted(state.preemptions.items()):
-        job = state.running.jobs.get(one.victim_id)
-        if job is not None and job.stop_requested_at is None and not (one.told or one.ending):
-            yield Notify(one)
+    for _, preemption in sorted(state.preemptions.items()):
+        job = state.running.jobs.get(preemption.victim_id)
+        if job is not None and job.stop_requested_at is None and not (preemption.told or preemption.ending):
+            yield Notify(preemption)

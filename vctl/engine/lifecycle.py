@@ -154,9 +154,9 @@ class IllegalTransition(VctlError):
 
     def __init__(self, lifecycle: Lifecycle, move: str, key: object, phase: str, story: list[str]) -> None:
         self.lifecycle, self.move, self.key, self.phase = lifecycle, move, key, phase
-        told = "; ".join(story) or "none"
+        events = "; ".join(story) or "none"
         super().__init__(
-            f"{lifecycle.name} {key} is {phase}, so the move {move!r} is impossible. Its last events: {told}",
+            f"{lifecycle.name} {key} is {phase}, so the move {move!r} is impossible. Its last events: {events}",
             fix="look with `vctl doctor`, and report this: a program error, or a row that was changed by hand",
             details={"object": lifecycle.name, "key": key, "move": move, "phase": phase, "story": story},
         )

@@ -5,21 +5,31 @@ It writes nothing. A replay of repaired tables finds no changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from vctl.core import jobs as jb
-from vctl.core.clusters import JOB, LOGICAL, Cluster, VNode
+from vctl.core import labels as lb
+from vctl.core.clusters import FIXED, JOB, LOGICAL, PRIMARY, Cluster, VNode
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
-from vctl.core.nodes import Node
+from vctl.core.nodes import DEAD, Node
 from vctl.core.queue_policy import QueuePolicy
 from vctl.core.resources import EMPTY
 from vctl.core.values import field, replace, value
-from vctl.engine.changes import Change, ClusterRemoved, JobEnded, RowSetAside, RunEnded, RunStripped
-from vctl.engine.repair_divisible import repair_divisible
+from vctl.engine.changes import (
+    Change,
+    ClusterRemoved,
+    ClusterRepaired,
+    JobEnded,
+    RowSetAside,
+    RunEnded,
+    RunStripped,
+    VNodesChanged,
+)
 from vctl.engine.rules import clusters as rule
+from vctl.scheduler.membership import is_undivided
 
 TITLES = (
     "primary cluster from the node table",
@@ -60,7 +70,7 @@ class Replayed:
     steps: list[list[str]] = field(default_factory=lambda: [[] for _ in TITLES])
     changes: list[Change] = field(default_factory=list)
 
-    def mend(self, step: int, action: str, *changes: Change) -> None:
+    def repair(self, step: int, action: str, *changes: Change) -> None:
         """Add a repair to a step: what it does, and its changes."""
         self.steps[step].append(action)
         self.changes += changes
@@ -72,10 +82,11 @@ def replay(tables: TableRows, done: Replayed, now: int) -> None:
     for node in tables.nodes:
         done.ledger.put_node(node)
     tree = _Tree(tables, done, now)
-    tree.put(1, [one for one in tables.clusters if one.kind == LOGICAL])
-    running = [one for one in tables.clusters if one.kind == JOB and int(one.job or 0) in tables.running]
-    done.changes += repair_divisible(done.ledger, running, tables.vnodes, partial(done.mend, 2))
-    tree.put(3, [one for one in tables.clusters if one.kind != LOGICAL])
+    tree.put(1, [cluster for cluster in tables.clusters if cluster.kind == LOGICAL])
+    of_jobs = (cluster for cluster in tables.clusters if cluster.kind == JOB)
+    running = [cluster for cluster in of_jobs if int(cluster.job or 0) in tables.running]
+    _repair_divisible(running, tables, done)
+    tree.put(3, [cluster for cluster in tables.clusters if cluster.kind != LOGICAL])
     for cluster_id in sorted(tables.vnodes):
         tree.set_aside(3, cluster_id, f"its cluster {cluster_id} does not exist")
     _processes(tables, done, tree, now)
@@ -94,10 +105,10 @@ class _Tree:
         self.leases = {lease.lease_id: lease for lease in tables.leases}
         self.over: int | None = None
         """A running job that this replay ends."""
-        self._there = {one.cluster_id: one for one in tables.clusters}
+        self._there = {cluster.cluster_id: cluster for cluster in tables.clusters}
         self._children: dict[str | None, list[str]] = {}
-        for one in tables.clusters:
-            self._children.setdefault(one.parent_id, []).append(one.cluster_id)
+        for cluster in tables.clusters:
+            self._children.setdefault(cluster.parent_id, []).append(cluster.cluster_id)
 
     def put(self, step: int, clusters: Sequence[Cluster]) -> None:
         """Put clusters into the ledger; remove unneeded clusters of jobs, set aside clusters without a parent."""
@@ -105,14 +116,14 @@ class _Tree:
             cluster_id = cluster.cluster_id
             if cluster_id not in self._there:
                 continue
-            if cluster.kind != LOGICAL and (going := self.left_behind(cluster))[-1:] == [cluster_id]:
-                removed = [self.removal(one) for one in going]
-                self.done.mend(step, f"removed {cluster_id}: its job is over", *removed)
+            if cluster.kind != LOGICAL and (going := self.orphaned(cluster))[-1:] == [cluster_id]:
+                removed = [self.removal(child_id) for child_id in going]
+                self.done.repair(step, f"removed {cluster_id}: its job is over", *removed)
             elif cluster.parent_id not in self.done.ledger.clusters:
                 problem = f"its parent {cluster.parent_id} does not exist"
                 self.set_aside(step, cluster_id, problem)
                 aside = RowSetAside(self.now, "clusters", (cluster_id,), problem)
-                self.done.mend(step, f"set aside {cluster_id}: {problem}", aside)
+                self.done.repair(step, f"set aside {cluster_id}: {problem}", aside)
             else:
                 self._put(step, cluster)
 
@@ -138,25 +149,24 @@ class _Tree:
         """Set aside the virtual nodes of a cluster that are not in the ledger."""
         for vnode in self.tables.vnodes.pop(cluster_id, ()):
             aside = RowSetAside(self.now, "vnodes", (vnode.vnode_id,), problem)
-            self.done.mend(step, f"set aside virtual node {vnode.vnode_id}: {problem}", aside)
+            self.done.repair(step, f"set aside virtual node {vnode.vnode_id}: {problem}", aside)
 
-    def left_behind(self, cluster: Cluster) -> list[str]:
+    def orphaned(self, cluster: Cluster) -> list[str]:
         """Those of a cluster and the clusters below it that go, as their job is over; children first."""
-        return [] if self.is_running(int(cluster.job or 0)) else rule.left_behind(self, cluster.cluster_id)
+        return [] if self.is_running(int(cluster.job or 0)) else rule.orphaned(self, cluster.cluster_id)
 
     def removal(self, cluster_id: str, *, silent: bool = False) -> ClusterRemoved:
         """The change that removes an empty cluster. Later removals take its leases into account."""
-        found = rule.removal(self, cluster_id, silent=silent)
-        for lease_id in found.returned:
+        change = rule.removal(self, cluster_id, silent=silent)
+        for lease_id in change.returned:
             del self.leases[lease_id]
-        for lease_id in set(found.lent) & self.leases.keys():
-            self.leases[lease_id] = replace(self.leases[lease_id], lender_id=found.lender_id or "")
+        for lease_id in set(change.lent) & self.leases.keys():
+            self.leases[lease_id] = replace(self.leases[lease_id], lender_id=change.lender_id or "")
         self.tables.vnodes.pop(cluster_id, None)
         del self._there[cluster_id]
-        return found
+        return change
 
     def cluster(self, cluster_id: str) -> Cluster | None:
-        """One cluster other than the primary."""
         return self._there.get(cluster_id)
 
     def removing(self) -> Collection[str]:
@@ -164,11 +174,9 @@ class _Tree:
         return ()
 
     def children(self, cluster_id: str) -> list[str]:
-        """The clusters directly below a cluster."""
-        return [one for one in self._children.get(cluster_id, ()) if one in self._there]
+        return [child_id for child_id in self._children.get(cluster_id, ()) if child_id in self._there]
 
     def is_running(self, job_id: int) -> bool:
-        """Whether a job runs."""
         return job_id in self.tables.running and job_id != self.over
 
     def is_used(self, cluster: Cluster) -> bool:
@@ -176,8 +184,76 @@ class _Tree:
         return cluster.cluster_id in self.tables.inhabited
 
     def leases_of(self, cluster_id: str) -> list[Lease]:
-        """The leases of which a cluster is the borrower or the lender."""
-        return [one for one in self.leases.values() if cluster_id in (one.borrower_id, one.lender_id)]
+        return [lease for lease in self.leases.values() if cluster_id in (lease.borrower_id, lease.lender_id)]
+
+
+Added = Counter[tuple[str, str]]
+"""(cluster id, template) -> how many nodes were added."""
+
+
+def _repair_divisible(job_clusters: Iterable[Cluster], tables: TableRows, done: Replayed) -> None:
+    """Add nodes of job clusters to the clusters above that lack them; drop as many dead ones by template.
+
+    A writer that was interrupted, or that stored both clusters in two steps, may leave a job cluster with a
+    replacement node while the cluster above still has the dead node. The job cluster is right: work runs there.
+    Virtual nodes of job clusters are put into the right virtual nodes of their parents.
+    """
+    ledger, added, used = done.ledger, Added(), set[str]()
+    for cluster in job_clusters:
+        parent_id, members = cluster.parent_id, tables.vnodes.get(cluster.cluster_id, [])
+        for number, held in enumerate(members):
+            above = ledger.vnodes.get(held.parent_id or "")
+            is_inside = above is not None and (above.cluster_id, above.node_id) == (parent_id, held.node_id)
+            if parent_id in ledger.clusters and not is_inside:
+                above = _slot(done, parent_id, held.node_id, cluster.cluster_id, added)
+                if above is not None:
+                    moved = members[number] = replace(held, parent_id=above.vnode_id)
+                    action = f"put {held.vnode_id} into {above.vnode_id} on {above.node_id}"
+                    done.repair(2, action, VNodesChanged(placed=(moved,)))
+            used.add(members[number].parent_id or "")
+    for cluster_id, template in sorted(added, key=lambda key: (-len(ledger.upward(key[0])), key)):
+        dead = [
+            vnode
+            for vnode in ledger.slots(cluster_id)
+            if vnode.whole
+            and vnode.vnode_id not in used
+            and ledger.nodes[vnode.node_id].template_id == template
+            and ledger.nodes[vnode.node_id].state == DEAD
+            and is_undivided(ledger, vnode)
+        ]
+        for vnode in dead[: added[cluster_id, template]]:
+            ledger.release(vnode.vnode_id)
+            action = f"dropped dead node {vnode.node_id} from {cluster_id}"
+            done.repair(2, action, VNodesChanged((vnode.vnode_id,)))
+    done.changes += [ClusterRepaired(cluster_id) for cluster_id in sorted({name for name, _ in added})]
+
+
+def _slot(done: Replayed, cluster_id: str, node_id: str, for_id: str, added: Added) -> VNode | None:
+    """A cluster's whole virtual node on a node; a missing one is added if the cluster above can give it."""
+    ledger = done.ledger
+    if cluster_id == PRIMARY:
+        return ledger.vnodes.get(node_id)
+    for vnode_id in ledger.members[cluster_id]:
+        if ledger.vnodes[vnode_id].whole and ledger.vnodes[vnode_id].node_id == node_id:
+            return ledger.vnodes[vnode_id]
+    cluster = ledger.clusters[cluster_id]
+    if cluster.kind != LOGICAL or cluster.spec.flexible or cluster.spec.groups or cluster.parent_id is None:
+        return None
+    above = _slot(done, cluster.parent_id, node_id, cluster_id, added)
+    if above is None or not is_undivided(ledger, above):
+        return None
+    rank = max((ledger.vnodes[v].rank for v in ledger.members[cluster_id]), default=-1) + 1
+    vnode_id = f"{cluster_id}/{rank}"
+    labels = {**above.labels, lb.VNODE_ID: vnode_id, lb.VCLUSTER_ID: cluster_id}
+    vnode = replace(
+        above, vnode_id=vnode_id, cluster_id=cluster_id, parent_id=above.vnode_id, kind=FIXED, labels=labels, rank=rank
+    )  # fmt: skip
+    ledger.assign(vnode)
+    added[cluster_id, ledger.nodes[node_id].template_id] += 1
+    done.repair(
+        2, f"added node {node_id} to {cluster_id}: {for_id} has it already", VNodesChanged(placed=(vnode,))
+    )
+    return vnode
 
 
 def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None:
@@ -186,7 +262,7 @@ def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None
     for run in tables.runs:
         run_id = run.run_id
         if run.job_id not in tables.running and run.task_id not in tables.outliving:
-            done.mend(
+            done.repair(
                 5, f"ended run {run_id}: its job is over", RunEnded(now, run_id, None, "its job was over")
             )
             continue
@@ -199,22 +275,22 @@ def _processes(tables: TableRows, done: Replayed, tree: _Tree, now: int) -> None
         elif any(run.allocation.amounts.values()):
             done.runs[run_id] = replace(run, allocation=EMPTY)
             problem = "holds more than its virtual node has; kept without its reservation"
-            done.mend(5, f"run {run_id} {problem}", RunStripped(run_id))
+            done.repair(5, f"run {run_id} {problem}", RunStripped(run_id))
     with_runs = {run.job_id for run in done.runs.values()}
     for job_id in tables.running.keys() - with_runs:
         job = tables.running[job_id]
-        done.mend(5, f"ended job {job.submission_id}: it has no process", *_lost(job, ledger, tree, now))
+        done.repair(5, f"ended job {job.submission_id}: it has no process", *_lost(job, ledger, tree, now))
 
 
 def _lost(job: RunningJob, ledger: Ledger, tree: _Tree, now: int) -> Iterator[Change]:
     """The end of a running job without a run: FAILED ``ProcessLost``, because its outcome is unknown."""
     removed, cluster = None, ledger.clusters.get(job.cluster_id)
     tree.over = job.job_id
-    for one in tree.left_behind(cluster) if cluster is not None and cluster.kind == JOB else ():
-        if one in ledger.clusters:
-            removal = tree.removal(one, silent=one == job.cluster_id)
-            ledger.remove_cluster(one)
-            if one == job.cluster_id:
+    for cluster_id in tree.orphaned(cluster) if cluster is not None and cluster.kind == JOB else ():
+        if cluster_id in ledger.clusters:
+            removal = tree.removal(cluster_id, silent=cluster_id == job.cluster_id)
+            ledger.remove_cluster(cluster_id)
+            if cluster_id == job.cluster_id:
                 removed = removal
             else:
                 yield removal

@@ -44,7 +44,7 @@ class TurnMemo:
 
     idle_leases: dict[int, tuple[int, Amounts]] = field(default_factory=dict)
     """Lease -> since when, and how much of it has been unused all the time since then."""
-    left_vnodes: set[str] = field(default_factory=set)
+    vacated_vnodes: set[str] = field(default_factory=set)
     """Virtual nodes whose user has left: what is borrowed there need not be idle for a time first."""
     notified: dict[int, dict[int, int]] = field(default_factory=dict)
     """Called lease -> job that uses it and got notice -> when the grace of the job ends."""

@@ -14,7 +14,7 @@ from vctl.engine.changes import StartedProcess
 if TYPE_CHECKING:
     from vctl.scheduler.provisioning import MachinesNeeded
 
-Left = Mapping[str, int] | str
+Outputs = Mapping[str, int] | str
 """The bytes of each output of a task, or a message why one of them is not usable."""
 
 
@@ -42,7 +42,7 @@ class ProcessOver:
     lost_message: str = ""
     lost_reason: str = jb.PROCESS_LOST
     process: StartedProcess | None = None
-    left: Left = field(default_factory=dict)
+    outputs: Outputs = field(default_factory=dict)
     """The outputs that a task left."""
 
 
@@ -63,10 +63,10 @@ class JobWarned:
 
 @value(frozen=True, slots=True)
 class JobNotified:
-    """A job got notice that it ends for another. ``heard``: one of its processes got the signal."""
+    """A job got notice that it ends for another. ``delivered``: one of its processes got the signal."""
 
     preemption: Preemption
-    heard: bool
+    delivered: bool
 
 
 @value(frozen=True, slots=True)
@@ -102,10 +102,10 @@ class AwaitedOver:
 
 
 @value(frozen=True, slots=True)
-class MachinesWanted:
+class MachineDemand:
     """More waiting work could start on more machines of some templates, and on idle leases."""
 
-    wanted: MachinesNeeded
+    needed: MachinesNeeded
 
 
 @value(frozen=True, slots=True)
@@ -138,7 +138,7 @@ Stimulus = (
     | LeaseNotified
     | NodeSilent
     | AwaitedOver
-    | MachinesWanted
+    | MachineDemand
     | MachinesReady
     | MachinesRefused
     | Sweep

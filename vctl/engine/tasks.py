@@ -87,8 +87,8 @@ class Tasks:
 
     def of_owner(self, owner_id: str) -> list[Task]:
         """The unfinished tasks that an owner, a job (submission id) or a task, started and did not detach."""
-        found = [self.unfinished[task_id] for task_id in self._of_owner.get(owner_id, ())]
-        return [task for task in found if not task.detached]
+        tasks = [self.unfinished[task_id] for task_id in self._of_owner.get(owner_id, ())]
+        return [task for task in tasks if not task.detached]
 
     def _leave(self, task: Task) -> None:
         if task.state != RUNNING:
@@ -115,9 +115,9 @@ class Tasks:
 
     def awaiting(self) -> dict[str, int]:
         """Tasks whose inputs are not all there, with their jobs."""
-        return {one.task_id: one.job_id for one in self.unfinished.values() if one.state == PENDING_ARGS}
+        return {task.task_id: task.job_id for task in self.unfinished.values() if task.state == PENDING_ARGS}
 
-    def heard(self, wait: TaskWait) -> None:
+    def note_message(self, wait: TaskWait) -> None:
         """Record the message that a waiting task got, so that the message does not cause a new judgement."""
         queue = self.queues[self.unfinished[wait.task_id].cluster_id]
         queue.note_reported(wait.task_id, TaskVerdict(wait.message))
@@ -129,20 +129,20 @@ class Tasks:
     ) -> None:
         """Record a copy of an object on a node."""
         self.with_objects.add(job_id)
-        found = self.objects.setdefault(job_id, {})
-        one = found.get(name) or StoredObject(maker, {})
-        there = {**one.clusters, node_id: cluster_id}
-        found[name] = replace(one, at={**one.at, node_id: size}, clusters=there)
+        objects = self.objects.setdefault(job_id, {})
+        stored = objects.get(name) or StoredObject(maker, {})
+        there = {**stored.clusters, node_id: cluster_id}
+        objects[name] = replace(stored, at={**stored.at, node_id: size}, clusters=there)
         self._moved(job_id, name)
 
     def lose_copy(self, job_id: int, name: str, node_id: str | None) -> None:
         """Forget the copy of an object on a node, or (None) all its copies."""
-        found = self.objects.get(job_id, {})
-        if (one := found.pop(name, None)) is None:
+        objects = self.objects.get(job_id, {})
+        if (stored := objects.pop(name, None)) is None:
             return
-        if left := {} if node_id is None else {n: size for n, size in one.at.items() if n != node_id}:
-            found[name] = replace(one, at=left, clusters={n: one.clusters[n] for n in left})
-        if not found:
+        if copies := {} if node_id is None else {n: size for n, size in stored.at.items() if n != node_id}:
+            objects[name] = replace(stored, at=copies, clusters={n: stored.clusters[n] for n in copies})
+        if not objects:
             del self.objects[job_id]
         self._moved(job_id, name)
 
@@ -153,8 +153,8 @@ class Tasks:
 
     def users(self, job_id: int, names: Iterable[str]) -> list[Task]:
         """Tasks that have not started and use one of these objects, oldest first."""
-        found = {task_id for name in names for task_id in self._users.get((job_id, name), ())}
-        tasks = (self.unfinished[task_id] for task_id in found)
+        task_ids = {task_id for name in names for task_id in self._users.get((job_id, name), ())}
+        tasks = (self.unfinished[task_id] for task_id in task_ids)
         return sorted((task for task in tasks if task.state != RUNNING), key=lambda task: task.number)
 
     def drop_objects(self, job_id: int) -> None:
@@ -165,12 +165,12 @@ class Tasks:
 
     def _inputs_at(self, task: Task) -> dict[str, int]:
         """Node id -> the bytes of a task's inputs there."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for name in task.inputs:
-            one = self.objects.get(task.job_id, {}).get(name)
-            for node_id, size in () if one is None else one.at.items():
-                found[node_id] = found.get(node_id, 0) + size
-        return found
+            stored = self.objects.get(task.job_id, {}).get(name)
+            for node_id, size in () if stored is None else stored.at.items():
+                sizes[node_id] = sizes.get(node_id, 0) + size
+        return sizes
 
     def _moved(self, job_id: int, name: str) -> None:
         """Update the waiting tasks that use an object, because its copies determine their nearest node."""

@@ -55,14 +55,14 @@ class Timers:
 
     def due(self, state: Processes, uptime: int) -> Iterator[RunDue]:
         """The times that are due; the cost depends on their number, not on all times that are planned."""
-        found: set[str] = set()
+        run_ids: set[str] = set()
         places = [0]
         while places:
-            place = places.pop()
-            if place < len(self._heap) and self._heap[place][0] <= uptime:
-                found.add(self._heap[place][1])
-                places += (2 * place + 1, 2 * place + 2)
-        for run_id in sorted(found):
+            index = places.pop()
+            if index < len(self._heap) and self._heap[index][0] <= uptime:
+                run_ids.add(self._heap[index][1])
+                places += (2 * index + 1, 2 * index + 2)
+        for run_id in sorted(run_ids):
             if (due := _due(state, run_id, uptime)) is not None:
                 yield due
 

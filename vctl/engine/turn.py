@@ -32,7 +32,7 @@ def rules(
 ) -> Iterator[Change]:
     """All changes that follow. The caller applies each before it asks for the next: later rules see it."""
     memo.due.clear()
-    sweep = any(isinstance(one, Sweep) for one in stimuli)
+    sweep = any(isinstance(stimulus, Sweep) for stimulus in stimuli)
     if stimuli:
         yield from nodes.silent(state, stimuli, now.wall)
     if state.dead_nodes and state.changed.nodes:  # before the ends of processes, which then have this reason
@@ -44,7 +44,7 @@ def rules(
         yield from preemption.notified(state, stimuli)
         revocation.begin_graces(state, memo, stimuli, now)
     if state.to_stop:
-        yield from stops.asked(state)
+        yield from stops.requested(state)
     yield from stops.limits(state, now.uptime)
     yield from gates.begin_due(state, now.wall)
     yield from gates.admit_members(state)
@@ -61,7 +61,7 @@ def rules(
     if state.changed.nodes:
         yield from objects.lost(state, now.wall)
     if sweep:
-        yield from objects.left_behind(state, now.wall)
+        yield from objects.abandoned(state, now.wall)
 
 
 def follows(

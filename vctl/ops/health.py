@@ -15,7 +15,7 @@ from vctl.ops import prove as proof
 from vctl.ops import replay as replaying
 from vctl.ops.minimums import all_below_minimum
 from vctl.ops.views import scheduler
-from vctl.runtime.place import asides, of_earlier_builds
+from vctl.runtime.records_mark import asides, of_earlier_builds
 from vctl.store import copies, database, feed, files, nodes, ownership, replaced, runs
 from vctl.store import repair as raw
 from vctl.store.ownership import TABLES

@@ -339,7 +339,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     It works in slices, each in a transaction of its own with a pause after it, so that others can write. If
     it is interrupted, some jobs are deleted and the others are complete. ``store.progress`` hears of each slice.
     """
-    from vctl.runtime import place, trees
+    from vctl.runtime import records_mark, trees
 
     before = store.clock() - int(older_than_s * 1e9)
     old: list[tuple[int, str]] = []
@@ -357,7 +357,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
             store.progress("")
         with store.transaction():
             observed.tidy(store)
-    files = [path for path in place.asides(store.home) if path.lstat().st_ctime_ns < before]
+    files = [path for path in records_mark.asides(store.home) if path.lstat().st_ctime_ns < before]
     for path in files if not dry_run else ():
         trees.remove(path)
     return {

@@ -110,7 +110,7 @@ def put(store: Store, name: str, *, environment: Mapping[str, str] | None = None
         rights.check_job(store, job)
         if job["status"] != jb.RUNNING:
             raise Conflict(f"job {submission_id} is {job['status']}", fix="put objects while the job runs")
-        directory = files.place_of(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))
+        directory = files.folder_path(store.home, job["job_id"], job["attempt"], _known_node(store, node_id))
         try:
             size = files.size_of(directory, name)
         except files.Unusable as error:
@@ -161,7 +161,7 @@ def without_files(store: Store) -> list[str]:
         for stored in list_objects(store)[0]
         if not any(
             files.is_there(
-                files.place_of(store.home, stored["job_id"], stored["attempt"], node_id), stored["name"]
+                files.folder_path(store.home, stored["job_id"], stored["attempt"], node_id), stored["name"]
             )
             for node_id in stored["node_ids"]
         )
@@ -201,7 +201,7 @@ def _forms(store: Store, copies: Sequence[Row]) -> list[ObjectForm]:
     for row in copies:
         form = by_name.get((row["job_id"], row["name"]))
         if form is None:
-            directory = files.place_of(store.home, row["job_id"], row["attempt"], row["node_id"])
+            directory = files.folder_path(store.home, row["job_id"], row["attempt"], row["node_id"])
             by_name[row["job_id"], row["name"]] = {
                 "object_id": f"{row['submission_id']}/{row['name']}",
                 "name": row["name"],

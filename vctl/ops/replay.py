@@ -163,7 +163,7 @@ def _examine(store: Store, *, strict: bool) -> Replayed:
                 values.append(_read(row, make, looks_close=strict or table == "nominations"))
             except UNREADABLE as error:
                 action = f"set aside unreadable row {row[0]} of {table}: {error}"
-                done.mend(step, action, repair.aside(store, table, row, f"{type(error).__name__}: {error}"))
+                done.repair(step, action, repair.aside(store, table, row, f"{type(error).__name__}: {error}"))
                 if table == "nominations":
                     done.changes.append(NominationDropped(row["job_id"]))
         return values

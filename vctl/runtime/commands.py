@@ -17,7 +17,7 @@ from contextlib import suppress
 from vctl.core.values import value
 from vctl.runtime import processes
 
-MOST_ANSWER = 1 << 20
+MAX_ANSWER = 1 << 20
 """Largest answer, in bytes."""
 CALL_MARK = "VCTL_REQUEST_ID"
 """The variable of a command by which a call that outlived its scheduler is found."""
@@ -40,34 +40,32 @@ class ProviderCall:
         self._timeout_s = timeout_s
         self._ends = time.monotonic() + timeout_s
         self._answer = bytearray()
-        asked = os.memfd_create("question", os.MFD_CLOEXEC)
-        read, write = os.pipe2(os.O_CLOEXEC)
+        stdin = os.memfd_create("question", os.MFD_CLOEXEC)
         try:
-            os.write(asked, question)
-            os.lseek(asked, 0, os.SEEK_SET)
+            os.write(stdin, question)
+            os.lseek(stdin, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
-                list(words), stdin=asked, stdout=write, env={**env, CALL_MARK: mark}, start_new_session=True
-            )
-        except BaseException:
-            os.close(read)
-            raise
+                list(words), bufsize=0, stdin=stdin, stdout=subprocess.PIPE, env={**env, CALL_MARK: mark},
+                start_new_session=True,
+            )  # fmt: skip
         finally:
-            os.close(asked)
-            os.close(write)
-        os.set_blocking(read, False)
-        self._pipe: int | None = read
+            os.close(stdin)
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
+        os.set_blocking(self._output.fileno(), False)
 
     def poll(self) -> Called | None:
         """Read the available output; the result once the command has ended or hit a limit, else None."""
         code = self._process.poll()  # before reading: after the end, all output is in the pipe
-        self._read()
-        if len(self._answer) > MOST_ANSWER:
-            return self._fail(f"its answer is longer than {MOST_ANSWER} bytes")
+        while len(self._answer) <= MAX_ANSWER and (part := self._output.read(65536)):
+            self._answer += part
+        if len(self._answer) > MAX_ANSWER:
+            return self._fail(f"its answer is longer than {MAX_ANSWER} bytes")
         if code is None:
             if time.monotonic() < self._ends:
                 return None
             return self._fail(f"it did not end within {self._timeout_s:g} s")
-        self._close()
+        self._output.close()
         if code:
             return Called(problem=f"exit code {code if code > 0 else 128 - code}")
         return Called(bytes(self._answer))
@@ -78,7 +76,7 @@ class ProviderCall:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        self._close()
+        self._output.close()
 
     def wait(self, seconds: float) -> None:
         """Wait at most this long for the command to end by itself."""
@@ -89,31 +87,15 @@ class ProviderCall:
         self.kill()
         return Called(problem=problem)
 
-    def _read(self) -> None:
-        while self._pipe is not None and len(self._answer) <= MOST_ANSWER:
-            try:
-                part = os.read(self._pipe, 65536)
-            except BlockingIOError:
-                return
-            if not part:
-                self._close()
-            self._answer += part
 
-    def _close(self) -> None:
-        if self._pipe is not None:
-            os.close(self._pipe)
-            self._pipe = None
-
-
-def end_left_behind(mark: str) -> bool:
+def end_orphan(mark: str) -> bool:
     """Kill a call that outlived its scheduler; True if there was one.
 
     Only while its first process lives: background processes of a finished command are left alone.
     """
-    found = [
-        one for one in processes.marked(CALL_MARK.encode()).get(mark.encode(), ()) if one.pid == one.session
-    ]
-    for one in found:
+    marked = processes.marked(CALL_MARK.encode()).get(mark.encode(), ())
+    calls = [call for call in marked if call.pid == call.session]
+    for call in calls:
         with suppress(ProcessLookupError):
-            os.killpg(one.group, signal.SIGKILL)
-    return bool(found)
+            os.killpg(call.group, signal.SIGKILL)
+    return bool(calls)

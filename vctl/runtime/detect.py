@@ -82,12 +82,12 @@ def _memory_total(read: Read) -> int:
 
 def _cpu_quotas(read: Read) -> Iterator[int]:
     """Limits of CPU time, in 1/10000 CPU: of this process's cgroup and of all above it."""
-    for place in _cgroup_dirs(read, ""):
-        match (read(f"{place}/cpu.max") or "max").split():
+    for folder in _cgroup_dirs(read, ""):
+        match (read(f"{folder}/cpu.max") or "max").split():
             case [quota, period] if quota != "max":
                 yield _share(quota, period)
-    for place in _cgroup_dirs(read, "cpu"):
-        limit, window = read(f"{place}/cpu.cfs_quota_us"), read(f"{place}/cpu.cfs_period_us")
+    for folder in _cgroup_dirs(read, "cpu"):
+        limit, window = read(f"{folder}/cpu.cfs_quota_us"), read(f"{folder}/cpu.cfs_period_us")
         if limit and window and int(limit) > 0:
             yield _share(limit, window)
 
@@ -97,12 +97,12 @@ def _share(quota: str, period: str) -> int:
 
 
 def _memory_limits(read: Read) -> Iterator[int]:
-    for place in _cgroup_dirs(read, ""):
-        limit = (read(f"{place}/memory.max") or "max").strip()
+    for folder in _cgroup_dirs(read, ""):
+        limit = (read(f"{folder}/memory.max") or "max").strip()
         if limit != "max":
             yield int(limit)
-    for place in _cgroup_dirs(read, "memory"):
-        limit = (read(f"{place}/memory.limit_in_bytes") or "").strip()
+    for folder in _cgroup_dirs(read, "memory"):
+        limit = (read(f"{folder}/memory.limit_in_bytes") or "").strip()
         if limit and int(limit) < _V1_UNLIMITED:
             yield int(limit)
 

@@ -33,9 +33,9 @@ def job_environment(
     is an amount in 1/10000; it sets OMP_NUM_THREADS, whole CPUs and at least 1, unless the command's
     environment does.
     """
-    granted = {
+    return {
         "OMP_NUM_THREADS": brought.get("OMP_NUM_THREADS") or str(max(1, cpus // SCALE)),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **vctl,
     }
-    return {**granted, **vctl}

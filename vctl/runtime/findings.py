@@ -92,12 +92,12 @@ class Findings:
         if unsaid and file is not None:
             file.read()
         entry = None if file is None else file.runs.get(run_id)
-        if file is None or entry is None or not entry.heard:
+        if file is None or entry is None or not entry.proved:
             self.hear()
             if entry is None:
-                self.supervisors.tend()
+                self.supervisors.maintain()
             file, entry = self._lookup(run_id, file)
-        return None if file is None or entry is None else self._found(run_id, file, entry)
+        return None if file is None or entry is None else self._records_of(run_id, file, entry)
 
     def _lookup(self, run_id: str, file: RecordFile | None) -> tuple[RecordFile | None, Entry | None]:
         """The record file of a run and the run's entry, after reading what is new."""
@@ -107,29 +107,23 @@ class Findings:
         if file is None:
             return None, None
         slot = self.supervisors.slots.get(file.number)
-        if slot is None or slot.line is None or file.heard != run_id:
+        if slot is None or slot.line is None or file.reported != run_id:
             file.read()
         return file, file.runs.get(run_id)
 
-    def _found(self, run_id: str, file: RecordFile, entry: Entry) -> RunRecords:
-        if entry.heard:
+    def _records_of(self, run_id: str, file: RecordFile, entry: Entry) -> RunRecords:
+        if entry.proved:
             return RunRecords(entry.supervisor, entry.start, entry.exit, proved=True)
         slot = self.supervisors.slots.get(file.number)
         held, last = False, file.last == run_id
-        if last and slot is not None and slot.line is not None and file.heard == run_id:
+        if last and slot is not None and slot.line is not None and file.reported == run_id:
             held = True  # else the line would have ended
         elif last and (holder := file.holder()) is not None:
             held = holder == entry.supervisor[0] or holder <= 0
         if not held:
             file.read()  # the end may have been written between the first look and the test of the lock
-        return RunRecords(
-            entry.supervisor,
-            entry.start,
-            entry.exit,
-            held,
-            file.problem,
-            open_file=file.path if last else "",
-        )
+        open_file = file.path if last else ""
+        return RunRecords(entry.supervisor, entry.start, entry.exit, held, file.problem, open_file=open_file)
 
     def _scan(self) -> None:
         """Find unknown record files and read files without a line; at most every ``_SCAN_S`` seconds."""
@@ -150,9 +144,12 @@ class Findings:
     def others(self, run_id: str) -> tuple[set[int], set[int]]:
         """Pids of the main processes of all other runs that are not over, and all numbers but this run's."""
         entries = [
-            one for file in self.records.files.values() for one in file.runs.items() if one[0] != run_id
+            entry
+            for file in self.records.files.values()
+            for name, entry in file.runs.items()
+            if name != run_id
         ]
-        mains = {entry.start.pid for _, entry in entries if entry.start is not None and entry.exit is None}
+        mains = {entry.start.pid for entry in entries if entry.start is not None and entry.exit is None}
         own = self.of.get(run_id)
         return mains, {number for number in self.records.files if own is None or number != own.number}
 
@@ -161,22 +158,22 @@ class Findings:
         with self.lock:
             self._scanned = float("-inf")
             self._scan()
-            found: set[str] = set()
+            run_ids: set[str] = set()
             for file in self.records.files.values():
                 file.read()
-                found |= {run_id for run_id, entry in file.runs.items() if entry.exit is None}
+                run_ids |= {run_id for run_id, entry in file.runs.items() if entry.exit is None}
                 if file.last in file.runs and file.holder() is not None:
-                    found.add(file.last)
+                    run_ids.add(file.last)
                 for run_id in file.runs:
                     self.of.setdefault(run_id, file)
-        return sorted(found)
+        return sorted(run_ids)
 
     def drop_ended(self) -> None:
         """Forget the ends of runs, because the tables are not those that the runs belong to."""
         with self.lock:
             self.records.scan()
             for file in self.records.files.values():
-                for run_id in [one for one, entry in file.runs.items() if entry.exit is not None]:
+                for run_id in [name for name, entry in file.runs.items() if entry.exit is not None]:
                     file.forget(run_id)
         self.settle({})
 
@@ -188,9 +185,9 @@ class Findings:
                 runs_of.setdefault(number, set()).add(run_id)
             for number, file in list(self.records.files.items()):
                 slot = self.supervisors.slots.get(number)
-                given = set() if slot is None else {slot.run, *(one for one, _ in slot.queue)}
+                given = set() if slot is None else {slot.run, *(queued for queued, _ in slot.queue)}
                 file.awaited = runs_of.get(number, set()) - given - file.runs.keys()
-                for run_id in [one for one, entry in file.runs.items() if one not in live and entry.exit]:
+                for run_id in [name for name, entry in file.runs.items() if name not in live and entry.exit]:
                     if run_id not in given:  # else its process has not reported the end yet
                         file.forget(run_id)
                         self.of.pop(run_id, None)
@@ -199,15 +196,12 @@ class Findings:
                 if number in runs_of or number in self.supervisors.slots or file.runs:
                     continue
                 if file.holder() is None:
-                    self._unwatch(file)
-                    self.supervisors.left.discard(number)
+                    if self._watched.pop(Path(file.path), None) is not None and self._watch is not None:
+                        self._watch.remove(Path(file.path))
+                    self.supervisors.retired.discard(number)
                     self.records.remove(number)
             if unread := {*self.records.stop_requests()} - live.keys():
                 self._scanned = float("-inf")
                 self._scan()
                 for run_id in unread - self.of.keys():
                     self.records.drop_stop(run_id)
-
-    def _unwatch(self, file: RecordFile) -> None:
-        if self._watched.pop(Path(file.path), None) is not None and self._watch is not None:
-            self._watch.remove(Path(file.path))

@@ -48,13 +48,13 @@ class ForkServer:
         poll.register(self._channel, select.POLLIN)
         return bool(poll.poll(0))
 
-    def hand(self, number: int, place: int, line: socket.socket) -> bool:
+    def hand(self, number: int, index: int, line: socket.socket) -> bool:
         """Send a number and its line for the supervisor in a place.
 
         False if the launcher is dead or stuck, and has to be replaced.
         """
         try:
-            words = number.to_bytes(NUMBER_BYTES, "little") + place.to_bytes(NUMBER_BYTES, "little")
+            words = number.to_bytes(NUMBER_BYTES, "little") + index.to_bytes(NUMBER_BYTES, "little")
             frames.send(self._channel, words, [line.fileno()], waits=True)
             signal.pidfd_send_signal(self._handle, signal.SIGCONT)  # it may have been stopped
         except (ProcessLookupError, BrokenPipeError, ConnectionResetError, TimeoutError):

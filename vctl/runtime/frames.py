@@ -43,21 +43,21 @@ def send(to: _socket.socket, body: bytes, descriptors: "Sequence[int]", *, waits
 
     The program around may have set SIGPIPE to its default action: a dead receiver must not end it.
     """
-    rights = b"".join(one.to_bytes(_FD_BYTES, sys.byteorder) for one in descriptors)
+    rights = b"".join(descriptor.to_bytes(_FD_BYTES, sys.byteorder) for descriptor in descriptors)
     flags = _socket.MSG_NOSIGNAL | (0 if waits else _socket.MSG_DONTWAIT)
     to.sendmsg([body], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)], flags)
 
 
 def receive(
-    line: _socket.socket, most_bytes: int, most_descriptors: int = 1, *, waits: bool = True
+    line: _socket.socket, max_bytes: int, max_descriptors: int = 1, *, waits: bool = True
 ) -> tuple[bytes, list[int]]:
     """The next packet and its descriptors, which no other program inherits. An empty body: the line has ended.
 
     A descriptor that this process has no number for is missing.
     """
-    capacity = _socket.CMSG_SPACE(_FD_BYTES * most_descriptors)
+    capacity = _socket.CMSG_SPACE(_FD_BYTES * max_descriptors)
     flags = _socket.MSG_CMSG_CLOEXEC | (0 if waits else _socket.MSG_DONTWAIT)
-    body, others, _, _ = line.recvmsg(most_bytes, capacity, flags)
+    body, others, _, _ = line.recvmsg(max_bytes, capacity, flags)
     rights = b"".join(data for _, _, data in others)
     whole = len(rights) - len(rights) % _FD_BYTES
     starts = range(0, whole, _FD_BYTES)

@@ -36,7 +36,7 @@ else:
 CHANNEL = 0
 _UPWARDS = 3  # the descriptor of the channel between a supervisor and its launcher
 MESSAGE_BYTES = 2 * supervisor.NUMBER_BYTES
-_MOST_FILES = 1 << 20
+_MAX_FILES = 1 << 20
 # The C extension of ctypes, because importing ctypes takes 3 ms.
 _PRCTL = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "prctl")
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
@@ -58,20 +58,20 @@ def main() -> None:
     _prctl(_PR_SET_NAME, b"vctl-launcher")
     gc.freeze()
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, CHANNEL)
-    places: dict[bytes, _socket.socket] = {}
+    channels: dict[bytes, _socket.socket] = {}
     while True:
         message, given = frames.receive(channel, MESSAGE_BYTES)
         if not message:
             return
-        number, place = message[: supervisor.NUMBER_BYTES], message[supervisor.NUMBER_BYTES :]
+        number, index = message[: supervisor.NUMBER_BYTES], message[supervisor.NUMBER_BYTES :]
         for line in given:
-            if not (place in places and _hand(places[place], number, line)):
+            if not (index in channels and _hand(channels[index], number, line)):
                 try:
-                    places[place] = fork(home, boot)
-                    _hand(places[place], number, line)
+                    channels[index] = fork(home, boot)
+                    _hand(channels[index], number, line)
                 except OSError as error:
-                    places.pop(place, None)
-                    if not any(_hand(one, number, line) for one in places.values()):
+                    channels.pop(index, None)
+                    if not any(_hand(other, number, line) for other in channels.values()):
                         sys.stderr.write(f"cannot fork: {error.strerror}\n")
             os.close(line)  # if no supervisor got the line, this ends it, which the scheduler sees
 
@@ -123,7 +123,7 @@ def settle(channel: int) -> None:
         os.dup2(channel, _UPWARDS, inheritable=False)
     # /dev/null becomes the standard input of jobs; this also closes the channel of the launcher.
     os.dup2(os.open("/dev/null", os.O_RDWR), CHANNEL)
-    os.closerange(_UPWARDS + 1, _MOST_FILES)
+    os.closerange(_UPWARDS + 1, _MAX_FILES)
 
 
 def step_back() -> None:

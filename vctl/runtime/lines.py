@@ -26,7 +26,7 @@ else:
     import logfile
 
 HEADER, TAKEN, STARTED, ENDED, DECLINED = b"H", b"T", b"S", b"E", b"D"
-_MOST_MESSAGE = 2000
+_MAX_MESSAGE = 2000
 _LEAST_SPACE, _SPACE = 8192, 32768  # bytes to reserve for several runs: the end of a taken run always fits
 NO_FILE = (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR)  # from opening anything but a record file
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -55,7 +55,7 @@ def parsed(whole: bytes) -> tuple[bytes, bytes, bytes] | None:
 
 def message(text: str) -> bytes:
     """A message as the last word of a line."""
-    return text.replace("\n", " ").encode(errors="surrogateescape")[:_MOST_MESSAGE]
+    return text.replace("\n", " ").encode(errors="surrogateescape")[:_MAX_MESSAGE]
 
 
 class Busy(Exception):
@@ -87,8 +87,8 @@ class Writer:
         self.torn = text[-1:] not in (b"", b"\n")
         self.runs: dict[bytes, None] = {}
         for whole in text.split(b"\n")[:-1]:
-            if whole[:1] == TAKEN and (one := parsed(whole)) is not None:
-                self.runs[one[1]] = None
+            if whole[:1] == TAKEN and (taken_line := parsed(whole)) is not None:
+                self.runs[taken_line[1]] = None
 
     def take(self, run: bytes, whole: bytes) -> bool:
         """Write that a run is taken; False if it was taken before. Raises OSError if the disk is full."""

@@ -45,7 +45,7 @@ _SCAN_S = 0.02
 class _Stop(NamedTuple):
     """A requested stop; times are on the monotonic clock."""
 
-    asked_s: float
+    requested_s: float
     until_ns: int
     """The time at which the run is killed."""
     signo: int
@@ -54,14 +54,14 @@ class _Stop(NamedTuple):
 class LocalRuntime(Runtime):
     """Launches, observes and stops runs below one state directory. Safe to use from several threads."""
 
-    def __init__(self, home: Path, *, told: Path | None = None) -> None:
+    def __init__(self, home: Path, *, shown_home: Path | None = None) -> None:
         """Make missing directories. The first process starts with `prepare` or `launch`.
 
-        ``told``: the state directory that processes get in VCTL_HOME; None means ``home``.
+        ``shown_home``: the state directory that processes get in VCTL_HOME; None means ``home``.
         """
         self.boot = processes.boot_id()
         self._findings = Findings(home.absolute(), self.boot)
-        self._told = os.fspath(told or self._findings.records.home)
+        self._shown_home = os.fspath(shown_home or self._findings.records.home)
         self._records = self._findings.records
         self._supervisors, self._of = self._findings.supervisors, self._findings.of
         self._stopping: dict[str, _Stop] = {}  # of runs that are not over
@@ -85,7 +85,7 @@ class LocalRuntime(Runtime):
         """Make removed directories again."""
         with self._lock:
             if self._records.restore():
-                self._supervisors.leave_idle()
+                self._supervisors.retire_idle()
 
     # ---- starting ----
 
@@ -97,7 +97,7 @@ class LocalRuntime(Runtime):
     def launch(self, request: LaunchRequest) -> None:
         """Start a run and return at once; its records show the result."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._told))
+        packed = marshal.dumps(_packed(request, self._shown_home))
         with self._lock:
             if (file := self._records.files.get(request.supervisor)) is not None:
                 file.declined.discard(request.run_id)
@@ -108,7 +108,7 @@ class LocalRuntime(Runtime):
     def launch_next(self, request: LaunchRequest, follows: str) -> bool:
         """Have a run start as soon as another one is over; False when that is not possible."""
         check_run_id(request.run_id)
-        packed = marshal.dumps(_packed(request, self._told, follows))
+        packed = marshal.dumps(_packed(request, self._shown_home, follows))
         with self._lock:
             given = self._supervisors.give_next(request.supervisor, request.run_id, packed)
             if given:
@@ -139,10 +139,10 @@ class LocalRuntime(Runtime):
         return self._findings.poll.fileno()
 
     def changes(self) -> set[str]:
-        """Runs that have started or ended since the last call; also tends supervisors that do not answer."""
+        """Runs that have started or ended since the last call; also maintains supervisors that do not answer."""
         with self._lock:
             self._findings.hear()
-            self._supervisors.tend()
+            self._supervisors.maintain()
             news, self._supervisors.news = self._supervisors.news, set()
         self._resume_suspended()
         return news | {run_id for run_id in list(self._stopping) if self._insist(run_id)}
@@ -162,33 +162,30 @@ class LocalRuntime(Runtime):
         process of the run is found.
         """
         with self._lock:
-            found = self._findings.find(run_id)
+            records = self._findings.find(run_id)
         refused = self._supervisors.refused.get(run_id)
-        if found is None:
+        if records is None:
             if refused or run_id in self._running:
-                found = RunRecords(self._running.get(run_id), problem=refused or GONE)
+                records = RunRecords(self._running.get(run_id), problem=refused or GONE)
             else:
                 return Seen(RunState.NEVER_STARTED)
-        if found.proved:
-            return Seen(RunState.EXITED, found.start, found.exit)
-        start, ended = found.start, found.exit
+        if records.proved:
+            return Seen(RunState.EXITED, records.start, records.exit)
+        start, ended = records.start, records.exit
         going = Seen(RunState.STARTING if start is None else RunState.RUNNING, start)
-        supervisor = self._running.get(run_id) or found.supervisor
+        supervisor = self._running.get(run_id) or records.supervisor
         alive = supervisor is not None and processes.start_time(supervisor[0]) == supervisor[1]
-        if supervisor is not None and alive and (found.held or self._stands_over(supervisor[0], found)):
+        path = records.open_file  # may have been removed
+        if supervisor and alive and (records.held or (path and processes.has_open(supervisor[0], path))):
             if ended is None or self._below(supervisor[0], run_id):
                 self._running.setdefault(run_id, supervisor)
                 return going
             return Seen(RunState.EXITED, start, ended)
-        if found.held:  # by an unknown process
+        if records.held:  # by an unknown process
             return going
-        if ended is not None and (alive or not self._left(run_id, start)):
+        if ended is not None and (alive or not self._has_processes(run_id, start)):
             return Seen(RunState.EXITED, start, ended)
-        return Seen(RunState.LOST, start, problem=refused or found.problem)
-
-    def _stands_over(self, pid: int, found: RunRecords) -> bool:
-        """Whether a supervisor has the record of this run open, even if the file was removed."""
-        return bool(found.open_file) and processes.has_open(pid, found.open_file)
+        return Seen(RunState.LOST, start, problem=refused or records.problem)
 
     def _below(self, supervisor: int, run_id: str) -> list[int]:
         """Pids of the run's processes below its supervisor, without schedulers in it and their runs."""
@@ -204,19 +201,21 @@ class LocalRuntime(Runtime):
     def _spares(self, pid: int) -> bool:
         return serves_all(pid, os.fsencode(self._records.home))
 
-    def _left(self, run_id: str, start: StartRecord | None) -> bool:
+    def _has_processes(self, run_id: str, start: StartRecord | None) -> bool:
         """Whether a run without supervisor has a process; one look at all processes serves many runs."""
         name = os.fsencode(run_id)
         if time.monotonic() - self._marks[0] > _MARKS_S:
             self._marks = time.monotonic(), self._marked()
-        elif name in self._marks[1] and not any(map(_is_there, self._marks[1][name])):
+        elif name in self._marks[1] and not any(
+            processes.start_time(process.pid) == process.started for process in self._marks[1][name]
+        ):
             self._marks = time.monotonic(), self._marked()  # they have ended since, and may have left others
         if name in self._marks[1]:
             return True
         return start is not None and processes.alive(start.pid, start.pid_started, start.boot_id)
 
     def _marked(self) -> dict[bytes, list[processes.Process]]:
-        return processes.marked(RUN_MARK.encode(), os.fsencode(f"{HOME_MARK}={self._told}"))
+        return processes.marked(RUN_MARK.encode(), os.fsencode(f"{HOME_MARK}={self._shown_home}"))
 
     # ---- ending ----
 
@@ -227,9 +226,9 @@ class LocalRuntime(Runtime):
             return
         # The request comes before the look for a supervisor: one that takes the run in between reads it.
         self._records.request_stop(run_id, grace_s, signo)
-        asked = _Stop(time.monotonic(), time.monotonic_ns() + int(grace_s * 1e9), signo)
-        before = self._stopping.get(run_id, asked)
-        self._stopping[run_id] = _Stop(before.asked_s, min(before.until_ns, asked.until_ns), signo)
+        request = _Stop(time.monotonic(), time.monotonic_ns() + int(grace_s * 1e9), signo)
+        before = self._stopping.get(run_id, request)
+        self._stopping[run_id] = _Stop(before.requested_s, min(before.until_ns, request.until_ns), signo)
         if supervisor := self._supervisor_of(run_id, unsaid=True):
             processes.send_signal(*supervisor, STOP_SIGNAL)
             processes.send_signal(*supervisor, signal.SIGCONT)  # its job may have stopped it
@@ -239,14 +238,14 @@ class LocalRuntime(Runtime):
         if known := self._running.get(run_id):
             return known
         with self._lock:
-            found = self._findings.find(run_id, unsaid=unsaid)
-        return None if found is None else found.supervisor
+            records = self._findings.find(run_id, unsaid=unsaid)
+        return None if records is None else records.supervisor
 
     def _insist(self, run_id: str) -> bool:
         """Carry out a stop for a supervisor that does not answer. True if the run is over."""
         stop = self._stopping[run_id]
-        asked_s = time.monotonic() - stop.asked_s
-        if asked_s < ANSWER_S:
+        waited_s = time.monotonic() - stop.requested_s
+        if waited_s < ANSWER_S:
             return False
         pending, seen = self._records.pending_stop(run_id), self.observe(run_id)
         if seen.state not in (RunState.RUNNING, RunState.STARTING):
@@ -261,7 +260,7 @@ class LocalRuntime(Runtime):
             if not is_suspended:
                 return False
             pending = stop.until_ns, stop.signo  # it was stopped after it had taken the request
-        if is_suspended or asked_s > _PATIENCE_S:
+        if is_suspended or waited_s > _PATIENCE_S:
             until_ns, signo = pending
             if time.monotonic_ns() < until_ns:
                 for pid in self._below(supervisor[0], run_id):
@@ -290,11 +289,12 @@ class LocalRuntime(Runtime):
             return False
         if not tree:
             return processes.send_signal(seen.start.pid, seen.start.pid_started, signo)
-        below = list(map(processes.process, self._below(seen.start.supervisor, run_id)))
+        pids = self._below(seen.start.supervisor, run_id)
+        below = [process for process in map(processes.process, pids) if process is not None]
         if self.observe(run_id).state is not RunState.RUNNING:
             return False  # its supervisor may carry out another run by now
-        told = [processes.send_signal(one.pid, one.started, signo) for one in below if one is not None]
-        return any(told)
+        signalled = [processes.send_signal(process.pid, process.started, signo) for process in below]
+        return any(signalled)
 
     def clear_lost(self, run_id: str) -> tuple[int, ...]:
         """Kill the processes of a run that is LOST or without records; the pids left after two seconds.
@@ -307,18 +307,18 @@ class LocalRuntime(Runtime):
         if seen.state not in (RunState.LOST, RunState.NEVER_STARTED):
             return ()
         give_up = time.monotonic() + _CLEAR_TIMEOUT_S
-        while (left := self._leftovers(run_id, seen.start)) and time.monotonic() < give_up:
-            for pid, started in left.items():
+        while (remaining := self._leftovers(run_id, seen.start)) and time.monotonic() < give_up:
+            for pid, started in remaining.items():
                 processes.send_signal(pid, started, 9)
             time.sleep(_CLEAR_PAUSE_S)
-        return tuple(left)
+        return tuple(remaining)
 
     def forget(self, run_id: str) -> None:
         """Remove all records of a run that is over or was never started; its log stays."""
         with self._lock:
             file = self._of.get(run_id)
             entry = None if file is None else file.runs.get(run_id)
-            if entry is None or not entry.heard:
+            if entry is None or not entry.proved:
                 state = self.observe(run_id).state
                 assert state not in (RunState.STARTING, RunState.RUNNING), f"run {run_id} is {state}"
             self._of.pop(run_id, None)
@@ -339,7 +339,7 @@ class LocalRuntime(Runtime):
     def settle(self, live: Mapping[str, int]) -> None:
         """Remove records and stop requests that belong to no live run. ``live``: run -> its number."""
         self._findings.settle(live)
-        for run_id in [one for one in self._stopping if one not in live]:
+        for run_id in [name for name in self._stopping if name not in live]:
             if self.observe(run_id).state is RunState.NEVER_STARTED:
                 del self._stopping[run_id]
 
@@ -354,23 +354,20 @@ class LocalRuntime(Runtime):
 
     def _leftovers(self, run_id: str, start: StartRecord | None) -> dict[int, int]:
         """The processes of a run without supervisor on this machine, in this boot: pid -> start time."""
-        found = {one.pid: one.started for one in self._marked().get(os.fsencode(run_id), ())}
+        pids = {process.pid: process.started for process in self._marked().get(os.fsencode(run_id), ())}
         if start is not None and start.boot_id == processes.boot_id():
-            for one in processes.all_processes():
+            for process in processes.all_processes():
                 # A session keeps its pid from reuse: it is the run's unless another process has that pid.
-                if one.session == start.pid and processes.start_time(start.pid) in (None, start.pid_started):
-                    found[one.pid] = one.started
+                if process.session == start.pid:
+                    if processes.start_time(start.pid) in (None, start.pid_started):
+                        pids[process.pid] = process.started
         if (file := self._of.get(run_id)) is not None and file.last == run_id:
-            found |= {one.pid: one.started for one in processes.tagged(file.number, self._spares)}
-        for pid in [below for root in found for below in processes.descendants(root)]:
+            pids |= {process.pid: process.started for process in processes.tagged(file.number, self._spares)}
+        for pid in [below for root in pids for below in processes.descendants(root)]:
             started = processes.start_time(pid)
             if started is not None:
-                found[pid] = started
-        return found
-
-
-def _is_there(one: processes.Process) -> bool:
-    return processes.start_time(one.pid) == one.started
+                pids[pid] = started
+        return pids
 
 
 _ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
@@ -384,7 +381,7 @@ def _packed(request: LaunchRequest, home: str, follows: str = "") -> Request:
     env[_MARKS[0]], env[_MARKS[1]] = run_id, home.encode(code, errors)
     argv = tuple([word.encode(code, errors) for word in request.argv])
     cwd, log = request.cwd.encode(code, errors), request.log_path.encode(code, errors)
-    plan = argv, env, cwd, log, request.cpu_ids, request.niceness
+    plan = argv, env, cwd, log, request.cpu_ids
     return (
         run_id, round(request.grace_s * 1000), request.log_max_bytes, request.memory_bytes, plan,
         follows.encode(code, errors), request.shared.packed,

@@ -59,10 +59,10 @@ def allocate(fd: int, start: int, count: int) -> None:
 
 
 class Bounded:
-    """A log that keeps about the latest ``most_bytes`` bytes."""
+    """A log that keeps about the latest ``max_bytes`` bytes."""
 
-    def __init__(self, path: bytes, most_bytes: int) -> None:
-        self.most_bytes = max(most_bytes, 16 * _BLOCK)
+    def __init__(self, path: bytes, max_bytes: int) -> None:
+        self.max_bytes = max(max_bytes, 16 * _BLOCK)
         try:
             self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -74,11 +74,11 @@ class Bounded:
             return _LOOKS_S[1]
         info = os.fstat(self.fd)
         used = info.st_blocks * 512
-        if used > self.most_bytes:
-            kept = self.most_bytes * 3 // 4
-            self._cut((info.st_size - kept) // _BLOCK * _BLOCK)
-            used = kept
-        capacity = self.most_bytes + self.most_bytes // 16 - used
+        if used > self.max_bytes:
+            rest = self.max_bytes * 3 // 4
+            self._cut((info.st_size - rest) // _BLOCK * _BLOCK)
+            used = rest
+        capacity = self.max_bytes + self.max_bytes // 16 - used
         return min(max(capacity / _FASTEST, _LOOKS_S[0]), _LOOKS_S[1])
 
     def _cut(self, end: int) -> None:

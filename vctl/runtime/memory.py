@@ -40,8 +40,8 @@ def _sum(path: bytes, names: tuple[bytes, ...]) -> int | None:
             os.close(fd)
     except OSError:
         return None  # ended meanwhile, or a set-uid program
-    found = [int(line.split()[1]) for line in text.splitlines() if line.startswith(names)]
-    return sum(found) * _KIB if found else None
+    sizes = [int(line.split()[1]) for line in text.splitlines() if line.startswith(names)]
+    return sum(sizes) * _KIB if sizes else None
 
 
 def shown(size: int) -> str:

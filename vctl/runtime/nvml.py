@@ -103,13 +103,13 @@ def gpus(visible: str | None, open_nvml: Callable[[], Nvml | None] = load) -> tu
         ordered = sorted(nvml.devices())
     except (NvmlError, UnicodeDecodeError) as error:
         return (), f"no GPUs: NVML does not work: {error}"
-    found = [Gpu(index, uuid, name, memory) for index, (_, uuid, name, memory) in enumerate(ordered)]
+    devices = [Gpu(index, uuid, name, memory) for index, (_, uuid, name, memory) in enumerate(ordered)]
     if visible is None:
-        return tuple(found), ""
-    return _visible(found, visible)
+        return tuple(devices), ""
+    return _visible(devices, visible)
 
 
-def _visible(found: list[Gpu], visible: str) -> tuple[tuple[Gpu, ...], str]:
+def _visible(devices: list[Gpu], visible: str) -> tuple[tuple[Gpu, ...], str]:
     """The GPUs that CUDA_VISIBLE_DEVICES names by index or by a prefix of the UUID.
 
     As with CUDA, the first word that names no single device, or one named before, ends the list.
@@ -118,16 +118,14 @@ def _visible(found: list[Gpu], visible: str) -> tuple[tuple[Gpu, ...], str]:
     for word in (part.strip() for part in visible.split(",")):
         matching = [
             gpu
-            for gpu in found
+            for gpu in devices
             if word == str(gpu.index) or (word[:4] == "GPU-" and gpu.uuid.startswith(word))
         ]
         if len(matching) != 1 or matching[0] in chosen:
-            hidden = word in ("", "-1", "NoDevFiles")
-            note = (
-                ""
-                if hidden
-                else f"CUDA_VISIBLE_DEVICES={visible}: {word!r} names no single whole device here"
-            )
-            return tuple(chosen), note
+            if word in ("", "-1", "NoDevFiles"):
+                return tuple(chosen), ""
+            return tuple(
+                chosen
+            ), f"CUDA_VISIBLE_DEVICES={visible}: {word!r} names no single whole device here"
         chosen += matching
     return tuple(chosen), ""

@@ -23,22 +23,22 @@ from vctl.errors import disk_trouble
 from vctl.runtime import trees
 
 ROOT = "objects"
-_PLACE = re.compile(r"(\d+)\.(\d+)\.(.+)\Z")
-_MOST_SPARES = 256
+_FOLDER_NAME = re.compile(r"(\d+)\.(\d+)\.(.+)\Z")
+_MAX_SPARES = 256
 """At most this many unused empty directories are kept for later jobs."""
 
 
 class _Known:
     """Directories of jobs that are not over (``made``), and of jobs that are over: those that may be empty
-    (``spares``, the latest at the end) and the others (``left``).
+    (``spares``, the latest at the end) and the others (``stale``).
     """
 
-    __slots__ = ("left", "made", "spares")
+    __slots__ = ("made", "spares", "stale")
 
     def __init__(self) -> None:
         self.made: set[str] = set()
         self.spares: dict[str, None] = {}
-        self.left: set[str] = set()
+        self.stale: set[str] = set()
 
 
 _known: dict[str, _Known] = {}
@@ -51,13 +51,13 @@ MAX_SIZE = 1 << 60
 """The largest object in bytes: sizes of sparse files could overflow the sums in the tables."""
 
 
-def place_of(home: Path, job_id: int, attempt: int, node_id: str) -> Path:
+def folder_path(home: Path, job_id: int, attempt: int, node_id: str) -> Path:
     """The directory of the objects of one attempt of a job on a node: ``VCTL_OBJECT_DIR``."""
     return Path(folder_of(str(home), job_id, attempt, node_id))
 
 
 def folder_of(home: str, job_id: int, attempt: int, node_id: str) -> str:
-    """Like ``place_of``, as text."""
+    """Like ``folder_path``, as text."""
     return f"{home}/{ROOT}/{job_id}.{attempt}.{node_id}"
 
 
@@ -67,13 +67,13 @@ def make(folder: str | Path) -> None:
     above = os.path.dirname(folder)
     known = _known_below(above)
     known.spares.pop(folder, None)
-    known.left.discard(folder)
+    known.stale.discard(folder)
     if folder not in known.made:
         known.made.add(folder)
         while known.spares:
             spare, _ = known.spares.popitem()
             if not _is_as_made(spare):
-                known.left.add(spare)
+                known.stale.add(spare)
                 continue
             try:
                 os.rename(spare, folder)
@@ -84,18 +84,18 @@ def make(folder: str | Path) -> None:
                 break
             return
     try:
-        _make_one(folder)
+        _make_folder(folder)
     except FileNotFoundError:
-        _make_one(above)
-        _make_one(folder)
+        _make_folder(above)
+        _make_folder(folder)
 
 
 def _known_below(above: str) -> _Known:
-    if (found := _known.get(above)) is None:
-        found = _known[above] = _Known()
+    if (known := _known.get(above)) is None:
+        known = _known[above] = _Known()
         with contextlib.suppress(OSError):
-            found.made.update(f"{above}/{name}" for name in os.listdir(above))
-    return found
+            known.made.update(f"{above}/{name}" for name in os.listdir(above))
+    return known
 
 
 def _is_as_made(folder: str) -> bool:
@@ -107,7 +107,7 @@ def _is_as_made(folder: str) -> bool:
         return False
 
 
-def _make_one(folder: str | Path) -> None:
+def _make_folder(folder: str | Path) -> None:
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -119,71 +119,71 @@ def _make_one(folder: str | Path) -> None:
             os.chmod(folder, 0o700)
 
 
-def size_of(place: Path, name: str) -> int:
+def size_of(folder: Path, name: str) -> int:
     """The size of an object in bytes: of the file, or of all files in the tree. Raises Unusable."""
-    with _opened(place, name) as here, _reading(name):
-        info = _look(here, name)
+    with _opened(folder, name) as fd, _reading(name):
+        info = _stat(fd, name)
         size = info.st_size if stat.S_ISREG(info.st_mode) else 0
-        for _, folder, names in trees.walk(here, name) if stat.S_ISDIR(info.st_mode) else ():
-            found = (os.stat(one, dir_fd=folder, follow_symlinks=False) for one in names)
-            size += sum(one.st_size for one in found if stat.S_ISREG(one.st_mode))
+        for _, inner, names in trees.walk(fd, name) if stat.S_ISDIR(info.st_mode) else ():
+            infos = (os.stat(file, dir_fd=inner, follow_symlinks=False) for file in names)
+            size += sum(info.st_size for info in infos if stat.S_ISREG(info.st_mode))
         if size > MAX_SIZE:
             raise Unusable(f"{name} claims {size} bytes; an object has at most {MAX_SIZE}")
         return size
 
 
-def seal(place: Path, name: str) -> None:
+def seal(folder: Path, name: str) -> None:
     """Make the files of an object read-only, because its copies are hard links. Raises Unusable."""
-    with _opened(place, name) as here, _reading(name):
-        if stat.S_ISREG(_look(here, name).st_mode):
-            _make_read_only(here, name)
+    with _opened(folder, name) as fd, _reading(name):
+        if stat.S_ISREG(_stat(fd, name).st_mode):
+            _make_read_only(fd, name)
             return
-        for _, folder, names in trees.walk(here, name):
-            for one in names:
-                _make_read_only(folder, one)
+        for _, inner, names in trees.walk(fd, name):
+            for file in names:
+                _make_read_only(inner, file)
 
 
-def is_there(place: Path, name: str) -> bool:
+def is_there(folder: Path, name: str) -> bool:
     """Whether there is an object of this name."""
     try:
-        with _opened(place, name) as here:
-            _look(here, name)
+        with _opened(folder, name) as fd:
+            _stat(fd, name)
     except Unusable:
         return False
     return True
 
 
-def bring(source: Path, place: Path, name: str) -> None:
+def bring(source: Path, target: Path, name: str) -> None:
     """Make an object visible on another node of this machine, all or nothing, by hard links or copies.
 
     Raises Unusable if the object is gone. An object that was brought before is not changed: others may read
     it.
     """
-    staged, mark = place / f"{_STAGED}{name}", place / f"{_BROUGHT}{name}"
-    if os.path.lexists(mark) and is_there(place, name):
+    staged, mark = target / f"{_STAGED}{name}", target / f"{_BROUGHT}{name}"
+    if os.path.lexists(mark) and is_there(target, name):
         return
     trees.remove(staged)
     try:
-        with _opened(source, name) as here:
-            if stat.S_ISREG(_look(here, name).st_mode):
-                _link(here, name, staged)
+        with _opened(source, name) as fd:
+            if stat.S_ISREG(_stat(fd, name).st_mode):
+                _link(fd, name, staged)
             else:
-                _link_tree(here, name, staged)
-        trees.remove(place / name)
-        os.rename(staged, place / name)
+                _link_tree(fd, name, staged)
+        trees.remove(target / name)
+        os.rename(staged, target / name)
         mark.touch(mode=0o600)
     except OSError as error:
         if (trouble := disk_trouble(error)) is not None:
             raise trouble from None
-        raise Unusable(f"{name} cannot be brought to {place}: {error.strerror}") from None
+        raise Unusable(f"{name} cannot be brought to {target}: {error.strerror}") from None
     finally:
         trees.remove(staged)
 
 
-def clear(place: Path, name: str) -> None:
+def clear(folder: Path, name: str) -> None:
     """Remove the object that an earlier attempt left under a name."""
     for entry in (name, f"{_BROUGHT}{name}"):
-        trees.remove(place / entry)
+        trees.remove(folder / entry)
 
 
 def remove(home: Path, job_id: int, attempt: int, node_id: str) -> None:
@@ -201,14 +201,14 @@ def let_go(home: Path, job_id: int, attempt: int, node_id: str) -> None:
 
 
 def tidy(home: Path) -> None:
-    """Remove the objects of jobs that are over, and the empty directories above ``_MOST_SPARES``."""
+    """Remove the objects of jobs that are over, and the empty directories above ``_MAX_SPARES``."""
     known = _known_below(f"{home}/{ROOT}")
-    known.left.update(folder for folder in known.spares if not _is_as_made(folder))
-    known.left.update(list(known.spares)[: -_MOST_SPARES or None])
-    for folder in sorted(known.left):
+    known.stale.update(folder for folder in known.spares if not _is_as_made(folder))
+    known.stale.update(list(known.spares)[: -_MAX_SPARES or None])
+    for folder in sorted(known.stale):
         known.spares.pop(folder, None)
         trees.remove(Path(folder))
-        known.left.discard(folder)
+        known.stale.discard(folder)
 
 
 def folders(home: Path) -> Iterator[tuple[int, int, str]]:
@@ -216,8 +216,8 @@ def folders(home: Path) -> Iterator[tuple[int, int, str]]:
     known = _known_below(f"{home}/{ROOT}")
     with contextlib.suppress(FileNotFoundError), os.scandir(home / ROOT) as entries:
         for entry in entries:
-            if (found := _PLACE.match(entry.name)) and entry.path not in known.spares:
-                yield int(found[1]), int(found[2]), found[3]
+            if (match := _FOLDER_NAME.match(entry.name)) and entry.path not in known.spares:
+                yield int(match[1]), int(match[2]), match[3]
 
 
 def is_empty(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
@@ -226,17 +226,17 @@ def is_empty(home: Path, job_id: int, attempt: int, node_id: str) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(place: Path, name: str) -> Iterator[int]:
+def _opened(folder: Path, name: str) -> Iterator[int]:
     """Open the directory of a job on a node, by way of its parent, without following links."""
     fd = -1
     try:
         try:
-            fd = os.open(place.parent, trees.OPEN)
-            inner = os.open(place.name, trees.OPEN, dir_fd=fd)
+            fd = os.open(folder.parent, trees.OPEN)
+            inner = os.open(folder.name, trees.OPEN, dir_fd=fd)
             os.close(fd)
             fd = inner
         except OSError as error:
-            raise Unusable(f"there is no {name}: {place}: {error.strerror}") from None
+            raise Unusable(f"there is no {name}: {folder}: {error.strerror}") from None
         yield fd
     finally:
         if fd >= 0:
@@ -252,7 +252,7 @@ def _reading(name: str) -> Iterator[None]:
         raise Unusable(f"{name} cannot be read: {error.strerror}") from None
 
 
-def _look(folder: int, name: str) -> os.stat_result:
+def _stat(folder: int, name: str) -> os.stat_result:
     try:
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -277,11 +277,11 @@ def _make_read_only(folder: int, name: str) -> None:
             os.close(fd)
 
 
-def _link_tree(here: int, name: str, target: Path) -> None:
-    for within, folder, names in trees.walk(here, name):
+def _link_tree(above: int, name: str, target: Path) -> None:
+    for within, folder, names in trees.walk(above, name):
         os.mkdir(target / within, 0o700)
-        for one in names:
-            _link(folder, one, target / within / one)
+        for file in names:
+            _link(folder, file, target / within / file)
 
 
 def _link(folder: int, name: str, target: Path) -> None:

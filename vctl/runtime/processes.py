@@ -76,7 +76,7 @@ def alive(pid: int, started: int, boot: str) -> bool:
 def all_processes() -> list[Process]:
     """All processes that /proc shows now, without zombies."""
     seen = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [one for one in seen if one is not None and one.state not in "ZX"]
+    return [proc for proc in seen if proc is not None and proc.state not in "ZX"]
 
 
 def name(pid: int) -> bytes:
@@ -101,9 +101,9 @@ def tag(pid: int) -> int:
         text = _read(b"/proc/%d/limits" % pid)
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    for one in text.splitlines():
-        if one.startswith(_TAG_NAME):
-            soft = one[len(_TAG_NAME) :].split()[0]
+    for line in text.splitlines():
+        if line.startswith(_TAG_NAME):
+            soft = line[len(_TAG_NAME) :].split()[0]
             return int(soft) if soft.isdigit() else 0
     return 0
 
@@ -123,13 +123,13 @@ def descendants(root: int, spare: "Callable[[int], bool] | None" = None) -> list
     children: Callable[[int], list[int]] = _children
     if not os.path.exists(f"/proc/{root}/task/{root}/children"):
         children = _children_by_parent()
-    found: list[int] = []
+    pids: list[int] = []
     front = [root]
     while front:
         below = [pid for pid in children(front.pop()) if spare is None or not spare(pid)]
-        found += below
+        pids += below
         front += below
-    return found
+    return pids
 
 
 def trees(roots: list[int], spare: "Callable[[int], bool]") -> list[int]:
@@ -139,20 +139,20 @@ def trees(roots: list[int], spare: "Callable[[int], bool]") -> list[int]:
 
 def _children(pid: int) -> list[int]:
     """Children of all threads of a process: the kernel lists a child under the thread that forked it."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+            pids += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
     except (FileNotFoundError, ProcessLookupError):
-        return found  # the process, or one of its threads, ended meanwhile
-    return found
+        return pids  # the process, or one of its threads, ended meanwhile
+    return pids
 
 
 def _children_by_parent() -> "Callable[[int], list[int]]":
     """Like ``_children``, for kernels without the file ``children``: reads the parents of all processes."""
     below: dict[int, list[int]] = {}
-    for one in all_processes():
-        below.setdefault(one.parent, []).append(one.pid)
+    for proc in all_processes():
+        below.setdefault(proc.parent, []).append(proc.pid)
     return lambda pid: below.get(pid, [])
 
 
@@ -164,17 +164,17 @@ def send(pid: int, signo: int) -> None:
         return  # it ended meanwhile, or is a set-uid program, which the caller waits for
 
 
-def kill_all(look: "Callable[[], list[int]]") -> None:
-    """SIGKILL every process that ``look`` finds.
+def kill_all(find: "Callable[[], list[int]]") -> None:
+    """SIGKILL every process that ``find`` finds.
 
-    First sends SIGSTOP to all of them, until ``look`` finds no new one: a tree that is killed one process at
+    First sends SIGSTOP to all of them, until ``find`` finds no new one: a tree that is killed one process at
     a time can replace each of them, as a fork bomb does. The kernel stops a process group atomically, also
     against a fork in it.
     """
     frozen: set[int] = set()
-    while fresh := set(look()) - frozen:
-        seen = [one for one in map(process, fresh) if one is not None]
-        for group in {one.group for one in seen}:
+    while fresh := set(find()) - frozen:
+        seen = [proc for proc in map(process, fresh) if proc is not None]
+        for group in {proc.group for proc in seen}:
             send(-group, signal.SIGSTOP)
         for pid in fresh:
             send(pid, signal.SIGSTOP)
@@ -203,39 +203,25 @@ def send_signal(pid: int, started: int, signo: int) -> bool:
 
 def marked(mark: bytes, *more: bytes) -> "dict[bytes, list[Process]]":
     """Processes with the variable ``mark`` and all of ``more`` (``name=value``), by the value of ``mark``."""
-    found: dict[bytes, list[Process]] = {}
-    for one in all_processes():
+    processes: dict[bytes, list[Process]] = {}
+    for proc in all_processes():
         try:
-            variables = _read(f"/proc/{one.pid}/environ").split(b"\0")
+            variables = _read(f"/proc/{proc.pid}/environ").split(b"\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # ended meanwhile, or of another user: then it is none of our runs
         if all(part in variables for part in more):
             for variable in variables:
                 if variable.startswith(mark + b"="):
-                    found.setdefault(variable[len(mark) + 1 :], []).append(one)
-    return found
+                    processes.setdefault(variable[len(mark) + 1 :], []).append(proc)
+    return processes
 
 
-def tagged(wanted: int, spare: "Callable[[int], bool]") -> list[Process]:
+def tagged(number: int, spare: "Callable[[int], bool]") -> list[Process]:
     """The processes with this tag, without spared ones and their descendants."""
-    found = [one for one in all_processes() if tag(one.pid) == wanted]
-    spared = {one.pid for one in found if spare(one.pid)}
+    tagged_processes = [proc for proc in all_processes() if tag(proc.pid) == number]
+    spared = {proc.pid for proc in tagged_processes if spare(proc.pid)}
     spared |= {pid for root in spared for pid in descendants(root)}
-    return [one for one in found if one.pid not in spared]
-
-
-def holder_of_lock(path: str) -> int | None:
-    """Pid of the process that holds the flock of a file, from /proc/locks; None if there is none."""
-    try:
-        inode = os.stat(path, follow_symlinks=False).st_ino
-    except OSError:
-        return None
-    end = b":%d" % inode
-    for line in _read("/proc/locks").splitlines():
-        fields = line.split()
-        if len(fields) >= 6 and fields[1] == b"FLOCK" and fields[5].endswith(end):
-            return int(fields[4])
-    return None
+    return [proc for proc in tagged_processes if proc.pid not in spared]
 
 
 def has_open(pid: int, path: str) -> bool:
@@ -246,10 +232,10 @@ def has_open(pid: int, path: str) -> bool:
         return False
     for number in numbers:
         try:
-            place = os.readlink(f"/proc/{pid}/fd/{number}")
+            target = os.readlink(f"/proc/{pid}/fd/{number}")
         except OSError:
             continue  # closed meanwhile
-        if place in (path, f"{path} (deleted)"):
+        if target in (path, f"{path} (deleted)"):
             return True
     return False
 

@@ -18,7 +18,7 @@ MAX_RUN_ID_BYTES = 200
 """A file name has at most 255 bytes, and a suffix is added to the id."""
 
 
-WantedNode = tuple[Amounts, Mapping[str, str]]
+NodeDemand = tuple[Amounts, Mapping[str, str]]
 """The least resources of a wanted node, and its labels."""
 
 
@@ -60,7 +60,6 @@ class LaunchRequest:
     supervisor: int = 0
     cpu_ids: tuple[int, ...] | None = None
     grace_s: float = 3.0
-    niceness: int = 0
     log_max_bytes: int = 0
     memory_bytes: int = 0
     node_id: str = ""
@@ -205,7 +204,7 @@ class Runtime(Protocol):
     def restore(self) -> None:
         """Make removed directories again."""
 
-    def want_nodes(self, wanted: Sequence[WantedNode]) -> None:
+    def request_nodes(self, nodes: Sequence[NodeDemand]) -> None:
         """Ask a cluster that can grow for these nodes in addition; they replace those wanted before."""
         return
 

@@ -20,8 +20,8 @@ from vctl.runtime.protocol import ExitRecord, RuntimeUnavailable, StartRecord
 
 FOLDER = "records"
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_MOST_BYTES, _LONGEST_LINE = 1 << 24, 1 << 16
-_MOST, _MOST_PID = (1 << 63) - 1, 1 << 22
+_MAX_BYTES, _LONGEST_LINE = 1 << 24, 1 << 16
+_MAX, _MAX_PID = (1 << 63) - 1, 1 << 22
 _FLOCK = struct.Struct("hhqqi4x")
 _NUMBER_BYTES = 6
 _FIELDS = 8
@@ -31,15 +31,15 @@ _GET_FLAGS, _SET_FLAGS, _TOP_FOLDER = 0x80086601, 0x40086602, 0x20000  # FS_IOC_
 
 
 class Entry:
-    """The entry of a run in a record file. `heard`: the end came on the supervisor's line, which is proof."""
+    """The entry of a run in a record file. `proved`: the end came on the supervisor's line, which is proof."""
 
-    __slots__ = ("boot", "exit", "heard", "start", "supervisor")
+    __slots__ = ("boot", "exit", "proved", "start", "supervisor")
 
     def __init__(self, supervisor: tuple[int, int], boot: str) -> None:
         self.supervisor, self.boot = supervisor, boot
         self.start: StartRecord | None = None
         self.exit: ExitRecord | None = None
-        self.heard = False
+        self.proved = False
 
 
 class RecordFile:
@@ -51,7 +51,7 @@ class RecordFile:
         self.last = ""  # the run that was taken last
         self.declined: set[str] = set()  # runs that were assigned ahead and not taken
         self.awaited: set[str] = set()  # live runs of this number that no supervisor with a line has
-        self.heard = ""  # the run that the present line last reported as taken
+        self.reported = ""  # the run that the present line last reported as taken
         self.over: set[str] = set()  # forgotten runs whose end the line may still report
         self.problem = ""  # the last problem of the file, such as a line that is no record
         self.boot = ""  # the boot in which it was made; empty: the file is gone, or its first line is bad
@@ -66,62 +66,62 @@ class RecordFile:
             size = os.fstat(fd).st_size
             if size < self._offset:
                 self._offset, self._rest = 0, b""  # it was truncated
-            data = os.pread(fd, min(size - self._offset, _MOST_BYTES), self._offset)
+            data = os.pread(fd, min(size - self._offset, _MAX_BYTES), self._offset)
         if self._offset == 0:
             first, newline, _ = data.partition(b"\n")
             self.boot = _boot(first, self.number) if newline else ""
         self._offset += len(data)
-        told, self._rest = self.feed(self._rest + data)
+        changed, self._rest = self.feed(self._rest + data)
         if len(self._rest) > _LONGEST_LINE:
             self.problem, self._rest = f"{FOLDER}/{self.number} has a line that is no record", b""
-        return told
+        return changed
 
-    def feed(self, data: bytes, *, heard: bool = False) -> tuple[set[str], bytes]:
-        """Take in lines; the runs with news in them, and the incomplete rest. ``heard``: from the line."""
-        told: set[str] = set()
+    def feed(self, data: bytes, *, on_line: bool = False) -> tuple[set[str], bytes]:
+        """Take in lines; the runs with news in them, and the incomplete rest. ``on_line``: sent by the supervisor."""
+        changed: set[str] = set()
         *whole, rest = data.split(b"\n")
-        mark = b"%b %b " % (lines.TAKEN, os.fsencode(self.heard))
-        old = not heard and any(
-            one.startswith(mark) for one in whole
-        )  # the line has reported what precedes it
-        for one in whole:
-            old = old and not one.startswith(mark)
-            if one and (run_id := self._take_in(one, heard=heard, old=old)) is None:
+        mark = b"%b %b " % (lines.TAKEN, os.fsencode(self.reported))
+        # the line has reported what precedes it
+        old = not on_line and any(record.startswith(mark) for record in whole)
+        for record in whole:
+            old = old and not record.startswith(mark)
+            if record and (run_id := self._take_in(record, on_line=on_line, old=old)) is None:
                 self.problem = f"{FOLDER}/{self.number} has a line that is no record"
-            elif one and run_id:
-                told.add(run_id)
-        return told, rest
+            elif record and run_id:
+                changed.add(run_id)
+        return changed, rest
 
     def forget(self, run_id: str) -> None:
         """Forget a run that is over."""
         entry = self.runs.pop(run_id, None)
-        if entry is not None and not entry.heard:
+        if entry is not None and not entry.proved:
             self.over.add(run_id)
 
-    def _take_in(self, one: bytes, *, heard: bool, old: bool) -> str | None:
-        if (found := lines.parsed(one)) is None:
+    def _take_in(self, record: bytes, *, on_line: bool, old: bool) -> str | None:
+        if (parsed := lines.parsed(record)) is None:
             return None
-        kind, run, rest = found
+        kind, run, rest = parsed
         run_id = os.fsdecode(run)
         entry = self.runs.get(run_id)
         if kind == lines.DECLINED:
-            if heard and entry is None:
+            if on_line and entry is None:
                 self.declined.add(run_id)
             return run_id
-        if heard and kind == lines.TAKEN:
-            self.heard = run_id
-        if run_id in self.over and heard and kind == lines.ENDED:
+        if on_line and kind == lines.TAKEN:
+            self.reported = run_id
+        if run_id in self.over and on_line and kind == lines.ENDED:
             self.over.discard(run_id)
             return ""
-        known = not heard and (old or run_id == self.heard)  # the line has reported it, and it was forgotten
-        if entry.heard if entry is not None else known or run_id in self.over:
+        # whether the line has reported it, and it was forgotten
+        known = not on_line and (old or run_id == self.reported)
+        if entry.proved if entry is not None else known or run_id in self.over:
             return ""  # more about it in the file is late, or not from its supervisor
         try:
             if kind == lines.HEADER:
                 return ""
             if entry is None:  # if this is no T line, that one was removed
                 pid, started, boot = rest.split(b" ") if kind == lines.TAKEN else (b"0", b"0", b"")
-                supervisor = _number(pid, kind == lines.TAKEN, _MOST_PID), _number(started)
+                supervisor = _number(pid, kind == lines.TAKEN, _MAX_PID), _number(started)
                 entry = self.runs[run_id] = Entry(supervisor, boot.decode())
                 self.last = run_id
             if kind == lines.STARTED:
@@ -130,7 +130,7 @@ class RecordFile:
                     _number(pid, 1), _number(began), *entry.supervisor, entry.boot, _number(at)
                 )
             elif kind == lines.ENDED:
-                entry.exit, entry.heard = _exit(rest), heard
+                entry.exit, entry.proved = _exit(rest), on_line
         except ValueError:
             return None
         return run_id
@@ -141,8 +141,8 @@ class RecordFile:
             if fd < 0:
                 return None
             try:
-                asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-                kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+                query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
             except OSError as error:
                 raise unavailable(error) from error
         return None if kind == fcntl.F_UNLCK else pid
@@ -190,11 +190,11 @@ class Records:
     def restore(self) -> bool:
         """Make missing directories again; whether the directory of the record files was missing."""
         missing = not self.folder.is_dir()
-        for place in (self.folder, self.stops, self.logs):
+        for folder in (self.folder, self.stops, self.logs):
             try:
-                if place == self.logs and not os.path.lexists(place):
-                    make_apart(place)
-                place.mkdir(mode=0o700, exist_ok=True)
+                if folder == self.logs and not os.path.lexists(folder):
+                    make_apart(folder)
+                folder.mkdir(mode=0o700, exist_ok=True)
             except FileNotFoundError:
                 break  # the state directory is gone
             except OSError as error:
@@ -204,7 +204,7 @@ class Records:
     def add(self, boot: str) -> RecordFile:
         """Make a record file with a new random number."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        for left in reversed(range(3)):
+        for remaining in reversed(range(3)):
             number = int.from_bytes(os.urandom(_NUMBER_BYTES), "little") + 1
             try:
                 fd = os.open(f"{self._path}{number}", flags, 0o600)
@@ -213,13 +213,13 @@ class Records:
                 finally:
                     os.close(fd)
             except OSError as error:
-                if not left or not isinstance(error, FileExistsError | FileNotFoundError):
+                if not remaining or not isinstance(error, FileExistsError | FileNotFoundError):
                     raise unavailable(error) from error
                 self.restore()
                 continue
             break
-        found = self.files[number] = RecordFile(f"{self._path}{number}", number)
-        return found
+        file = self.files[number] = RecordFile(f"{self._path}{number}", number)
+        return file
 
     def file(self, number: int) -> RecordFile | None:
         """The file of a number; None if there is none."""
@@ -239,7 +239,7 @@ class Records:
         except OSError as error:
             raise unavailable(error) from error
         numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
-        return [found for number in numbers if number not in self.files and (found := self.file(number))]
+        return [file for number in numbers if number not in self.files and (file := self.file(number))]
 
     def remove(self, number: int) -> None:
         """Remove a file that has no writer any more; the tables must have all ends in it."""
@@ -310,8 +310,8 @@ def _opened(path: str) -> Iterator[int]:
 
 def _boot(first: bytes, number: int) -> str:
     """The boot in the first line of a file; empty if that line is not a header with this number."""
-    found = lines.parsed(first)
-    return found[2].decode() if found is not None and found[:2] == (lines.HEADER, b"%d" % number) else ""
+    parsed = lines.parsed(first)
+    return parsed[2].decode() if parsed is not None and parsed[:2] == (lines.HEADER, b"%d" % number) else ""
 
 
 def _exit(rest: bytes) -> ExitRecord:
@@ -324,9 +324,9 @@ def _exit(rest: bytes) -> ExitRecord:
     )  # fmt: skip
 
 
-def _number(word: bytes, least: int = 0, most: int = _MOST) -> int:
+def _number(word: bytes, least: int = 0, limit: int = _MAX) -> int:
     number = int(word)
-    if not least <= number <= most:
+    if not least <= number <= limit:
         raise ValueError
     return number
 

@@ -27,8 +27,8 @@ HUNG_UP = 128 + signal.SIGHUP
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 16
 _HANG_UP_S = 1.0
-_TOLD = ("VCTL_", "VIRTUAL_CLUSTER_ID", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-_UNTOLD = ("VCTL_RUN_ID", "VCTL_HOME")  # VCTL_RUN_ID marks the processes of a run; the program is none
+_SENT = ("VCTL_", "VIRTUAL_CLUSTER_ID", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_WITHHELD = ("VCTL_RUN_ID", "VCTL_HOME")  # VCTL_RUN_ID marks the processes of a run; the program is none
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _HANDLED = (signal.SIGTERM, *_FORWARDED)
 
@@ -105,10 +105,10 @@ def hold(line: socket.socket) -> None:
     import json
     import struct
 
-    told = {
-        name: value for name, value in os.environ.items() if name.startswith(_TOLD) and name not in _UNTOLD
+    variables = {
+        name: value for name, value in os.environ.items() if name.startswith(_SENT) and name not in _WITHHELD
     }
-    line.sendall(json.dumps(told).encode(errors="surrogateescape") + b"\n")
+    line.sendall(json.dumps(variables).encode(errors="surrogateescape") + b"\n")
     peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     try:
         program = os.pidfd_open(struct.unpack("3i", peer)[0])
@@ -177,7 +177,7 @@ def _marked(reading: int, mark: bytes, rest: bytes) -> tuple[bytes, bool]:
         if len(rest) > _LONGEST_LINE:
             lines, rest = [*lines, rest], b""
         if lines:
-            os.write(1, b"".join(mark + one + b"\n" for one in lines))
+            os.write(1, b"".join(mark + text + b"\n" for text in lines))
 
 
 class Terminal:

@@ -19,10 +19,9 @@ if MYPY:
 else:
     import _signal as signal  # see processes.py
 
-# argv, env, working directory, log path, cpu ids, niceness
-Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None, int]
+# argv, env, working directory, log path, cpu ids
+Plan = tuple[tuple[bytes, ...], dict[bytes, bytes], bytes, bytes, tuple[int, ...] | None]
 
-_MOST_NICE = 19
 _DEFAULT_PATH = os.fsencode(os.defpath)
 # Python ignores SIGPIPE and SIGXFSZ. The others are listed because posix_spawn of glibc makes a system call
 # to query the action of each signal that is not.
@@ -61,10 +60,9 @@ def spawn(plan: Plan, home: bytes) -> int:
     """Start the process in a session of its own by vfork and exec; its pid. Raises SpawnError.
 
     The process inherits the limits and the standard input of the caller. The CPUs are set in the caller, who
-    has to restore its own. The niceness is set in the new process after its start, because the caller could
-    not lower its own again.
+    has to restore its own.
     """
-    argv, env, cwd, log_path, cpu_ids, niceness = plan
+    argv, env, cwd, log_path, cpu_ids = plan
     if not argv or not argv[0]:
         raise SpawnError(127, "cannot run an empty command in", cwd, FileNotFoundError(errno.ENOENT, ""))
     try:
@@ -83,17 +81,11 @@ def spawn(plan: Plan, home: bytes) -> int:
                 os.sched_setaffinity(0, cpu_ids)
         except (OSError, ValueError) as error:
             raise SpawnError(126, f"cannot set CPUs {cpu_ids} for", argv[0], error) from None
-        pid = _started(argv, env, log)
+        return _started(argv, env, log)
     finally:
         if log >= 0:
             os.close(log)
         os.chdir(b"/")  # keep no directory or mount in use that the job has left
-    if niceness:
-        try:
-            os.setpriority(os.PRIO_PGRP, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + niceness, _MOST_NICE))
-        except PermissionError:
-            return pid  # a set-uid program belongs to another user
-    return pid
 
 
 def _started(argv: tuple[bytes, ...], env: dict[bytes, bytes], log: int) -> int:
@@ -150,7 +142,7 @@ def _find(name: bytes, env: dict[bytes, bytes]) -> bytes:
         return name
     places = env.get(b"PATH", _DEFAULT_PATH).split(b":")
     for part in places:
-        place = (part or b".") + b"/" + name
-        if os.access(place, os.X_OK) and not os.access(place + b"/", os.F_OK):
-            return place
+        path = (part or b".") + b"/" + name
+        if os.access(path, os.X_OK) and not os.access(path + b"/", os.F_OK):
+            return path
     return next(filter(os.path.isfile, [(part or b".") + b"/" + name for part in places]), name)

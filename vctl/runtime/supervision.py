@@ -36,7 +36,7 @@ _AT_ONCE_S = 0.001  # if a run ends within this time, its start is written toget
 # for a run that follows another one at once.
 _SHORT_S, _SHORT_NEXT_S = 0.005, 0.03
 _DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EIO)
-_MOST_STOP_BYTES = 200
+_MAX_STOP_BYTES = 200
 _LABEL = (os.fsencode(os.path.dirname(os.path.abspath(__file__))) + b"/relay.py", b"label")
 _DRAIN_S = 1.0  # for the relay to write what the command wrote before it was killed
 _KILL_PAUSE_S = (0.001, 0.25)  # first and longest wait between rounds of SIGKILL
@@ -54,7 +54,7 @@ if MYPY:
         """The supervisor, as its runs use it (supervisor.py)."""
 
         home: bytes
-        taken: bytes
+        signature: bytes
         shared: spawning.Unpacked
 
         def spawn(self, run: "Supervision") -> int:
@@ -88,9 +88,28 @@ class Supervision:
     """One run. `main`: pid of the main process, 0 before its start; `status`: its wait status when ended."""
 
     __slots__ = (
-        "asked", "deadline", "follows", "grace_s", "is_told", "kill_pause_s", "log", "log_bytes", "main", "max_rss_kib",
-        "memory_at", "memory_bytes", "name", "number", "plan", "status", "stop_path", "stopped", "system_s",
-        "unwritten", "user_s", "why",
+        "deadline",
+        "follows",
+        "grace_s",
+        "is_signalled",
+        "kill_pause_s",
+        "last_signal",
+        "log",
+        "log_bytes",
+        "main",
+        "max_rss_kib",
+        "memory_at",
+        "memory_bytes",
+        "name",
+        "number",
+        "plan",
+        "status",
+        "stop_path",
+        "stopped",
+        "system_s",
+        "unwritten",
+        "user_s",
+        "why",
     )  # fmt: skip
 
     def __init__(self, number: "Number", request: Request) -> None:
@@ -101,9 +120,9 @@ class Supervision:
         self.grace_s = grace_ms / 1000
         self.main = 0
         self.status: int | None = None
-        self.is_told = False  # that there may be a request to stop
+        self.is_signalled = False  # that there may be a request to stop
         self.deadline: float | None = None  # when asking ends and killing starts
-        self.asked: int | None = None  # the signal that last asked the tree to end
+        self.last_signal: int | None = None  # the signal that last asked the tree to end
         self.stopped = False
         self.why: str | None = None  # why the supervisor killed the run without a request
         self.memory_at = 0.0  # when its memory is looked at again
@@ -116,7 +135,7 @@ class Supervision:
         """Carry the run out until its end is recorded; False if it was taken before."""
         if not (yield from self._retried(self._take)):
             return False
-        self.heed_stop()
+        self.read_stop()
         while not self.main and not self.stopped:
             try:
                 self.start()
@@ -125,7 +144,7 @@ class Supervision:
                     yield from self._end(failed.exit_code, launch_errno=failed.errno, why=str(failed))
                     return True
                 yield RETRY_S
-                self.heed_stop()
+                self.read_stop()
         if not self.main:
             yield from self._end(128 + signal.SIGTERM, signal.SIGTERM)
             return True
@@ -142,7 +161,7 @@ class Supervision:
 
         Raises OSError if the disk is full.
         """
-        whole = lines.line(lines.TAKEN, self.name, self.number.above.taken)
+        whole = lines.line(lines.TAKEN, self.name, self.number.above.signature)
         if not self.number.file.take(self.name, whole):
             return False
         self.number.unsaid += whole
@@ -171,12 +190,12 @@ class Supervision:
             if self.unwritten:
                 self.record_start()
                 self.number.say()
-            if self.is_told:
-                self.heed_stop()
+            if self.is_signalled:
+                self.read_stop()
             if self.status is not None and self.deadline is None:
                 self.ask(signal.SIGTERM, now + self.grace_s)
             if self.memory_bytes and self.status is None and self.deadline is None and now >= self.memory_at:
-                self.look_at_memory(now)
+                self.check_memory(now)
             if self.deadline is not None and now >= self.deadline:
                 timeout_s = self.kill()
             else:
@@ -192,7 +211,7 @@ class Supervision:
     def _first_wait(self) -> "Iterator[float]":
         """Delay the record of the start and its message: a run that ends soon has one for start and end."""
         yield _AT_ONCE_S
-        if self.status is None and not self.is_told:
+        if self.status is None and not self.is_signalled:
             self.record_start()
             if self.log is None:  # a bounded log needs ``wait`` from now on
                 yield _SHORT_NEXT_S if self.follows else _SHORT_S
@@ -216,17 +235,17 @@ class Supervision:
             roots.append(self.main)
         return processes.trees(roots, above.spares)
 
-    def heed_stop(self) -> None:
+    def read_stop(self) -> None:
         """Carry out the stop file, if there is one: signal the tree, and set or shorten its deadline."""
-        self.is_told = False
+        self.is_signalled = False
         if not os.access(self.stop_path, os.F_OK):
             return
-        taken = self.number.above.home + b"/stops/.taken-%d" % os.getpid()
+        staged = self.number.above.home + b"/stops/.taken-%d" % os.getpid()
         try:
-            os.rename(self.stop_path, taken)
-            with open(taken, "rb", opener=_no_link) as file:
-                until_ns, signo = map(int, file.read(_MOST_STOP_BYTES).split())
-            os.unlink(taken)
+            os.rename(self.stop_path, staged)
+            with open(staged, "rb", opener=_no_link) as file:
+                until_ns, signo = map(int, file.read(_MAX_STOP_BYTES).split())
+            os.unlink(staged)
         except (OSError, ValueError):
             return  # there is no request, or the scheduler did not write it: the scheduler asks again
         if not 0 < signo <= signal.SIGRTMAX:
@@ -238,18 +257,18 @@ class Supervision:
     def ask(self, signo: int, until: float) -> None:
         """Send the tree a signal, unless it was the last one, and kill it at ``until`` or before."""
         self.deadline = until if self.deadline is None else min(self.deadline, until)
-        if signo == self.asked:
+        if signo == self.last_signal:
             return
-        self.asked = signo
-        told: set[int] = set()
+        self.last_signal = signo
+        signalled: set[int] = set()
         for _ in range(2):  # a second look finds what was forked during the first
             for pid in self.below():  # parents first: a shell ends before it sees its command end
-                if pid not in told:
-                    told.add(pid)
+                if pid not in signalled:
+                    signalled.add(pid)
                     processes.send(pid, signo)
                     processes.send(pid, signal.SIGCONT)  # a stopped process does not act on the signal
 
-    def look_at_memory(self, now: float) -> None:
+    def check_memory(self, now: float) -> None:
         """Have the tree killed at once if it uses more memory than ``memory_bytes``."""
         used = memory.used_bytes(self.below(), self.memory_bytes)
         if used > self.memory_bytes:

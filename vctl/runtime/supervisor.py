@@ -57,10 +57,10 @@ NAME = b"vctl-supervisor"  # as ps shows it
 BACKGROUND_WORDS = [b"--background", b"--home"]
 STOP_SIGNAL = signal.SIGUSR1  # tells a supervisor to read the stop files of its runs
 NUMBER_BYTES = 8
-_LOCK_PAUSE_S, _MOST_LOCK_PAUSES = 0.005, 200  # to wait for the end of the process that had the number before
+_LOCK_PAUSE_S, _MAX_LOCK_PAUSES = 0.005, 200  # to wait for the end of the process that had the number before
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _CHUNK_BYTES = 1 << 14
-_SIGNAL_BYTES, _MOST_SIGNALS = 128, 64  # the size of signalfd_siginfo, and how many are read at once
+_SIGNAL_BYTES, _MAX_SIGNALS = 128, 64  # the size of signalfd_siginfo, and how many are read at once
 _SIGNALFD = _ctypes.dlsym(_ctypes.dlopen("", os.RTLD_NOW), "signalfd")
 _SFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _SET_BYTES = 128
@@ -87,7 +87,7 @@ class SupervisorNumber:
 
         Waits for the end of the process that had the number before. Yields as ``supervision`` does.
         """
-        for _ in range(_MOST_LOCK_PAUSES):
+        for _ in range(_MAX_LOCK_PAUSES):
             try:
                 self.file = lines.Writer(b"%b/records/%d" % (self.above.home, self.number))
             except lines.Busy:
@@ -105,7 +105,7 @@ class SupervisorNumber:
         """Carry out requests until the line has ended and no request is left."""
         last = b""  # the run that was carried out last; empty if it was stopped
         while True:
-            if (request := self.next_request()) is None:
+            if (request := frames.cut(self.received)) is None:
                 if self.line is None:
                     return
                 self.waits = True
@@ -120,10 +120,6 @@ class SupervisorNumber:
             if (yield from run.carry_out()):
                 last = b"" if run.stopped else run.name
             self.run = None
-
-    def next_request(self) -> bytes | None:
-        """Remove and return the next complete request; None if there is none."""
-        return frames.cut(self.received)
 
     def hear(self) -> bool:
         """Read from the line; False if it has ended: the scheduler is gone or needs the number no more."""
@@ -178,7 +174,7 @@ class Supervisor:
         """``channel``: the descriptor on which the launcher sends numbers, each with its line."""
         self.home = home
         pid = os.getpid()
-        self.taken = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
+        self.signature = b"%d %d %b" % (pid, processes.start_time(pid) or 0, boot)
         self.shared = spawning.Unpacked()
         self.numbers: dict[int, SupervisorNumber] = {}
         self.by_line: dict[int, SupervisorNumber] = {}
@@ -189,7 +185,7 @@ class Supervisor:
         self._due: list[tuple[float, int]] = []
         """A heap of (monotonic time, number); outdated if the time is not ``due`` of the number."""
         self._cpus = os.sched_getaffinity(0)
-        self._most_tag = resource.getrlimit(processes.TAG)[1]
+        self._max_tag = resource.getrlimit(processes.TAG)[1]
         self._signals = _signal_descriptor(signal.SIGCHLD, STOP_SIGNAL)
         try:
             self._children_file = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY)
@@ -204,19 +200,19 @@ class Supervisor:
         """Serve until there is no number left."""
         self._add_numbers()
         while self.numbers:
-            ready = self._poll.poll(self._wait_s())
+            ready = self._poll.poll(max(0.0, self._due[0][0] - time.monotonic()) if self._due else -1)
             now = time.monotonic()  # what becomes due from here on waits for the next poll
             for descriptor, _ in ready:
                 if descriptor == self._signals:
-                    self._heed_signals()
+                    self._read_signals()
                 elif (number := self.by_line.get(descriptor)) is not None:
                     self._hear(number)
                 elif descriptor == self._channel.fileno():
                     self._add_numbers()
             while self._due and self._due[0][0] <= now:
                 due, name = heapq.heappop(self._due)
-                if (found := self.numbers.get(name)) is not None and found.due == due:
-                    self.step(found)
+                if (waiting := self.numbers.get(name)) is not None and waiting.due == due:
+                    self.step(waiting)
 
     def step(self, number: SupervisorNumber) -> None:
         """Continue the steps of a number until they have to wait; drop the number if they are over."""
@@ -231,9 +227,6 @@ class Supervisor:
             number.due = time.monotonic() + wait_s
             if wait_s != supervision.NEVER:
                 heapq.heappush(self._due, (number.due, number.number))
-
-    def _wait_s(self) -> float:
-        return max(0.0, self._due[0][0] - time.monotonic()) if self._due else -1
 
     # ---- numbers ----
 
@@ -280,8 +273,8 @@ class Supervisor:
 
     def spawn(self, run: "supervision.Supervision") -> int:
         """Start the main process of a run with its tag and on its CPUs; its pid. Raises SpawnError."""
-        if self._most_tag == resource.RLIM_INFINITY:
-            resource.setrlimit(processes.TAG, (run.number.number, self._most_tag))
+        if self._max_tag == resource.RLIM_INFINITY:
+            resource.setrlimit(processes.TAG, (run.number.number, self._max_tag))
         try:
             pid = spawning.spawn(run.plan, self.home)
         finally:
@@ -290,13 +283,13 @@ class Supervisor:
         self.running[pid] = run
         return pid
 
-    def _heed_signals(self) -> None:
-        told = os.read(self._signals, _SIGNAL_BYTES * _MOST_SIGNALS)
-        starts = range(0, len(told), _SIGNAL_BYTES)
-        if any(int.from_bytes(told[at : at + 4], sys.byteorder) == STOP_SIGNAL for at in starts):
+    def _read_signals(self) -> None:
+        received = os.read(self._signals, _SIGNAL_BYTES * _MAX_SIGNALS)
+        starts = range(0, len(received), _SIGNAL_BYTES)
+        if any(int.from_bytes(received[at : at + 4], sys.byteorder) == STOP_SIGNAL for at in starts):
             for number in list(self.numbers.values()):
                 if number.run is not None:
-                    number.run.is_told = True
+                    number.run.is_signalled = True
                     self.step(number)
         self._reap()
 
@@ -319,9 +312,9 @@ class Supervisor:
                 if run.main == pid:
                     del self.running[pid]
             else:  # it belonged to no run: every run whose main process has ended may have waited for it
-                changed |= {
-                    one: None for one in self.numbers.values() if one.run and one.run.status is not None
-                }
+                for number in self.numbers.values():
+                    if number.run is not None and number.run.status is not None:
+                        changed[number] = None
         for number in changed:
             self.step(number)
 

@@ -6,10 +6,10 @@ fork and exec. A scheduler cannot be the parent of its jobs: exit codes would di
 
 The idea (decision 0002). A launcher forks a few supervisors, about one per CPU; they are the parents of the jobs.
 Runs that go on side by side have different numbers, and the runs of one number follow one another. A number is a
-*worker slot* here (worker_slot.py has its states: FREE, ASSIGNED, ASKED, PAUSED, BUSY, LEFT), a record file on disk,
-and a line, the socket to whichever supervisor has it; each has several. The transaction that decides a start writes
-the number into the row of the run, so anybody may send the request again: it goes to the same slot, and the record
-file decides.
+*worker slot* here (worker_slot.py has its states: FREE, ASSIGNED, REQUESTED, PAUSED, BUSY, RETIRED), a record file on
+disk, and a line, the socket to whichever supervisor has it; each has several. The transaction that decides a start
+writes the number into the row of the run, so anybody may send the request again: it goes to the same slot, and the
+record file decides.
 
     scheduler                      supervisor                            record file
     commit: run 7.1 has number 3
@@ -32,28 +32,29 @@ keeps the number until it is requested as an ordinary run of it or goes back to 
 
 Invariants.
 - Only the supervisor that has the record file locked starts runs of the number, and only runs without a T.
-- A run never moves to another number. A slot whose supervisor has ended without a T gets another one (ASKED -> PAUSED
-  -> ASKED), and the lock decides between the two. If the file is gone or was made before the last boot, the run is
-  refused: nobody can know whether it was started. If MOST_TRIES supervisors end that way, the scheduler locks the file
-  and writes a T itself before it refuses the run: a supervisor that got the request earlier does not start it later.
+- A run never moves to another number. A slot whose supervisor has ended without a T gets another one (REQUESTED ->
+  PAUSED -> REQUESTED), and the lock decides between the two. If the file is gone or was made before the last boot,
+  the run is refused: nobody can know whether it was started. If MAX_TRIES supervisors end that way, the scheduler
+  locks the file and writes a T itself before it refuses the run: a supervisor that got the request earlier does not
+  start it later.
 - Each supervisor that ends is a try; one that is lost with a launcher that we kill, as it does not answer, is none.
   Else all runs that wait for one launcher on a slow machine would be given up together.
-- ``idle`` holds exactly the FREE slots, ``untaken`` the ASKED and PAUSED ones. A FREE slot has no run in the tables
-  (``awaited``) and no declined one.
+- ``idle`` holds exactly the FREE slots, ``untaken`` the REQUESTED and PAUSED ones. A FREE slot has no run in the
+  tables (``awaited``) and no declined one.
 - A supervisor that does not answer is not replaced while it holds the lock. It may be suspended, or slow, and it has
   the runs of other numbers: it gets SIGCONT after RESUME_S, and again after pauses of 2, 4, 8, ... 60 s. If one of
   these finds the lock free, launcher and supervisor are replaced.
 
 Example (``tests/simulation/test_supervisors_theory.py``). Two CPUs, four running jobs: numbers 1 to 4, of which
-supervisor 0 has 1 and 3. Somebody kills it. Both lines end. Slot 1 was BUSY, it has a T: it is LEFT, its run is lost,
-and what is left of that run is found by its mark (in the environment of each process) and killed. Slot 3 was ASKED,
-its file has no T: it is PAUSED, for 0 s; then the launcher hands its line to a supervisor that lives, or forks one,
-which locks records/3 and gets the request again. Should that one end, too, the next pauses are 0.08, 0.16, ... s, 20
-s for all ten tries together. Runs that were to follow in the two numbers are declined.
+supervisor 0 has 1 and 3. Somebody kills it. Both lines end. Slot 1 was BUSY, it has a T: it is RETIRED, its run is
+lost, and what is left of that run is found by its mark (in the environment of each process) and killed. Slot 3 was
+REQUESTED, its file has no T: it is PAUSED, for 0 s; then the launcher hands its line to a supervisor that lives, or
+forks one, which locks records/3 and gets the request again. Should that one end, too, the next pauses are 0.08, 0.16,
+... s, 20 s for all ten tries together. Runs that were to follow in the two numbers are declined.
 
 The costs. For each run one message to a supervisor and one or two back (T and S wait for the E of a run of less than
 5 ms, or of 30 ms if it followed another one), one write to the file for each, and no fork in the scheduler. An idle
-number costs an open socket in both processes; ``most_idle`` of them are kept, and those beyond that for 5 seconds.
+number costs an open socket in both processes; ``max_idle`` of them are kept, and those beyond that for 5 seconds.
 Where open files are short, the line of a slot is closed as soon as its request is out, and its file is watched
 instead.
 
@@ -79,27 +80,27 @@ from vctl.runtime.protocol import RuntimeUnavailable
 from vctl.runtime.records import RecordFile, Records
 from vctl.runtime.worker_slot import (
     ANSWER_S,
-    ASKED,
     ASSIGNED,
     BUSY,
     FREE,
-    LEFT,
     MOVES,
     PAUSED,
+    REQUESTED,
+    RETIRED,
     WorkerSlot,
 )
 
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 """The most runs of one number; after them the number gets no more, and its file is removed when unused."""
 RESUME_S = 0.05
 """A process that has not taken a request after this time may be stopped, and gets SIGCONT."""
 _LONGEST_ANSWER_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 30.0  # between processes of a number that take no request
-MOST_TRIES = 10
+MAX_TRIES = 10
 """The most processes of a number that may end without taking their request; all of them take 20 seconds."""
 GONE = "its records are gone"
 """The problem of a run of which nobody knows whether it was started."""
-MOST_SUPERVISORS = 16
+MAX_SUPERVISORS = 16
 """A scheduler cannot start runs fast enough to need more, and each takes a MiB or two."""
 _REST_S = 5.0  # idle supervisors unused for this long are ended; a fork costs as much as several short jobs
 _SPARE_FILES = 256  # open files that are reserved for the rest of the scheduler
@@ -118,19 +119,19 @@ class Supervisors:
         self.poll = select.epoll()
         self.slots: dict[int, WorkerSlot] = {}
         self.by_fd: dict[int, WorkerSlot] = {}
-        self.untaken: dict[int, WorkerSlot] = {}  # those that are ASKED or PAUSED
+        self.untaken: dict[int, WorkerSlot] = {}  # those that are REQUESTED or PAUSED
         self.idle: dict[int, WorkerSlot] = {}  # those that are FREE; the last one was busy most recently
-        self.left: set[int] = set()  # numbers that get no more runs
+        self.retired: set[int] = set()  # numbers that get no more runs
         self.news: set[str] = set()  # runs with news
         self.refused: dict[str, str] = {}  # runs that nobody will start -> why
-        self.places = min(len(os.sched_getaffinity(0)), MOST_SUPERVISORS)
-        self.load: collections.Counter[int] = collections.Counter()  # place -> how many numbers it has
-        self.most_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # more of them are ended after a while
-        self.least_idle = 0
-        self.next_look: float | None = None
-        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self.most_lines = max(8, most_files - _SPARE_FILES)
-        self.most_numbers = max(1, most_files // _FILES_OF_NUMBER - 1)
+        self.supervisors = min(len(os.sched_getaffinity(0)), MAX_SUPERVISORS)
+        self.load: collections.Counter[int] = collections.Counter()  # supervisor -> how many numbers it has
+        self.max_idle = max(4, 2 * len(os.sched_getaffinity(0)))  # more of them are ended after a while
+        self.min_idle = 0
+        self.next_trim: float | None = None
+        max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.max_lines = max(8, max_files - _SPARE_FILES)
+        self.max_numbers = max(1, max_files // _FILES_OF_NUMBER - 1)
 
     # ---- giving ----
 
@@ -140,7 +141,7 @@ class Supervisors:
             return self._slot(self.records.add(self.boot)).file.number
         number = next(reversed(self.idle))  # the pages of its process are warm
         self._move(self.idle[number], "assign")
-        self.least_idle = min(self.least_idle, len(self.idle))
+        self.min_idle = min(self.min_idle, len(self.idle))
         return number
 
     def give(self, number: int, run_id: str, request: bytes) -> bool:
@@ -157,7 +158,7 @@ class Supervisors:
             self.watch(slot.file)
         if run_id in slot.file.runs or slot.run == run_id:
             return True
-        if any(run_id == one for one, _ in slot.queue):
+        if any(run_id == queued for queued, _ in slot.queue):
             return True
         if slot.run:
             # The present run was to follow this one, which was declined: it will be declined soon, too.
@@ -177,7 +178,7 @@ class Supervisors:
         """Move a slot to the state that follows from an event; the indexes by state follow it."""
         number = slot.file.number
         slot.state = MOVES[event][slot.state]
-        if slot.state in (ASKED, PAUSED):
+        if slot.state in (REQUESTED, PAUSED):
             self.untaken[number] = slot
         else:
             self.untaken.pop(number, None)
@@ -201,7 +202,7 @@ class Supervisors:
         slot = self.slots.get(number)
         if slot is None or slot.line is None or not slot.run or slot.outbox:
             return False
-        if slot.runs + len(slot.queue) + 2 >= MOST_RUNS or len(self.by_fd) > self.most_lines:
+        if slot.runs + len(slot.queue) + 2 >= MAX_RUNS or len(self.by_fd) > self.max_lines:
             return False
         slot.queue.append((run_id, request))
         self._send(slot, request)
@@ -217,41 +218,41 @@ class Supervisors:
         number = slot.file.number
         with theirs, contextlib.ExitStack() as undone:
             undone.callback(ours.close)
-            place = self._place(slot)
+            index = self._choose_supervisor(slot)
             server = self.live_server()
-            if not server.hand(number, place, theirs):
+            if not server.hand(number, index, theirs):
                 server = self._replace_server()
-                if not server.hand(number, place, theirs):
+                if not server.hand(number, index, theirs):
                     raise RuntimeUnavailable("the launcher dies as it starts", fix="see launcher.log")
             undone.pop_all()
         self._move(slot, "fork")
         slot.server = server
         slot.line, slot.pid, slot.rest, slot.outbox, slot.waits = ours, 0, b"", b"", False
         slot.tries += 1
-        slot.file.heard = ""
+        slot.file.reported = ""
         self.by_fd[ours.fileno()] = slot
         self.poll.register(ours, select.EPOLLIN)
         slot.resumed = False
         self._send(slot, slot.request, *(request for _, request in slot.queue))
 
-    def _place(self, slot: WorkerSlot) -> int:
-        """The supervisor that has the fewest numbers, of about one for each CPU, at most MOST_SUPERVISORS.
+    def _choose_supervisor(self, slot: WorkerSlot) -> int:
+        """The supervisor that has the fewest numbers, of about one for each CPU, at most MAX_SUPERVISORS.
 
         There are more if each would have too many files open. If tags cannot be set, each number has a
         supervisor of its own, because a supervisor could not tell which run a daemon belongs to.
         """
-        self._displace(slot)
+        self._release_supervisor(slot)
         if resource.getrlimit(processes.TAG)[1] != resource.RLIM_INFINITY:
             return slot.file.number
-        places = range(max(self.places, self.load.total() // self.most_numbers + 1))
-        slot.place = min(places, key=self.load.__getitem__)
-        self.load[slot.place] += 1
-        return slot.place
+        indexes = range(max(self.supervisors, self.load.total() // self.max_numbers + 1))
+        slot.supervisor = min(indexes, key=self.load.__getitem__)
+        self.load[slot.supervisor] += 1
+        return slot.supervisor
 
-    def _displace(self, slot: WorkerSlot) -> None:
-        if slot.place is not None:
-            self.load[slot.place] -= 1
-            slot.place = None
+    def _release_supervisor(self, slot: WorkerSlot) -> None:
+        if slot.supervisor is not None:
+            self.load[slot.supervisor] -= 1
+            slot.supervisor = None
 
     def _send(self, slot: WorkerSlot, *requests: bytes) -> None:
         for request in requests:
@@ -269,7 +270,7 @@ class Supervisors:
         if slot.waits != bool(slot.outbox):
             slot.waits = bool(slot.outbox)
             self.poll.modify(slot.line, select.EPOLLIN | (select.EPOLLOUT if slot.waits else 0))
-        if not slot.outbox and len(self.by_fd) > self.most_lines:
+        if not slot.outbox and len(self.by_fd) > self.max_lines:
             self._hang_up(slot)  # it carries out this run and ends; its file shows how
             self.watch(slot.file)
 
@@ -312,13 +313,13 @@ class Supervisors:
             data = b""
         if not data:
             self._hang_up(slot)
-            self._gone(slot)
+            self._handle_end(slot)
             return
-        told, slot.rest = slot.file.feed(slot.rest + data, heard=True)
-        self.news |= told
-        self.look(slot)
+        changed, slot.rest = slot.file.feed(slot.rest + data, on_line=True)
+        self.news |= changed
+        self.update(slot)
 
-    def look(self, slot: WorkerSlot) -> None:
+    def update(self, slot: WorkerSlot) -> None:
         """Update a number from what is known of its run, and of the runs queued behind it."""
         while slot.run:
             entry = slot.file.runs.get(slot.run)
@@ -329,7 +330,7 @@ class Supervisors:
                     self._move(slot, "take")
                     slot.request = b""
                 slot.pid = entry.supervisor[0]
-                if entry.exit is None or not entry.heard:
+                if entry.exit is None or not entry.proved:
                     return
                 slot.runs += 1
             self._end(slot)
@@ -347,28 +348,28 @@ class Supervisors:
     def drop(self, slot: WorkerSlot, run_id: str) -> None:
         """Remove a run that is over or declined from its number, whose process may not report that."""
         if slot.run != run_id:
-            slot.queue = deque(one for one in slot.queue if one[0] != run_id)
+            slot.queue = deque(queued for queued in slot.queue if queued[0] != run_id)
         elif not slot.queue:
-            self.leave(slot)
+            self.retire(slot)
         else:
             self._end(slot)
             if slot.line is None:
                 self._pause(slot, 0.0)
-            self.look(slot)
+            self.update(slot)
 
     def free(self, slot: WorkerSlot) -> None:
         """Make a number idle, unless a run has it, or waits to be launched by it or taken back."""
         if slot.state is not ASSIGNED or slot.file.declined or slot.file.awaited:
             return
-        if slot.runs < MOST_RUNS and slot.line is not None:
+        if slot.runs < MAX_RUNS and slot.line is not None:
             self._move(slot, "free")
         else:
-            self.leave(slot)
+            self.retire(slot)
 
-    def _gone(self, slot: WorkerSlot) -> None:
+    def _handle_end(self, slot: WorkerSlot) -> None:
         """Handle the end of a number's process, or a failed fork; the next one gets a request not taken."""
         if not slot.run:
-            self.leave(slot)
+            self.retire(slot)
             return
         slot.file.read()
         for run_id, _ in slot.queue:  # their requests are lost
@@ -377,25 +378,25 @@ class Supervisors:
         slot.queue.clear()
         self.news.add(slot.run)
         self.watch(slot.file)  # another process may have taken it
-        self.look(slot)
+        self.update(slot)
         if slot.request and slot.file.boot != self.boot:
             self._refuse(slot.run)  # its record file is gone, so no process starts it
-            self.leave(slot)
-        elif slot.request and slot.tries >= MOST_TRIES and self._takes_itself(slot):
+            self.retire(slot)
+        elif slot.request and slot.tries >= MAX_TRIES and self._takes_itself(slot):
             self._refuse(slot.run, f"{slot.tries} supervisors ended before they took it: see launcher.log")
-            self.leave(slot)
+            self.retire(slot)
         elif slot.request:
             pause_s = 0 if slot.tries < 2 else _FIRST_PAUSE_S * 2**slot.tries
             self._pause(slot, min(_LONGEST_PAUSE_S, pause_s))
         else:
-            self.leave(slot)
+            self.retire(slot)
 
     def _takes_itself(self, slot: WorkerSlot) -> bool:
         """Record a run as taken that is never started; False if a process has the file, or has taken the run."""
         if slot.file.holder() is not None:
             return False
         run_id = os.fsencode(slot.run)
-        taken = b"%d 0 %b" % (
+        rest = b"%d 0 %b" % (
             os.getpid(),
             self.boot.encode(),
         )  # no process starts at 0: nobody seems to run it
@@ -406,7 +407,7 @@ class Supervisors:
         except (lines.Busy, OSError):
             return False
         try:
-            return file.take(run_id, lines.line(lines.TAKEN, run_id, taken))
+            return file.take(run_id, lines.line(lines.TAKEN, run_id, rest))
         except OSError:
             return False  # the disk is full
         finally:
@@ -424,19 +425,19 @@ class Supervisors:
             slot.line.close()
             slot.line = None
 
-    def leave(self, slot: WorkerSlot) -> None:
+    def retire(self, slot: WorkerSlot) -> None:
         """Give no more runs to a number; its process ends when it has nothing to do."""
-        if slot.state is LEFT:
+        if slot.state is RETIRED:
             return
         self._hang_up(slot)
-        self._displace(slot)
-        self._move(slot, "leave")
+        self._release_supervisor(slot)
+        self._move(slot, "retire")
         self.slots.pop(slot.file.number, None)
-        self.left.add(slot.file.number)
+        self.retired.add(slot.file.number)
 
     # ---- looking after them ----
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Replace processes that do not take their requests; end idle supervisors that are not needed."""
         now = time.monotonic()
         for slot in list(self.untaken.values()):
@@ -456,7 +457,7 @@ class Supervisors:
     def _insist(self, slot: WorkerSlot) -> None:
         """Read the file of a request that seems not taken; if it is not, resume or replace its process."""
         slot.file.read()
-        self.look(slot)
+        self.update(slot)
         if not slot.request:
             self.news.add(slot.run)
             self.watch(slot.file)  # it was taken by a process that may have no line to us
@@ -472,14 +473,14 @@ class Supervisors:
 
     def _trim(self, now: float) -> None:
         """End idle supervisors that were not needed lately."""
-        if len(self.idle) <= self.most_idle:
-            self.next_look = None
-        elif self.next_look is None or now >= self.next_look:
-            if self.next_look is not None:
-                most = max(0, self.least_idle - self.most_idle)
-                for slot in list(self.idle.values())[:most]:  # those idle the longest
-                    self.leave(slot)
-            self.next_look, self.least_idle = now + _REST_S, len(self.idle)
+        if len(self.idle) <= self.max_idle:
+            self.next_trim = None
+        elif self.next_trim is None or now >= self.next_trim:
+            if self.next_trim is not None:
+                count = max(0, self.min_idle - self.max_idle)
+                for slot in list(self.idle.values())[:count]:  # those idle the longest
+                    self.retire(slot)
+            self.next_trim, self.min_idle = now + _REST_S, len(self.idle)
 
     def settle(self, assigned: Collection[int]) -> None:
         """Make numbers without a run idle. An idle one may be assigned, by a commit that seemed to fail."""
@@ -489,20 +490,20 @@ class Supervisors:
             elif slot.state is ASSIGNED and number not in assigned:
                 self._move(slot, "free")
 
-    def leave_idle(self) -> None:
+    def retire_idle(self) -> None:
         """Give no more runs to the idle numbers: their files are gone."""
         for slot in list(self.idle.values()):
-            self.leave(slot)
+            self.retire(slot)
 
     def due_s(self, rest_s: float) -> float:
-        """Seconds until the next ``tend``, at most ``rest_s``; 0 if there is news that was not fetched."""
+        """Seconds until the next ``maintain``, at most ``rest_s``; 0 if there is news that was not fetched."""
         due = [0.0 if self.news else rest_s]
         now = time.monotonic()
         for slot in self.untaken.values():
             answers = slot.since + (slot.answer_s if slot.resumed else RESUME_S)
             due.append(max(0.0, (slot.due if slot.state is PAUSED else answers) - now))
-        if self.next_look is not None:
-            due.append(max(0.0, self.next_look - now))
+        if self.next_trim is not None:
+            due.append(max(0.0, self.next_trim - now))
         return min(due)
 
     def close(self) -> None:

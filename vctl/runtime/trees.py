@@ -29,23 +29,23 @@ def walk(above: int, name: str, within: str = ".", depth: int = 1) -> Iterator[t
     """
     if depth > MAX_DEPTH:
         raise Unusable(f"more than {MAX_DEPTH} directories lie within each other; pack them into one file")
-    here = os.open(name, OPEN, dir_fd=above)
+    fd = os.open(name, OPEN, dir_fd=above)
     try:
-        folders, others = _entries(here)
-        yield within, here, others
-        for one in folders:
-            yield from walk(here, one, f"{within}/{one}", depth + 1)
+        folders, others = _entries(fd)
+        yield within, fd, others
+        for folder in folders:
+            yield from walk(fd, folder, f"{within}/{folder}", depth + 1)
     finally:
-        os.close(here)
+        os.close(fd)
 
 
 def _entries(folder: int) -> tuple[list[str], list[str]]:
     """The names of the directories in a directory, and the others; a symbolic link is one of the others."""
     folders: list[str] = []
     others: list[str] = []
-    with os.scandir(folder) as found:
-        for one in found:
-            (folders if one.is_dir(follow_symlinks=False) else others).append(one.name)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
     return folders, others
 
 
@@ -68,22 +68,22 @@ def _remove_tree(top: Path) -> None:
     """
     above = os.open(top.parent, OPEN)
     try:
-        here = _enter(above, top.name)
+        fd = _enter(above, top.name)
         try:
-            pending = _empty(here, here, "")
+            pending = _empty(fd, fd, "")
             unlike, number = f".gone-{os.urandom(8).hex()}-", 0
             while pending:
                 folder = pending.pop()
                 with contextlib.suppress(OSError):
-                    inner = _enter(here, folder)
+                    inner = _enter(fd, folder)
                     try:
-                        pending += _empty(inner, here, f"{unlike}{number}-")
+                        pending += _empty(inner, fd, f"{unlike}{number}-")
                     finally:
                         os.close(inner)
-                    os.rmdir(folder, dir_fd=here)
+                    os.rmdir(folder, dir_fd=fd)
                 number += 1
         finally:
-            os.close(here)
+            os.close(fd)
         os.rmdir(top.name, dir_fd=above)
     finally:
         os.close(above)
@@ -92,16 +92,16 @@ def _remove_tree(top: Path) -> None:
 def _empty(folder: int, top: int, prefix: str) -> list[str]:
     """Remove all entries of a directory, but move its directories to the top; their names there."""
     folders, others = _entries(folder)
-    for one in others:
+    for entry in others:
         with contextlib.suppress(OSError):
-            os.unlink(one, dir_fd=folder)
+            os.unlink(entry, dir_fd=folder)
     if folder == top:
         return folders
     moved = []
-    for number, one in enumerate(folders):
+    for number, entry in enumerate(folders):
         with contextlib.suppress(OSError):
-            os.close(_enter(folder, one))  # moving a directory needs write permission in it
-            os.rename(one, f"{prefix}{number}", src_dir_fd=folder, dst_dir_fd=top)
+            os.close(_enter(folder, entry))  # moving a directory needs write permission in it
+            os.rename(entry, f"{prefix}{number}", src_dir_fd=folder, dst_dir_fd=top)
             moved.append(f"{prefix}{number}")
     return moved
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-MODIFY, CLOSE_WRITE, MOVED_TO, CREATE, DELETE = 0x2, 0x8, 0x80, 0x100, 0x200
-DELETE_SELF, MOVE_SELF, OVERFLOW, IGNORED = 0x400, 0x800, 0x4000, 0x8000
+MODIFY, MOVED_TO, CREATE, DELETE = 0x2, 0x80, 0x100, 0x200
+DELETE_SELF, OVERFLOW, IGNORED = 0x400, 0x4000, 0x8000
 
 _HEADER = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _BUFFER_BYTES = 1 << 16

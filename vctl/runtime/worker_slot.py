@@ -22,24 +22,24 @@ class WorkerState(Enum):
 
     FREE = "free"  # for anybody who needs a slot
     ASSIGNED = "assigned"  # for the launch of the run that has its number, or for that run to be taken back
-    ASKED = "asked"  # for its process to take the request of its run
+    REQUESTED = "requested"  # for its process to take the request of its run
     PAUSED = "paused"  # to get another process: the one before ended without taking the request
     BUSY = "busy"  # for the end of its run, which a process has taken
-    LEFT = "left"  # for nothing: it gets no more runs, and its process ends with the present one
+    RETIRED = "retired"  # for nothing: it gets no more runs, and its process ends with the present one
 
 
-FREE, ASSIGNED, ASKED, PAUSED, BUSY, LEFT = WorkerState
+FREE, ASSIGNED, REQUESTED, PAUSED, BUSY, RETIRED = WorkerState
 
 MOVES: dict[str, dict[WorkerState, WorkerState]] = {
     "assign": {FREE: ASSIGNED},  # a transaction is about to write its number into the row of a run
     # its run is launched, or comes up from the queue; FREE: the commit of an assignment seemed to fail, and did not
-    "ask": {FREE: ASKED, ASSIGNED: ASKED},
-    "lose": {ASKED: PAUSED},  # its process has ended, and nobody has taken the request
-    "fork": {ASKED: ASKED, PAUSED: ASKED},  # it gets another process, which gets the request
-    "take": {ASKED: BUSY, PAUSED: BUSY},  # the line or the file says that a process has taken the run
-    "end": {ASKED: ASSIGNED, PAUSED: ASSIGNED, BUSY: ASSIGNED},  # its run is over, declined, or given up
+    "ask": {FREE: REQUESTED, ASSIGNED: REQUESTED},
+    "lose": {REQUESTED: PAUSED},  # its process has ended, and nobody has taken the request
+    "fork": {REQUESTED: REQUESTED, PAUSED: REQUESTED},  # it gets another process, which gets the request
+    "take": {REQUESTED: BUSY, PAUSED: BUSY},  # the line or the file says that a process has taken the run
+    "end": {REQUESTED: ASSIGNED, PAUSED: ASSIGNED, BUSY: ASSIGNED},  # its run is over, declined, or given up
     "free": {ASSIGNED: FREE},  # no run has its number any more
-    "leave": dict.fromkeys((FREE, ASSIGNED, ASKED, PAUSED, BUSY), LEFT),
+    "retire": dict.fromkeys((FREE, ASSIGNED, REQUESTED, PAUSED, BUSY), RETIRED),
 }
 
 
@@ -47,8 +47,8 @@ class WorkerSlot:
     """One number: its file, the line to its process if there is one, and its runs."""
 
     __slots__ = (
-        "answer_s", "due", "file", "line", "outbox", "pid", "place", "queue", "request", "rest", "resumed", "run",
-        "runs", "server", "since", "state", "tries", "waits",
+        "answer_s", "due", "file", "line", "outbox", "pid", "queue", "request", "rest", "resumed", "run",
+        "runs", "server", "since", "state", "supervisor", "tries", "waits",
     )  # fmt: skip
 
     def __init__(self, file: RecordFile) -> None:
@@ -59,16 +59,15 @@ class WorkerSlot:
         self.rest = b""
         self.server: ForkServer | None = None  # the launcher that its line was handed to
         self.pid = 0
-        self.place: int | None = None  # the index of the supervisor that has the number
-        self.run = ""  # the run that it has while it is ASKED, PAUSED or BUSY
-        self.request = b""  # the request of that run while it is ASKED or PAUSED
+        self.supervisor: int | None = None  # the index of the supervisor that has the number
+        self.run = ""  # the run that it has while it is REQUESTED, PAUSED or BUSY
+        self.request = b""  # the request of that run while it is REQUESTED or PAUSED
         self.queue: deque[tuple[str, bytes]] = deque()  # the runs after that, with their requests
         self.since = 0.0  # when it was asked
         self.resumed = False  # whether its process got SIGCONT since then
         self.waits = False  # for its line to take more
         self.due = 0.0  # when a PAUSED slot gets another process
         self.answer_s = ANSWER_S
-        self.tries = (
-            0  # processes that it got for the present request, without those lost with their launcher
-        )
+        # processes that it got for the present request, without those lost with their launcher
+        self.tries = 0
         self.runs = 0  # runs that it has carried out

@@ -232,16 +232,16 @@ def _attached(
         )
     if not terminal and os.isatty(0):
         raise BadSpec("--stdin: the standard input is a terminal", fix="use --pty, or `vctl shell`")
-    from vctl.runtime.door import Door
+    from vctl.runtime.attach_socket import AttachSocket
 
     context = operations.declare.Context(call.store, call.config)
     request = jobs.JOB_FIELDS.read(context, values)
     environment = context.surroundings(None)
 
-    with Door(call.home) as door:
-        attach = ("terminal" if terminal else "stdin", os.fspath(door.path))
+    with AttachSocket(call.home) as listener:
+        attach = ("terminal" if terminal else "stdin", os.fspath(listener.path))
         job = ops.submitting.submit(call.store, replace(request, attach=attach), environment=environment)
         if terminal:
-            return cli.attach.converse(call, door, job["submission_id"])
-        door.hand_over_stdin()
+            return cli.attach.converse(call, listener, job["submission_id"])
+        listener.hand_over_stdin()
         return cli.waiting.followed(call, cli.waiting.JOBS, job, progress=progress, stop_on_interrupt=True)

@@ -88,9 +88,9 @@ class QueueChanged(Change):
     def given(self) -> dict[str, Any]:
         """The settings that differ from the default."""
         return {
-            one.name: value
-            for one in fields(self.queue)
-            if (value := getattr(self.queue, one.name)) != getattr(DEFAULT, one.name)
+            setting.name: value
+            for setting in fields(self.queue)
+            if (value := getattr(self.queue, setting.name)) != getattr(DEFAULT, setting.name)
         }
 
     def public_event(self) -> PublicEvent:
@@ -108,7 +108,6 @@ class ClusterDetached(Change):
     cluster_id: str
 
     def public_event(self) -> PublicEvent:
-        """No public event: the change is for schedulers only."""
         return _cluster_event("", self.cluster_id)
 
     def apply(self, state: SchedulerState) -> None:
@@ -135,20 +134,18 @@ class ClusterRemoved(Change):
         cls, cluster_id: str, parent_id: str | None, leases: Iterable[Lease], *, silent: bool = False
     ) -> ClusterRemoved:
         """The removal of an empty cluster. ``leases``: all that it may have borrowed or lent."""
-        found = list(leases)
-        returned = tuple(one.lease_id for one in found if one.borrower_id == cluster_id)
-        lent = tuple(one.lease_id for one in found if one.lender_id == cluster_id)
+        known = list(leases)
+        returned = tuple(lease.lease_id for lease in known if lease.borrower_id == cluster_id)
+        lent = tuple(lease.lease_id for lease in known if lease.lender_id == cluster_id)
         return cls(cluster_id, returned, lent, parent_id if lent else None, silent)
 
     def public_event(self) -> PublicEvent:
-        """The public event, unless the change is silent."""
         return _cluster_event("" if self.silent else "cluster.removed", self.cluster_id)
 
     def apply(self, state: SchedulerState) -> None:
-        """Remove the cluster with its leases."""
-        for lease in [state.leases[one] for one in self.returned if one in state.leases]:
+        for lease in [state.leases[lease_id] for lease_id in self.returned if lease_id in state.leases]:
             state.ledger.put_lease(replace(lease, amounts={}))
-        for lease in [state.leases[one] for one in self.lent if one in state.leases]:
+        for lease in [state.leases[lease_id] for lease_id in self.lent if lease_id in state.leases]:
             if self.lender_id is not None:
                 state.ledger.put_lease(replace(lease, lender_id=self.lender_id))
         state.tasks.forget_cluster(self.cluster_id)

@@ -98,7 +98,6 @@ class BeginTimesPassed(Change):
     spans: Spans
 
     def public_event(self) -> PublicEvent:
-        """No public event: the change is for schedulers only."""
         return PublicEvent("", "job", str(self.spans[0][0]))
 
     def apply(self, state: SchedulerState) -> None:
@@ -117,7 +116,6 @@ class DependencyMet(Change):
     left: int
 
     def public_event(self) -> PublicEvent:
-        """The public event, once no condition is open."""
         kind = "" if self.left else "job.unblocked"
         data = {"awaited": self.awaited}
         return PublicEvent(kind, "job", self.submission_id, self.cluster_id, self.job_id, data)

@@ -45,7 +45,7 @@ class JobStarted(Change):
         for run in self.runs:
             state.add_run(run)
         if ahead is not None:
-            others = (one.start.job for one in state.ahead.runs.values())
+            others = (follower.start.job for follower in state.ahead.runs.values())
             state.queues[job.parent_id].note_start(ahead.start.job, others)
         request = state.pending(job.job_id) if ahead is None else ahead.start.job
         if request is not None:
@@ -145,7 +145,6 @@ class StopAsked(Change):
     """Whether the event of its array reports it already."""
 
     def public_event(self) -> PublicEvent:
-        """The public event, unless the change is silent."""
         kind = "" if self.silent else "job.stop_requested"
         return PublicEvent(kind, "job", self.submission_id, None, self.job_id, {"reason": self.reason})
 

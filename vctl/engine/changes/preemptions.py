@@ -23,9 +23,9 @@ class JobPreempting(Change):
     ends_at: str
 
     def public_event(self) -> PublicEvent:
-        one = self.preemption
-        data = {"winner": one.winner, "rule": one.rule, "ends_at": self.ends_at}
-        return PublicEvent("job.preempting", "job", one.victim, self.cluster_id, one.victim_id, data)
+        begun = self.preemption
+        data = {"winner": begun.winner, "rule": begun.rule, "ends_at": self.ends_at}
+        return PublicEvent("job.preempting", "job", begun.victim, self.cluster_id, begun.victim_id, data)
 
     def apply(self, state: SchedulerState) -> None:
         state.put_preemption(self.preemption)
@@ -41,8 +41,8 @@ class PreemptionMoved(Change):
     public_event = internal("job", "victim_id")
 
     def apply(self, state: SchedulerState) -> None:
-        if (one := state.preemptions.get(self.victim_id)) is not None:
-            state.preemptions[self.victim_id] = replace(one, told=True, ending=self.move == "end")
+        if (preemption := state.preemptions.get(self.victim_id)) is not None:
+            state.preemptions[self.victim_id] = replace(preemption, told=True, ending=self.move == "end")
 
 
 @change

@@ -90,9 +90,7 @@ class RunEnded(Change):
     message: str | None
     process: StartedProcess | None = None
 
-    def public_event(self) -> PublicEvent:
-        """No public event: its job or its task has one."""
-        return PublicEvent("", "run", self.run_id)
+    public_event = internal("run", "run_id")
 
     def apply(self, state: SchedulerState) -> None:
         run = state.runs.get(self.run_id)
@@ -134,13 +132,13 @@ class RunAssignedAhead(Change):
     public_event = internal("run", "run_id")
 
     def apply(self, state: SchedulerState) -> None:
-        from vctl.engine.ahead import in_place_of  # imported here because commands do not need it
+        from vctl.engine.ahead import run_after  # imported here because commands do not need it
 
         job, before = state.pending(self.job_id), state.ahead.runs.get(self.follows)
         if job is not None:
             state.dequeue(self.job_id, waits=True)
             state.ahead.put(
-                in_place_of(
+                run_after(
                     state.ledger, before or state.runs[self.follows], job, self.run_id, self.supervisor,
                     self.revision,
                 )
@@ -157,5 +155,5 @@ class RunTakenBack(Change):
     public_event = internal("run", "run_id")
 
     def apply(self, state: SchedulerState) -> None:
-        if (one := state.ahead.drop(self.run_id)) is not None:
-            state.put_pending(one.start.job)
+        if (ahead := state.ahead.drop(self.run_id)) is not None:
+            state.put_pending(ahead.start.job)

@@ -94,9 +94,9 @@ class ArraySubmitted(Change):
             )
 
     def public_event(self) -> PublicEvent:
-        one = self.template
-        data = {"first": one.job_id, "last": one.job_id + self.count - 1, "count": self.count}
-        return PublicEvent("array.submitted", "array", one.submission_id, None, None, data)
+        template = self.template
+        data = {"first": template.job_id, "last": template.job_id + self.count - 1, "count": self.count}
+        return PublicEvent("array.submitted", "array", template.submission_id, None, None, data)
 
     def apply(self, state: SchedulerState) -> None:
         template = self.template
@@ -160,7 +160,6 @@ class ArraysEmptied(Change):
     array_ids: tuple[str, ...]
 
     def public_event(self) -> PublicEvent:
-        """No public event: the change is for schedulers only."""
         return PublicEvent("", "array", self.array_ids[0])
 
     apply = unread

@@ -73,7 +73,6 @@ class TaskBound(Change):
     node_id: str | None = None
 
     def public_event(self) -> PublicEvent:
-        """No public event: the change is for schedulers only."""
         return PublicEvent("", "task", self.task_id, None, self.job_id)
 
     def apply(self, state: SchedulerState) -> None:
@@ -227,7 +226,6 @@ class ObjectLost(Change):
     silent: bool = False
 
     def public_event(self) -> PublicEvent:
-        """The public event, unless the change is silent."""
         data = {} if self.node_id is None else {"node": self.node_id}
         kind = "" if self.silent else "object.lost"
         return PublicEvent(kind, "object", self.name, self.cluster_id, self.job_id, data)
@@ -244,7 +242,6 @@ class ObjectsDropped(Change):
     count: int
 
     def public_event(self) -> PublicEvent:
-        """The public event, if there were any copies."""
         kind = "objects.dropped" if self.count else ""
         return PublicEvent(kind, "objects", str(self.job_id), None, self.job_id, {"count": self.count})
 

@@ -13,7 +13,7 @@ from vctl.core.leases import CALLED
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import DEAD, RAY
 from vctl.core.queue_policy import FIFO
-from vctl.engine.ahead import in_place_of
+from vctl.engine.ahead import run_after
 from vctl.engine.changes import (
     Change,
     JobEnded,
@@ -37,13 +37,13 @@ from vctl.scheduler.plan import has_room
 from vctl.scheduler.queue_scan import Turn, turn_of
 from vctl.scheduler.queueing import Queue
 
-_MOST_CLASSES = 8
+_MAX_CLASSES = 8
 """In a queue with more shapes, no run is assigned ahead: finding the next job looks at each shape."""
-_MOST_QUEUES = 32
+_MAX_QUEUES = 32
 """Nor where jobs wait in more queues: the first job of each is compared."""
-_MOST_TOGETHER, _LEAST = 64, 2
+_MAX_TOGETHER, _LEAST = 64, 2
 """The most runs assigned ahead in all, shared by the live runs; but ``_LEAST`` may follow each of them."""
-_MOST_ALONE = 4
+_MAX_ALONE = 4
 """Where more runs are live, no place goes over to another cluster ahead: a search for one of many ends pays little."""
 _EXPECTED = (
     JobStarted, JobEnded, RunAssignedAhead, RunEnded, RunSeen, RunTakenBack, MembersAdmitted,
@@ -62,33 +62,35 @@ def follower(state: SchedulerState, run_id: str, now: int, lease: Callable[[], i
     It may run already, so it is taken back only if its place does not exist any more or is not free.
     ``lease`` gives the number of one more lease, as the place may go over to another cluster.
     """
-    one = state.ahead.runs.get(state.ahead.follower.get(run_id, ""))
-    if one is None:
+    ahead = state.ahead.runs.get(state.ahead.follower.get(run_id, ""))
+    if ahead is None:
         return
     state.end_trial()
     ledger = state.ledger
-    is_dead = any(node_id not in ledger.nodes or ledger.nodes[node_id].state == DEAD for node_id in one.nodes)
-    start = None if is_dead or one.start.job.parent_id not in ledger.clusters else one.start
-    if start is not None and one.moves:
+    nodes = [ledger.nodes.get(node_id) for node_id in ahead.nodes]
+    is_dead = any(node is None or node.state == DEAD for node in nodes)
+    start = None if is_dead or ahead.start.job.parent_id not in ledger.clusters else ahead.start
+    if start is not None and ahead.moves:
         start = moved(ledger, start)
     elif start is not None and not has_room(ledger, start, anyway=True):
         start = None
     if start is None:
-        for after in (one, *state.ahead.chain(one.run.run_id)):
+        for after in (ahead, *state.ahead.chain(ahead.run.run_id)):
             yield RunTakenBack(after.run.run_id, after.start.job.job_id)
         return
     loans = leases.loans_of(start.growth) if start.growth else {}
     if start.growth:
         yield from grow(state, start.growth, None, lease, now, loans)
-    yield JobStarted(now, one.begun(now), one.nodes, (one.run,), start.cluster, start.vnodes, was_ahead=True)
+    begun, runs = ahead.begun(now), (ahead.run,)
+    yield JobStarted(now, begun, ahead.nodes, runs, start.cluster, start.vnodes, was_ahead=True)
     if loans:
         yield from leases.granted_to_gang(
             start.vnodes, loans, now, lease, lease_s=state.lease_terms.duration_s, job_id=start.job.job_id
         )
 
 
-def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterator[Change]:
-    """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``most`` each.
+def assign(state: SchedulerState, supply: Supply, now: int, limit: int) -> Iterator[Change]:
+    """Assign the next jobs ahead, behind jobs of their kind that have started lately, up to ``limit`` each.
 
     Where nobody waits in the cluster of such a job, the next job of another cluster follows it.
     """
@@ -102,21 +104,22 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
     latest = {run.supervisor: run for run_id in started if (run := state.runs.get(run_id)) is not None}
     for run in latest.values():
         if _leads(state, run):
-            *_, (before, like, length) = (
-                (run.run_id, state.requests[run.job_id], 0),
-                *_chain(state, run.run_id),
-            )
-            last[run.run_id] = run, before, like, length
+            last[run.run_id] = run, run.run_id, state.requests[run.job_id], 0
+            for length, after in enumerate(state.ahead.chain(run.run_id), 1):
+                last[run.run_id] = run, after.run.run_id, after.start.job, length
     firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items() if len(queues) > 1}
-    most = min(most, max(_LEAST, _MOST_TOGETHER // max(1, len(state.runs))))
-    for depth in range(1, most + 1):
+    limit = min(limit, max(_LEAST, _MAX_TOGETHER // max(1, len(state.runs))))
+    for depth in range(1, limit + 1):
         for head, (run, before, like, length) in last.items():
             if length >= depth or (queue := queues.get(like.parent_id)) is None or _moves(state, before):
                 continue
             job = _next(state, queue, now)
-            if job is None or _kind(job) != _kind(like) or _is_tried_again(like):
-                continue
-            if firsts and not _precedes(job, firsts):
+            if (
+                job is None
+                or _kind(job) != _kind(like)
+                or _is_tried_again(like)
+                or not _precedes(job, firsts)
+            ):
                 continue
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, before, run.supervisor, supply.revision())
@@ -126,7 +129,7 @@ def assign(state: SchedulerState, supply: Supply, now: int, most: int) -> Iterat
             else:
                 firsts.pop(job.parent_id, None)
     alone = next((run for run, _, _, length in last.values() if not length), None)
-    if most and alone is not None and not state.ahead.runs and len(state.runs) <= _MOST_ALONE:
+    if limit and alone is not None and not state.ahead.runs and len(state.runs) <= _MAX_ALONE:
         if (job := _heir(state, queues, alone, now)) is not None:
             run_id = f"{job.job_id}.{job.attempt + 1}.0.{supply.name()}"
             yield RunAssignedAhead(run_id, job.job_id, alone.run_id, alone.supervisor, supply.revision())
@@ -139,15 +142,15 @@ def _moves(state: SchedulerState, run_id: str) -> bool:
 
 def _heir(state: SchedulerState, queues: dict[str, Queue], run: Run, now: int) -> PendingJob | None:
     """The job of another cluster that starts in the place of a run, certainly and before all others."""
-    here = state.requests[run.job_id].parent_id
+    parent_id = state.requests[run.job_id].parent_id
     if any(queue.kept or queue.shared for queue in queues.values()):
         return None
     firsts = {name: _first_of(state.ledger, queue) for name, queue in queues.items() if queue.jobs}
     if not firsts:
         return None
-    name = min(firsts, key=lambda one: firsts[one].turn(here))
-    job = None if name == here else _next(state, queues[name], now)
-    if job is None or not _is_certain(state, run, job, now, borrows=here not in firsts[name].grows_in):
+    name = min(firsts, key=lambda name: firsts[name].turn(parent_id))
+    job = None if name == parent_id else _next(state, queues[name], now)
+    if job is None or not _is_certain(state, run, job, now, borrows=parent_id not in firsts[name].grows_in):
         return None
     return job
 
@@ -164,25 +167,20 @@ def _is_certain(state: SchedulerState, run: Run, job: PendingJob, now: int, *, b
         return False
     if has_limit(ledger.clusters[job.parent_id].queue):
         return False
-    if any(allowance(ledger, ledger.clusters[one]) for one in growing(ledger, job.parent_id)):
+    if any(allowance(ledger, ledger.clusters[cluster_id]) for cluster_id in growing(ledger, job.parent_id)):
         return False
-    start = in_place_of(ledger, run, job, "", 0, 0).start
+    start = run_after(ledger, run, job, "", 0, 0).start
     with over(ledger, run):
         there = None if keeping(state, now) else moved(ledger, start)
     return there is not None and (
         borrows
-        or all(one.lender_id is None and one.returns is None and one.lends is None for one in there.growth)
+        or all((step.lender_id, step.returns, step.lends) == (None, None, None) for step in there.growth)
     )
 
 
 def _kind(job: PendingJob) -> tuple[str, str, str]:
     """What a job has in common with the job that takes its place, so that all limits count them alike."""
     return job.parent_id, job.user, job.shape
-
-
-def _chain(state: SchedulerState, run_id: str) -> Iterator[tuple[str, PendingJob, int]]:
-    for length, one in enumerate(state.ahead.chain(run_id), 1):
-        yield one.run.run_id, one.start.job, length
 
 
 def _queues(state: SchedulerState) -> dict[str, Queue]:
@@ -192,24 +190,22 @@ def _queues(state: SchedulerState) -> dict[str, Queue]:
     back for their lender, and reservations where several queues wait.
     """
     clusters = state.ledger.clusters
-    queues = {
-        queue.parent_id: queue
-        for queue in state.queues.values()
-        if queue.jobs and (parent := clusters.get(queue.parent_id)) is not None and parent.starts_jobs
-    }
-    if state.nominations or state.preemptions or any(one.tasks for one in state.tasks.queues.values()):
+    waiting = (queue for queue in state.queues.values() if queue.jobs and queue.parent_id in clusters)
+    queues = {queue.parent_id: queue for queue in waiting if clusters[queue.parent_id].starts_jobs}
+    if state.nominations or state.preemptions or any(queue.tasks for queue in state.tasks.queues.values()):
         return {}
-    if state.ledger.withheld or any(one.state == CALLED or one.expires_at for one in state.leases.values()):
+    leases = state.leases.values()
+    if state.ledger.withheld or any(lease.state == CALLED or lease.expires_at for lease in leases):
         return {}
-    if any(len(queue.shapes) > _MOST_CLASSES for queue in queues.values()):
+    if any(len(queue.shapes) > _MAX_CLASSES for queue in queues.values()):
         return {}
     if len(queues) == 1:
         return {} if is_fair(state.ledger, next(iter(queues))) else queues
-    if len(queues) > _MOST_QUEUES or any(queue.kept or queue.shared for queue in queues.values()):
+    if len(queues) > _MAX_QUEUES or any(queue.kept or queue.shared for queue in queues.values()):
         return {}
     if any(queue.policy.order == FIFO or queue.policy.ageing_ns is not None for queue in queues.values()):
         return {}  # the second job of a queue may have a higher priority than the first
-    return {} if any(is_fair(state.ledger, one) for one in (*queues, *state.running.of_parent)) else queues
+    return {} if any(is_fair(state.ledger, name) for name in (*queues, *state.running.of_parent)) else queues
 
 
 class _First(NamedTuple):
@@ -227,11 +223,11 @@ class _First(NamedTuple):
 def _precedes(job: PendingJob, firsts: Mapping[str, _First]) -> bool:
     """Whether a job in the place of a running one of its cluster starts before the first one of each other queue."""
     turn = turn_of(job.priority, job.job_id, is_held=False)
-    return all(turn < one.turn(job.parent_id) for name, one in firsts.items() if name != job.parent_id)
+    return all(turn < first.turn(job.parent_id) for name, first in firsts.items() if name != job.parent_id)
 
 
 def _first_of(ledger: Ledger, queue: Queue) -> _First:
-    above = (ledger.clusters[one].parent_id for one in growing(ledger, queue.parent_id))
+    above = (ledger.clusters[cluster_id].parent_id for cluster_id in growing(ledger, queue.parent_id))
     return _First(queue.jobs[min(_heads(queue))[0][1]], frozenset((queue.parent_id, *above)))
 
 
@@ -261,12 +257,11 @@ def _leads(state: SchedulerState, run: Run) -> bool:
     if cluster.kind == JOB and (cluster.spec != request.spec or state.ledger.below(run.cluster_id)):
         return False
     own = run.cluster_id if cluster.kind == JOB else None
-    if any(one.job_id == run.job_id or one.borrower_id == own for one in state.leases.values()):
+    if any(lease.job_id == run.job_id or lease.borrower_id == own for lease in state.leases.values()):
         return False  # a loan to the job, or for it, ends with it
-    members = state.ledger.members.get(run.cluster_id, ()) if cluster.kind == JOB else ()
-    nodes = {run.node_id, *(state.ledger.vnodes[one].node_id for one in members)}
-    places = [state.ledger.nodes[node_id] for node_id in nodes]
-    return all(node.schedulable and node.source != RAY for node in places)
+    members = state.ledger.slots(run.cluster_id) if cluster.kind == JOB else ()
+    nodes = [state.ledger.nodes[node_id] for node_id in {run.node_id, *(vnode.node_id for vnode in members)}]
+    return all(node.schedulable and node.source != RAY for node in nodes)
 
 
 def _is_tried_again(job: PendingJob | RunningJob) -> bool:
@@ -277,8 +272,7 @@ def _is_tried_again(job: PendingJob | RunningJob) -> bool:
 
 @lru_cache
 def _retries(rules: str) -> int:
-    found: int = json.loads(rules).get("max_retries", 0)
-    return found
+    return int(json.loads(rules).get("max_retries", 0))
 
 
 def _next(state: SchedulerState, queue: Queue, now: int) -> PendingJob | None:

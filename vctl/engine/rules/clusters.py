@@ -43,7 +43,7 @@ class Occupancy(Protocol):
 
 def is_empty(there: Occupancy, cluster: Cluster, going: Collection[str] = ()) -> bool:
     """Whether nothing is in a cluster but clusters that are ``going``."""
-    if any(one not in going for one in there.children(cluster.cluster_id)):
+    if any(child_id not in going for child_id in there.children(cluster.cluster_id)):
         return False
     if cluster.kind == JOB and there.is_running(int(cluster.job or 0)):
         return False
@@ -52,8 +52,8 @@ def is_empty(there: Occupancy, cluster: Cluster, going: Collection[str] = ()) ->
 
 def removed(there: Occupancy) -> Iterator[ClusterRemoved]:
     """Remove the deleted clusters that are empty, children first, and the clusters above that existed only for them."""
-    for one in sorted(there.removing(), key=lambda one: (-_depth(there, one), one)):
-        cluster = there.cluster(one)
+    for cluster_id in sorted(there.removing(), key=lambda name: (-_depth(there, name), name)):
+        cluster = there.cluster(cluster_id)
         if cluster is not None and _goes(there, cluster):
             yield from upward(there, cluster)
 
@@ -66,13 +66,16 @@ def upward(there: Occupancy, cluster: Cluster) -> Iterator[ClusterRemoved]:
         yield from upward(there, above)
 
 
-def left_behind(there: Occupancy, cluster_id: str) -> list[str]:
+def orphaned(there: Occupancy, cluster_id: str) -> list[str]:
     """Those of the cluster of a job that is over and of the clusters below it that go; children first."""
     going: list[str] = []
-    for one in reversed(_inside(there, cluster_id)):
-        cluster = there.cluster(one)
+    cluster_ids = [cluster_id]
+    for above_id in cluster_ids:  # parents first
+        cluster_ids += sorted(there.children(above_id))
+    for inner_id in reversed(cluster_ids):
+        cluster = there.cluster(inner_id)
         if cluster is not None and _goes(there, cluster, going):
-            going.append(one)
+            going.append(inner_id)
     return going
 
 
@@ -101,14 +104,6 @@ def _is_due(there: Occupancy, cluster: Cluster) -> bool:
     return above is not None
 
 
-def _inside(there: Occupancy, cluster_id: str) -> list[str]:
-    """A cluster and all clusters below it, parents first."""
-    found = [cluster_id]
-    for one in found:
-        found += sorted(there.children(one))
-    return found
-
-
 def _depth(there: Occupancy, cluster_id: str) -> int:
     cluster = there.cluster(cluster_id)
     return 0 if cluster is None else 1 + _depth(there, cluster.parent_id or "")
@@ -124,8 +119,8 @@ class InState:
 
     def cluster(self, cluster_id: str) -> Cluster | None:
         """One cluster other than the primary."""
-        found = self.state.ledger.clusters.get(cluster_id)
-        return None if found is None or found.parent_id is None else found
+        cluster = self.state.ledger.clusters.get(cluster_id)
+        return None if cluster is None or cluster.parent_id is None else cluster
 
     def removing(self) -> Iterable[str]:
         """The clusters in the state REMOVING."""
@@ -156,4 +151,5 @@ class InState:
 
     def leases_of(self, cluster_id: str) -> Iterable[Lease]:
         """The leases of which a cluster is the borrower or the lender."""
-        return [one for one in self.state.leases.values() if cluster_id in (one.borrower_id, one.lender_id)]
+        leases = self.state.leases.values()
+        return [lease for lease in leases if cluster_id in (lease.borrower_id, lease.lender_id)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
@@ -38,29 +38,24 @@ PAUSE_NS = 10**9
 
 
 def processes(
-    state: SchedulerState, stimuli: Iterable[Stimulus], now: int, lease: Callable[[], int]
+    state: SchedulerState, stimuli: Sequence[Stimulus], now: int, lease: Callable[[], int]
 ) -> Iterator[Change]:
     """The changes for processes that were seen to run, and for ended ones, in the order of their ends.
 
     ``lease`` gives the number of one more lease.
     """
-    over: list[ProcessOver] = []
-    seen: dict[str, StartedProcess] = {}
-    for one in stimuli:
-        if isinstance(one, ProcessSeen):
-            seen[one.run_id] = one.process
-        elif isinstance(one, ProcessOver):
-            over.append(one)
+    over = [stimulus for stimulus in stimuli if isinstance(stimulus, ProcessOver)]
+    seen = {stimulus.run_id: stimulus.process for stimulus in stimuli if isinstance(stimulus, ProcessSeen)}
     ended = {end.run.run_id for end in over}
     runs = {run_id: process for run_id, process in seen.items() if run_id not in ended}
     later = {run_id: process for run_id, process in runs.items() if run_id not in state.runs}
     yield from _seen(state, runs)
-    over.sort(key=_ended_at)
+    over.sort(key=lambda end: (0 if end.exit is None else end.exit.ended_at, end.run.run_id))
     while ends := [end for end in over if end.run.run_id in state.runs]:
         for end in ends:
             if (run := state.runs.get(end.run.run_id)) is not None:
-                found = end.process or seen.get(run.run_id) if run.pid is None else None
-                yield from _run_over(state, run, end, found, now)
+                observed = end.process or seen.get(run.run_id) if run.pid is None else None
+                yield from _run_over(state, run, end, observed, now)
         for end in ends:  # runs assigned ahead start in their place; some of these may be over, too
             yield from ahead.follower(state, end.run.run_id, now, lease)
     yield from _seen(state, later)
@@ -70,10 +65,6 @@ def _seen(state: SchedulerState, seen: Mapping[str, StartedProcess]) -> Iterator
     for run_id, process in seen.items():
         if run_id in state.runs:
             yield RunSeen(run_id, process)
-
-
-def _ended_at(end: ProcessOver) -> tuple[int, str]:
-    return (0 if end.exit is None else end.exit.ended_at, end.run.run_id)
 
 
 def _run_over(
@@ -94,18 +85,14 @@ def _run_over(
 def _dead_node(ledger: Ledger, run: Run) -> str:
     """The dead node that ended a run: its own, or one with another virtual node of its cluster."""
     parts = (ledger.vnodes[vnode_id].node_id for vnode_id in ledger.members.get(run.cluster_id, ()))
-    dead = (one for one in (run.node_id, *parts) if one in ledger.nodes and ledger.nodes[one].state == DEAD)
-    return next(dead, run.node_id)
+    nodes = (ledger.nodes.get(node_id) for node_id in (run.node_id, *parts))
+    return next((node.node_id for node in nodes if node is not None and node.state == DEAD), run.node_id)
 
 
 def _own_cluster(ledger: Ledger, run: Run) -> str | None:
     """The own cluster of a run's job: the cluster of the run, or one above it; None if the job has none."""
-    current: str | None = run.cluster_id
-    while current is not None and (cluster := ledger.clusters.get(current)) is not None:
-        if cluster.kind == JOB and cluster.job == str(run.job_id):
-            return current
-        current = cluster.parent_id
-    return None
+    above = ledger.upward(run.cluster_id)
+    return next((up.cluster_id for up in above if up.kind == JOB and up.job == str(run.job_id)), None)
 
 
 # ---- tasks ----
@@ -120,7 +107,7 @@ def _task_over(
         return  # its row was set aside
     job = state.running.jobs.get(run.job_id)
     if outcome.status == jb.SUCCEEDED:
-        outcome = yield from objects.keep(state, run, outcome, end.left, now)
+        outcome = yield from objects.keep(state, run, outcome, end.outputs, now)
     key = task.task_id, task.job_id, task.cluster_id
     stopping = task.stop_requested_at is not None or run.stop_reason not in (None, jb.NODE_FAILED)
     job_goes_on = job is not None and job.outcome is None
@@ -189,14 +176,14 @@ def _goes_on(
     Returns whether the job is queued again or still waits for the end of that work; otherwise it is over.
     """
     is_preempted = outcome.reason == jb.PREEMPTED
-    is_wanted = preemption.rule_of(state, job) == REQUEUE if is_preempted else is_tried_again(job, outcome)
-    if not is_wanted and not is_preempted:
+    is_requeued = preemption.rule_of(state, job) == REQUEUE if is_preempted else is_tried_again(job, outcome)
+    if not is_requeued and not is_preempted:
         return False
     yield from _end_detached(state, job.job_id, now)
     if state.runs_of_job.get(job.job_id):
         yield JobEnding(job.job_id, outcome)
         return True
-    if not is_wanted:
+    if not is_requeued:
         return False
     yield from _destroy(state, job.cluster_id)
     yield from objects.drop(state, job.job_id)
@@ -248,7 +235,7 @@ def _job_over(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int
     job_id = job.job_id
     waits = bool(state.tasks.waiting_of.get(job_id))
     there, has_own = clusters.InState(state, over=job_id), _has_own_cluster(state, job.cluster_id)
-    going = clusters.left_behind(there, job.cluster_id) if has_own else []
+    going = clusters.orphaned(there, job.cluster_id) if has_own else []
     removed = None
     if going[-1:] == [job.cluster_id]:
         for below in going[:-1]:
@@ -271,8 +258,8 @@ def _leave(state: SchedulerState, job_id: int, cluster_id: str | None) -> Iterat
     """Remove the clusters of a job that is over, except those that must stay; mark its own as detached if it does."""
     if cluster_id is not None and _has_own_cluster(state, cluster_id):
         there = clusters.InState(state)
-        for one in clusters.left_behind(there, cluster_id):
-            yield clusters.removal(there, one, silent=one == cluster_id)
+        for going_id in clusters.orphaned(there, cluster_id):
+            yield clusters.removal(there, going_id, silent=going_id == cluster_id)
         cluster = state.ledger.clusters.get(cluster_id)
         if cluster is not None and not cluster.detached:
             yield ClusterDetached(cluster_id)

@@ -36,7 +36,7 @@ class Due(NamedTuple):
 
     lease: Lease
     wait_s: float
-    most: Amounts
+    limit: Amounts
     vnode_id: str | None = None
 
 
@@ -49,32 +49,32 @@ def expired(state: SchedulerState, memo: TurnMemo, now: Now) -> Iterator[Change]
 
     What somebody wants does not wait for that: the start that needs it returns it (``vctl/scheduler/recall.py``).
     """
-    memo.left_vnodes &= state.ledger.vnodes.keys()
-    found, memo.idle_leases = waits(state, memo, now)
-    memo.due += [now.uptime + int(one.wait_s * 1e9) for one in found if one.wait_s > 0]
-    due = [one for one in found if one.wait_s <= 0]
+    memo.vacated_vnodes &= state.ledger.vnodes.keys()
+    parts, memo.idle_leases = waits(state, memo, now)
+    memo.due += [now.uptime + int(part.wait_s * 1e9) for part in parts if part.wait_s > 0]
+    due = [part for part in parts if part.wait_s <= 0]
     yield from give_back(state, due)
-    for one in due:
-        memo.idle_leases.pop(one.lease.lease_id, None)  # what else is idle was not so for as long
+    for part in due:
+        memo.idle_leases.pop(part.lease.lease_id, None)  # what else is idle was not so for as long
 
 
 def waits(state: SchedulerState, memo: TurnMemo, now: Now) -> tuple[list[Due], Idle]:
     """The idle parts of leases, newest first, and how much of each has been idle since when."""
     terms, ledger, called = state.lease_terms, state.ledger, called_in(state)
-    found: list[Due] = []
+    due: list[Due] = []
     idle: Idle = {}
     nominated = nominated_slots(state)
     for lease in newest_first(state.leases.values()):
         is_called = lease.lease_id in called
-        kept = _kept(() if is_called else nominated)
-        amounts = rs.total(part.amounts for _, part in idle_parts(ledger, lease, keep=kept))
+        keep = _keeps(() if is_called else nominated)
+        amounts = rs.total(part.amounts for _, part in idle_parts(ledger, lease, keep=keep))
         if is_called and amounts:
-            found.append(Due(lease, 0.0, amounts))
+            due.append(Due(lease, 0.0, amounts))
         if is_called or not amounts:
             continue
         cools_s = (lease.since - now.wall) / 1e9 + terms.cooldown_s
-        left = sorted(memo.left_vnodes & ledger.members[lease.borrower_id].keys())
-        found += [Due(lease, cools_s, amounts, vnode_id) for vnode_id in left]
+        vnode_ids = sorted(memo.vacated_vnodes & ledger.members[lease.borrower_id].keys())
+        due += [Due(lease, cools_s, amounts, vnode_id) for vnode_id in vnode_ids]
         since, still = memo.idle_leases.get(lease.lease_id, (now.uptime, amounts))
         if not (still := least_of(still, amounts)):  # what was idle is in use, and something else is idle
             since, still = now.uptime, amounts
@@ -82,13 +82,13 @@ def waits(state: SchedulerState, memo: TurnMemo, now: Now) -> tuple[list[Due], I
         wait_s = max(terms.idle_s - (now.uptime - since) / 1e9, cools_s)
         if lease.expires_at is not None and (ends_s := (lease.expires_at - now.wall) / 1e9) < wait_s:
             wait_s, still = ends_s, amounts
-        found.append(Due(lease, wait_s, still))
-    return found, idle
+        due.append(Due(lease, wait_s, still))
+    return due, idle
 
 
-def _kept(nominated: Collection[str], only: str | None = None) -> Callable[[VNode], bool]:
+def _keeps(nominated: Collection[str], only: str | None = None) -> Callable[[VNode], bool]:
     """Whether a virtual node gives nothing back now: some are nominated. ``only``: the one that gives something."""
-    return lambda one: one.vnode_id in nominated or only not in (None, one.vnode_id)
+    return lambda vnode: vnode.vnode_id in nominated or only not in (None, vnode.vnode_id)
 
 
 def nominated_slots(state: SchedulerState) -> set[str]:
@@ -99,46 +99,46 @@ def nominated_slots(state: SchedulerState) -> set[str]:
 def give_back(state: SchedulerState, due: Sequence[Due]) -> Iterator[Change]:
     """Return the idle parts of leases. A parent that borrowed what a child returns passes it on at once."""
     called = called_in(state)
-    for one in due:
-        yield from _returning(state, one.lease.lease_id, one.most, called, one.vnode_id)
+    for part in due:
+        yield from _returning(state, part.lease.lease_id, part.limit, called, part.vnode_id)
 
 
 def _returning(
-    state: SchedulerState, number: int, most: Amounts, called: Collection[int], only: str | None = None
+    state: SchedulerState, number: int, limit: Amounts, called: Collection[int], only: str | None = None
 ) -> Generator[Change, None, Amounts]:
     """Return idle parts of a lease, at most these amounts; the result is what was returned."""
     ledger, is_called = state.ledger, number in called
     if (lease := state.leases.get(number)) is None:
         return {}
     nominated = () if is_called else nominated_slots(state)  # a lender that wants it back comes first
-    found = list(idle_parts(ledger, lease, most, _kept(nominated, only)))
-    if not found:
+    idle = list(idle_parts(ledger, lease, limit, _keeps(nominated, only)))
+    if not idle:
         return {}
-    gone = rs.total(part.amounts for _, part in found)
-    steps = [return_of(ledger, lease, part, vnode) for vnode, part in found]
-    removed = tuple(one.after.vnode_id for one in steps if one.is_removal)
-    yield VNodesChanged(removed, tuple(one.after for one in steps if not one.is_removal))
-    yield LeaseReturned(replace(lease, amounts=beyond(lease.amounts, gone)))
-    left: Amounts = gone
-    for vnode, part in found:
+    amounts = rs.total(part.amounts for _, part in idle)
+    steps = [return_of(ledger, lease, part, vnode) for vnode, part in idle]
+    removed = tuple(step.after.vnode_id for step in steps if step.is_removal)
+    yield VNodesChanged(removed, tuple(step.after for step in steps if not step.is_removal))
+    yield LeaseReturned(replace(lease, amounts=beyond(lease.amounts, amounts)))
+    rest: Amounts = amounts
+    for vnode, part in idle:
         for level, more in enumerate(restored(ledger, lease, vnode.parent_id or "", part)):
             if level == 0:  # what the lender has again does not go further up
-                left = beyond(left, Grow(ledger.vnodes.get(more.vnode_id), more).gained)
+                rest = beyond(rest, Grow(ledger.vnodes.get(more.vnode_id), more).gained)
             yield VNodesChanged(placed=(more,), for_start=True)
     parent_id = ledger.clusters[lease.borrower_id].parent_id or ""
     for up in newest_first(ledger.borrowed(parent_id)):
-        if left and (up.lease_id in called or not is_called):
-            left = beyond(left, (yield from _returning(state, up.lease_id, left, called)))
-    return gone
+        if rest and (up.lease_id in called or not is_called):
+            rest = beyond(rest, (yield from _returning(state, up.lease_id, rest, called)))
+    return amounts
 
 
 def called_in(state: SchedulerState) -> set[int]:
     """The called leases, and all leases of clusters inside their borrowers, which have to return first."""
-    called = {one.borrower_id for one in state.leases.values() if one.state == CALLED}
+    called = {lease.borrower_id for lease in state.leases.values() if lease.state == CALLED}
     return {
-        one.lease_id
-        for one in (state.leases.values() if called else ())
-        if one.state == CALLED or any(is_below(state.ledger, one.borrower_id, top_id) for top_id in called)
+        lease.lease_id
+        for lease in (state.leases.values() if called else ())
+        if lease.state == CALLED or any(is_below(state.ledger, lease.borrower_id, top) for top in called)
     }
 
 
@@ -149,14 +149,14 @@ def slots_inside(state: SchedulerState, vnode_id: str) -> set[str]:
 
 def returned(leases: Mapping[int, Lease], steps: Iterable[Grow]) -> Iterator[LeaseReturned]:
     """What is left of the leases of which the growth for a start returns parts."""
-    left: dict[int, Lease] = {}
+    remaining: dict[int, Lease] = {}
     for step in steps:
         if step.returns is not None:
-            known = {step.returns.lease_id: left.get(step.returns.lease_id, leases[step.returns.lease_id])}
-            lease = step.lease_after(known)
+            lease_id = step.returns.lease_id
+            lease = step.lease_after({lease_id: remaining.get(lease_id, leases[lease_id])})
             assert lease is not None
-            left[lease.lease_id] = lease
-    for lease in left.values():
+            remaining[lease.lease_id] = lease
+    for lease in remaining.values():
         yield LeaseReturned(lease)
 
 
@@ -166,12 +166,12 @@ Loans = dict[str, list[tuple[str, dict[str, int]]]]
 
 def loans_of(steps: Iterable[Grow]) -> Loans:
     """The loans that steps of growth let out of the clusters around their lenders."""
-    found: Loans = {}
+    loans: Loans = {}
     for step in steps:
         if step.lends is not None and not step.lends_inside:
             lent = {name: -amount for name, amount in step.gained.items()}
-            found.setdefault(step.after.parent_id or "", []).append((step.lends, lent))
-    return found
+            loans.setdefault(step.after.parent_id or "", []).append((step.lends, lent))
+    return loans
 
 
 def granted(
@@ -194,14 +194,14 @@ def granted(
     accounts: dict[tuple[str, str, str], Amounts] = {}
     takes: list[tuple[Iterator[Lease], str, dict[str, int]]] = []
     for step, over in reversed(todo):
-        vnode, left = step.after, dict(over)
+        vnode, rest = step.after, dict(over)
         inside = {name: amount - over.get(name, 0) for name, amount in step.gained.items()}
         inside = {name: amount for name, amount in inside.items() if amount > 0}
         supplies = list((loans or {}).get(vnode.parent_id or "", ()))
         if step.lender_id is not None:
             supplies.append((step.lender_id, dict(step.lent)))
         parent_id = ledger.clusters[vnode.cluster_id].parent_id or ""
-        for lender_id, lent in (*_borrowed(supplies, left), (parent_id, left)):
+        for lender_id, lent in (*_borrowed(supplies, rest), (parent_id, rest)):
             has_share = any(lent.get(name, 0) % rs.SCALE for name in vnode.allocation.instances)
             key = (vnode.cluster_id, lender_id, vnode.vnode_id if has_share else "")
             accounts[key] = rs.add(accounts.get(key, {}), lent)
@@ -214,10 +214,10 @@ def granted(
     for step in steps:
         if step.lends is not None and step.lends_inside:
             above = ledger.clusters[step.after.cluster_id].parent_id or ""
-            found_there = borrowed_in(ledger, above, step.after.cluster_id, now, expires_at)
-            takes.append((found_there, step.lends, {name: -amount for name, amount in step.gained.items()}))
-    for found, lender_id, lent in takes:
-        yield from _taken_over(ledger, found, lender_id, lent, number)
+            borrowed = borrowed_in(ledger, above, step.after.cluster_id, now, expires_at)
+            takes.append((borrowed, step.lends, {name: -amount for name, amount in step.gained.items()}))
+    for candidates, lender_id, lent in takes:
+        yield from _transferred(ledger, candidates, lender_id, lent, number)
 
 
 def put_on_account(ledger: Ledger, more: Lease, number: Callable[[], int]) -> LeaseGranted:
@@ -228,20 +228,20 @@ def put_on_account(ledger: Ledger, more: Lease, number: Callable[[], int]) -> Le
 def _lent_by(ledger: Ledger, before: str, lender_id: str) -> Iterator[Lease]:
     """What a cluster has lent to others beside it, and another lender may lend in its place, the newest first."""
     around = {up.parent_id for up in ledger.upward(lender_id)}
-    for lease in newest_first(one for one in ledger.leases.values() if one.lender_id == before):
+    for lease in newest_first(loan for loan in ledger.leases.values() if loan.lender_id == before):
         borrower = ledger.clusters.get(lease.borrower_id)
         if borrower is not None and borrower.parent_id != before and borrower.parent_id in around:
             yield lease
 
 
-def _taken_over(
+def _transferred(
     ledger: Ledger, loans: Iterable[Lease], lender_id: str, amounts: Amounts, number: Callable[[], int]
 ) -> Iterator[LeaseGranted | LeaseReturned]:
     """Let a lender take the place of another one in loans of these amounts, in their order."""
-    left: Amounts = amounts
+    rest: Amounts = amounts
     for lease in list(loans):
-        if part := least_of(lease.amounts, left):
-            left = beyond(left, part)
+        if part := least_of(lease.amounts, rest):
+            rest = beyond(rest, part)
             if lease.lease_id:
                 yield LeaseReturned(replace(lease, amounts=beyond(lease.amounts, part)))
             more = replace(lease, lease_id=0, lender_id=lender_id, amounts=part)
@@ -254,31 +254,33 @@ def granted_to_gang(
 ) -> Iterator[LeaseGranted]:  # fmt: skip
     """The leases of a job whose virtual nodes lie in what clusters beside it have lent."""
     expires_at = None if lease_s is None else now + int(lease_s * 1e9)
-    found: dict[tuple[str, str], Amounts] = {}
+    totals: dict[tuple[str, str], Amounts] = {}
     for vnode in vnodes:
         amounts = {name: amount for name, amount in vnode.allocation.amounts.items() if amount}
         for lender_id, some in _borrowed(loans.get(vnode.parent_id or "", ()), amounts):
             key = (vnode.cluster_id, lender_id)
-            found[key] = rs.add(found.get(key, {}), some)
-    for (borrower_id, lender_id), lent in found.items():
+            totals[key] = rs.add(totals.get(key, {}), some)
+    for (borrower_id, lender_id), lent in totals.items():
         yield LeaseGranted(Lease(number(), borrower_id, lender_id, lent, now, expires_at, job_id))
 
 
 def _borrowed(
-    loans: Iterable[tuple[str, dict[str, int]]], wanted: dict[str, int]
+    loans: Iterable[tuple[str, dict[str, int]]], requested: dict[str, int]
 ) -> list[tuple[str, dict[str, int]]]:
     """(Lender, amounts) out of loans for what is wanted. Both are reduced by that."""
-    found = []
-    for lender_id, left in loans:
-        lent = {name: min(amount, left.get(name, 0)) for name, amount in wanted.items() if left.get(name, 0)}
+    borrowed = []
+    for lender_id, available in loans:
+        lent = {
+            name: min(amount, free) for name, amount in requested.items() if (free := available.get(name, 0))
+        }
         for name, amount in lent.items():
-            left[name] -= amount
-            wanted[name] -= amount
-            if not wanted[name]:
-                del wanted[name]
+            available[name] -= amount
+            requested[name] -= amount
+            if not requested[name]:
+                del requested[name]
         if lent:
-            found.append((lender_id, lent))
-    return found
+            borrowed.append((lender_id, lent))
+    return borrowed
 
 
 def regained(state: SchedulerState) -> Iterator[Change]:

@@ -31,7 +31,7 @@ from vctl.engine.changes import (
 from vctl.engine.rules.leases import nominated_slots
 from vctl.engine.settings import TurnMemo
 from vctl.engine.state import SchedulerState
-from vctl.engine.stimuli import MachinesReady, MachinesRefused, MachinesWanted, Now, Stimulus
+from vctl.engine.stimuli import MachineDemand, MachinesReady, MachinesRefused, Now, Stimulus
 from vctl.scheduler.provisioning import MachinesNeeded, needed_machines
 
 NewId = Callable[[], str]
@@ -48,16 +48,16 @@ def changes(
 ) -> Iterator[Change]:
     """All changes of machines and of the requests for them."""
     terms = state.machine_terms
-    for one in stimuli:
-        match one:
+    for stimulus in stimuli:
+        match stimulus:
             case MachinesReady(request, node_ids):
                 yield from done(state, request, node_ids, terms.units, now.wall)
             case MachinesRefused(request, message):
                 yield from failed(state, request, message)
-            case MachinesWanted(wanted):
+            case MachineDemand(needed):
                 if terms.kind == RAY:
-                    yield from withdrawn(state, wanted.spare)
-                yield from asked(state, wanted.nodes, terms.templates, terms.kind, now.wall, new_id)
+                    yield from withdrawn(state, needed.spare)
+                yield from requested(state, needed.nodes, terms.templates, terms.kind, now.wall, new_id)
     yield from booted(state, memo, now)
     yield from unneeded(state, memo, now, new_id)
 
@@ -65,7 +65,7 @@ def changes(
 # ---- more machines ----
 
 
-def wanted(state: SchedulerState, now: int) -> MachinesNeeded:
+def demand(state: SchedulerState, now: int) -> MachinesNeeded:
     """The numbers of machines by template that let more waiting work start; none of a template that fails."""
     templates, units = state.machine_terms.templates, state.machine_terms.units
     requests = [request for request in state.node_requests.values() if request.action == UP]
@@ -76,48 +76,48 @@ def wanted(state: SchedulerState, now: int) -> MachinesNeeded:
         return MachinesNeeded({}, spare=coming)
     present = Counter(node.template_id for node in state.ledger.nodes.values() if is_ours(node))
     failing = {request.template for request in requests if request.attempts}
-    possible = [one for one in templates if one.name not in failing]
+    possible = [template for template in templates if template.name not in failing]
     return needed_machines(
         state.ledger, state.queues, state.tasks.queues, possible, present, units,
-        coming={one.name: coming[one.name] for one in possible if coming[one.name]},
+        coming={template.name: coming[template.name] for template in possible if coming[template.name]},
         running=state.running, now_ns=now,
     )  # fmt: skip
 
 
-def asked(
+def requested(
     state: SchedulerState, counts: Mapping[str, int], templates: Collection[Template], kind: str, now: int,
     new_id: NewId,
 ) -> Iterator[Change]:  # fmt: skip
     """Request machines by template. Each gets an id that no node has and no other request has promised."""
-    taken = {node_id for request in state.node_requests.values() for node_id in request.nodes}
-    taken |= state.ledger.nodes.keys()
-    for one in templates:
-        if count := counts.get(one.name):
-            fresh = _fresh(one.name, count, taken)
+    in_use = {node_id for request in state.node_requests.values() for node_id in request.nodes}
+    in_use |= state.ledger.nodes.keys()
+    for template in templates:
+        if count := counts.get(name := template.name):
+            fresh = _fresh(name, count, in_use)
             for node_ids in [(node_id,) for node_id in fresh] if kind == RAY else [fresh]:
                 yield MachinesAsked(
-                    NodeRequest(new_id(), kind, UP, one.name, one.resources, one.labels, node_ids, now)
+                    NodeRequest(new_id(), kind, UP, name, template.resources, template.labels, node_ids, now)
                 )
 
 
 def withdrawn(state: SchedulerState, spare: Mapping[str, int]) -> Iterator[Change]:
     """Withdraw requests to Ray that are not needed any more: nodes have joined, or waiting work has gone."""
-    left = Counter(spare)
+    surplus = Counter(spare)
     for request in in_order(state):
-        if request.kind == RAY and left[request.template] > 0:
-            left[request.template] -= 1
+        if request.kind == RAY and surplus[request.template] > 0:
+            surplus[request.template] -= 1
             yield MachinesDone(request)
 
 
-def _fresh(name: str, count: int, taken: Collection[str]) -> tuple[str, ...]:
-    """``count`` node ids that are not in ``taken``."""
-    found: list[str] = []
+def _fresh(name: str, count: int, in_use: Collection[str]) -> tuple[str, ...]:
+    """``count`` node ids that are not in ``in_use``."""
+    node_ids: list[str] = []
     number = 0
-    while len(found) < count:
+    while len(node_ids) < count:
         number += 1
-        if (node_id := f"{name}-p{number}") not in taken:
-            found.append(node_id)
-    return tuple(found)
+        if (node_id := f"{name}-p{number}") not in in_use:
+            node_ids.append(node_id)
+    return tuple(node_ids)
 
 
 # ---- fewer machines ----
@@ -142,10 +142,10 @@ def unused(state: SchedulerState, kind: str) -> list[Node]:
 def unneeded(state: SchedulerState, memo: TurnMemo, now: Now, new_id: NewId) -> Iterator[Change]:
     """Remove machines that were unused for the idle time, dead ones at the second look that finds them so."""
     kind, before = state.machine_terms.kind, memo.idle_machines
-    found = {node.node_id: node for node in unused(state, kind)}
-    memo.idle_machines = {node_id: before.get(node_id, now.uptime) for node_id in found}
+    nodes = {node.node_id: node for node in unused(state, kind)}
+    memo.idle_machines = {node_id: before.get(node_id, now.uptime) for node_id in nodes}
     due = set()
-    for node_id, node in found.items():
+    for node_id, node in nodes.items():
         ends = memo.idle_machines[node_id] + int(state.machine_terms.idle_s * 1e9)
         if node_id in before and (node.state == DEAD or ends <= now.uptime):
             due.add(node_id)
@@ -174,7 +174,7 @@ def ending(node_id: str, template: str, now: int, new_id: NewId) -> Iterator[Cha
 
 
 def _has_objects(state: SchedulerState, node_id: str) -> bool:
-    return any(node_id in one.at for found in state.tasks.objects.values() for one in found.values())
+    return any(node_id in it.at for objects in state.tasks.objects.values() for it in objects.values())
 
 
 # ---- what became of a request ----
@@ -187,16 +187,16 @@ def booted(state: SchedulerState, memo: TurnMemo, now: Now) -> Iterator[Change]:
             if state.machine_terms.kind != RAY:
                 yield MachinesDone(request)
         elif request.kind != MADE_BY_COMMAND:
-            left = request.created_at + int(state.machine_terms.boot_s * 1e9) - now.wall
-            if left <= 0:
+            remaining_ns = request.created_at + int(state.machine_terms.boot_s * 1e9) - now.wall
+            if remaining_ns <= 0:
                 yield from done(state, request, request.nodes, state.machine_terms.units, now.wall)
             else:
-                memo.due.append(now.uptime + left)
+                memo.due.append(now.uptime + remaining_ns)
 
 
 def in_order(state: SchedulerState) -> list[NodeRequest]:
     """Requests to the node provider, the oldest first."""
-    return sorted(state.node_requests.values(), key=lambda one: (one.created_at, one.request_id))
+    return sorted(state.node_requests.values(), key=lambda request: (request.created_at, request.request_id))
 
 
 def done(

@@ -35,9 +35,10 @@ from vctl.scheduler.replacement import Replaced, broken_gangs, is_published, mov
 
 def silent(state: SchedulerState, stimuli: Iterable[Stimulus], now: int) -> Iterator[Change]:
     """Declare the nodes dead whose heartbeat lease has ended."""
-    for one in stimuli:
-        if isinstance(one, NodeSilent) and one.node_id in state.ledger.nodes.keys() - state.dead_nodes:
-            yield NodeMoved(now, one.node_id, "die", DEAD, f"no heartbeat for {one.timeout_s:g} s", "vctl")
+    alive = state.ledger.nodes.keys() - state.dead_nodes
+    for stimulus in stimuli:
+        if isinstance(stimulus, NodeSilent) and (node_id := stimulus.node_id) in alive:
+            yield NodeMoved(now, node_id, "die", DEAD, f"no heartbeat for {stimulus.timeout_s:g} s", "vctl")
 
 
 def failed(state: SchedulerState) -> Iterator[Change]:
@@ -52,13 +53,13 @@ def lost(state: SchedulerState) -> list[Run]:
     Tasks of such a job on other nodes end with the job as usual, or go on if they are detached.
     """
     dead = state.dead_nodes & state.changed.nodes
-    found = {run_id: run for run_id, run in state.runs.items() if run.node_id in dead} if dead else {}
-    ended = {run.job_id for run in found.values() if run.task_id is None}
+    runs = {run_id: run for run_id, run in state.runs.items() if run.node_id in dead} if dead else {}
+    ended = {run.job_id for run in runs.values() if run.task_id is None}
     for node_id in dead:
         ended.update(int(cluster.job or 0) for cluster in broken_gangs(state.ledger, node_id))
     for job_id in ended:
-        found.update((run_id, state.runs[run_id]) for run_id in state.members_of(job_id))
-    return [found[run_id] for run_id in sorted(found)]
+        runs.update((run_id, state.runs[run_id]) for run_id in state.members_of(job_id))
+    return [runs[run_id] for run_id in sorted(runs)]
 
 
 def upkeep(
@@ -89,14 +90,14 @@ def replaced(state: SchedulerState, memo: TurnMemo, now: int, number: Callable[[
     ledger = state.ledger
     while True:
         lent = _lent(state)
-        found = units(ledger, sorted(state.dead_nodes | state.draining_nodes | state.shrunk_nodes), lent)
-        stamp = stamp_of(ledger, found) if found else None
-        if stamp == memo.stuck or (done := move(ledger, found, lent)) is None:
+        leaving = units(ledger, sorted(state.dead_nodes | state.draining_nodes | state.shrunk_nodes), lent)
+        stamp = stamp_of(ledger, leaving) if leaving else None
+        if stamp == memo.stuck or (done := move(ledger, leaving, lent)) is None:
             memo.stuck = stamp
             return
         yield VNodesChanged(done.removed, done.placed)
-        touched = [part.before.cluster_id for part in done.parts] + [one.cluster_id for one in done.placed]
-        for cluster_id in dict.fromkeys(touched):
+        touched = [*(part.before for part in done.parts), *done.placed]
+        for cluster_id in dict.fromkeys(vnode.cluster_id for vnode in touched):
             yield from leases_settled(ledger, cluster_id, _entry(state, cluster_id), now, number)
             if parts := [part for part in done.parts if part.before.cluster_id == cluster_id]:
                 yield from _announced(ledger, cluster_id, parts)
@@ -114,17 +115,17 @@ def _lent(state: SchedulerState) -> dict[str, Amounts]:
         alive[lease.lease_id] = least_of(lease.amounts, there[borrower_id])
         there[borrower_id] = beyond(there[borrower_id], lease.amounts)
     return {
-        lender_id: total(alive[one.lease_id] for one in found)
-        for lender_id, found in loans(ledger, state.leases.values()).items()
+        lender_id: total(alive[loan.lease_id] for loan in lent)
+        for lender_id, lent in loans(ledger, state.leases.values()).items()
     }
 
 
 def _borrowed_alive(ledger: Ledger, cluster_id: str) -> Amounts:
     """What a cluster may have borrowed on nodes that are not dead: of a job all it has there."""
-    alive = [one for one in ledger.slots(cluster_id) if ledger.nodes[one.node_id].state != DEAD]
+    alive = [vnode for vnode in ledger.slots(cluster_id) if ledger.nodes[vnode.node_id].state != DEAD]
     if ledger.clusters[cluster_id].kind == JOB:
-        return total(one.allocation.amounts for one in alive)
-    flexible = total(one.allocation.amounts for one in alive if one.kind == FLEXIBLE)
+        return total(vnode.allocation.amounts for vnode in alive)
+    flexible = total(vnode.allocation.amounts for vnode in alive if vnode.kind == FLEXIBLE)
     return beyond(flexible, ledger.clusters[cluster_id].spec.flexible_min)
 
 
@@ -134,12 +135,12 @@ def leases_settled(
     """Adapt the leases of a cluster with a new minimum or other virtual nodes. ``own``: see ``_entry``."""
     cluster = ledger.clusters[cluster_id]
     assert cluster.parent_id is not None
-    found = settle(ledger, cluster_id, own)
-    for lease, amounts in found.cut:
+    settlement = settle(ledger, cluster_id, own)
+    for lease, amounts in settlement.cut:
         yield LeaseReturned(replace(lease, amounts=amounts))
-    if found.fresh:
+    if settlement.fresh:
         job_id = None if cluster.job is None else int(cluster.job)
-        more = Lease(0, cluster_id, cluster.parent_id, found.fresh, now, job_id=job_id)
+        more = Lease(0, cluster_id, cluster.parent_id, settlement.fresh, now, job_id=job_id)
         yield put_on_account(ledger, more, number)
 
 
@@ -171,9 +172,9 @@ def _announced(ledger: Ledger, cluster_id: str, parts: list[Replaced]) -> Iterat
 def over(state: SchedulerState) -> Iterator[Change]:
     """Remove the clusters of jobs that are over, except those in which something detached is left."""
     there = clusters.InState(state)
-    for cluster in [one for one in state.ledger.clusters.values() if one.kind == JOB]:
+    for cluster in [cluster for cluster in state.ledger.clusters.values() if cluster.kind == JOB]:
         if int(cluster.job or 0) not in state.running.jobs:
-            for cluster_id in clusters.left_behind(there, cluster.cluster_id):
+            for cluster_id in clusters.orphaned(there, cluster.cluster_id):
                 yield clusters.removal(there, cluster_id)
 
 

@@ -24,7 +24,7 @@ from vctl.engine.changes import (
 if TYPE_CHECKING:
     from vctl.engine.rules.outcomes import Outcome
     from vctl.engine.state import SchedulerState
-    from vctl.engine.stimuli import Left
+    from vctl.engine.stimuli import Outputs
 
 EXIT_OUTPUT_MISSING = 1
 
@@ -132,11 +132,11 @@ def settled(state: SchedulerState, job_id: int, names: Collection[str], now: int
 
 
 def keep(
-    state: SchedulerState, run: Run, outcome: Outcome, left: Left, now: int
+    state: SchedulerState, run: Run, outcome: Outcome, outputs: Outputs, now: int
 ) -> Generator[Change, None, Outcome]:
     """Record the outputs of a task that succeeded. Returns its outcome: FAILED if an output is missing."""
-    if isinstance(left, str):
-        message = f"exited with code 0 without its output in $VCTL_OBJECT_DIR: {left}"
+    if isinstance(outputs, str):
+        message = f"exited with code 0 without its output in $VCTL_OBJECT_DIR: {outputs}"
         return outcome._replace(
             status=jb.FAILED,
             reason=tk.OUTPUT_MISSING,
@@ -145,7 +145,7 @@ def keep(
         )
     node = state.ledger.nodes.get(run.node_id)
     if node is not None and node.state != DEAD:
-        for name, size in left.items():
+        for name, size in outputs.items():
             yield ObjectCreated(now, run.job_id, name, run.node_id, run.cluster_id, size, run.task_id)
     return outcome
 
@@ -161,22 +161,22 @@ def lost(state: SchedulerState, now: int) -> Iterator[Change]:
     alive = state.ledger.nodes.keys() - state.dead_nodes if state.tasks.objects else ()
     there = sorted(
         (job_id, name, node_id)
-        for job_id, found in state.tasks.objects.items()
-        for name, one in found.items()
-        for node_id in one.at.keys() - alive
+        for job_id, objects in state.tasks.objects.items()
+        for name, stored in objects.items()
+        for node_id in stored.at.keys() - alive
     )
     names: dict[int, list[str]] = {}
     for job_id, name, node_id in there:
-        one = state.tasks.objects[job_id][name]
-        is_last = len(one.at) == 1
-        yield ObjectLost(job_id, name, node_id, one.clusters.get(node_id), silent=not is_last)
+        stored = state.tasks.objects[job_id][name]
+        is_last = len(stored.at) == 1
+        yield ObjectLost(job_id, name, node_id, stored.clusters.get(node_id), silent=not is_last)
         if is_last:
             names.setdefault(job_id, []).append(name)
-    for job_id, found in names.items():
-        yield from settled(state, job_id, found, now)
+    for job_id, lost_names in names.items():
+        yield from settled(state, job_id, lost_names, now)
 
 
-def left_behind(state: SchedulerState, now: int) -> Iterator[Change]:
+def abandoned(state: SchedulerState, now: int) -> Iterator[Change]:
     """Finish the end of jobs during which a scheduler died: fail their waiting tasks, drop their objects."""
     for job_id in sorted(set(state.tasks.awaiting().values()) - state.running.jobs.keys()):
         yield from give_up(state, job_id, now)
@@ -189,7 +189,7 @@ def drop(state: SchedulerState, job_id: int) -> Iterator[Change]:
     """Drop the objects of a job that is over or is queued again."""
     if job_id in state.tasks.with_objects:
         there = state.tasks.objects.get(job_id, {})
-        yield ObjectsDropped(job_id, sum(len(one.at) for one in there.values()))
+        yield ObjectsDropped(job_id, sum(len(stored.at) for stored in there.values()))
 
 
 def what_follows(objects: JobObjects, task: Task, now: int) -> Change | None:

@@ -67,16 +67,18 @@ def _name(number: int) -> str:
         return "unknown"
 
 
-def judged(job: RunningJob, outcome: Outcome, one: Preemption | None) -> Outcome:
-    """The outcome of a job, adapted if a user stopped it with a message or it was preempted (``one``)."""
+def judged(job: RunningJob, outcome: Outcome, preemption: Preemption | None) -> Outcome:
+    """The outcome of a job, adapted if a user stopped it with a message or it was preempted (``preemption``)."""
     if outcome.reason == jb.STOPPED_BY_USER and job.message is not None:
         outcome = outcome._replace(message=job.message)
-    told = one is not None and one.told and outcome.reason == jb.NON_ZERO_EXIT
-    if outcome.reason != jb.PREEMPTED and not told:
+    was_notified = preemption is not None and preemption.told and outcome.reason == jb.NON_ZERO_EXIT
+    if outcome.reason != jb.PREEMPTED and not was_notified:
         return outcome
     if job.stop_requested_at is not None:
         return Outcome(jb.STOPPED, jb.STOPPED_BY_USER, jb.EXIT_STOPPED, "stopped by the user")
-    message = outcome.message if one is None else f"preempted by {one.winner}, which has a higher priority"
+    message = outcome.message
+    if preemption is not None:
+        message = f"preempted by {preemption.winner}, which has a higher priority"
     return Outcome(jb.STOPPED, jb.PREEMPTED, jb.EXIT_STOPPED, message)
 
 

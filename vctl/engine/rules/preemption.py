@@ -32,34 +32,33 @@ NAMED = 5
 """The most victims that a message names."""
 
 
-def still_stands(state: SchedulerState, one: Preempt) -> bool:
+def still_holds(state: SchedulerState, preempt: Preempt) -> bool:
     """Whether the winner still waits, its victims still run, and the resources still exist."""
-    queue = state.queues.get(one.job.parent_id)
-    if queue is None or queue.jobs.get(one.job.job_id) != one.job:
+    queue = state.queues.get(preempt.job.parent_id)
+    if queue is None or queue.jobs.get(preempt.job.job_id) != preempt.job:
         return False
-    for victim in one.victims:
+    for victim in preempt.victims:
         job_id = victim.job.job_id
         if state.running.jobs.get(job_id) != victim.job or job_id in state.running.leaving:
             return False
-    return one.nomination.is_valid(state.ledger)
+    return preempt.nomination.is_valid(state.ledger)
 
 
-def begin(state: SchedulerState, one: Preempt, now: int) -> Iterator[Change]:
+def begin(state: SchedulerState, preempt: Preempt, now: int) -> Iterator[Change]:
     """Begin a preemption: running jobs are to end for a waiting one, for which resources are reserved."""
-    policy = state.ledger.clusters[one.job.parent_id].queue
+    winner, policy = preempt.job, state.ledger.clusters[preempt.job.parent_id].queue
     ends_ns = now + policy.preemption_grace_ns
     ends_at = timestamp(ends_ns)
-    for victim in one.victims:
+    for victim in preempt.victims:
         job = victim.job
         begun = Preemption(
-            job.job_id, job.submission_id, job.attempt, one.job.job_id, one.job.submission_id, policy.preemption,
+            job.job_id, job.submission_id, job.attempt, winner.job_id, winner.submission_id, policy.preemption,
             json.loads(job.rules).get("signal") is not None, ends_ns,
         )  # fmt: skip
         yield JobPreempting(begun, job.cluster_id, ends_at)
-    names = listed([victim.job.submission_id for victim in one.victims], NAMED)
-    yield nominated(
-        one.nomination, f"preempts {names}, by {ends_at} at the latest{_growth_text(state, one.nomination)}"
-    )
+    names = listed([victim.job.submission_id for victim in preempt.victims], NAMED)
+    growth = _growth_text(state, preempt.nomination)
+    yield nominated(preempt.nomination, f"preempts {names}, by {ends_at} at the latest{growth}")
 
 
 def nominated(nomination: Nomination, message: str | None = None) -> JobNominated:
@@ -106,37 +105,39 @@ def _why_over(state: SchedulerState, nomination: Nomination, now: int) -> str | 
 
 def notified(state: SchedulerState, stimuli: Iterable[Stimulus]) -> Iterator[Change]:
     """Record that victims got notice. A victim that did not hear it, or has no signal, is stopped now."""
-    for one in stimuli:
-        if isinstance(one, JobNotified) and state.preemptions.get(one.preemption.victim_id) == one.preemption:
-            if one.heard:
-                yield PreemptionMoved(one.preemption.victim_id, "tell")
+    for stimulus in stimuli:
+        if isinstance(stimulus, JobNotified):
+            preemption, victim_id = stimulus.preemption, stimulus.preemption.victim_id
+            if state.preemptions.get(victim_id) != preemption:
+                continue
+            if stimulus.delivered:
+                yield PreemptionMoved(victim_id, "tell")
             else:
-                yield from _end(state, one.preemption)
+                yield from _end(state, preemption)
 
 
 def due(state: SchedulerState, now: int) -> Iterator[Change]:
     """Stop victims whose grace is over. Victims that a user stops count as ending, and are not spared."""
-    for one in sorted(state.preemptions.values(), key=lambda one: one.victim_id):
-        job = state.running.jobs.get(one.victim_id)
-        if one.ending or job is None:
+    for preemption in sorted(state.preemptions.values(), key=lambda preemption: preemption.victim_id):
+        job = state.running.jobs.get(preemption.victim_id)
+        if preemption.ending or job is None:
             continue
         if job.stop_requested_at is not None:
-            yield PreemptionMoved(one.victim_id, "end")
-        elif one.told and one.ends_ns <= now:
-            yield from _end(state, one)
+            yield PreemptionMoved(preemption.victim_id, "end")
+        elif preemption.told and preemption.ends_ns <= now:
+            yield from _end(state, preemption)
 
 
-def _end(state: SchedulerState, one: Preemption) -> Iterator[Change]:
-    attached = (
-        run_id for run_id in state.runs_of_job.get(one.victim_id, ()) if state.is_attached(state.runs[run_id])
-    )
+def _end(state: SchedulerState, preemption: Preemption) -> Iterator[Change]:
+    run_ids = state.runs_of_job.get(preemption.victim_id, ())
+    attached = (run_id for run_id in run_ids if state.is_attached(state.runs[run_id]))
     yield from stops.stop(state, sorted(attached), jb.PREEMPTED)
-    yield PreemptionMoved(one.victim_id, "end")
+    yield PreemptionMoved(preemption.victim_id, "end")
 
 
 def nearest(state: SchedulerState) -> list[int]:
     """The times at which something is due: a grace ends, or a job has run long enough to be preempted."""
-    ends = [one.ends_ns for one in state.preemptions.values() if one.told and not one.ending]
+    ends = [begun.ends_ns for begun in state.preemptions.values() if begun.told and not begun.ending]
     return ends + [queue.again_ns for queue in state.queues.values() if queue.again_ns is not None]
 
 
@@ -145,11 +146,11 @@ def give_up(state: SchedulerState, job_id: int, why: str) -> Iterator[Change]:
     if job_id not in state.nominations:
         return
     yield NominationDropped(job_id)
-    others = (one for one in state.nominations.values() if one.job_id != job_id)
-    awaited = {victim_id for one in others for victim_id in one.awaited}
-    for one in list(state.preemptions.values()):
-        if one.winner_id == job_id and not one.ending and one.victim_id not in awaited:
-            yield JobSpared(one.victim_id, one.victim, one.winner, why)
+    others = (nomination for nomination in state.nominations.values() if nomination.job_id != job_id)
+    awaited = {victim_id for nomination in others for victim_id in nomination.awaited}
+    for preemption in list(state.preemptions.values()):
+        if preemption.winner_id == job_id and not preemption.ending and preemption.victim_id not in awaited:
+            yield JobSpared(preemption.victim_id, preemption.victim, preemption.winner, why)
 
 
 def rule_of(state: SchedulerState, job: RunningJob) -> str:
@@ -157,20 +158,20 @@ def rule_of(state: SchedulerState, job: RunningJob) -> str:
 
     A lender reclaims its resources also from clusters with preemption ``off``: then the job is over.
     """
-    one = state.preemption_of(job)
-    if one is not None:
-        return one.rule
+    preemption = state.preemption_of(job)
+    if preemption is not None:
+        return preemption.rule
     parent = state.ledger.clusters.get(job.parent_id)
     return STOP if parent is None or parent.queue.preemption == OFF else parent.queue.preemption
 
 
 def loss(state: SchedulerState, job: RunningJob, outcome: Outcome, now: int) -> JobPreempted:
     """The change with a job's loss: the time of the attempt, and that time multiplied by what it held."""
-    one = state.preemption_of(job)
+    preemption = state.preemption_of(job)
     lost_s = max(0, now - (job.started_at_ns or now)) / 1e9
     data = {
-        "winner": None if one is None else one.winner, "rule": rule_of(state, job), "attempt": job.attempt,
-        "exit_code": outcome.exit_code, "lost_s": round(lost_s, 3),
+        "winner": None if preemption is None else preemption.winner,
+        "rule": rule_of(state, job), "attempt": job.attempt, "exit_code": outcome.exit_code, "lost_s": round(lost_s, 3),
         "lost_resource_seconds": {
             name: round(amount / SCALE * lost_s, 3) for name, amount in sorted(job.held.items())
         },
@@ -182,6 +183,6 @@ def over(state: SchedulerState, job_id: int) -> Iterator[Change]:
     """Close the preemption of a job that has ended, for whatever reason; no nomination awaits it any more."""
     if job_id in state.preemptions:
         yield PreemptionOver(job_id)
-    for one in list(state.nominations.values()):
-        if job_id in one.awaited:
-            yield nominated(replace(one, awaited=one.awaited - {job_id}))
+    for nomination in list(state.nominations.values()):
+        if job_id in nomination.awaited:
+            yield nominated(replace(nomination, awaited=nomination.awaited - {job_id}))

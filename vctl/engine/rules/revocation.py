@@ -32,9 +32,9 @@ from vctl.scheduler.recall import recall
 def begin_graces(state: SchedulerState, memo: TurnMemo, stimuli: Iterable[Stimulus], now: Now) -> None:
     """Begin the grace of jobs that got notice."""
     grace_ns = int(state.lease_terms.reclaim_grace_s * 1e9)
-    for one in stimuli:
-        if isinstance(one, LeaseNotified) and one.lease_id in state.leases:
-            memo.notified.setdefault(one.lease_id, {}).setdefault(one.job_id, now.uptime + grace_ns)
+    for stimulus in stimuli:
+        if isinstance(stimulus, LeaseNotified) and stimulus.lease_id in state.leases:
+            memo.notified.setdefault(stimulus.lease_id, {}).setdefault(stimulus.job_id, now.uptime + grace_ns)
 
 
 def revoked(state: SchedulerState, memo: TurnMemo, now: Now, number: Callable[[], int]) -> Iterator[Change]:
@@ -42,8 +42,8 @@ def revoked(state: SchedulerState, memo: TurnMemo, now: Now, number: Callable[[]
 
     ``number``: the next lease's id.
     """
-    for gone in memo.notified.keys() - state.leases.keys():
-        del memo.notified[gone]
+    for lease_id in memo.notified.keys() - state.leases.keys():
+        del memo.notified[lease_id]
     yield from _spared(state, memo, now.wall)
     ends_at = now.wall + int(state.lease_terms.reclaim_grace_s * 1e9)
     for lease, amounts in to_call(state, now.wall):
@@ -70,9 +70,9 @@ def _spared(state: SchedulerState, memo: TurnMemo, now: int) -> Iterator[Change]
         keepers(state.ledger, waiting(state, now, judged=False)),
         state.lease_terms.duration_s,
     )
-    wanted = {lease.lease_id for lender_id in wanting for lease in lent.get(lender_id, ())}
-    for lease in [one for of_borrower in _called(state).values() for one in of_borrower]:
-        if lease.lease_id not in wanted:
+    needed = {lease.lease_id for lender_id in wanting for lease in lent.get(lender_id, ())}
+    for lease in [lease for of_borrower in _called(state).values() for lease in of_borrower]:
+        if lease.lease_id not in needed:
             expires_at = None if duration_s is None else lease.since + int(duration_s * 1e9)
             spared = replace(lease, state=GRANTED, expires_at=expires_at)
             yield LeaseSpared(spared, extended(state.ledger, spared))
@@ -94,21 +94,21 @@ def to_notify(state: SchedulerState, memo: TurnMemo, now: int) -> Iterator[tuple
     """
     ends_at = now + int(state.lease_terms.reclaim_grace_s * 1e9)
     for borrower_id in _called(state):
-        found: dict[tuple[int, int], Lease] = {}
+        leases: dict[tuple[int, int], Lease] = {}
         for lease, victims in to_end(state, borrower_id, ends_at):
             if victims[0].job_id not in memo.notified.get(lease.lease_id, {}):
-                found.setdefault((lease.lease_id, victims[0].job_id), lease)
-        for (_, job_id), lease in sorted(found.items()):
+                leases.setdefault((lease.lease_id, victims[0].job_id), lease)
+        for (_, job_id), lease in sorted(leases.items()):
             yield lease, job_id
 
 
 def _called(state: SchedulerState) -> dict[str, list[Lease]]:
     """Borrower -> its called leases, the first called first."""
-    found: dict[str, list[Lease]] = {}
+    called: dict[str, list[Lease]] = {}
     for number in sorted(state.leases):
         if (lease := state.leases[number]).state == CALLED:
-            found.setdefault(lease.borrower_id, []).append(lease)
-    return found
+            called.setdefault(lease.borrower_id, []).append(lease)
+    return called
 
 
 def to_call(state: SchedulerState, now: int) -> list[tuple[Lease, Amounts]]:
@@ -118,16 +118,16 @@ def to_call(state: SchedulerState, now: int) -> list[tuple[Lease, Amounts]]:
     """
     lent = loans(state.ledger, state.leases.values())
     wanting = wishes(state.ledger, waiting(state, now, judged=True)) if lent else {}
-    asked: dict[int, Amounts] = {}
+    requested: dict[int, Amounts] = {}
     for lender_id in sorted(lent.keys() & wanting.keys()):
-        left = wanting[lender_id].lack
+        rest = wanting[lender_id].lack
         for lease in lent[lender_id]:
-            left = beyond(left, lease.amounts if lease.state == CALLED else asked.get(lease.lease_id, {}))
+            rest = beyond(rest, lease.amounts if lease.state == CALLED else requested.get(lease.lease_id, {}))
         for lease in newest_first(lent[lender_id]):
-            before = asked.get(lease.lease_id, {})
-            if lease.state != CALLED and (part := least_of(beyond(lease.amounts, before), left)):
-                asked[lease.lease_id], left = rs.add(before, part), beyond(left, part)
-    return [(state.leases[number], amounts) for number, amounts in asked.items()]
+            before = requested.get(lease.lease_id, {})
+            if lease.state != CALLED and (part := least_of(beyond(lease.amounts, before), rest)):
+                requested[lease.lease_id], rest = rs.add(before, part), beyond(rest, part)
+    return [(state.leases[number], amounts) for number, amounts in requested.items()]
 
 
 def keeping(state: SchedulerState, now: int) -> dict[str, Amounts]:
@@ -163,14 +163,14 @@ def to_end(state: SchedulerState, borrower_id: str, now: int) -> Iterator[tuple[
         return
     users = users_of(state, borrower_id)
     trial = _Trial(state, borrower_id)
-    asked: Amounts = {}
+    requested: Amounts = {}
     for lease in called:
-        asked = rs.add(asked, lease.amounts)
+        requested = rs.add(requested, lease.amounts)
         for run in users:
-            if not (names := trial.lacking(replace(lease, amounts=asked))):
+            if not (names := trial.lacking(replace(lease, amounts=requested))):
                 break
             if run.run_id not in trial.ended and not _is_young(state, run, now):
-                victims = [state.runs[one] for one in _with(state, run)]
+                victims = [state.runs[run_id] for run_id in _with(state, run)]
                 if trial.end(victims, names):
                     yield lease, victims
 
@@ -187,7 +187,7 @@ class _Trial:
         ledger = state.ledger
         self.state, self.borrower_id = state, borrower_id
         self.ended: set[str] = set()
-        below = [one for one in ledger.below(borrower_id) if _passes_on(ledger, one)]
+        below = [cluster_id for cluster_id in ledger.below(borrower_id) if _passes_on(ledger, cluster_id)]
         tree = self.tree = ledger.part([borrower_id, *below])
         for cluster_id in (borrower_id, *below):
             for vnode in ledger.slots(cluster_id):
@@ -198,12 +198,12 @@ class _Trial:
 
     def lacking(self, lease: Lease) -> set[str]:
         """The resources of which less is idle than a lease is to return."""
-        tree, wanted = self.tree, lease.amounts
+        tree, requested = self.tree, lease.amounts
         if self.borrower_id not in tree.members:
             return set()  # it was the cluster of a job that has ended
         if not is_of_gang(tree, lease):
-            wanted = least_of(wanted, above_its_minimum(tree, tree.clusters[self.borrower_id]))
-        return set(beyond(wanted, rs.total(part.amounts for _, part in idle_parts(tree, lease))))
+            requested = least_of(requested, above_its_minimum(tree, tree.clusters[self.borrower_id]))
+        return set(beyond(requested, rs.total(part.amounts for _, part in idle_parts(tree, lease))))
 
     def end(self, victims: Sequence[Run], names: Collection[str]) -> bool:
         """Let a task end, or all runs of a job; False, and it goes on, if that frees nothing of these resources."""
@@ -232,15 +232,15 @@ class _Trial:
     def _reaches(self, slot_id: str, amounts: Amounts, names: Collection[str]) -> bool:
         """Whether a part of what comes free in a slot goes up to the borrower: each cluster keeps its minimum."""
         tree = self.tree
-        found = {name for name in names if amounts.get(name, 0)}
+        gained = {name for name in names if amounts.get(name, 0)}
         cluster_id = tree.vnodes[slot_id].cluster_id if slot_id in tree.capacities else ""
-        while cluster_id != self.borrower_id and found:
+        while cluster_id != self.borrower_id and gained:
             if cluster_id not in tree.members:
                 return False
             cluster = tree.clusters[cluster_id]
-            found &= above_its_minimum(tree, cluster).keys()
+            gained &= above_its_minimum(tree, cluster).keys()
             cluster_id = cluster.parent_id or ""
-        return bool(found)
+        return bool(gained)
 
 
 def _passes_on(ledger: Ledger, cluster_id: str) -> bool:

@@ -9,6 +9,7 @@ from vctl.core.clusters import VNode
 from vctl.core.jobs import Run, RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import EMPTY
+from vctl.core.tasks import PENDING_NODE
 from vctl.core.values import replace, value
 from vctl.engine.changes import Change, Copy, JobStarted, TaskBound, TaskStarted, VNodesChanged
 from vctl.engine.rules import leases, preemption
@@ -41,25 +42,25 @@ def starts(state: SchedulerState, plan: Plan, supply: Supply, now: int) -> Itera
             yield from _start_task(state, task, supply, now)
             came += 1
     for start in plan.starts:
-        if _is_wanted(state, start) and state.has_room(start):
+        if _still_waits(state, start) and state.has_room(start):
             yield from _start(state, start, supply, now)
             came += 1
     state.end_trial()
     for wait in plan.task_waits:  # the task now waits for one virtual node only, or for any again
-        if (one := state.tasks.unfinished.get(wait.task_id)) is not None and one.vnode_id != wait.vnode_id:
-            if state.tasks.is_queued(wait.task_id):
-                vnode = state.ledger.vnodes.get(wait.vnode_id or "")
-                node_id = None if vnode is None else vnode.node_id
-                yield TaskBound(one.task_id, one.job_id, wait.vnode_id, node_id)
+        waiting = state.tasks.unfinished.get(wait.task_id)
+        if waiting is not None and waiting.state == PENDING_NODE and waiting.vnode_id != wait.vnode_id:
+            vnode = state.ledger.vnodes.get(wait.vnode_id or "")
+            node_id = None if vnode is None else vnode.node_id
+            yield TaskBound(waiting.task_id, waiting.job_id, wait.vnode_id, node_id)
     for _, job_id in plan.lapsed:
         yield from preemption.give_up(state, job_id, "it still does not fit")
     if came == plan.proposed:
         for preempt in plan.preempts:
-            if preemption.still_stands(state, preempt):
+            if preemption.still_holds(state, preempt):
                 yield from preemption.begin(state, preempt, now)
 
 
-def _is_wanted(state: SchedulerState, start: Start) -> bool:
+def _still_waits(state: SchedulerState, start: Start) -> bool:
     """Whether a job still waits as it did when the plan was made: it was not stopped or changed since."""
     queue = state.queues.get(start.job.parent_id)
     job = None if queue is None else queue.jobs.get(start.job.job_id)
@@ -85,7 +86,7 @@ def _start(state: SchedulerState, start: Start, supply: Supply, now: int) -> Ite
     port = None
     if job.per_node:
         runs = _gang(by_rank(start.vnodes) or vnodes_of(state.ledger, start.cluster_id), run, supply)
-        port = supply.port({one.master_port or 0 for one in state.running.jobs.values()})
+        port = supply.port({running.master_port or 0 for running in state.running.jobs.values()})
     begun = RunningJob.begun(job, start.cluster_id, run.run_id, now, held=held, master_port=port)
     yield JobStarted(now, begun, node_ids, runs, cluster, start.vnodes)
     if loans:
@@ -128,20 +129,15 @@ def _start_task(state: SchedulerState, start: TaskStart, supply: Supply, now: in
     )  # fmt: skip
     copies = []
     for name in task.inputs:
-        one = state.tasks.objects.get(task.job_id, {}).get(name)
-        if one is not None and run.node_id not in one.at:
-            copies.append(Copy(name, next(iter(one.at.values())), one.maker))
+        stored = state.tasks.objects.get(task.job_id, {}).get(name)
+        if stored is not None and run.node_id not in stored.at:
+            copies.append(Copy(name, next(iter(stored.at.values())), stored.maker))
     yield TaskStarted(now, task.task_id, run, tuple(copies))
 
 
 def grow(
-    state: SchedulerState,
-    growth: Sequence[Grow],
-    job_id: int | None,
-    number: Callable[[], int],
-    now: int,
-    loans: Loans,
-) -> Iterator[Change]:
+    state: SchedulerState, growth: Sequence[Grow], job_id: int | None, number: Callable[[], int], now: int, loans: Loans
+) -> Iterator[Change]:  # fmt: skip
     """Let idle loans go home and clusters grow for a start, top level first."""
     if growth:
         yield rearranged(growth)
@@ -171,4 +167,4 @@ def rearranged(growth: Sequence[Grow]) -> VNodesChanged:
             grown.append(vnode_id)
     removed = tuple(vnode_id for vnode_id in first if last[vnode_id].is_removal)
     smaller = [vnode_id for vnode_id in first if vnode_id not in {*removed, *grown}]
-    return VNodesChanged(removed, tuple(last[one].after for one in (*smaller, *grown)), for_start=True)
+    return VNodesChanged(removed, tuple(last[name].after for name in (*smaller, *grown)), for_start=True)

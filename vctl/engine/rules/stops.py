@@ -13,7 +13,7 @@ from vctl.engine.stimuli import JobWarned, Stimulus
 from vctl.engine.timers import signal_of
 
 
-def asked(state: SchedulerState) -> Iterator[Change]:
+def requested(state: SchedulerState) -> Iterator[Change]:
     """Stop the runs of jobs and tasks that were asked to stop, and of gangs whose outcome is decided."""
     for _, run_id in sorted((state.runs[run_id].job_id, run_id) for run_id in state.to_stop):
         if (reason := state.reason_to_stop(state.runs[run_id])) is not None:
@@ -22,19 +22,19 @@ def asked(state: SchedulerState) -> Iterator[Change]:
 
 def limits(state: SchedulerState, uptime: int) -> Iterator[Change]:
     """Stop the runs that have reached their time limit, by ``uptime``, a clock that nobody can set."""
-    for one in state.timers.due(state, uptime):
-        if one.signal is None:
-            yield from stop(state, [one.run.run_id], jb.TIME_LIMIT)
+    for timer in state.timers.due(state, uptime):
+        if timer.signal is None:
+            yield from stop(state, [timer.run.run_id], jb.TIME_LIMIT)
 
 
 def warned(state: SchedulerState, stimuli: Iterable[Stimulus], uptime: int) -> Iterator[Change]:
     """Record that jobs got their warning signals."""
-    for one in stimuli:
-        if isinstance(one, JobWarned) and (run := state.runs.get(one.run_id)) is not None:
+    for stimulus in stimuli:
+        if isinstance(stimulus, JobWarned) and (run := state.runs.get(stimulus.run_id)) is not None:
             job = state.running.jobs[run.job_id]
             yield RunWarned(
-                run.run_id, one.ends_ns, job.job_id, job.submission_id, job.cluster_id, signal_of(job)["name"],
-                round((one.ends_ns - uptime) / 1e9, 3),
+                run.run_id, stimulus.ends_ns, job.job_id, job.submission_id, job.cluster_id, signal_of(job)["name"],
+                round((stimulus.ends_ns - uptime) / 1e9, 3),
             )  # fmt: skip
 
 
@@ -47,8 +47,8 @@ def stop(state: SchedulerState, run_ids: Iterable[str], reason: str) -> Iterator
 
 def stop_task(state: SchedulerState, task: Task, reason: str, now: int) -> Iterator[Change]:
     """Stop the process of a running task, which is then not tried again."""
-    asked_at = task.stop_requested_at or now
-    yield TaskStopAsked(asked_at, task.task_id, task.job_id, task.cluster_id, task.grace_s, reason)
+    requested_at = task.stop_requested_at or now
+    yield TaskStopAsked(requested_at, task.task_id, task.job_id, task.cluster_id, task.grace_s, reason)
     yield from stop(state, state.runs_of_task(task.task_id, task.job_id), reason)
 
 

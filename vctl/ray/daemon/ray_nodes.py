@@ -94,7 +94,7 @@ class RayNodes:
         if self.runtime.nodes is not None:
             self._write(self.runtime.nodes)
 
-    def look_after(self) -> None:
+    def maintain(self) -> None:
         """Write the nodes that have changed; later if the tables cannot be written now."""
         if self.runtime.nodes_changed and self.runtime.nodes is not None:
             try:

@@ -64,7 +64,7 @@ class Agent:
         raylet = os.getppid()
         _be_as(raylet)
         guard.start(self.folder, raylet, processes.start_time(raylet) or 0, home)
-        self.local = LocalRuntime(self.folder, told=Path(home))
+        self.local = LocalRuntime(self.folder, shown_home=Path(home))
         self.local.prepare()
         self.watch = Watch()
         self.watch.add(self.local.logs, MODIFY)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from vctl.core import resources as rs
 from vctl.ray.on_ray.wire import Packed, RayNode, bundle
-from vctl.runtime.protocol import WantedNode
+from vctl.runtime.protocol import NodeDemand
 
 
-def constraint(targets: Iterable[WantedNode], nodes: Iterable[RayNode]) -> list[Packed]:
+def constraint(targets: Iterable[NodeDemand], nodes: Iterable[RayNode]) -> list[Packed]:
     """The request to Ray's autoscaler, as bundles with the labels of their nodes.
 
     The autoscaler compares the request with all nodes as if they were idle. So the request also contains each
@@ -36,8 +36,8 @@ class RayGrowth:
 
     def __init__(self, folder: Path, tell: Callable[..., None]) -> None:
         self.file, self.tell = folder / "wants", tell
-        self.target: Sequence[WantedNode] | None = None
-        """The wanted nodes; None before the first ``want_nodes``."""
+        self.target: Sequence[NodeDemand] | None = None
+        """The wanted nodes; None before the first ``request_nodes``."""
         self.sent: list[Packed] | None = None
 
     def begin(self) -> None:

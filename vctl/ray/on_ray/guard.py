@@ -64,7 +64,7 @@ def main(words: list[str]) -> None:
                 return  # the folder is gone
             if select.select([handle], [], [], _POLL_S)[0]:
                 break
-    local = LocalRuntime(folder, told=home)
+    local = LocalRuntime(folder, shown_home=home)
     local.prepare()
     until = time.monotonic() + _MAX_S
     while time.monotonic() < until:

@@ -37,11 +37,11 @@ from vctl.runtime import logfile, processes
 from vctl.runtime.protocol import (
     ExitRecord,
     LaunchRequest,
+    NodeDemand,
     ReservedParts,
     RunState,
     Runtime,
     Seen,
-    WantedNode,
     check_run_id,
 )
 from vctl.runtime.records import Records
@@ -182,7 +182,7 @@ class RayRuntime(Runtime):
             if run.stop is not None:
                 self._send_stop(run_id, run)
 
-    def want_nodes(self, nodes: Sequence[WantedNode]) -> None:
+    def request_nodes(self, nodes: Sequence[NodeDemand]) -> None:
         """Ask Ray's autoscaler for these nodes; this replaces earlier requests."""
         if nodes != self.growth.target:
             self.growth.target = nodes
@@ -390,7 +390,7 @@ class RayRuntime(Runtime):
     def close(self) -> None:
         """Close the runtime; runs continue, and agents without runs end."""
         if self.link.connected and self.begun:
-            self.want_nodes([])
+            self.request_nodes([])
             self._send("leave")
             until = time.monotonic() + _LEAVE_S
             while not self.link_is_over and self.link.channel is not None and time.monotonic() < until:

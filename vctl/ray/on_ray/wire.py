@@ -19,7 +19,7 @@ from vctl.runtime.protocol import ExitRecord, LaunchRequest, RunState, Seen, Sta
 
 NAMESPACE = "vctl"
 """The Ray namespace of the agents: Ray names actors within a namespace."""
-FORMAT = 2
+FORMAT = 3
 """The version of the requests to agents and of their answers; other versions are not understood."""
 MAX_CHUNK_BYTES = 1 << 18
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -169,17 +169,20 @@ def unframed(received: bytearray) -> Iterator[Packed]:
 def packed_request(request: LaunchRequest) -> Packed:
     """A launch request for an agent, which adds the log path, home and supervisor of its node."""
     return (
-        request.run_id, request.argv, dict(request.env), request.cwd, request.grace_s, request.niceness,
+        request.run_id,
+        request.argv,
+        dict(request.env),
+        request.cwd,
+        request.grace_s,
         request.log_max_bytes,
-    )  # fmt: skip
+    )
 
 
 def request_of(packed: Packed, *, log_path: str, supervisor: int) -> LaunchRequest:
     """The launch request on the node."""
-    run_id, argv, env, cwd, grace_s, niceness, log_max_bytes = packed
+    run_id, argv, env, cwd, grace_s, log_max_bytes = packed
     return LaunchRequest(
-        run_id, tuple(argv), env, cwd, log_path, supervisor=supervisor, grace_s=grace_s, niceness=niceness,
-        log_max_bytes=log_max_bytes,
+        run_id, tuple(argv), env, cwd, log_path, supervisor=supervisor, grace_s=grace_s, log_max_bytes=log_max_bytes
     )  # fmt: skip
 
 

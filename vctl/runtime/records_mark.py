@@ -20,14 +20,14 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @value(frozen=True, slots=True)
-class MarkedPlace:
+class RecordsMark:
     """The content of the mark; ``copied``: the file is a copy."""
 
     name: str
     copied: bool
 
 
-def read(home: Path) -> MarkedPlace | None:
+def read(home: Path) -> RecordsMark | None:
     """The mark of a state directory; None if there is none, or if it cannot be read."""
     try:
         fd = os.open(home / RECORDS / MARK, _READ)
@@ -35,7 +35,7 @@ def read(home: Path) -> MarkedPlace | None:
         return None
     try:
         words = os.read(fd, 200).decode(errors="replace").split()
-        return MarkedPlace(words[0], words[1:] != [str(os.fstat(fd).st_ino)]) if words else None
+        return RecordsMark(words[0], words[1:] != [str(os.fstat(fd).st_ino)]) if words else None
     except OSError:
         return None
     finally:

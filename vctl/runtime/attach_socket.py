@@ -15,7 +15,7 @@ from vctl.runtime.relay import address
 FOLDER = "attach"
 
 
-class Door:
+class AttachSocket:
     """The listening socket for one job, in a directory that other users cannot enter. A context manager."""
 
     def __init__(self, home: Path) -> None:
@@ -30,7 +30,7 @@ class Door:
             os.close(held)
         self.listening.listen()
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> AttachSocket:
         return self
 
     def __exit__(self, *_: object) -> None:
