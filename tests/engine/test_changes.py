@@ -118,7 +118,11 @@ SAMPLES: list[ch.Change] = [
     ch.JobsPruned(((1, 4), (6, 6))),
     ch.ArraysEmptied(("a",)),
     ch.JobsHeld(ch.Members("a", 1, 9, is_array=True), ((1, 4), (6, 6)), True, closed=True),
-    ch.JobsEdited(ch.Members("j", 1, 1, "p"), ((1, 1),), {"priority": 2, "name": None, "time_limit_s": 1.5}),
+    ch.JobsEdited(
+        ch.Members("j", 1, 1, "p"), ((1, 1),), PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}, 2), ("priority",),
+        {"name": None, "time_limit_s": 1.5}, {"priority": 2}, (("ok", "k"),), ch.Launch("env SECRET=1"),
+    ),
+    ch.ArrayLimited("a", 1, 9, 2, "1-9%2", ((3, 9),), ()),
     ch.MembersAdmitted("a", ((5, 5),)),
     ch.BeginTimesPassed(((1, 2),)),
     ch.DependencyMet(2, "k", "p", "ok", "j", 0),

@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine.states import NOTHING, PROCESS, STARTED, add_task, effects_due, run_job, state_of, yielded
 from tests.specification import spec
-from vctl.core.clusters import PRIMARY
-from vctl.core.jobs import Preemption
+from vctl.core.clusters import PRIMARY, ClusterSpec
+from vctl.core.jobs import PendingJob, Preemption
 from vctl.engine import changes as ch
 from vctl.engine import effects
 from vctl.engine.apply import apply
@@ -104,7 +104,12 @@ def test_what_is_due_and_was_not_done_stays_planned() -> None:
 
 
 def edited(limit_s: float | None) -> ch.JobsEdited:
-    return ch.JobsEdited(ch.Members("j1", 1, 1, PRIMARY), ((1, 1),), {"time_limit_s": limit_s})
+    limit_ns = None if limit_s is None else int(limit_s * 1e9)
+    job = PendingJob(1, "j1", PRIMARY, "s", ClusterSpec(), {}, time_limit_ns=limit_ns)
+    columns = {"time_limit_s": limit_s}
+    return ch.JobsEdited(
+        ch.Members("j1", 1, 1, PRIMARY), ((1, 1),), job, ("time_limit_ns",), columns, columns
+    )
 
 
 @pytest.mark.parametrize("limit_s", [None, 30.0])

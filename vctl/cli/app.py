@@ -194,6 +194,7 @@ def _execute(command: Command, values: dict[str, Any], served: Served | None) ->
             if waits:
                 served.begin_to_wait()
         try:
+            call.written = values
             return _answer(call, command.arguments(values))
         except VctlError as error:
             return _report(error.spelled(_options(command)), as_json=call.output == "json")

@@ -15,7 +15,7 @@ from vctl.core.text import visible
 from vctl.errors import BadSpec, NotPermitted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from vctl.cli.live_view import LiveView
     from vctl.cli.output import Answer, Data
@@ -53,6 +53,8 @@ class Call:
         self._limit: int | None = shared.get("limit")
         self._unlimited = False
         self._header = not shared.get("no_header")
+        self.written: Mapping[str, Any] = {}
+        """Its options as they were written."""
         self._store: Store | None = None
         self._backend: Backend | None = None
         self._live: LiveView | None = None

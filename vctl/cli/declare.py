@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vctl import spec
+from vctl.errors import BadSpec
 from vctl.operations.declare import Operation, P, R
-from vctl.spec.params import Opt, Param, Together, params_of
+from vctl.spec.params import NOTHING, Opt, Param, Together, params_of
 
 if TYPE_CHECKING:
     from vctl.cli.output import Answer
@@ -75,21 +76,43 @@ class Command:
         result: dict[str, Any] = {}
         for name, param in params_of(self.declared).items():
             if isinstance(param, Together):
-                given = {part.name: _read(part, values[part.name]) for part in param.params}
-                result[name] = {key: value for key, value in given.items() if value is not None}
+                given = {part: _read(part, values[part.name]) for part in param.params}
+                result[name] = {
+                    part.name: value
+                    for part, value in given.items()
+                    if value is not None or (part.takes_away and values[part.name] is not None)
+                }
             else:
                 result[name] = _read(param, values[name])
         return result
 
 
 def _read(param: Param, text: Any) -> Any:
-    """The value of an option from its text."""
+    """The value of an option from its text; where it may be taken away, ``none`` is None, or no elements."""
+    if param.takes_away and text in (*NOTHING, [NOTHING[0]]):
+        return [] if param.many else None
     if not param.info.reads or not isinstance(text, str):
         return text
-    value = READERS[param.info.reads](text, param.spelled)
+    try:
+        value = READERS[param.info.reads](text, param.spelled)
+    except BadSpec as error:
+        if param.takes_away:
+            raise BadSpec(
+                error.problem, fix=f"{error.fix}; {NOTHING[0]} takes it away", details=error.details
+            ) from None
+        raise
     if value is None:
         param.check(value)
     return value
+
+
+def _whole_number(text: str, path: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise BadSpec(
+            f"{path}: a whole number is expected, not {spec.fields.show(text)}",
+            fix=f"write for example {path} 5",
+        )
+    return int(text)
 
 
 def _begin(text: str, path: str) -> float:
@@ -110,6 +133,7 @@ def _document(what: str, amounts: str = "{}") -> Callable[[str, str], object]:
 
 READERS: dict[str, Callable[[str, str], object]] = {
     "text": lambda text, _: text,
+    "whole number": _whole_number,
     "words": lambda text, _: [word.strip() for word in text.split(",") if word.strip()],
     "duration": lambda text, path: spec.quantities.parse_duration(text, path),  # noqa: PLW0108 - loads it late
     "positive duration": lambda text, path: spec.quantities.parse_duration(text, path, positive=True),

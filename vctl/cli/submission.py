@@ -2,10 +2,28 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from vctl import spec
 from vctl.cli.call import Call
+from vctl.spec.params import Opt
+
+Env = Annotated[
+    list[str] | None,
+    Opt("--env", metavar="K=V", kernel=True, help="Set a variable for the job; repeatable."),
+]
+EnvFile = Annotated[
+    str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
+]
+WorkingDir = Annotated[
+    str | None,
+    Opt(
+        "--working-dir", "--cwd", metavar="DIR", complete="dir", help="Directory in which the command starts."
+    ),
+]
+Metadata = Annotated[
+    list[str] | None, Opt("--metadata", metavar="K=V", help="Metadata stored with the job; repeatable.")
+]
 
 
 def surroundings(
@@ -48,8 +66,14 @@ def _runtime_env(call: Call, document: str) -> tuple[dict[str, str], str | None]
     )
 
 
-def small_memory(values: Mapping[str, Any]) -> str | None:
-    """A warning when a size without a unit is less than a process needs; else None."""
+def small_amounts(values: Mapping[str, Any]) -> str | None:
+    """A warning when a size without a unit is less than a process needs, or a time without one is short; else None.
+
+    ``values``: the options as they were written.
+    """
+    limit = str(values.get("time_limit_s") or "").strip()
+    if re.fullmatch("[0-9]{1,4}", limit) and int(limit):
+        return f"Warning: --time-limit: {limit} means {limit} seconds. Write {limit}m or {limit}h for more"
     for option, name in (("--memory", "memory"), ("--entrypoint-memory", "entrypoint_memory")):
         size = str(values.get(name) or "").strip()
         if re.fullmatch("[0-9]{1,7}", size) and 0 < int(size) < 1 << 20:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Protocol, Unpack
 
 from vctl import operations
 from vctl.core.caller import Caller
@@ -23,6 +23,7 @@ from vctl.spec.params import Limit, Param
 from vctl.store.kept import OpenStores
 
 if TYPE_CHECKING:
+    from vctl.client.job_verbs import JobFields
     from vctl.config import Config
     from vctl.ops.waiting import Kind
     from vctl.spec.documents import JobForm, TaskForm
@@ -119,6 +120,12 @@ class Job(Handle):
         if wait:
             self.wait()
         return self.info()
+
+    def edit(self, *, max_running: int | str | None = None, **fields: Unpack[JobFields]) -> JobForm:
+        """Change what it asks for, as `Jobs.edit` does."""
+        from vctl.client.job_verbs import changes_of  # which imports this module
+
+        return jobs.edit(self.backend, self.ref, **changes_of({**fields, "max_running": max_running}))
 
     def rerun(self) -> Job:
         """Submit the same request again under a new id."""

@@ -18,6 +18,7 @@ from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks
 from vctl.operations.declare import Verb
 from vctl.spec.ids import resolve_cluster_id
+from vctl.spec.params import NOTHING
 
 if TYPE_CHECKING:
     from vctl.client.specs import Amount, Amounts, LabelSelector
@@ -198,16 +199,14 @@ class Jobs(Started):
         return jobs.delete(self.backend, [str(ref) for ref in refs])
 
     def edit(
-        self,
-        ref: str | int,
-        *,
-        priority: int | None = None,
-        name: str | None = None,
-        time_limit: Duration | None = None,
+        self, ref: str | int, *, max_running: int | str | None = None, **fields: Unpack[JobFields]
     ) -> documents.JobForm:
-        """Change a pending job, or the time limit of a running job (``none``: no limit)."""
-        changes = jobs.edited(priority, name, time_limit, "time_limit")
-        return jobs.edit(self.backend, ref, **changes)
+        """Change what a waiting job asks for, or the time limit of a running one: the arguments of ``submit``.
+
+        ``"none"`` takes away what an argument gave (``time_limit``, ``begin_at``, ``after``, …); None changes nothing.
+        ``max_running``: how many members of an array run at a time. Of an array, what waits is changed.
+        """
+        return self.get(ref).edit(max_running=max_running, **fields)
 
     def rerun(self, ref: str | int) -> Job:
         """Submit the request of a job again under a new id."""
@@ -262,6 +261,19 @@ class Tasks(Started):
     ) -> documents.TaskForm:
         """Cancel a task."""
         return self.get(ref).cancel(grace_s=grace_s, wait=wait)
+
+
+def changes_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of an edit from the arguments of Python."""
+    params = {word: one for one in jobs.edit.params if one.name != "ref" for word in one.references}
+    params["working_dir"] = params.pop("cwd")
+    given = {name: value for name, value in fields.items() if value is not None}
+    if unknown := given.keys() - params.keys():
+        raise TypeError(f"Jobs.edit() got an unexpected keyword argument {min(unknown)!r}")
+    away = {params[name] for name, value in given.items() if value in (*NOTHING,) and params[name].takes_away}
+    values = _values({name: value for name, value in given.items() if params[name] not in away})
+    values |= {one.name: [] if one.many else None for one in away}
+    return values
 
 
 def _check_names(of: str, fields: Mapping[str, Any], known: Any) -> None:

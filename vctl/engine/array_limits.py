@@ -38,6 +38,11 @@ class ArrayLimits:
         """Add an array with its limit; an array that is known keeps its limit."""
         self.array_limits.setdefault(array_id, Window(at_once))
 
+    def drop(self, array_id: str) -> None:
+        """Forget the limit of an array."""
+        self.array_limits.pop(array_id, None)
+        self.ready.discard(array_id)
+
     def put(self, job: PendingJob) -> None:
         """Record that a member waits, with or without a place."""
         window = self.array_limits.get(job.array_id or "")

@@ -202,7 +202,7 @@ def asks(run: Callable[..., R]) -> Callable[Concatenate[Context, ...], R]:
 
     def verb(context: Context, /, *args: Any, **kwargs: Any) -> R:
         given = {**dict(zip(positions_of(verb), args, strict=False)), **kwargs}
-        own = fields.declared.params
+        own = fields.params
         values = {name: value for name, value in given.items() if name in own}
         rest = {name: value for name, value in given.items() if name not in own}
         return run(context, **{name: fields.read(context, values, given)}, **rest)

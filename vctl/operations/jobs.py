@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from vctl import ops, spec
-from vctl.errors import BadSpec, param
+from vctl.errors import param
 from vctl.operations.declare import Context, Operation, asks, operation
 from vctl.spec.params import (
     LONGEST_S,
-    MAX_PRIORITY,
-    MIN_PRIORITY,
     NOT_GIVEN,
     Arg,
+    Change,
+    Changes,
     Fields,
     Filters,
     Limit,
@@ -43,15 +43,6 @@ Grace = Annotated[
         maximum=LONGEST_S,
         help="Time between SIGTERM and SIGKILL, such as 10s (default 3s).",
     ),
-]
-Priority = Annotated[
-    int | None,
-    Opt("--priority", minimum=MIN_PRIORITY, maximum=MAX_PRIORITY, help="Higher priorities go first."),
-]
-Name = Annotated[str | None, Opt("--name", longest=100_000, help="Display name.")]
-NO_LIMIT = ("none", "unlimited")
-Seconds = Annotated[
-    float | None, Opt(minimum=0, maximum=LONGEST_S, help="Time limit in seconds; null: no limit.")
 ]
 
 # ---- submitting ----
@@ -224,37 +215,37 @@ def release(context: Context, ref: Job) -> "JobForm":
     return ops.job_edits.release(context.store, str(ref))
 
 
+JOB_CHANGES = Changes(
+    lambda: spec.job_request.JobRequest,
+    but=("argv", "submission_id", "array", "hold", "clean_env", "job_scope"),
+)
+
+
 @operation("job edit", "PATCH /jobs/{job}")
+@asks
 def edit(
     context: Context,
     ref: Job,
+    changes: Annotated["Change[JobRequest]", JOB_CHANGES],
     *,
-    priority: Priority = NOT_GIVEN,
-    name: Name = NOT_GIVEN,
-    time_limit_s: Seconds = NOT_GIVEN,
+    max_running: Annotated[
+        int | None,
+        Opt(
+            "--max-running",
+            metavar="N",
+            reads="whole number",
+            minimum=1,
+            maximum=100_000,
+            help="Members of an array that run at a time; none: all.",
+        ),
+    ] = NOT_GIVEN,
 ) -> "JobForm":
-    """Change a pending job, or the time limit of a running one; only the fields that are sent."""
-    given = {"priority": priority, "name": name, "time_limit_s": time_limit_s}
-    changes = {field: value for field, value in given.items() if value is not NOT_GIVEN}
-    return ops.job_edits.edit(context.store, str(ref), changes)
+    """Change what a waiting job asks for, or the time limit of a running one; only the fields that are sent.
 
-
-def edited(
-    priority: int | None, name: str | None, time_limit: float | str | None, path: str
-) -> dict[str, Any]:
-    """The changes of an edit. None leaves a field unchanged; ``none`` as time limit means no limit."""
-    given = {"priority": priority, "name": name}
-    changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
-    if time_limit in NO_LIMIT:
-        changes["time_limit_s"] = None
-    elif time_limit is not None:
-        try:
-            changes["time_limit_s"] = spec.quantities.parse_duration(time_limit, path, positive=True)
-        except BadSpec as error:
-            raise BadSpec(
-                error.problem, fix=f"{error.fix}; none for no limit", details=error.details
-            ) from None
-    return changes
+    The job is judged as at its submit: all of the edit or nothing. null stands for what a submit without the field
+    gives. Variables and metadata are added to the present ones. Of an array, what waits is changed.
+    """
+    return ops.job_edits.edit(context.store, str(ref), changes, max_running=max_running)
 
 
 @operation("why", "GET /jobs/{job}/why")

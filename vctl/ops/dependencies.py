@@ -1,13 +1,14 @@
 """Dependencies of a new job: whether its conditions on other jobs and arrays are met, open or impossible.
 
 Only open conditions have a row in ``dependencies``; a job enters the queue when it has none. An awaited id exists when
-a job is submitted, so no job waits for itself. The end of an awaited job is handled by a rule
+a job is submitted, so no new job waits for itself; an edit is checked for that (``circle``). The end of an awaited job
+is handled by a rule
 (``vctl/engine/rules/gates.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from vctl.engine.changes import JobEnded
@@ -54,3 +55,23 @@ def settle(store: Store, names: Iterable[str]) -> None:
                     remaining += [
                         name for name in (change.submission_id, change.array_id) if name is not None
                     ]
+
+
+def circle(store: Store, own: Collection[str], names: Iterable[str]) -> list[str] | None:
+    """The ids along which jobs would wait for themselves if those with the ids ``own`` waited for ``names``."""
+    came_from: dict[str, str | None] = dict.fromkeys(names)
+    remaining = list(came_from)
+    while remaining:
+        name = remaining.pop()
+        if name in own:
+            path: list[str] = []
+            step: str | None = name
+            while step is not None:
+                path.append(step)
+                step = came_from[step]
+            return [name, *reversed(path)]
+        for awaited in table.awaited_by(store, name):
+            if awaited not in came_from:
+                came_from[awaited] = name
+                remaining.append(awaited)
+    return None

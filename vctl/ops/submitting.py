@@ -21,7 +21,7 @@ from vctl.ops.feasible import check_feasible, requested
 from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import check_submission_id, full_cluster_id
-from vctl.spec.job_request import JobRay, JobRequest, entry_amounts
+from vctl.spec.job_request import DEFAULT_ENTRY, JobRay, JobRequest, entry_amounts
 from vctl.spec.options import WarningSignal, parse_array
 from vctl.store import ahead, clusters, observed, rows, settings, shapes
 from vctl.store import jobs as table
@@ -436,6 +436,13 @@ def rerun(store: Store, ref: str | int) -> JobForm:
     return submit(store, request, environment={"PATH": request.env.get("PATH", os.defpath)})
 
 
+def _entry_of(row: Row, options: Mapping[str, object], spec: ClusterSpec) -> dict[str, int] | None:
+    """The request for the entrypoint; None where a submit without one gives the same."""
+    entry = dict(rows.entry(row["entry"]))
+    is_default = options.get("sees_all") or row["per_node"] or (not spec.has_gang and entry == DEFAULT_ENTRY)
+    return None if is_default else entry
+
+
 def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
     """The request of a job, or of an array, as far as another job can have the same."""
     options, rules, spec = rows.loads(launch["options"]), rows.loads(row["rules"]), rows.spec(row["spec"])
@@ -454,7 +461,7 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
         argv=tuple(rows.loads(launch["argv"])),
         cluster=row["parent_cluster_id"],
         spec=None if row["shares_parent"] or spec == ClusterSpec() else spec,
-        entry=None if options.get("sees_all") or row["per_node"] else rows.entry(row["entry"]),
+        entry=_entry_of(row, options, spec),
         priority=row["priority"],
         time_limit_s=row["time_limit_s"],
         name=row["name"] or "",

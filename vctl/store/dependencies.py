@@ -24,6 +24,19 @@ def waiting_for(store: Store, awaited: str) -> tuple[tuple[int, str], ...]:
     return tuple((row[0], row[1]) for row in found)
 
 
+def awaited_by(store: Store, name: str) -> list[str]:
+    """The ids for which a job, or a member of an array, waits."""
+    array = store.row("SELECT first_job_id, last_job_id FROM arrays WHERE array_id = ?", name)
+    where, values = (
+        ("(SELECT job_id FROM jobs WHERE submission_id = ?)", (name,))
+        if array is None
+        else ("(SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ?)", tuple(array))
+    )
+    return store.column(
+        f"SELECT DISTINCT awaited FROM dependencies WHERE job_id IN {where} ORDER BY 1", *values
+    )
+
+
 def awaited_names(store: Store) -> list[str]:
     """The ids of all jobs and arrays that a job waits for."""
     return store.column("SELECT DISTINCT awaited FROM dependencies ORDER BY 1")

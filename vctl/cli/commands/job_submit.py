@@ -43,26 +43,10 @@ def submit(
             help="Submit a job for each line, all or none: JSON with the fields of POST /api/v1/jobs.",
         ),
     ] = None,
-    env: Annotated[
-        list[str] | None,
-        Opt("--env", metavar="K=V", kernel=True, help="Set a variable for the job; repeatable."),
-    ] = None,
-    env_file: Annotated[
-        str | None, Opt("--env-file", metavar="FILE", complete="file", help="Read variables from K=V lines.")
-    ] = None,
-    working_dir: Annotated[
-        str | None,
-        Opt(
-            "--working-dir",
-            "--cwd",
-            metavar="DIR",
-            complete="dir",
-            help="Directory in which the command starts.",
-        ),
-    ] = None,
-    metadata: Annotated[
-        list[str] | None, Opt("--metadata", metavar="K=V", help="Metadata stored with the job; repeatable.")
-    ] = None,
+    env: cli.submission.Env = None,
+    env_file: cli.submission.EnvFile = None,
+    working_dir: cli.submission.WorkingDir = None,
+    metadata: cli.submission.Metadata = None,
     metadata_json: Annotated[
         str | None, Opt("--metadata-json", metavar="JSON", help="Metadata as a JSON map.")
     ] = None,
@@ -116,7 +100,7 @@ def submit(
     values.setdefault("grace_s", call.config.get("kill_grace"))
     if not call.current_job:
         values.setdefault("cluster", call.config.get("cluster"))
-    call.note(cli.submission.small_memory(values))
+    call.note(cli.submission.small_amounts(call.written))
     if file is not None:
         unfit = {"CMD": "entrypoint" in values, "--dry-run": dry_run, "--stdin": stdin, "--pty": terminal}
         for option in (option for option, is_given in unfit.items() if is_given):

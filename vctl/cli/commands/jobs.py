@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from vctl import cli
-from vctl.cli import output
+from vctl.cli import output, submission
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Timeout, WithProgress
 from vctl.cli.declare import COMMANDS, command, shows
 from vctl.cli.output import Answer, Data, listing, single, single_by
 from vctl.operations import jobs
-from vctl.spec.params import Opt
+from vctl.spec.params import Given, Opt, Together
 
 
 @command(
@@ -140,27 +140,30 @@ def release(call: Call, jobs_: jobs.Jobs) -> Answer:
 @command(
     "job edit",
     "vctl job edit train-1 --priority 10 --time-limit 2h",
-    "vctl job edit train-1 --time-limit none",
+    "vctl job edit train-1 --num-cpus 8 --env EPOCHS=3 -c team-a",
+    "vctl job edit sweep --max-running 4 --time-limit none",
     common=CHANGES,
 )
 def edit(
     call: Call,
+    options: Annotated[Given, Together.of(jobs.edit, but=("ref",))],
     jobs_: jobs.Jobs,
-    priority: jobs.Priority = None,
-    name: jobs.Name = None,
-    time_limit: Annotated[
-        str | None,
-        Opt(
-            "--time-limit", metavar="TIME", help="Counted from the start of the job, such as 1h30m; or none."
-        ),
-    ] = None,
+    env: submission.Env = None,
+    env_file: submission.EnvFile = None,
+    working_dir: submission.WorkingDir = None,
+    metadata: submission.Metadata = None,
 ) -> Answer:
-    """Change pending jobs, or the time limit of running ones.
+    """Change what waiting jobs ask for, or the time limit of running ones.
 
-    Priority and name can be changed while a job is pending; the time limit until the job ends.
+    A waiting job is judged with its new request as at its submit, and nothing changes if it is refused. none takes away
+    what an option gave: a time limit, a begin time, dependencies. Of an array, what waits is changed.
     """
-    changes = jobs.edited(priority, name, time_limit, "--time-limit")
-    edited = [jobs.edit(call.backend, ref, **changes) for ref in jobs_]
+    values = dict(options or {})
+    variables, directory = submission.surroundings(call, env, env_file, working_dir, None)
+    more = {"env": variables, "cwd": directory, "metadata": submission.metadata(metadata, None)}
+    values |= {name: value for name, value in more.items() if value}
+    call.note(submission.small_amounts(call.written))
+    edited = [jobs.edit(call.backend, ref, **values) for ref in jobs_]
     return each(edited, lambda job: f"job {job['submission_id']} changed")
 
 

@@ -23,6 +23,7 @@ from vctl.engine.changes.clusters import (
     VNodesChanged,
 )
 from vctl.engine.changes.gates import (
+    ArrayLimited,
     BeginTimesPassed,
     DependencyMet,
     JobsEdited,

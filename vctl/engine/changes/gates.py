@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans, numbers_of
-from vctl.core.values import replace
+from vctl.core.values import field, replace
 from vctl.engine.changes.change import Change, PublicEvent, change, internal
+from vctl.engine.changes.submits import OUTSIDE, Launch
 
 if TYPE_CHECKING:
     from vctl.engine.state import SchedulerState
@@ -51,31 +53,76 @@ class JobsHeld(Change):
 
 @change
 class JobsEdited(Change):
-    """Jobs got another priority, name or time limit. ``values``: column -> value."""
+    """Jobs that are not over were edited. Jobs that run have only their time limit edited."""
 
     members: Members
     spans: Spans
-    values: Mapping[str, Any]
+    job: PendingJob
+    """One of them, as it is now."""
+    edited: tuple[str, ...]
+    """The fields in which all of them are now as this one."""
+    columns: Mapping[str, Any]
+    """The edited columns that no decision needs."""
+    data: Mapping[str, Any]
+    """What the event says: the edited parameters."""
+    after: tuple[tuple[str, str], ...] | None = None
+    """(condition, id) of each job or array that they wait for now; None: as before."""
+    launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})
+    """Their command, if that or their request was edited."""
 
     def public_event(self) -> PublicEvent:
-        return self.members.event("edited", self.values)
+        return self.members.event("edited", self.data)
 
     def apply(self, state: SchedulerState) -> None:
-        limits = "time_limit_s" in self.values
-        limit_s = self.values.get("time_limit_s")
-        limit_ns = None if limit_s is None else int(limit_s * 1e9)
-        values = {"time_limit_ns": limit_ns} if limits else {}
-        if "priority" in self.values:
-            values["priority"] = self.values["priority"]
-        _change(state, self.spans, **values)
-        for job_id in numbers_of(self.spans) if limits else ():
-            if (job := state.running.jobs.get(job_id)) is not None:
+        values = {name: getattr(self.job, name) for name in self.edited}
+        for job_id in numbers_of(self.spans):
+            if (waiting := state.pending(job_id)) is not None:
+                if waiting.parent_id != values.get("parent_id", waiting.parent_id):
+                    state.dequeue(job_id)
+                state.put_pending(replace(waiting, **values))
+            elif (job := state.running.jobs.get(job_id)) is not None and "time_limit_ns" in values:
+                limit_ns = self.job.time_limit_ns
                 ends_at_ns = None if limit_ns is None else job.started_at_ns + limit_ns
                 job = replace(job, ends_at_ns=ends_at_ns)
                 state.running.put(job)
                 state.requests[job_id] = replace(state.requests[job_id], time_limit_ns=limit_ns)
                 for run_id in state.members_of(job_id):
                     state.timers.plan(state, state.runs[run_id], job)
+
+
+@change
+class ArrayLimited(Change):
+    """Another number of members of an array may run at once."""
+
+    array_id: str
+    first: int
+    last: int
+    at_once: int | None
+    """None: all of them."""
+    shown: str
+    """The indices and the limit, as in a submit."""
+    closed: Spans
+    """The members that wait for a place now."""
+    opened: Spans
+    """The members that wait for none now."""
+
+    def public_event(self) -> PublicEvent:
+        data = {"first": self.first, "last": self.last, "max_running": self.at_once}
+        return PublicEvent("array.edited", "array", self.array_id, None, None, data)
+
+    def apply(self, state: SchedulerState) -> None:
+        limits = state.array_limits
+        limits.drop(self.array_id)
+        _change(state, self.closed, closed=True)
+        _change(state, self.opened, closed=False)
+        if self.at_once is None:
+            return
+        limits.limit(self.array_id, self.at_once)
+        for job_id in range(self.first, self.last + 1):
+            if (job := state.pending(job_id)) is not None:
+                limits.put(job)
+            elif job_id in state.running.jobs:
+                limits.run(self.array_id, job_id)
 
 
 @change

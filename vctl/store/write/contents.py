@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 
 from vctl.core.compact import dumps
+from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans
 from vctl.engine.changes import Launch
 from vctl.store.database import Tables
 from vctl.store.known import Content, KnownContents
+from vctl.store.rows import spec_text
 
 _COLUMNS = {
     "environments": ("environment_id", "env"),
@@ -18,6 +20,11 @@ _COLUMNS = {
     "commands": ("command_id", "argv", "cwd", "options", "entrypoint", "environment_id", "request_id"),
 }
 """Table -> its key and the columns of its content."""
+
+
+def request_of(job: PendingJob) -> tuple[str, str, str, str]:
+    """What a job asks for, as columns: its shape, spec, entry and rules."""
+    return job.shape, spec_text(job.spec), dumps(job.entry), job.rules
 
 
 def command_of(db: Connection, launch: Launch, request: tuple[str, str, str, str] | None = None) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from vctl.core.spans import numbers_of
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
 from vctl.store import moves
-from vctl.store.write.table import writes
+from vctl.store.write import contents
+from vctl.store.write.submits import WAIT
+from vctl.store.write.table import insert, writes
 
 
 @writes(ch.JobsHeld)
@@ -39,8 +42,36 @@ def _dependencies_met(db: sqlite3.Connection, met: Sequence[ch.DependencyMet]) -
         moves.update(db, JOB, "gate", one.job_id, "waits_for = ?", (one.left,))
 
 
+_COLUMN_OF = {
+    "parent_id": "parent_cluster_id", "shares_parent": "shares_parent", "priority": "priority", "per_node": "per_node",
+    "begin_at_ns": "begin_at", "waits_for": "waits_for", "grace_s": "grace_s",
+}  # fmt: skip
+"""Field of a waiting job -> its column. The other fields are in the command of the job, or in ``columns``."""
+
+
 @writes(ch.JobsEdited)
 def _jobs_edited(db: sqlite3.Connection, edited: Sequence[ch.JobsEdited]) -> None:
     for one in edited:
-        columns = ", ".join(f"{name} = ?" for name in one.values)
-        moves.update_spans(db, JOB, "edit", one.spans, columns, tuple(one.values.values()))
+        columns, before = dict(one.columns), set[int]()
+        columns |= {_COLUMN_OF[name]: getattr(one.job, name) for name in one.edited if name in _COLUMN_OF}
+        if one.launch is not None:
+            before = contents.used_by(db, one.spans)
+            columns["command_id"] = contents.command_of(db, one.launch, contents.request_of(one.job))
+        if columns:
+            named = ", ".join(f"{name} = ?" for name in columns)
+            moves.update_spans(db, JOB, "edit", one.spans, named, tuple(columns.values()))
+        contents.drop_unused(db, before)
+        if one.after is not None:
+            db.executemany("DELETE FROM dependencies WHERE job_id BETWEEN ? AND ?", one.spans)
+            insert(db, WAIT, [(job_id, *pair) for job_id in numbers_of(one.spans) for pair in one.after])
+
+
+@writes(ch.ArrayLimited)
+def _arrays_limited(db: sqlite3.Connection, limited: Sequence[ch.ArrayLimited]) -> None:
+    for one in limited:
+        db.execute(
+            "UPDATE arrays SET at_once = ?, range = ? WHERE array_id = ?",
+            (one.at_once, one.shown, one.array_id),
+        )
+        moves.update_spans(db, JOB, "gate", one.closed, "closed = 1", ())
+        moves.update_spans(db, JOB, "gate", one.opened, "closed = 0", ())

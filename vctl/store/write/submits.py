@@ -10,7 +10,7 @@ from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
-from vctl.store import moves, rows
+from vctl.store import moves
 from vctl.store.write import contents
 from vctl.store.write.table import insert, writes
 
@@ -35,15 +35,14 @@ _COMMON = (
     "submitted_by",
 )
 _JOB = f"jobs ({', '.join((*_OWN, *_COMMON))})"
-_WAIT = "dependencies (job_id, condition, awaited)"
+WAIT = "dependencies (job_id, condition, awaited)"
 
 
 def _common(
     db: sqlite3.Connection, job: PendingJob, details: ch.SubmitDetails, launch: ch.Launch | None
 ) -> tuple[object, ...]:
     """The columns that are the same for all members of an array."""
-    request = job.shape, rows.spec_text(job.spec), rows.dumps(job.entry), job.rules
-    command_id = contents.command_of(db, launch or ch.Launch(), request)
+    command_id = contents.command_of(db, launch or ch.Launch(), contents.request_of(job))
     return (
         job.parent_id, job.shares_parent, jb.PENDING, job.priority, command_id, job.user, job.held, job.begin_at_ns,
         job.waits_for, job.per_node, job.submitted_at_ns, details.name, details.metadata, details.time_limit_s,
@@ -60,7 +59,7 @@ def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]
         jobs.append((*own, *_common(db, job, one.details, one.launch)))
         waits += ((job.job_id, condition, awaited) for condition, awaited in one.after)
     insert(db, _JOB, jobs)
-    insert(db, _WAIT, waits)
+    insert(db, WAIT, waits)
 
 
 @writes(ch.ArraySubmitted)
@@ -80,7 +79,7 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
         insert(db, _JOB, members)
         insert(
             db,
-            _WAIT,
+            WAIT,
             [(first + n, condition, awaited) for n in range(one.count) for condition, awaited in one.after],
         )
 
