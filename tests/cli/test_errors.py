@@ -55,7 +55,7 @@ CASES = {
         '{"resources": {"memory": 1}}',
     ),
     "a cause of retries that is mistyped": ("run --retry-on NodeFail -- true", 2, "did you mean NodeFailed?"),
-    "a time limit that is no time": ("job edit last --time-limit forever", 2, "none for no limit"),
+    "a time limit that is no time": ("job edit last --time-limit forever", 2, "none takes it away"),
     "a setting that is asked for": ("config get output", 2, "did you mean `vctl config show`?"),
     "a setting that is to be set": ("config set output json", 2, "did you mean `vctl config path`?"),
     "a repair by another name": ("doctor --fix", 2, "did you mean --repair?"),

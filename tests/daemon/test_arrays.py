@@ -180,8 +180,10 @@ def test_stop_hold_release_edit_and_delete_act_on_all(here: Life) -> None:
     here.until(lambda: states(here, "a") == {"PENDING": 12, "RUNNING": 8})
     job_edits.hold(here.store, "a")
     assert reasons(here, "a")[8:] == ["Held"] * 12
+    job_edits.edit(here.store, "a", {"priority": 1})
+    assert [here.job(f"a_{n}")["priority"] for n in range(20)] == [4] * 8 + [1] * 12
     with pytest.raises(Conflict, match="a_0 is RUNNING: priority="):
-        job_edits.edit(here.store, "a", {"priority": 1})
+        job_edits.edit(here.store, "a_0", {"priority": 1})
     with pytest.raises(Conflict, match="a is RUNNING"):
         job_ops.delete(here.store, "a")
     stopping = job_ops.stop(here.store, "a", grace_s=0)

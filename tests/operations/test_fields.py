@@ -214,7 +214,7 @@ def test_the_longest_duration_is_the_same_everywhere(routes: Routes) -> None:
         for name, field in schemas[model]["properties"].items()
         if name in ("time_limit_s", "grace_s", "backoff_s", "older_than_s")
     }
-    assert len(fields) == 8
+    assert len(fields) == 10
     assert set(fields.values()) == {LONGEST_S}
     assert parse_duration(str(LONGEST_S), "t") == LONGEST_S
     with pytest.raises(BadSpec):

@@ -490,8 +490,8 @@ class Declared:
                 name, whole = (self.params[one] for one in (next(iter(new)), info.whole))
                 raise spec.fields.refuse(
                     param(name.name),
-                    "it is part of a document here",
-                    f"give the whole with {param(whole.name)}",
+                    f"{param(whole.name)} gives it already",
+                    f"give the whole of {param(whole.name)}",
                 )
         merged = {**old, **new}
         given = [merged.get(name, self.params[name].default) for name in info.parameters]
