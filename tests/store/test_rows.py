@@ -21,7 +21,7 @@ from vctl.ops import clusters
 from vctl.ops.arrays import stop_requested
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.tree_file import parse_tree
-from vctl.store import job_views, jobs, observed, queues, rows
+from vctl.store import job_views, jobs, observed, queues, reservations, rows
 from vctl.store import settings as settings_of
 from vctl.store.entries import Event
 from vctl.store.store import Store
@@ -63,6 +63,21 @@ def test_a_spec_comes_back_as_it_was(spec: ClusterSpec) -> None:
 def test_a_holding_comes_back_as_it_was(allocation: Allocation) -> None:
     amounts, instances, cores = rows.allocation_columns(allocation)
     assert rows.allocation({"amounts": amounts, "instances": instances, "cores": cores}) == allocation  # type: ignore[arg-type]
+
+
+def test_equal_columns_are_one_allocation() -> None:
+    """So that equal virtual nodes share their free capacity, and the same change of many is computed once."""
+    row = {"amounts": '{"CPU":10000}', "instances": "{}", "cores": "[1]"}
+    assert rows.allocation(row) is rows.allocation(dict(row))  # type: ignore[arg-type]
+    assert rows.allocation(row) != rows.allocation(row | {"cores": "[2]"})  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="are no amounts"):
+            rows.allocation(row | {"amounts": "7"})  # type: ignore[arg-type]
+
+
+def test_reservations_are_read_without_the_jobs_that_have_none(store: Store) -> None:
+    steps = [row["detail"] for row in store.rows(f"EXPLAIN QUERY PLAN {reservations._VALID}")]
+    assert [step for step in steps if step.startswith("SCAN")] == ["SCAN r"]
 
 
 def test_a_queue_whose_order_was_makespan_is_longest(store: Store) -> None:

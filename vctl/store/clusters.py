@@ -212,8 +212,7 @@ def load_ledger(store: Store) -> Ledger:
             vnodes.setdefault(row["cluster_id"], []).append(row)
         for row in parents_first(all_rows(store)):
             ledger.put_cluster(rows.cluster(row))
-            for vnode in vnodes.get(row["cluster_id"], ()):
-                ledger.assign(rows.vnode(vnode))
+            ledger.assign_all(map(rows.vnode, vnodes.get(row["cluster_id"], ())))
         for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'"):
             run = rows.run(row)
             ledger.charge(run.run_id, run.vnode_id, run.allocation)

@@ -8,7 +8,6 @@ gets an answer also where tables are damaged.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache
 from typing import Any
 
 from vctl.core import labels as lb
@@ -16,8 +15,8 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY
 from vctl.core.labels import Labels
 from vctl.core.nodes import ALIVE
-from vctl.core.resources import Allocation, FreeCapacity
-from vctl.store.rows import loads
+from vctl.core.resources import FreeCapacity
+from vctl.store.rows import allocation_of, loads
 from vctl.store.store import Store
 
 COMMON = (
@@ -102,7 +101,6 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Eq
             left.add(slot_id)
     used = {slot_id: tuple(sorted(parts)) if len(parts) > 1 else parts for slot_id, parts in used.items()}
     found: dict[object, EqualSlots] = {}
-    allocation = cache(_allocation)
     sql, *given = (_NODES,) if cluster_id == PRIMARY else (_SLOTS, cluster_id)
     for ids, *static, labels in store.rows(sql, *given):
         key = tuple(static)
@@ -112,17 +110,9 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Eq
             which = key, parts, slot_id in left, slot_id if slot_id in apart else ""
             group = found.get(which)
             if group is None:
-                capacity = FreeCapacity(allocation(key[1], key[2]))
+                capacity = FreeCapacity(allocation_of(key[1], key[2]))
                 for part in parts:
-                    capacity.take_beyond(allocation(*part))
+                    capacity.take_beyond(allocation_of(*part))
                 group = found[which] = EqualSlots(key, labels, parts, capacity, left=slot_id in left)
             group.slots.append((node_id, slot_id))
     return list(found.values())
-
-
-def _allocation(amounts: str, instances: str) -> Allocation:
-    of_units: dict[str, Any] = loads(instances) if instances != "{}" else {}
-    return Allocation(
-        loads(amounts),
-        {name: {int(i): share for i, share in shares.items()} for name, shares in of_units.items()},
-    )

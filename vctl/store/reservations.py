@@ -22,6 +22,12 @@ from vctl.store.gates import in_queue
 from vctl.store.rows import dumps, in_ns, loads
 from vctl.store.store import Row, Store
 
+_VALID = (
+    "SELECT r.*, j.time_limit_s FROM reservations r CROSS JOIN jobs j USING (job_id, parent_cluster_id, priority)"
+    " JOIN commands USING (command_id) JOIN requests USING (request_id, shape)"
+    f" WHERE j.status = 'PENDING' AND {in_queue('j.')} ORDER BY job_id"
+)  # CROSS: the few reservations first, not all that waits
+
 
 def rows(store: Store) -> list[Row]:
     """All rows, by job."""
@@ -32,11 +38,7 @@ def load(store: Store) -> dict[str, dict[int, Kept]]:
     """Cluster -> job -> what its queue keeps for it."""
     found: dict[str, dict[int, Kept]] = {}
     policies: dict[str, str] | None = None
-    for row in store.rows(
-        "SELECT r.*, j.time_limit_s FROM reservations r JOIN jobs j USING (job_id, parent_cluster_id, priority)"
-        " JOIN commands USING (command_id) JOIN requests USING (request_id, shape)"
-        f" WHERE j.status = 'PENDING' AND {in_queue('j.')} ORDER BY job_id"
-    ):
+    for row in store.rows(_VALID):
         policies = policies or {one: text_of(policy) for one, policy in settings.queues(store).items()}
         is_same = row["policy"] == policies.get(row["parent_cluster_id"], text_of(DEFAULT))
         if is_same and row["time_limit_ns"] == in_ns(row["time_limit_s"]):
