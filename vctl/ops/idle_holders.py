@@ -7,6 +7,7 @@ a minimum that its cluster does not lend, or keeps for its own waiting work, or 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
 
 from vctl.core import resources as rs
 from vctl.core.clusters import LOGICAL, Cluster
@@ -14,7 +15,7 @@ from vctl.core.resources import Amounts
 from vctl.core.wording import amounts_text, cluster_text, listed
 from vctl.ops.reachable import Reachable
 from vctl.store import clusters, rows
-from vctl.store.store import Store
+from vctl.store.store import Row, Store
 
 MOST_READ = 32
 """The most clusters that are read for one cluster with waiting work."""
@@ -54,12 +55,17 @@ class IdleHolders:
                 break
             top = above
         below, read = {top}, 0
-        for row in clusters.parents_first(clusters.logical_rows(self.store)):
+        for row in self._logical:
             if row["parent_id"] in below:
                 below.add(row["cluster_id"])
                 if row["cluster_id"] not in chain and read < MOST_READ:
                     read += 1
                     yield rows.cluster(row)
+
+    @cached_property
+    def _logical(self) -> list[Row]:
+        """The rows of all logical clusters, parents first."""
+        return clusters.parents_first(clusters.logical_rows(self.store))
 
     def _free(self, cluster_id: str, wanted: Collection[str]) -> dict[str, int]:
         free = self.capacity.slots(cluster_id).free

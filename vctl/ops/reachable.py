@@ -26,6 +26,7 @@ class Reachable:
         self._slots: dict[tuple[str, int], Slots] = {}
         self._above: dict[tuple[str, int], list[Above]] = {}
         self._clusters: dict[str, Cluster | None] = {}
+        self._lenders_in: dict[str, set[str]] = {}
         self.nominations = preemptions.nominations(store)
         self._reserved_in: dict[str, set[int]] = {}
         """Cluster -> jobs with reserved resources on its virtual nodes; complete after ``slots`` of that cluster."""
@@ -42,12 +43,7 @@ class Reachable:
         key = (cluster_id, winner := self._winner(job_id))
         if key not in self._slots:
             self._slots[key] = Slots(self._read(cluster_id, winner))
-            # not even nodes that take no work
-            if (
-                cluster_id != PRIMARY
-                and not self._slots[key].all
-                and not clusters.vnode_rows(self.store, cluster_id)
-            ):
+            if not self._slots[key].groups and self._has_no_nodes(cluster_id):
                 self._slots[key].nothing = f"nothing, {cluster_text(cluster_id)} has no virtual nodes"
         return self._slots[key]
 
@@ -59,39 +55,42 @@ class Reachable:
         return self._above[key]
 
     def _winner(self, job_id: int) -> int:
-        return job_id if any(nomination.job_id == job_id for nomination in self.nominations) else 0
+        return job_id if any(one.job_id == job_id for one in self.nominations) else 0
 
     def _read_above(self, cluster_id: str, job_id: int) -> list[Above]:
-        levels: list[Above] = []
-        for cluster, parent_id in self.growing(cluster_id):
-            siblings = clusters.children(self.store, parent_id)
-            lends = any(
-                row["settings"] != "{}" and any(rows.cluster(row).lending_limit.values())
-                for row in siblings
-                if row["cluster_id"] != cluster.cluster_id and row["kind"] == LOGICAL
-            )
-            levels.append(
-                Above(
-                    cluster_text(parent_id), self.slots(parent_id, job_id), cluster_text(cluster.cluster_id),
-                    self._room(cluster), lends,
-                )
-            )  # fmt: skip
-        return levels
-
-    def growing(self, cluster_id: str) -> Iterator[tuple[Cluster, str]]:
-        """The clusters that can grow, from this one up, each with the id of the cluster from which it grows."""
+        found: list[Above] = []
         cluster = self.cluster(cluster_id)
         while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
-            yield cluster, cluster.parent_id
-            cluster = self.cluster(cluster.parent_id)
+            parent_id = cluster.parent_id
+            lends = not self._lenders(parent_id) <= {cluster.cluster_id}
+            found.append(
+                Above(
+                    cluster_text(parent_id), self.slots(parent_id, job_id), cluster_text(cluster.cluster_id),
+                    self._left(cluster), lends,
+                )
+            )  # fmt: skip
+            cluster = self.cluster(parent_id)
+        return found
+
+    def _lenders(self, parent_id: str) -> set[str]:
+        """The logical children of a cluster that lend."""
+        if parent_id not in self._lenders_in:
+            self._lenders_in[parent_id] = {
+                row["cluster_id"]
+                for row in clusters.children(self.store, parent_id)
+                if row["kind"] == LOGICAL
+                and row["settings"] != "{}"
+                and any(rows.cluster(row).lending_limit.values())
+            }
+        return self._lenders_in[parent_id]
 
     def reserved_for(self, cluster_id: str, job_id: int) -> list[str]:
         """Ids of other jobs with reserved resources in a cluster, or in a cluster from which it can grow."""
-        job_ids: set[int] = set()
-        for level in (cluster_id, *(parent_id for _, parent_id in self.growing(cluster_id))):
-            self.slots(level, job_id)
-            job_ids |= self._reserved_in.get(level, set())
-        return [n.submission_id for n in self.nominations if n.job_id in job_ids and n.job_id != job_id]
+        found: set[int] = set()
+        for one in (cluster_id, *self._upward(cluster_id)):
+            self.slots(one, job_id)
+            found |= self._reserved_in.get(one, set())
+        return [one.submission_id for one in self.nominations if one.job_id in found and one.job_id != job_id]
 
     @cached_property
     def called(self) -> list[Lease]:
@@ -100,7 +99,7 @@ class Reachable:
 
     def coming_back(self, cluster_id: str) -> list[Lease]:
         """The leases that a cluster, or one above it from which it can grow, has lent and called back."""
-        lenders = {cluster_id, *(parent_id for _, parent_id in self.growing(cluster_id))}
+        lenders = {cluster_id, *self._upward(cluster_id)}
         return [lease for lease in self.called if lease.lender_id in lenders]
 
     def to_give_back(self, cluster_id: str) -> list[Lease]:
@@ -112,24 +111,42 @@ class Reachable:
             cluster = None if cluster.parent_id is None else self.cluster(cluster.parent_id)
         return [lease for lease in self.called if lease.borrower_id in borrowers]
 
-    def _room(self, cluster: Cluster) -> dict[str, int]:
+    def _upward(self, cluster_id: str) -> Iterator[str]:
+        cluster = self.cluster(cluster_id)
+        while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
+            yield cluster.parent_id
+            cluster = self.cluster(cluster.parent_id)
+
+    def _left(self, cluster: Cluster) -> dict[str, int]:
         """The resources that a cluster can still gain; a name without a limit is missing."""
         if not cluster.is_limited:
             return {}
         return cluster.left_to_grow(clusters.flexible_amounts(self.store, cluster.cluster_id))
 
-    def _read(self, cluster_id: str, winner: int) -> Iterator[Slot]:
-        reserved: dict[str, list[tuple[int, Allocation]]] = {}
-        for nomination in self.nominations:
-            for slot_id, allocation in nomination.pieces if nomination.job_id != winner else ():
-                reserved.setdefault(slot_id, []).append((nomination.job_id, allocation))
-        for group in alike(self.store, cluster_id, reserved):
+    def _has_no_nodes(self, cluster_id: str) -> bool:
+        """Whether a cluster has no virtual nodes at all, not even on nodes that take no work."""
+        return cluster_id != PRIMARY and not clusters.vnode_rows(self.store, cluster_id)
+
+    def _read(self, cluster_id: str, winner: int) -> Iterator[list[Slot]]:
+        kept: dict[str, list[tuple[int, Allocation]]] = {}
+        for one in self.nominations:
+            for slot_id, allocation in one.pieces if one.job_id != winner else ():
+                kept.setdefault(slot_id, []).append((one.job_id, allocation))
+        for group in alike(self.store, cluster_id, kept):
             if not group.takes_work:
                 continue
-            for job_id, allocation in reserved.get(group.slots[0][1], ()):
+            for job_id, allocation in kept.get(group.slots[0][1], ()):
                 self._reserved_in.setdefault(cluster_id, set()).add(job_id)
                 group.capacity.take_most(Allocation(allocation.amounts, allocation.instances))
             capacity, template, untouched = group.capacity, group.template, group.capacity.is_untouched()
-            for node_id, slot_id in group.slots:
-                labels = partial(group.labels_of, node_id, slot_id)
-                yield Slot(node_id, capacity, labels, template, untouched, slot_id)
+            yield [
+                Slot(
+                    node_id,
+                    capacity,
+                    partial(group.labels_of, node_id, slot_id),
+                    template,
+                    untouched,
+                    slot_id,
+                )
+                for node_id, slot_id in group.slots
+            ]

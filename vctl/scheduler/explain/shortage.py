@@ -39,30 +39,41 @@ class Slot:
 
 
 class Slots:
-    """The virtual nodes of one cluster, grouped by equal free capacity, so that each group is read once."""
+    """The virtual nodes of one cluster in groups of equal free capacity, so that each group is read once."""
 
-    def __init__(self, slots: Iterable[Slot]) -> None:
-        self.all = list(slots)
+    def __init__(self, groups: Iterable[Sequence[Slot]]) -> None:
+        self.groups = list(groups)
         self.nothing = "no node takes work now"
         """The text about a cluster without virtual nodes."""
         self._joined: tuple[Sequence[Above], Slots] | None = None
-        groups: dict[tuple[int, str], list[Slot]] = {}
-        for slot in self.all:
-            groups.setdefault((id(slot.capacity), slot.template_id), []).append(slot)
-        self.groups = list(groups.values())
-        self.crowded = len({slot.node_id for slot in self.all}) < len(self.all)
+
+    @cached_property
+    def all(self) -> list[Slot]:
+        """All of them."""
+        return list(chain.from_iterable(self.groups))
+
+    @cached_property
+    def crowded(self) -> bool:
         """Whether a physical node has several of these virtual nodes."""
+        return len({slot.node_id for slot in self.all}) < len(self.all)
 
     def joined(self, above: Sequence[Above]) -> Slots:
-        """The physical nodes with what is free on each, in these virtual nodes and in those of the clusters above."""
+        """The physical nodes with what is free on each, in these virtual nodes and in those of the clusters above it.
+
+        Of the top cluster, which has most nodes, those on which the others have nothing stay in their groups.
+        """
         if self._joined is None or self._joined[0] is not above:
-            together: dict[str, FreeCapacity] = {}
-            everything = [*self.all, *(slot for level in above for slot in level.slots.all)]
-            for slot in everything:
-                known = together.get(slot.node_id)
-                together[slot.node_id] = slot.capacity if known is None else _joined(known, slot.capacity)
-            reach = {one.node_id: Slot(one.node_id, together[one.node_id], one.labels) for one in everything}
-            self._joined = above, Slots(reach.values())
+            *lower, top = self, *(level.slots for level in above)
+            several = [slot for slots in lower for slot in slots.all]
+            node_ids = {slot.node_id for slot in (*several, *(top.all if top.crowded else ()))}
+            groups = [[slot for slot in group if slot.node_id not in node_ids] for group in top.groups]
+            sums: dict[str, FreeCapacity] = {}
+            for slot in (*several, *(slot for slot in top.all if slot.node_id in node_ids)):
+                known = sums.get(slot.node_id)
+                sums[slot.node_id] = slot.capacity if known is None else _joined(known, slot.capacity)
+            groups += [[Slot(node_id, capacity, dict)] for node_id, capacity in sums.items()]
+            self._joined = above, Slots(group for group in groups if group)
+            self._joined[1].crowded = False
         return self._joined[1]
 
     @cached_property
