@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL, PRIMARY
-from vctl.core.nodes import ALIVE, DEAD, LOST
+from vctl.core.nodes import ALIVE, LOST
 from vctl.core.resources import Amounts
 from vctl.core.values import field, value
 from vctl.ops import forms
@@ -48,43 +47,30 @@ class Capacity:
 
 
 def capacities(store: Store) -> dict[str, Capacity]:
-    """The sums of every cluster, in one pass over the tables; the cost does not depend on the queues."""
-    is_alive: dict[str, bool] = {}
-    sums: dict[str, Capacity] = {PRIMARY: Capacity()}
-    for node in nodes.all_rows(store):
-        is_alive[node["node_id"]] = node["state"] != DEAD
-        if is_alive[node["node_id"]]:
-            _add(sums[PRIMARY].total, loads(node["amounts"]))
+    """The sums of every cluster, in one pass over the clusters; the cost does not depend on the queues."""
+    totals, of_runs = clusters.totals(store), clusters.held_by_runs(store)
     rows = clusters.parents_first(clusters.all_rows(store))
-    for row in rows:
-        sums[row["cluster_id"]] = Capacity()
-    for vnode in clusters.all_vnode_rows(store):
-        if is_alive.get(vnode["node_id"]) and vnode["cluster_id"] in sums:
-            _add(sums[vnode["cluster_id"]].total, loads(vnode["amounts"]))
+    sums = {
+        cluster_id: Capacity(totals.get(cluster_id, {}))
+        for cluster_id in (PRIMARY, *(row["cluster_id"] for row in rows))
+    }
+    nobody = Capacity()
     for row in reversed(rows):  # children first
-        capacity, parent = sums[row["cluster_id"]], sums.get(row["parent_id"], Capacity())
+        capacity, parent = sums[row["cluster_id"]], sums.get(row["parent_id"], nobody)
         if row["kind"] == LOGICAL:
-            for run in clusters.run_allocations(store, row["cluster_id"]):
-                if is_alive.get(run["node_id"]):
-                    _add(capacity.used, loads(run["amounts"]))
-        else:
-            capacity.used = dict(capacity.total)
-        if row["kind"] == LOGICAL:
+            _add(capacity.used, of_runs.get(row["cluster_id"], {}))
             capacity.idle = {n: max(a - capacity.used.get(n, 0), 0) for n, a in capacity.total.items()}
             if row["parent_id"] == PRIMARY:
                 _add(sums[PRIMARY].idle, capacity.idle)
+        else:
+            capacity.used = dict(capacity.total)
         _add(parent.reserved, capacity.total)
         _add(parent.used, capacity.used)
-    _add_leases(store, sums)
-    return sums
-
-
-def _add_leases(store: Store, sums: Mapping[str, Capacity]) -> None:
-    nobody = Capacity()
     for lease in leases.all_rows(store):
         amounts = loads(lease["amounts"])
         _add(sums.get(lease["borrower_id"], nobody).borrowed, amounts)
         _add(sums.get(lease["lender_id"], nobody).lent, amounts)
+    return sums
 
 
 def _add(sums: Sums, amounts: Amounts, times: int = 1) -> None:

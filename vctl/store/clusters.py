@@ -7,6 +7,7 @@ from sqlite3 import Row
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import PRIMARY
+from vctl.core.nodes import LOST
 from vctl.core.resources import total
 from vctl.store import jobs, nodes, rows, settings
 from vctl.store.store import Store
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from vctl.core.clusters import Cluster
     from vctl.core.leases import Lease
     from vctl.core.ledger import Ledger
+
+_PRESENT = f"n.state NOT IN ({', '.join(map(repr, LOST))})"
 
 
 class InTables:
@@ -151,12 +154,28 @@ def get_vnode(store: Store, vnode_id: str) -> Row | None:
     return store.row("SELECT * FROM vnodes WHERE vnode_id = ?", vnode_id)
 
 
-def run_allocations(store: Store, cluster_id: str) -> list[Row]:
-    """The parts that processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts, instances``."""
-    return store.rows(
-        "SELECT vnode_id, node_id, amounts, instances FROM runs WHERE state <> 'ENDED' AND cluster_id = ?",
-        cluster_id,
+def totals(store: Store, cluster_id: str | None = None) -> dict[str, dict[str, int]]:
+    """Cluster -> its total on nodes that are not lost: of all clusters, or of one."""
+    found = list[Row]()
+    if cluster_id in (None, PRIMARY):
+        found += store.rows(f"SELECT ?, amounts, count(*) FROM nodes n WHERE {_PRESENT} GROUP BY 2", PRIMARY)
+    if cluster_id != PRIMARY:
+        which, values = ("", ()) if cluster_id is None else (" AND v.cluster_id = ?", (cluster_id,))
+        found += store.rows(
+            "SELECT v.cluster_id, v.amounts, count(*) FROM vnodes v JOIN nodes n USING (node_id)"
+            f" WHERE {_PRESENT}{which} GROUP BY 1, 2",
+            *values,
+        )
+    return rows.sums(found)
+
+
+def held_by_runs(store: Store) -> dict[str, dict[str, int]]:
+    """Cluster -> what its own processes hold, on nodes that are not lost."""
+    sql = (
+        "SELECT r.cluster_id, r.amounts, count(*) FROM runs r JOIN nodes n USING (node_id)"
+        f" WHERE r.state <> 'ENDED' AND {_PRESENT} GROUP BY 1, 2"
     )
+    return rows.sums(store.rows(sql))
 
 
 def flexible_amounts(store: Store, cluster_id: str) -> dict[str, int]:

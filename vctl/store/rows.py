@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from operator import itemgetter
 from sqlite3 import Row
@@ -39,6 +39,16 @@ def allocation_of(amounts: str, instances: str, cores: str = "[]") -> Allocation
         raise ValueError(f"{decoded!r} are no amounts")
     shares = {n: {int(i): share for i, share in have.items()} for n, have in loads(instances).items()}
     return Allocation(decoded, shares, tuple(loads(cores)))
+
+
+def sums(found: Iterable[Row]) -> dict[Any, dict[str, int]]:
+    """Sums of amounts by the first columns; the last two of each row are amounts and how many times they occur."""
+    totals: dict[Any, dict[str, int]] = {}
+    for *key, amounts, count in found:
+        total = totals.setdefault(key[0] if len(key) == 1 else tuple(key), {})
+        for name, amount in loads(amounts or "{}").items():
+            total[name] = total.get(name, 0) + amount * count
+    return totals
 
 
 def allocation_columns(value: Allocation) -> tuple[str, str, str]:
