@@ -130,8 +130,8 @@ def _available(state: str, free: Amounts) -> Sums:
     return {name: max(amount, 0) if state == ALIVE else 0 for name, amount in free.items()}
 
 
-def _total(one: EqualSlots) -> Amounts:
-    has, free = one.capacity.total.amounts, one.capacity.free
+def _total(slots: EqualSlots) -> Amounts:
+    has, free = slots.capacity.total.amounts, slots.capacity.free
     beyond = [name for name, amount in free.items() if amount and name not in has]
     return {**has, **dict.fromkeys(beyond, 0)} if beyond else has
 
@@ -139,28 +139,28 @@ def _total(one: EqualSlots) -> Amounts:
 def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str, ClusterSlot]:
     """The virtual nodes of a cluster by id; whole nodes that a logical child owns only if ``owned``."""
     of: dict[str, tuple[str, Amounts, Amounts]] = {}
-    for one in alike(store, cluster_id):
-        if owned or not one.left:
+    for group in alike(store, cluster_id):
+        if owned or not group.owned:
             of.update(
                 dict.fromkeys(
-                    [slot_id for _, slot_id in one.slots], (one.state, _total(one), one.capacity.free)
+                    [slot_id for _, slot_id in group.slots], (group.state, _total(group), group.capacity.free)
                 )
             )
-    key, found = (
+    key, rows = (
         ("node_id", nodes.all_rows(store))
         if cluster_id == PRIMARY
         else ("vnode_id", clusters.vnode_rows(store, cluster_id))
     )
-    return {row[key]: ClusterSlot(row, *of[row[key]]) for row in found if row[key] in of}
+    return {row[key]: ClusterSlot(row, *of[row[key]]) for row in rows if row[key] in of}
 
 
 def totals_of(store: Store, cluster_id: str) -> tuple[Sums, Sums]:
     """Sums over the virtual nodes of a cluster: (total without lost nodes, free on ALIVE nodes)."""
     total: Sums = {}
     free: Sums = {}
-    for one in alike(store, cluster_id):
-        if one.left or one.state in LOST:
+    for group in alike(store, cluster_id):
+        if group.owned or group.state in LOST:
             continue
-        _add(total, _total(one), len(one.slots))
-        _add(free, _available(one.state, one.capacity.free), len(one.slots))
+        _add(total, _total(group), len(group.slots))
+        _add(free, _available(group.state, group.capacity.free), len(group.slots))
     return total, free

@@ -32,26 +32,28 @@ class IdleHolders:
         self._texts: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}
         self._has: dict[str, dict[str, int]] = {}
 
-    def text(self, cluster_id: str, wanted: Amounts) -> str:
+    def text(self, cluster_id: str, amounts: Amounts) -> str:
         """The end of a message about work of a cluster that needs these amounts; empty if nobody holds any idle."""
-        key = cluster_id, frozenset(wanted.items())
+        key = cluster_id, frozenset(amounts.items())
         if key not in self._texts:
-            found = [say for one in self._beside(cluster_id, wanted) for say in self._of(one, wanted)]
-            self._texts[key] = f"; {listed(found, MOST_NAMED)}" if found else ""
+            phrases = [
+                say for cluster in self._beside(cluster_id, amounts) for say in self._of(cluster, amounts)
+            ]
+            self._texts[key] = f"; {listed(phrases, MOST_NAMED)}" if phrases else ""
         return self._texts[key]
 
-    def _beside(self, cluster_id: str, wanted: Amounts) -> Iterator[Cluster]:
+    def _beside(self, cluster_id: str, amounts: Amounts) -> Iterator[Cluster]:
         """The logical clusters that share with this one what it can have, except those around it.
 
         A cluster that may not grow by as much as is wanted can have nothing from outside.
         """
         chain = [cluster_id]
-        while (here := self.capacity.cluster(chain[-1])) is not None and here.parent_id is not None:
-            chain.append(here.parent_id)
+        while (cluster := self.capacity.cluster(chain[-1])) is not None and cluster.parent_id is not None:
+            chain.append(cluster.parent_id)
         top, free = cluster_id, dict[str, int]()
         for level, above in zip(self.capacity.above(cluster_id), chain[1:], strict=False):
-            free = rs.add(free, self._free(top, wanted))
-            if any(free[n] + level.left.get(n, amount) < amount for n, amount in wanted.items()):
+            free = rs.add(free, self._free(top, amounts))
+            if any(free[n] + level.allowance.get(n, amount) < amount for n, amount in amounts.items()):
                 break
             top = above
         below, read = {top}, 0
@@ -67,9 +69,9 @@ class IdleHolders:
         """The rows of all logical clusters, parents first."""
         return clusters.parents_first(clusters.logical_rows(self.store))
 
-    def _free(self, cluster_id: str, wanted: Collection[str]) -> dict[str, int]:
+    def _free(self, cluster_id: str, names: Collection[str]) -> dict[str, int]:
         free = self.capacity.slots(cluster_id).free
-        return {n: free.get(n, 0) for n in wanted}
+        return {n: free.get(n, 0) for n in names}
 
     def _flexible(self, cluster_id: str) -> dict[str, int]:
         """What a cluster has in flexible virtual nodes."""
@@ -77,10 +79,10 @@ class IdleHolders:
             self._has[cluster_id] = clusters.flexible_amounts(self.store, cluster_id)
         return self._has[cluster_id]
 
-    def _of(self, cluster: Cluster, wanted: Collection[str]) -> Iterator[str]:
+    def _of(self, cluster: Cluster, names: Collection[str]) -> Iterator[str]:
         """What a cluster holds idle of these resources: of its own, then of what it has borrowed."""
         name, least = cluster_text(cluster.cluster_id), cluster.spec.flexible_min
-        free = self._free(cluster.cluster_id, wanted)
+        free = self._free(cluster.cluster_id, names)
         has = self._flexible(cluster.cluster_id)
         over = {n: min(free[n], max(has.get(n, 0) - least.get(n, 0), 0)) for n in free}
         own = {n: free[n] - over[n] for n in free if free[n] > over[n]}
@@ -97,8 +99,8 @@ class IdleHolders:
                 return f"keeps {what} for its own waiting work"
             lent = {n: max(cluster.spec.flexible_min.get(n, 0) - has.get(n, 0), 0) for n in own}
             if all(lent[n] >= limits.get(n, 0) for n in own):
-                most = amounts_text({n: limits.get(n, 0) for n in own})
-                return f"holds {what} of its minimum idle and lends at most {most} (--lending-limit)"
+                limit = amounts_text({n: limits.get(n, 0) for n in own})
+                return f"holds {what} of its minimum idle and lends at most {limit} (--lending-limit)"
             return f"holds {what} of its minimum idle, and what it lends of it is not enough"
         if any(cluster.spec.flexible_min.get(n, 0) for n in own):
             return f"holds {what} of its minimum idle and lends nothing (--lending-limit)"

@@ -54,7 +54,9 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
     }
     if len(kinds) == 1 and not special and all(isinstance(columns[name], Alike) for name in _GATES):
         _, cluster_id, priority = kinds[0][0]
-        last, first = (queues.position(store, cluster_id, priority, one) for one in (numbers[0], numbers[-1]))
+        last, first = (
+            queues.position(store, cluster_id, priority, number) for number in (numbers[0], numbers[-1])
+        )
         if opens_at(*(columns[name][0] for name in _GATES)) > store.clock():
             if last == first:
                 return Alike(last, len(numbers))
@@ -66,18 +68,18 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
         for job_id in numbers[at.start : at.stop]
         if status == jb.PENDING and cluster_id not in special
     ]
-    found: dict[int, int] = {}
+    known: dict[int, int] = {}
     if len(plain) > FEW:
         for cluster_id in clusters.difference(special):
-            found |= queues.positions(store, cluster_id)
+            known |= queues.positions(store, cluster_id)
     else:
-        found = {
+        known = {
             job_id: queues.position(store, cluster_id, priority, job_id)
             for job_id, cluster_id, priority in plain
         }
     for cluster_id, policy in special.items():
-        found |= _places(_in_order(store, cluster_id, policy))
-    return list(map(found.get, numbers))
+        known |= _places(_in_order(store, cluster_id, policy))
+    return list(map(known.get, numbers))
 
 
 def ahead(store: Store, row: Row) -> list[int]:
@@ -87,8 +89,8 @@ def ahead(store: Store, row: Row) -> list[int]:
     if is_plain(policy):
         return queues.ids_before(store, cluster_id, row["priority"], row["job_id"])
     order = _in_order(store, cluster_id, policy)
-    place = _places(order)[row["job_id"]]
-    return [one["job_id"] for one in order if one["is_ready"]][: place - 1]
+    number = _places(order)[row["job_id"]]
+    return [queued["job_id"] for queued in order if queued["is_ready"]][: number - 1]
 
 
 def head(store: Store, cluster_id: str, limit: int) -> list[tuple[Row, int, int]]:
@@ -97,22 +99,22 @@ def head(store: Store, cluster_id: str, limit: int) -> list[tuple[Row, int, int]
     A member of an array stands for the members behind it that have its priority.
     """
     policy = settings.queue_of(store, cluster_id)
-    found: list[tuple[Row, int, int]] = []
+    heads: list[tuple[Row, int, int]] = []
     if is_plain(policy):
-        place = 1
+        number = 1
         for row, members, ready in job_views.head(store, cluster_id, limit):
-            found.append((row, members, place))
-            place += ready
-        return found
+            heads.append((row, members, number))
+            number += ready
+        return heads
     order = _in_order(store, cluster_id, policy)
     places, lines = _places(order), dict[tuple[object, int], list[int]]()
-    for one in order:
-        line = (one["job_id"] if one["array_id"] is None else one["array_id"], one["priority"])
-        lines.setdefault(line, []).append(one["job_id"])
+    for queued in order:
+        line = (queued["job_id"] if queued["array_id"] is None else queued["array_id"], queued["priority"])
+        lines.setdefault(line, []).append(queued["job_id"])
     for job_id, *others in list(lines.values())[:limit]:
         if (shown := job_views.get(store, job_id)) is not None:
-            found.append((shown, 1 + len(others), places[job_id]))
-    return found
+            heads.append((shown, 1 + len(others), places[job_id]))
+    return heads
 
 
 def is_plain(policy: QueuePolicy) -> bool:
@@ -141,9 +143,9 @@ def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
     from vctl.store import usage
 
     held = {request: _held(store, *request) for request in {(row["spec"], row["entry"]) for row in waiting}}
-    found = {row["job_id"]: row for row in waiting}
+    by_id = {row["job_id"]: row for row in waiting}
     given = [(_job_of(row), held[row["spec"], row["entry"]] if row["is_ready"] else None) for row in waiting]
-    return [found[job.job_id] for job in order_of_starts(usage.shares(store, cluster_id), cluster_id, given)]
+    return [by_id[job.job_id] for job in order_of_starts(usage.shares(store, cluster_id), cluster_id, given)]
 
 
 def _held(store: Store, spec_text: str, entry_text: str) -> Amounts:

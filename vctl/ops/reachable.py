@@ -55,22 +55,22 @@ class Reachable:
         return self._above[key]
 
     def _winner(self, job_id: int) -> int:
-        return job_id if any(one.job_id == job_id for one in self.nominations) else 0
+        return job_id if any(nomination.job_id == job_id for nomination in self.nominations) else 0
 
     def _read_above(self, cluster_id: str, job_id: int) -> list[Above]:
-        found: list[Above] = []
+        levels: list[Above] = []
         cluster = self.cluster(cluster_id)
         while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
             parent_id = cluster.parent_id
             lends = not self._lenders(parent_id) <= {cluster.cluster_id}
-            found.append(
+            levels.append(
                 Above(
                     cluster_text(parent_id), self.slots(parent_id, job_id), cluster_text(cluster.cluster_id),
-                    self._left(cluster), lends,
+                    self._allowance(cluster), lends,
                 )
             )  # fmt: skip
             cluster = self.cluster(parent_id)
-        return found
+        return levels
 
     def _lenders(self, parent_id: str) -> set[str]:
         """The logical children of a cluster that lend."""
@@ -86,11 +86,12 @@ class Reachable:
 
     def reserved_for(self, cluster_id: str, job_id: int) -> list[str]:
         """Ids of other jobs with reserved resources in a cluster, or in a cluster from which it can grow."""
-        found: set[int] = set()
-        for one in (cluster_id, *self._upward(cluster_id)):
-            self.slots(one, job_id)
-            found |= self._reserved_in.get(one, set())
-        return [one.submission_id for one in self.nominations if one.job_id in found and one.job_id != job_id]
+        job_ids: set[int] = set()
+        for name in (cluster_id, *self._upward(cluster_id)):
+            self.slots(name, job_id)
+            job_ids |= self._reserved_in.get(name, set())
+        job_ids.discard(job_id)
+        return [nomination.submission_id for nomination in self.nominations if nomination.job_id in job_ids]
 
     @cached_property
     def called(self) -> list[Lease]:
@@ -117,7 +118,7 @@ class Reachable:
             yield cluster.parent_id
             cluster = self.cluster(cluster.parent_id)
 
-    def _left(self, cluster: Cluster) -> dict[str, int]:
+    def _allowance(self, cluster: Cluster) -> dict[str, int]:
         """The resources that a cluster can still gain; a name without a limit is missing."""
         if not cluster.is_limited:
             return {}
@@ -128,14 +129,14 @@ class Reachable:
         return cluster_id != PRIMARY and not clusters.vnode_rows(self.store, cluster_id)
 
     def _read(self, cluster_id: str, winner: int) -> Iterator[list[Slot]]:
-        kept: dict[str, list[tuple[int, Allocation]]] = {}
-        for one in self.nominations:
-            for slot_id, allocation in one.pieces if one.job_id != winner else ():
-                kept.setdefault(slot_id, []).append((one.job_id, allocation))
-        for group in alike(self.store, cluster_id, kept):
+        reserved: dict[str, list[tuple[int, Allocation]]] = {}
+        for nomination in self.nominations:
+            for slot_id, allocation in nomination.pieces if nomination.job_id != winner else ():
+                reserved.setdefault(slot_id, []).append((nomination.job_id, allocation))
+        for group in alike(self.store, cluster_id, reserved):
             if not group.takes_work:
                 continue
-            for job_id, allocation in kept.get(group.slots[0][1], ()):
+            for job_id, allocation in reserved.get(group.slots[0][1], ()):
                 self._reserved_in.setdefault(cluster_id, set()).add(job_id)
                 group.capacity.take_most(Allocation(allocation.amounts, allocation.instances))
             capacity, template, untouched = group.capacity, group.template, group.capacity.is_untouched()

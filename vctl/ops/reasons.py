@@ -122,7 +122,7 @@ class Reasons:
     @cached_property
     def winners(self) -> set[int]:
         """Jobs with reserved resources, which are free for them and not for other jobs."""
-        return {one.job_id for one in self.capacity.nominations}
+        return {nomination.job_id for nomination in self.capacity.nominations}
 
     def _key(self, row: Row) -> object:
         winner = row["job_id"] if row["job_id"] in self.winners else 0
@@ -188,8 +188,8 @@ class Reasons:
     def _lack(self, row: Row) -> str:
         """The lack of resources in words."""
         short = self.shortage(row)
-        kept = self.capacity.reserved_for(str(row["parent_cluster_id"]), int(row["job_id"]))
-        beside = f"; not counting resources reserved for {listed(kept, MOST_NAMED)}" if kept else ""
+        reserved = self.capacity.reserved_for(str(row["parent_cluster_id"]), int(row["job_id"]))
+        beside = f"; not counting resources reserved for {listed(reserved, MOST_NAMED)}" if reserved else ""
         if short.fits is None:
             from vctl.scheduler.explain.shortage import parts_of
 
@@ -209,9 +209,9 @@ class Reasons:
 
     def _coming_back(self, row: Row) -> str:
         """The end of a message: the resources that a job needs and that borrowers are giving back."""
-        wanted = rows.loads(row["resources"])
+        resources = rows.loads(row["resources"])
         called = self.capacity.coming_back(str(row["parent_cluster_id"]))
-        return self._given_back(lease for lease in called if wanted.keys() & lease.amounts.keys())
+        return self._given_back(lease for lease in called if resources.keys() & lease.amounts.keys())
 
     @cached_property
     def _minimums(self) -> dict[str, BelowMinimum]:
@@ -233,7 +233,7 @@ class Reasons:
         return self._given_back(self.capacity.to_give_back(cluster_id))
 
     def _given_back(self, called: Iterable[Lease]) -> str:
-        found = [
+        loans = [
             f"{cluster_text(lease.borrower_id)} gives {amounts_text(lease.amounts)} back to"
             f" {cluster_text(lease.lender_id)} "
             + (
@@ -243,7 +243,7 @@ class Reasons:
             )
             for lease in called
         ]
-        return f"; {listed(found, MOST_NAMED)}" if found else ""
+        return f"; {listed(loans, MOST_NAMED)}" if loans else ""
 
     def _limit(self, row: Row, parent_id: str) -> Refusal | None:
         """The reached limit of running jobs; None when no limit is reached."""
@@ -298,16 +298,19 @@ class Reasons:
             return False
         job = rows.pending(row)
         ledger = self.ledger(job.parent_id)
-        kept = Nominations(ledger, [one for one in self.capacity.nominations if one.job_id != job.job_id])
+        nominated = Nominations(
+            ledger,
+            [nomination for nomination in self.capacity.nominations if nomination.job_id != job.job_id],
+        )
         try:
             if job.parent_id not in ledger.clusters:
                 return False
-            found = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
-            for step in reversed(found[0] if isinstance(found, tuple) else []):
+            answer = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
+            for step in reversed(answer[0] if isinstance(answer, tuple) else []):
                 revert_growth(ledger, step)
-            return isinstance(found, tuple)
+            return isinstance(answer, tuple)
         finally:
-            kept.close()
+            nominated.close()
 
     def ledger(self, cluster_id: str) -> Ledger:
         """The tree, as far as the work of a cluster can have something of it; read once."""
@@ -348,8 +351,8 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
         case jb.PREEMPTED:
             return token, row["message"]  # the cause is shown until the job runs again
         case jb.BACKOFF:
-            kept = row["message"] if row["state_reason"] == jb.BACKOFF else None
-            return token, kept or f"next try at {timestamp(row['begin_at'])}"
+            cause = row["message"] if row["state_reason"] == jb.BACKOFF else None
+            return token, cause or f"next try at {timestamp(row['begin_at'])}"
         case jb.BEGIN_TIME:
             return token, f"begins at {timestamp(row['begin_at'])}"
     return token, None if token is None else AT_LIMIT
@@ -357,20 +360,20 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
 
 def _places(store: Store, array_id: str) -> str | None:
     """Why a member of an array may not start yet, with numbers; None if the array has no limit."""
-    found = arrays.places(store, array_id)
-    if found is None:
+    places = arrays.places(store, array_id)
+    if places is None:
         return None
-    most, run, following = found
+    limit, run, following = places
     why = (
         AT_LIMIT
-        if run + following >= most
+        if run + following >= limit
         else "the next round of the scheduler gives out the free places of its array"
     )
     beside = f" and {following} {'is' if following == 1 else 'are'} next" if following else ""
-    return f"{why}: {run} run{'s' if run == 1 else ''}{beside}, at most {most} may run at a time"
+    return f"{why}: {run} run{'s' if run == 1 else ''}{beside}, at most {limit} may run at a time"
 
 
 def _awaited(store: Store, job_id: int) -> str:
-    found = dependencies.awaited(store, job_id, NAMED + 1)
-    names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in found[:NAMED])
-    return f"waits for {names}{' …' if len(found) > NAMED else ''}"
+    awaited = dependencies.awaited(store, job_id, NAMED + 1)
+    names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in awaited[:NAMED])
+    return f"waits for {names}{' …' if len(awaited) > NAMED else ''}"

@@ -79,10 +79,13 @@ class TaskReasons:
         if task.bound_vnode_id is not None:
             drawn = [slot for slot in places.all if slot.slot_id == task.bound_vnode_id]
             places = Slots([drawn]) if drawn else places
-        asked = self._growing_for(task) if task.bound_vnode_id is None else None
-        above = () if asked is None else self.capacity.above(task.cluster_id)
-        if asked is not None and above:
-            places, task = places if places.all else Slots(self.capacity.slots(task.cluster_id).groups), asked
+        growing = self._growing_for(task) if task.bound_vnode_id is None else None
+        above = () if growing is None else self.capacity.above(task.cluster_id)
+        if growing is not None and above:
+            places, task = (
+                places if places.all else Slots(self.capacity.slots(task.cluster_id).groups),
+                growing,
+            )
         part = Part("one", {n: a for n, a in task.request.items() if a}, 1, task.selector)
         return Shortage([part], places, above)
 
@@ -110,17 +113,17 @@ class TaskReasons:
         return growing_for(task, None if row is None else rows.vnode(row))
 
     def _may_ever_grow(self, task: PendingTask) -> bool:
-        cluster, asked = self.capacity.cluster(task.cluster_id), self._growing_for(task)
+        cluster, growing = self.capacity.cluster(task.cluster_id), self._growing_for(task)
         while (
-            asked is not None
+            growing is not None
             and cluster is not None
             and cluster.spec.flexible
             and cluster.parent_id is not None
         ):
-            most = cluster.spec.flexible_max or {}
-            if any(amount > most.get(name, amount) for name, amount in task.request.items()):
+            maximum = cluster.spec.flexible_max or {}
+            if any(amount > maximum.get(name, amount) for name, amount in task.request.items()):
                 return False
-            if any(self._holds(slot, asked) for slot in self.capacity.slots(cluster.parent_id).all):
+            if any(self._holds(slot, growing) for slot in self.capacity.slots(cluster.parent_id).all):
                 return True
             cluster = self.capacity.cluster(cluster.parent_id)
         return False
@@ -130,9 +133,9 @@ class TaskReasons:
         where = pinned_to(task) or cluster_text(task.cluster_id)
         need = amounts_text(task.request)
         for name, amount in sorted(task.request.items()):
-            most = max((slot.capacity.total.amounts.get(name, 0) for slot in places), default=0)
-            if amount > most:
-                have = f"the largest virtual node has {number_text(name, most)} {name}"
+            largest = max((slot.capacity.total.amounts.get(name, 0) for slot in places), default=0)
+            if amount > largest:
+                have = f"the largest virtual node has {number_text(name, largest)} {name}"
                 return f"exceeds the capacity of {where}: {need} asked on one virtual node, {have}"
         count = counted(len(places), "virtual node")
         return f"exceeds the capacity of {where}: {need} asked on one virtual node, none of {count} has all of it"
@@ -144,16 +147,16 @@ def _matches(slot: Slot, task: PendingTask) -> bool:
 
 def check_node(store: Store, cluster_id: str, strategy: str) -> None:
     """Refuse a hard ``NODE:<id>`` without a virtual node of the cluster or a physical node of this id."""
-    wanted, otherwise = tk.named_by(strategy)
-    if wanted is None or otherwise:
+    named, otherwise = tk.named_by(strategy)
+    if named is None or otherwise:
         return
-    vnode = clusters.get_vnode(store, wanted)
-    if (vnode is not None and vnode["cluster_id"] == cluster_id) or nodes.get(store, wanted) is not None:
+    vnode = clusters.get_vnode(store, named)
+    if (vnode is not None and vnode["cluster_id"] == cluster_id) or nodes.get(store, named) is not None:
         return
-    here = [str(row["vnode_id"]) for row in clusters.vnode_rows(store, cluster_id)]
-    known = ", ".join(here[:4]) + (" …" if len(here) > 4 else "")
+    vnode_ids = [str(row["vnode_id"]) for row in clusters.vnode_rows(store, cluster_id)]
+    known = ", ".join(vnode_ids[:4]) + (" …" if len(vnode_ids) > 4 else "")
     raise NotFound(
-        f"{param('strategy')}: NODE:{wanted}: there is no node {wanted} in {cluster_text(cluster_id)}",
-        fix=f"name one of {known}, or write NODE:{wanted}:{tk.SOFT} to run elsewhere when it is not there",
-        details={"path": param("strategy"), "node": wanted, "cluster_id": cluster_id or PRIMARY},
+        f"{param('strategy')}: NODE:{named}: there is no node {named} in {cluster_text(cluster_id)}",
+        fix=f"name one of {known}, or write NODE:{named}:{tk.SOFT} to run elsewhere when it is not there",
+        details={"path": param("strategy"), "node": named, "cluster_id": cluster_id or PRIMARY},
     )

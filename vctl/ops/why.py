@@ -39,7 +39,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
     from vctl.spec.job_request import JobRequest
-    from vctl.spec.reports import Ahead, Causes, DryRun, Preempted, Why, WhyJob, WhyTask
+    from vctl.spec.reports import Ahead, DryRun, Found, Preempted, Why, WhyJob, WhyTask
 
 STARTS_NOW = "nothing blocks it: the scheduler starts it in its next round"
 NAMED = 5
@@ -56,8 +56,8 @@ def why(store: Store, ref: str | int) -> Why:
         reasons = Reasons(store)
         shown = reasons.of(row)
         before = ahead(store, row) if row["status"] == jb.PENDING else []
-        place = len(before) + 1 if row["status"] == jb.PENDING else None
-        answer = _answer(forms.job(store, row, place, shown))
+        position = len(before) + 1 if row["status"] == jb.PENDING else None
+        answer = _answer(forms.job(store, row, position, shown))
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
                 answer["message"] = (
@@ -102,10 +102,10 @@ def why(store: Store, ref: str | int) -> Why:
     if not outcome.tried:
         answer["cut"] = NONE_TESTED
     elif gate in (None, jb.HELD) and (gate or outcome.start is None):
-        found, cut = helpful(trials, kinds)
-        answer["changes"] = [remedy(change, row, launch, answer["state_reason"]) for change in found]
+        changes, cut = helpful(trials, kinds)
+        answer["changes"] = [remedy(change, row, launch, answer["state_reason"]) for change in changes]
         answer["searched"], answer["cut"] = True, CUT if cut else None
-        if not found and not cut and (both := nearest(trials, kinds)) is not None:
+        if not changes and not cut and (both := nearest(trials, kinds)) is not None:
             answer["nearest"] = [remedy(change, row, launch, answer["state_reason"]) for change in both]
     return answer
 
@@ -186,7 +186,7 @@ def _now(before: Sequence[int], outcome: TrialOutcome, short: Shortage) -> tuple
 
 def _ends(outcome: TrialOutcome) -> str:
     """The end of a message that names the jobs to be preempted."""
-    names = [one.job.submission_id for one in outcome.preempts]
+    names = [victim.job.submission_id for victim in outcome.preempts]
     return f"; would preempt: {listed(names, NAMED)}" if names else ""
 
 
@@ -195,13 +195,13 @@ def _coming(store: Store) -> str:
     texts = []
     for row in provider.rows(store):
         if row["action"] == UP:
-            asked = f"{counted(len(rows.loads(row['nodes'])), 'node')} of {row['template']}"
+            machines = f"{counted(len(rows.loads(row['nodes'])), 'node')} of {row['template']}"
             problem = (row["message"] or "").partition("; ")[
                 0
             ]  # without the time of the next try, which passes
             failed = f" (the last try failed: {problem})" if problem else ""
             texts.append(
-                f"; the node provider was asked for {asked} at {forms.timestamp(row['created_at'])}{failed}"
+                f"; the node provider was asked for {machines} at {forms.timestamp(row['created_at'])}{failed}"
             )
     return "".join(texts)
 
@@ -220,25 +220,27 @@ def _after(before: Sequence[int], outcome: TrialOutcome) -> str:
 
 def _leaving(store: Store, situation: Situation, winner_id: int) -> list[Preempted]:
     """The jobs that are being preempted for a job."""
-    victims = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
-    found = [one.row for one in situation.running if one.row is not None and one.job_id in victims]
-    total = [situation.ledger.total(one.parent_id) for one in found]
+    leaving = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
+    victims = [
+        holder.row for holder in situation.running if holder.row is not None and holder.job_id in leaving
+    ]
+    total = [situation.ledger.total(holder.parent_id) for holder in victims]
     return situations.preempted(
         situation,
         [
-            Victim(one, loss_of(
-                situation.now_ns - one.started_at_ns,
-                (held.amounts for _, held in allocations_of(situation.ledger, one)), whole,
+            Victim(holder, loss_of(
+                situation.now_ns - holder.started_at_ns,
+                (held.amounts for _, held in allocations_of(situation.ledger, holder)), whole,
             ))
-            for one, whole in zip(found, total, strict=True)
+            for holder, whole in zip(victims, total, strict=True)
         ],
     )  # fmt: skip
 
 
 def _ahead(store: Store, reasons: Reasons, job_ids: Sequence[int]) -> list[Ahead]:
     """The JSON forms of the first of the jobs that are ahead."""
-    found = (job_views.get(store, job_id) for job_id in job_ids[:MOST_AHEAD])
-    return [_queued(reasons, row) for row in found if row is not None]
+    ahead_rows = (job_views.get(store, job_id) for job_id in job_ids[:MOST_AHEAD])
+    return [_queued(reasons, row) for row in ahead_rows if row is not None]
 
 
 def _queued(reasons: Reasons, row: Row) -> Ahead:
@@ -260,9 +262,9 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     """
     environ = os.environ if environment is None else environment
     with nodes.as_if_joined(store):
-        wanted = submitting.prepare(store, request, environ)
-        with nodes.rolled_back(store):
-            row = job_views.get(store, _number(store, submitting.write(store, request, wanted, environ)))
+        prepared = submitting.prepare(store, request, environ)
+        with nodes.taken_back(store):
+            row = job_views.get(store, _number(store, submitting.write(store, request, prepared, environ)))
             assert row is not None
             reasons = Reasons(store)
             shown, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
@@ -342,12 +344,12 @@ def why_task(store: Store, row: Row) -> WhyTask:
         others = _running(store, task)
         answer["waits_for_itself"] = task_waits_for_itself(store, row, situation)
         coming, kinds = _coming(store), situations.kinds_of_nodes(store)
-    together = [one for one in situation.tasks if one.cluster_id == task.cluster_id]
+    together = [other for other in situation.tasks if other.cluster_id == task.cluster_id]
     order = in_turn(together, situation.turns.get(task.cluster_id, {}))
-    ahead = list(takewhile(lambda one: one.task_id != task.task_id, order))
+    ahead = list(takewhile(lambda other: other.task_id != task.task_id, order))
     answer["queue_position"] = len(ahead) + 1
     answer["ahead"] = [
-        {"task_id": one.task_id, "resources": forms.amounts(one.request)} for one in ahead[:MOST_AHEAD]
+        {"task_id": other.task_id, "resources": forms.amounts(other.request)} for other in ahead[:MOST_AHEAD]
     ]
     there = obstacles_of_task(situation, task, others)
     answer["nodes"], answer["nodes_left_out"] = there["nodes"], there["nodes_left_out"]
@@ -361,13 +363,13 @@ def why_task(store: Store, row: Row) -> WhyTask:
         answer["message"] = f"{answer['message']}; nothing blocks it"
         return answer
     answer["message"] = f"{answer['message']}{coming}"
-    found, cut = helpful(trials, kinds)
-    answer["changes"] = [remedy_for_task(change, row, launch) for change in found]
+    changes, cut = helpful(trials, kinds)
+    answer["changes"] = [remedy_for_task(change, row, launch) for change in changes]
     answer["searched"], answer["cut"] = True, CUT if cut else None
     return answer
 
 
-def nothing_found() -> Causes:
+def nothing_found() -> Found:
     """The empty fields of an answer that a search fills."""
     return {
         "ahead": [],
@@ -392,8 +394,8 @@ def _words(state: str, message: str | None, started_at: str | None, ended_at: st
 
 def _running(store: Store, task: PendingTask) -> list[RunningHolder]:
     """The running tasks in the cluster of a task, the newest first."""
-    found = [row for row in runs.live_rows(store) if row["task_id"] and row["cluster_id"] == task.cluster_id]
+    live = [row for row in runs.live_rows(store) if row["task_id"] and row["cluster_id"] == task.cluster_id]
     return [
         RunningHolder(0, str(row["task_id"]), 0, None, (str(row["run_id"]),))
-        for row in sorted(found, key=lambda row: -row["assigned_at"])
+        for row in sorted(live, key=lambda row: -row["assigned_at"])
     ]

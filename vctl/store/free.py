@@ -45,11 +45,11 @@ Held = tuple[str, str]
 class EqualSlots:
     """Virtual nodes of a cluster that are equal in everything but their ids, and what is free in each of them.
 
-    ``slots``: (node, virtual node) of each. ``used``: the parts that are in use. ``left``: a logical child has all of
+    ``slots``: (node, virtual node) of each. ``used``: the parts that are in use. ``owned``: a logical child has all of
     it, so it is no longer seen in this cluster.
     """
 
-    __slots__ = ("_labels", "capacity", "left", "slots", "static", "used")
+    __slots__ = ("_labels", "capacity", "owned", "slots", "static", "used")
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class EqualSlots:
         used: tuple[Held, ...],
         capacity: FreeCapacity,
         *,
-        left: bool,
+        owned: bool,
     ) -> None:
-        self.static, self.used, self.capacity, self.left = static, used, capacity, left
+        self.static, self.used, self.capacity, self.owned = static, used, capacity, owned
         self.slots: list[tuple[str, str]] = []
         self._labels = labels
 
@@ -72,7 +72,7 @@ class EqualSlots:
     @property
     def takes_work(self) -> bool:
         """Whether work of the cluster may be placed in them."""
-        return self.state == ALIVE and not self.left
+        return self.state == ALIVE and not self.owned
 
     @property
     def template(self) -> str:
@@ -94,11 +94,11 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Eq
     """All virtual nodes of a cluster, or the nodes of the primary, by what they are equal in. ``apart``: those that
     are to be told from all others."""
     used: dict[str, tuple[Held, ...]] = {}
-    left = set()
+    owned = set()
     for slot_id, amounts, instances, goes_whole in store.rows(_PARTS, cluster_id):
         used[slot_id] = (*used.get(slot_id, ()), (amounts, instances))
         if goes_whole:
-            left.add(slot_id)
+            owned.add(slot_id)
     used = {slot_id: tuple(sorted(parts)) if len(parts) > 1 else parts for slot_id, parts in used.items()}
     found: dict[object, EqualSlots] = {}
     sql, *given = (_NODES,) if cluster_id == PRIMARY else (_SLOTS, cluster_id)
@@ -107,12 +107,12 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Eq
         for line in ids.split("\n"):
             node_id, _, slot_id = line.partition("\t")
             parts = used.get(slot_id, ())
-            which = key, parts, slot_id in left, slot_id if slot_id in apart else ""
+            which = key, parts, slot_id in owned, slot_id if slot_id in apart else ""
             group = found.get(which)
             if group is None:
                 capacity = FreeCapacity(allocation_of(key[1], key[2]))
                 for part in parts:
                     capacity.take_beyond(allocation_of(*part))
-                group = found[which] = EqualSlots(key, labels, parts, capacity, left=slot_id in left)
+                group = found[which] = EqualSlots(key, labels, parts, capacity, owned=slot_id in owned)
             group.slots.append((node_id, slot_id))
     return list(found.values())

@@ -9,7 +9,7 @@ running jobs (``limits``) return it; nobody else compares these numbers. ``words
 and is asked only where a sentence is shown: most refusals of a round are never read.
 
     three nodes with 12 CPU free each, a gang of four nodes of 8 CPU
-    place(...)                  ->  Refusal(PIECES, "CPU", asked 32, have 24; of 8 CPU, count 4, fit 3)
+    place(...)                  ->  Refusal(PIECES, "CPU", requested 32, have 24; of 8 CPU, count 4, fit 3)
     words.lack(...)             ->  "needs 4 times 8 CPU, 3 fit"
     words.lack_when_empty(...)  ->  "4 times 8 CPU asked, 3 fit"
 
