@@ -30,7 +30,6 @@ class IdleHolders:
     ) -> None:
         self.store, self.capacity, self.withheld = store, capacity, withheld
         self._texts: dict[tuple[str, frozenset[tuple[str, int]]], str] = {}
-        self._has: dict[str, dict[str, int]] = {}
 
     def text(self, cluster_id: str, amounts: Amounts) -> str:
         """The end of a message about work of a cluster that needs these amounts; empty if nobody holds any idle."""
@@ -66,24 +65,17 @@ class IdleHolders:
 
     @cached_property
     def _logical(self) -> list[Row]:
-        """The rows of all logical clusters, parents first."""
         return clusters.parents_first(clusters.logical_rows(self.store))
 
     def _free(self, cluster_id: str, names: Collection[str]) -> dict[str, int]:
         free = self.capacity.slots(cluster_id).free
         return {n: free.get(n, 0) for n in names}
 
-    def _flexible(self, cluster_id: str) -> dict[str, int]:
-        """What a cluster has in flexible virtual nodes."""
-        if cluster_id not in self._has:
-            self._has[cluster_id] = clusters.flexible_amounts(self.store, cluster_id)
-        return self._has[cluster_id]
-
     def _of(self, cluster: Cluster, names: Collection[str]) -> Iterator[str]:
         """What a cluster holds idle of these resources: of its own, then of what it has borrowed."""
         name, least = cluster_text(cluster.cluster_id), cluster.spec.flexible_min
         free = self._free(cluster.cluster_id, names)
-        has = self._flexible(cluster.cluster_id)
+        has = self.capacity.flexible(cluster.cluster_id)
         over = {n: min(free[n], max(has.get(n, 0) - least.get(n, 0), 0)) for n in free}
         own = {n: free[n] - over[n] for n in free if free[n] > over[n]}
         if own:

@@ -138,7 +138,6 @@ def _in_order(store: Store, cluster_id: str, policy: QueuePolicy) -> list[Row]:
 
 
 def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
-    """The jobs in the order of fair shares."""
     from vctl.scheduler.fairness import order_of_starts
     from vctl.store import usage
 

@@ -27,6 +27,7 @@ class Reachable:
         self._above: dict[tuple[str, int], list[Above]] = {}
         self._clusters: dict[str, Cluster | None] = {}
         self._lenders_in: dict[str, set[str]] = {}
+        self._flexible: dict[str, dict[str, int]] = {}
         self.nominations = preemptions.nominations(store)
         self._reserved_in: dict[str, set[int]] = {}
         """Cluster -> jobs with reserved resources on its virtual nodes; complete after ``slots`` of that cluster."""
@@ -43,7 +44,8 @@ class Reachable:
         key = (cluster_id, winner := self._winner(job_id))
         if key not in self._slots:
             self._slots[key] = Slots(self._read(cluster_id, winner))
-            if not self._slots[key].groups and self._has_no_nodes(cluster_id):
+            is_empty = not self._slots[key].groups and cluster_id != PRIMARY
+            if is_empty and not clusters.vnode_rows(self.store, cluster_id):
                 self._slots[key].nothing = f"nothing, {cluster_text(cluster_id)} has no virtual nodes"
         return self._slots[key]
 
@@ -73,7 +75,6 @@ class Reachable:
         return levels
 
     def _lenders(self, parent_id: str) -> set[str]:
-        """The logical children of a cluster that lend."""
         if parent_id not in self._lenders_in:
             self._lenders_in[parent_id] = {
                 row["cluster_id"]
@@ -120,13 +121,13 @@ class Reachable:
 
     def _allowance(self, cluster: Cluster) -> dict[str, int]:
         """The resources that a cluster can still gain; a name without a limit is missing."""
-        if not cluster.is_limited:
-            return {}
-        return cluster.left_to_grow(clusters.flexible_amounts(self.store, cluster.cluster_id))
+        return cluster.left_to_grow(self.flexible(cluster.cluster_id)) if cluster.is_limited else {}
 
-    def _has_no_nodes(self, cluster_id: str) -> bool:
-        """Whether a cluster has no virtual nodes at all, not even on nodes that take no work."""
-        return cluster_id != PRIMARY and not clusters.vnode_rows(self.store, cluster_id)
+    def flexible(self, cluster_id: str) -> dict[str, int]:
+        """What a cluster has in flexible virtual nodes."""
+        if cluster_id not in self._flexible:
+            self._flexible[cluster_id] = clusters.flexible_amounts(self.store, cluster_id)
+        return self._flexible[cluster_id]
 
     def _read(self, cluster_id: str, winner: int) -> Iterator[list[Slot]]:
         reserved: dict[str, list[tuple[int, Allocation]]] = {}

@@ -154,7 +154,6 @@ class Reasons:
         return jb.PENDING_EVALUATION if self._fits(row) else jb.INSUFFICIENT
 
     def _words(self, row: Row) -> str:
-        """The message beside the token."""
         key = self._verdict_key(row)
         if key not in self._messages:
             self._messages[key] = self._explained(row)
@@ -186,7 +185,6 @@ class Reasons:
         return self._has_place(row) if fits is None else fits
 
     def _lack(self, row: Row) -> str:
-        """The lack of resources in words."""
         short = self.shortage(row)
         reserved = self.capacity.reserved_for(str(row["parent_cluster_id"]), int(row["job_id"]))
         beside = f"; not counting resources reserved for {listed(reserved, MOST_NAMED)}" if reserved else ""
@@ -246,7 +244,6 @@ class Reasons:
         return f"; {listed(loans, MOST_NAMED)}" if loans else ""
 
     def _limit(self, row: Row, parent_id: str) -> Refusal | None:
-        """The reached limit of running jobs; None when no limit is reached."""
         from vctl.scheduler.limits import has_limit, reached
 
         policy = self._policy(parent_id)
@@ -279,9 +276,9 @@ class Reasons:
         return self._never[key]
 
     def _searched_never(self, job: PendingJob) -> str | None:
-        from vctl.scheduler.feasibility import ever
+        from vctl.scheduler.feasibility import ever, with_machines
 
-        ledger = self._larger(job.parent_id)
+        ledger = with_machines(self.ledger(job.parent_id))
         if job.parent_id not in ledger.clusters:
             return None
         never = ever(ledger, job.parent_id, job.spec, job.entry)
@@ -289,8 +286,7 @@ class Reasons:
         return None if never is None else f"exceeds the capacity of {where}: {never.capacity}"
 
     def _has_place(self, row: Row) -> bool:
-        from vctl.scheduler.elasticity import revert_growth
-        from vctl.scheduler.gang_growth import place_or_grow
+        from vctl.scheduler.gang_growth import why_no_place
         from vctl.scheduler.nominations import Nominations
 
         self._searches += 1
@@ -303,12 +299,10 @@ class Reasons:
             [nomination for nomination in self.capacity.nominations if nomination.job_id != job.job_id],
         )
         try:
-            if job.parent_id not in ledger.clusters:
-                return False
-            answer = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
-            for step in reversed(answer[0] if isinstance(answer, tuple) else []):
-                revert_growth(ledger, step)
-            return isinstance(answer, tuple)
+            return (
+                job.parent_id in ledger.clusters
+                and why_no_place(ledger, job.parent_id, job.spec, job.entry) is None
+            )
         finally:
             nominated.close()
 
@@ -319,12 +313,6 @@ class Reasons:
         if (top_id := situations.branch_of(self.store, cluster_id)) not in self._ledgers:
             self._ledgers[top_id] = situations.ledger(self.store, top_id)
         return self._ledgers[top_id]
-
-    def _larger(self, cluster_id: str) -> Ledger:
-        """The ledger with all machines of the node provider."""
-        from vctl.scheduler.feasibility import with_machines
-
-        return with_machines(self.ledger(cluster_id))
 
 
 def is_gate(reason: str | None) -> bool:

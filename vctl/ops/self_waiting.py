@@ -20,7 +20,7 @@ from vctl.ops import situations
 from vctl.scheduler.explain.trial import Situation, stop
 from vctl.scheduler.explain.words import limit_beside
 from vctl.scheduler.feasibility import with_machines
-from vctl.scheduler.gang_growth import grow, place_or_grow
+from vctl.scheduler.gang_growth import grow, why_no_place
 from vctl.scheduler.limits import reached
 from vctl.scheduler.tasking import choose, growing_for, pinned_to, settled
 from vctl.store import arrays, dependencies, jobs, rows, runs, settings, tasks
@@ -129,7 +129,7 @@ def _submitters(store: Store, number: int | None) -> list[Row]:
 
 
 def _emptied(now: Situation, job_ids: set[int]) -> Ledger:
-    """The ledger with only the jobs ``kept``, drained nodes in service, and all machines of a provider."""
+    """The ledger with only the jobs ``job_ids``, drained nodes in service, and all machines of a provider."""
     ledger = now.ledger.copy()
     for holder in now.running:
         if holder.job_id not in job_ids and (
@@ -145,8 +145,8 @@ def _emptied(now: Situation, job_ids: set[int]) -> Ledger:
 def _has_place(ledger: Ledger, job: PendingJob) -> bool:
     if job.parent_id not in ledger.clusters:
         return True
-    answer = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
-    return isinstance(answer, tuple) or answer.exhausted
+    refusal = why_no_place(ledger, job.parent_id, job.spec, job.entry)
+    return refusal is None or refusal.exhausted
 
 
 def _task_has_place(ledger: Ledger, task: PendingTask) -> bool:

@@ -240,18 +240,17 @@ def _leaving(store: Store, situation: Situation, winner_id: int) -> list[Preempt
 def _ahead(store: Store, reasons: Reasons, job_ids: Sequence[int]) -> list[Ahead]:
     """The JSON forms of the first of the jobs that are ahead."""
     ahead_rows = (job_views.get(store, job_id) for job_id in job_ids[:MOST_AHEAD])
-    return [_queued(reasons, row) for row in ahead_rows if row is not None]
-
-
-def _queued(reasons: Reasons, row: Row) -> Ahead:
-    """The JSON form of a job that is ahead in the queue."""
-    return {
-        "submission_id": row["submission_id"],
-        "user": row["user"],
-        "priority": row["priority"],
-        "resources": forms.amounts(rows.loads(row["resources"])) if row["resources"] else {},
-        "state_reason": reasons.token(row),
-    }
+    return [
+        {
+            "submission_id": row["submission_id"],
+            "user": row["user"],
+            "priority": row["priority"],
+            "resources": forms.amounts(rows.loads(row["resources"])) if row["resources"] else {},
+            "state_reason": reasons.token(row),
+        }
+        for row in ahead_rows
+        if row is not None
+    ]
 
 
 def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> DryRun:

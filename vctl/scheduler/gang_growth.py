@@ -25,6 +25,7 @@ from vctl.scheduler.elasticity import (
     growing,
     lenders_to,
     level_above,
+    revert_growth,
 )
 from vctl.scheduler.explain.refusal import GROWN_IN_TOTAL, GROWN_ON_ONE, NO_GROWTH, Refusal
 from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
@@ -150,6 +151,16 @@ def place_or_grow(
     if isinstance(more, Unplaced):
         return replace(more, exhausted=found.exhausted or more.exhausted)
     return more
+
+
+def why_no_place(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -> Unplaced | None:
+    """Why a gang has no place, not even with growth; None: it has one. The ledger is left as it was."""
+    answer = place_or_grow(ledger, parent_id, spec, entry)
+    if isinstance(answer, Unplaced):
+        return answer
+    for step in reversed(answer[0]):
+        revert_growth(ledger, step)
+    return None
 
 
 def find_growth(

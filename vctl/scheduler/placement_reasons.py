@@ -171,7 +171,6 @@ def _totals(problem: Problem) -> Unplaced | None:
 
 
 def _short(requested: Amounts, free: Amounts) -> Unplaced | None:
-    """A reason if there is too little of a resource in total."""
     short = [(a * 1000 // max(free.get(n, 0), 1), n) for n, a in requested.items() if a > free.get(n, 0)]
     if not short:
         return None

@@ -16,7 +16,6 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
 from vctl.scheduler import task_queue
 from vctl.scheduler.cycle import leaves_more
-from vctl.scheduler.elasticity import revert_growth
 from vctl.scheduler.explain.trial import (
     Known,
     RunningHolder,
@@ -26,9 +25,8 @@ from vctl.scheduler.explain.trial import (
     settle,
     stop,
 )
-from vctl.scheduler.gang_growth import place_or_grow
+from vctl.scheduler.gang_growth import why_no_place
 from vctl.scheduler.membership import join
-from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.plan import Plan, Start, Wait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.shared_reservations import keep
@@ -169,12 +167,9 @@ class Trials:
                 settle(ledger)
             before, withheld, ledger.withheld = ledger.grown, ledger.withheld, {}
             ledger.grown = {}
-            answer = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
-            if not isinstance(answer, Unplaced):
-                for step in reversed(answer[0]):
-                    revert_growth(ledger, step)
+            refusal = why_no_place(ledger, job.parent_id, job.spec, job.entry)
             ledger.grown, ledger.withheld = before, withheld
-        return not isinstance(answer, Unplaced) or answer.exhausted
+        return refusal is None or refusal.exhausted
 
     def after(self, change: ProposedChange) -> Trials:
         """Trials in the state in which a scheduler rests after a change, with the rest of the budget. Raises Spent."""
@@ -308,7 +303,14 @@ class Trials:
                 for start in plan.starts:
                     if start.job.job_id == job.job_id:
                         return TrialOutcome(start, starts=True)
-                wait = next((waiting for waiting in plan.waits if _is_of(waiting, job)), wait)
+                wait = next(
+                    (
+                        new
+                        for new in plan.waits
+                        if new.parent_id == job.parent_id and new.shape in _wait_keys(job)
+                    ),
+                    wait,
+                )
                 ended = [choice.victims for choice in plan.preempts if choice.job.job_id == job.job_id]
                 victims = ended[0] if ended else victims
             if is_calm:
@@ -339,12 +341,8 @@ def task_trials(situation: Situation, task: PendingTask, others: Sequence[Runnin
     return Trials(situation, nobody, task=task, others=others)
 
 
-def _is_of(wait: Wait, job: PendingJob) -> bool:
-    """Whether a wait is that of the job: of its shape, or of its user's jobs of that shape."""
-    return wait.parent_id == job.parent_id and wait.shape in _wait_keys(job)
-
-
 def _wait_keys(job: PendingJob) -> tuple[str, str]:
+    """The keys of what a round says about a job: its shape, or its user's jobs of that shape."""
     return job.shape, f"{job.shape};user={job.user}"
 
 
