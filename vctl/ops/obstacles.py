@@ -14,13 +14,12 @@ from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import cluster_text
 from vctl.ops import forms
-from vctl.scheduler.explain.nodes import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
+from vctl.scheduler.explain.nodes import AVAILABLE, RANK, NodeVerdict, explain, explain_task
 from vctl.scheduler.explain.trial import RunningHolder, Situation
 
 if TYPE_CHECKING:
     from vctl.spec.reports import HolderForm, NodeObstacle, Obstacles
 
-RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
 NO_TASKS: Mapping[str, str] = {}
 
 

@@ -15,7 +15,7 @@ from vctl.scheduler.explain.shortage import Part, parts_of
 from vctl.scheduler.tasking import in_order, is_named, pinned_to, settled
 
 SPLIT = "in total, may be split over nodes"
-INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "available"
+INFEASIBLE, FEASIBLE, AVAILABLE = RANK = "infeasible", "feasible but not available", "available"
 
 
 @value(frozen=True, slots=True)
@@ -40,11 +40,10 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
     fits on the fewest nodes.
     """
     tables = [(part, _verdicts(ledger, parent_id, part)) for part in _parts(spec, entry)]
-    rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
 
     def hardness(judged: tuple[Part, list[NodeVerdict]]) -> tuple[bool, list[int]]:
         part, table = judged
-        return _is_met(part, table), [sum(v.verdict == word for v in table) for word in reversed(rank)]
+        return _is_met(part, table), [sum(v.verdict == word for v in table) for word in reversed(RANK)]
 
     part, table = min(tables, key=hardness, default=(None, []))
     if part is not None and part.how == "split" and not _is_met(part, table):
@@ -86,13 +85,12 @@ def _parts(spec: ClusterSpec, entry: Amounts) -> list[Part]:
 
 
 def _verdicts(ledger: Ledger, parent_id: str, part: Part) -> list[NodeVerdict]:
-    rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
     best: dict[str, NodeVerdict] = {}
     for vnode in ledger.slots(parent_id):
         if ledger.nodes[vnode.node_id].state in (ALIVE, DRAINING):
             verdict = _verdict(ledger, vnode.vnode_id, part)
             if (other := best.get(vnode.node_id)) is not None:
-                worse, better = sorted((verdict, other), key=lambda each: rank.index(each.verdict))
+                worse, better = sorted((verdict, other), key=lambda each: RANK.index(each.verdict))
                 together = rs.add(worse.have, better.have) if part.how == "split" else better.have
                 verdict = replace(better, have=together)
             best[vnode.node_id] = verdict

@@ -79,11 +79,10 @@ class Slots:
     @cached_property
     def free(self) -> dict[str, int]:
         """What is free in all of them together."""
-        free: dict[str, int] = {}
-        for group in self.groups:
-            for name, amount in group[0].capacity.free.items():
-                free[name] = free.get(name, 0) + max(amount, 0) * len(group)
-        return free
+        return rs.total(
+            {name: max(amount, 0) * len(group) for name, amount in group[0].capacity.free.items()}
+            for group in self.groups
+        )
 
 
 @value(frozen=True, slots=True)
@@ -347,25 +346,15 @@ class _Request:
             for slot in slots.all:
                 free[slot.node_id] = rs.add(free.get(slot.node_id, {}), slot.capacity.free)
             return any(rs.within(part.request, have) for have in free.values())
-        limit = 1 if part.how in ("distinct", "whole") else part.count
-        count = 0
+        by_node = part.how in ("distinct", "whole")
         if not (part.selector or slots.crowded):
-            for group in slots.groups:
-                count += min(self._copies_on(part, group[0]), limit) * len(group)
-                if count >= part.count:
-                    return True
-            return False
-        nodes: set[str] = set()
-        for slot in slots.all:
-            if part.how in ("distinct", "whole") and slot.node_id in nodes:
-                continue
-            fitting = min(self._copies_on(part, slot), limit)
-            if fitting:
-                nodes.add(slot.node_id)
-                count += fitting
-                if count >= part.count:
-                    return True
-        return False
+            limit = 1 if by_node else part.count
+            fitting = (min(self._copies_on(part, group[0]), limit) * len(group) for group in slots.groups)
+        elif by_node:
+            fitting = (1 for _ in {slot.node_id for slot in slots.all if self._copies_on(part, slot)})
+        else:
+            fitting = (min(self._copies_on(part, slot), part.count) for slot in slots.all)
+        return sum(fitting) >= part.count
 
     def _copies_on(self, part: Part, slot: Slot) -> int:
         if part.how == "whole":

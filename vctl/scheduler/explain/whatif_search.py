@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -304,10 +305,8 @@ def _with_more(cluster: Cluster, template: str, free: Sequence[VNode], number: i
 
 def smallest(low: int, high: int, fits: Fits) -> int:
     """The smallest number above ``low`` that fits, by bisection; ``high`` is known to fit."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    between = range(low + 1, high)
+    return low + 1 + bisect_left(between, x=True, key=fits)
 
 
 def largest(values: range, fits: Fits) -> int | None:
@@ -316,11 +315,7 @@ def largest(values: range, fits: Fits) -> int | None:
         return next((value for value in reversed(values) if fits(value)), None)
     if not fits(values[0]):
         return None
-    low, high = 0, len(values)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(values[middle]) else (low, middle)
-    return values[low]
+    return values[bisect_left(values, x=True, lo=1, key=lambda value: not fits(value)) - 1]
 
 
 # ---- the numbers of a request ----
