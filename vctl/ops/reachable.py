@@ -45,7 +45,7 @@ class Reachable:
         if key not in self._slots:
             self._slots[key] = Slots(self._read(cluster_id, winner))
             is_empty = not self._slots[key].groups and cluster_id != PRIMARY
-            if is_empty and not clusters.vnode_rows(self.store, cluster_id):
+            if is_empty and not clusters.vnode_rows(self.store, cluster_id):  # not even such as take no work
                 self._slots[key].nothing = f"nothing, {cluster_text(cluster_id)} has no virtual nodes"
         return self._slots[key]
 
@@ -61,9 +61,7 @@ class Reachable:
 
     def _read_above(self, cluster_id: str, job_id: int) -> list[Above]:
         levels: list[Above] = []
-        cluster = self.cluster(cluster_id)
-        while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
-            parent_id = cluster.parent_id
+        for cluster, parent_id in self.growing(cluster_id):
             lends = not self._lenders(parent_id) <= {cluster.cluster_id}
             levels.append(
                 Above(
@@ -71,8 +69,14 @@ class Reachable:
                     self._allowance(cluster), lends,
                 )
             )  # fmt: skip
-            cluster = self.cluster(parent_id)
         return levels
+
+    def growing(self, cluster_id: str) -> Iterator[tuple[Cluster, str]]:
+        """The clusters that can grow, from this one up, each with the id of the cluster from which it grows."""
+        cluster = self.cluster(cluster_id)
+        while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
+            yield cluster, cluster.parent_id
+            cluster = self.cluster(cluster.parent_id)
 
     def _lenders(self, parent_id: str) -> set[str]:
         if parent_id not in self._lenders_in:
@@ -88,11 +92,10 @@ class Reachable:
     def reserved_for(self, cluster_id: str, job_id: int) -> list[str]:
         """Ids of other jobs with reserved resources in a cluster, or in a cluster from which it can grow."""
         job_ids: set[int] = set()
-        for name in (cluster_id, *self._upward(cluster_id)):
-            self.slots(name, job_id)
-            job_ids |= self._reserved_in.get(name, set())
-        job_ids.discard(job_id)
-        return [nomination.submission_id for nomination in self.nominations if nomination.job_id in job_ids]
+        for level in (cluster_id, *(parent_id for _, parent_id in self.growing(cluster_id))):
+            self.slots(level, job_id)
+            job_ids |= self._reserved_in.get(level, set())
+        return [n.submission_id for n in self.nominations if n.job_id in job_ids and n.job_id != job_id]
 
     @cached_property
     def called(self) -> list[Lease]:
@@ -101,7 +104,7 @@ class Reachable:
 
     def coming_back(self, cluster_id: str) -> list[Lease]:
         """The leases that a cluster, or one above it from which it can grow, has lent and called back."""
-        lenders = {cluster_id, *self._upward(cluster_id)}
+        lenders = {cluster_id, *(parent_id for _, parent_id in self.growing(cluster_id))}
         return [lease for lease in self.called if lease.lender_id in lenders]
 
     def to_give_back(self, cluster_id: str) -> list[Lease]:
@@ -112,12 +115,6 @@ class Reachable:
             borrowers.add(cluster.cluster_id)
             cluster = None if cluster.parent_id is None else self.cluster(cluster.parent_id)
         return [lease for lease in self.called if lease.borrower_id in borrowers]
-
-    def _upward(self, cluster_id: str) -> Iterator[str]:
-        cluster = self.cluster(cluster_id)
-        while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
-            yield cluster.parent_id
-            cluster = self.cluster(cluster.parent_id)
 
     def _allowance(self, cluster: Cluster) -> dict[str, int]:
         """The resources that a cluster can still gain; a name without a limit is missing."""

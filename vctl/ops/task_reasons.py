@@ -54,20 +54,20 @@ class TaskReasons:
         short = self.shortage(task)
         if verdict not in (jb.INFEASIBLE, jb.INSUFFICIENT):
             return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}"
-        named, places = pinned_to(task), self._places(task)
+        named, slots = pinned_to(task), self._slots(task)
         grows = self._may_ever_grow(task)
-        if named is not None and not places.all and not grows:
+        if named is not None and not slots.all and not grows:
             where = cluster_text(task.cluster_id)
             return (
                 jb.INFEASIBLE,
                 f"its strategy names {named}, where {where} has no virtual node that takes work",
             )
-        if not any(self._holds(slot, task) for slot in places.all) and not grows:
-            alike = [slot for slot in places.all if _matches(slot, task)]
+        if not any(self._holds(slot, task) for slot in slots.all) and not grows:
+            alike = [slot for slot in slots.all if _matches(slot, task)]
             return jb.INFEASIBLE, self._too_large(task, alike) if alike else short.text
         if short.fits:
             return jb.PENDING_EVALUATION, f"{FITS_NOW}; {short.text}"
-        if task.bound_vnode_id in {slot.slot_id for slot in places.all}:
+        if task.bound_vnode_id in {slot.slot_id for slot in slots.all}:
             drawn = f"feasible but not available on {task.bound_vnode_id}, which it drew"
             return jb.INSUFFICIENT, f"needs {short.need}; {drawn}; free: {short.free}"
         return jb.INSUFFICIENT, short.text
@@ -75,30 +75,26 @@ class TaskReasons:
     def shortage(self, task: PendingTask) -> Shortage:
         """The needed resources of a task, and the free resources where it may run."""
         task = self._settled(task)
-        places = self._places(task)
+        slots = self._slots(task)
         if task.bound_vnode_id is not None:
-            drawn = [slot for slot in places.all if slot.slot_id == task.bound_vnode_id]
-            places = Slots([drawn]) if drawn else places
+            drawn = [slot for slot in slots.all if slot.slot_id == task.bound_vnode_id]
+            slots = Slots([drawn]) if drawn else slots
         growing = self._growing_for(task) if task.bound_vnode_id is None else None
         above = () if growing is None else self.capacity.above(task.cluster_id)
         if growing is not None and above:
-            places, task = (
-                places if places.all else Slots(self.capacity.slots(task.cluster_id).groups),
-                growing,
-            )
+            slots, task = slots if slots.all else Slots(self.capacity.slots(task.cluster_id).groups), growing
         part = Part("one", {n: a for n, a in task.request.items() if a}, 1, task.selector)
-        return Shortage([part], places, above)
+        return Shortage([part], slots, above)
 
     def _settled(self, task: PendingTask) -> PendingTask:
         return settled_by(
             task,
             lambda there: (
-                any(self._holds(slot, there) for slot in self._places(there).all)
-                or self._may_ever_grow(there)
+                any(self._holds(slot, there) for slot in self._slots(there).all) or self._may_ever_grow(there)
             ),
         )
 
-    def _places(self, task: PendingTask) -> Slots:
+    def _slots(self, task: PendingTask) -> Slots:
         named, groups = pinned_to(task), self.capacity.slots(task.cluster_id).groups
         if named is not None:
             groups = [[slot for slot in group if named in (slot.slot_id, slot.node_id)] for group in groups]
@@ -113,31 +109,26 @@ class TaskReasons:
         return growing_for(task, None if row is None else rows.vnode(row))
 
     def _may_ever_grow(self, task: PendingTask) -> bool:
-        cluster, growing = self.capacity.cluster(task.cluster_id), self._growing_for(task)
-        while (
-            growing is not None
-            and cluster is not None
-            and cluster.spec.flexible
-            and cluster.parent_id is not None
-        ):
+        if (growing := self._growing_for(task)) is None:
+            return False
+        for cluster, parent_id in self.capacity.growing(task.cluster_id):
             maximum = cluster.spec.flexible_max or {}
             if any(amount > maximum.get(name, amount) for name, amount in task.request.items()):
                 return False
-            if any(self._holds(slot, growing) for slot in self.capacity.slots(cluster.parent_id).all):
+            if any(self._holds(slot, growing) for slot in self.capacity.slots(parent_id).all):
                 return True
-            cluster = self.capacity.cluster(cluster.parent_id)
         return False
 
-    def _too_large(self, task: PendingTask, places: list[Slot]) -> str:
+    def _too_large(self, task: PendingTask, slots: list[Slot]) -> str:
         """The requested amount, and the largest total of one virtual node."""
         where = pinned_to(task) or cluster_text(task.cluster_id)
         need = amounts_text(task.request)
         for name, amount in sorted(task.request.items()):
-            largest = max((slot.capacity.total.amounts.get(name, 0) for slot in places), default=0)
+            largest = max((slot.capacity.total.amounts.get(name, 0) for slot in slots), default=0)
             if amount > largest:
                 have = f"the largest virtual node has {number_text(name, largest)} {name}"
                 return f"exceeds the capacity of {where}: {need} asked on one virtual node, {have}"
-        count = counted(len(places), "virtual node")
+        count = counted(len(slots), "virtual node")
         return f"exceeds the capacity of {where}: {need} asked on one virtual node, none of {count} has all of it"
 
 
@@ -147,16 +138,16 @@ def _matches(slot: Slot, task: PendingTask) -> bool:
 
 def check_node(store: Store, cluster_id: str, strategy: str) -> None:
     """Refuse a hard ``NODE:<id>`` without a virtual node of the cluster or a physical node of this id."""
-    named, otherwise = tk.named_by(strategy)
-    if named is None or otherwise:
+    node_id, otherwise = tk.named_by(strategy)
+    if node_id is None or otherwise:
         return
-    vnode = clusters.get_vnode(store, named)
-    if (vnode is not None and vnode["cluster_id"] == cluster_id) or nodes.get(store, named) is not None:
+    vnode = clusters.get_vnode(store, node_id)
+    if (vnode is not None and vnode["cluster_id"] == cluster_id) or nodes.get(store, node_id) is not None:
         return
     vnode_ids = [str(row["vnode_id"]) for row in clusters.vnode_rows(store, cluster_id)]
     known = ", ".join(vnode_ids[:4]) + (" …" if len(vnode_ids) > 4 else "")
     raise NotFound(
-        f"{param('strategy')}: NODE:{named}: there is no node {named} in {cluster_text(cluster_id)}",
-        fix=f"name one of {known}, or write NODE:{named}:{tk.SOFT} to run elsewhere when it is not there",
-        details={"path": param("strategy"), "node": named, "cluster_id": cluster_id or PRIMARY},
+        f"{param('strategy')}: NODE:{node_id}: there is no node {node_id} in {cluster_text(cluster_id)}",
+        fix=f"name one of {known}, or write NODE:{node_id}:{tk.SOFT} to run elsewhere when it is not there",
+        details={"path": param("strategy"), "node": node_id, "cluster_id": cluster_id or PRIMARY},
     )

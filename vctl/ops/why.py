@@ -39,7 +39,7 @@ from vctl.store.store import Row, Store
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
     from vctl.spec.job_request import JobRequest
-    from vctl.spec.reports import Ahead, DryRun, Found, Preempted, Why, WhyJob, WhyTask
+    from vctl.spec.reports import Ahead, Causes, DryRun, Preempted, Why, WhyJob, WhyTask
 
 STARTS_NOW = "nothing blocks it: the scheduler starts it in its next round"
 NAMED = 5
@@ -262,7 +262,7 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     environ = os.environ if environment is None else environment
     with nodes.as_if_joined(store):
         prepared = submitting.prepare(store, request, environ)
-        with nodes.taken_back(store):
+        with nodes.rolled_back(store):
             row = job_views.get(store, _number(store, submitting.write(store, request, prepared, environ)))
             assert row is not None
             reasons = Reasons(store)
@@ -368,7 +368,7 @@ def why_task(store: Store, row: Row) -> WhyTask:
     return answer
 
 
-def nothing_found() -> Found:
+def nothing_found() -> Causes:
     """The empty fields of an answer that a search fills."""
     return {
         "ahead": [],
