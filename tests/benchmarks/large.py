@@ -212,13 +212,13 @@ def measure(
 def next_start(store: Store, pieces: Pieces, job: str) -> float:
     """End a job; the ms until another one has started in its place, looking at nothing else meanwhile."""
     pieces.until_quiet()
-    number = store.value("SELECT max(job_id) FROM runs")
-    before = store.value("SELECT count(*) FROM runs")
+    newest = "SELECT max(assigned_at) FROM runs"
+    before = store.value(newest)
     pid = store.value("SELECT pid FROM runs JOIN jobs USING (job_id) WHERE submission_id = ?", job)
-    assert pid and number
+    assert pid and before
     began = time.perf_counter()
     os.killpg(pid, signal.SIGKILL)
-    pieces.until(lambda: store.value("SELECT count(*) FROM runs") > before)
+    pieces.until(lambda: store.value(newest) > before)
     return (time.perf_counter() - began) * 1e3
 
 
@@ -287,5 +287,5 @@ def end_all(store: Store, scheduler: Scheduler) -> None:
         for (name,) in list(store.rows("SELECT submission_id FROM jobs WHERE status = 'RUNNING'")):
             jobs.stop(store, name, grace_s=0)
     give_up = time.monotonic() + PATIENCE_S
-    while store.value("SELECT count(*) FROM runs WHERE state <> 'ENDED'") and time.monotonic() < give_up:
+    while store.value("SELECT count(*) FROM runs") and time.monotonic() < give_up:
         scheduler.turn()

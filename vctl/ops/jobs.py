@@ -383,11 +383,12 @@ def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
 def _forgotten_events(store: Store, before_ns: int) -> int:
     """Delete the events before a moment, but none that a scheduler may not have read; returns how many."""
     lowest, highest = feed.span_before(store, min(before_ns, store.clock() - feed.UNREAD_NS))
-    count = max(0, highest + 1 - lowest)
-    each = range(1, count + 1)
-    for end, _ in _slices(store, each, lambda _, end: feed.delete_until(store, lowest + end - 1)):
-        store.progress(f"{end} of {count} entries of the history deleted")
-    return count
+    count, deleted = feed.count(store, "seq <= ?", [highest]), 0
+    each = range(1, highest + 2 - lowest)
+    for end, events in _slices(store, each, lambda _, end: feed.delete_until(store, lowest + end - 1)):
+        deleted += events
+        store.progress(f"{deleted} of {count} entries of the history deleted")
+    return deleted
 
 
 def _forget(

@@ -47,7 +47,7 @@ class InTables:
                 "SELECT EXISTS (SELECT 1 FROM jobs WHERE parent_cluster_id = ?1 AND status = 'PENDING')"
                 " OR EXISTS (SELECT 1 FROM jobs WHERE parent_cluster_id = ?1 AND status = 'RUNNING')"
                 " OR EXISTS (SELECT 1 FROM tasks WHERE cluster_id = ?1 AND ended_at IS NULL)"
-                " OR EXISTS (SELECT 1 FROM runs WHERE cluster_id = ?1 AND state <> 'ENDED')",
+                " OR EXISTS (SELECT 1 FROM runs WHERE cluster_id = ?1)",
                 cluster.cluster_id,
             )
         )
@@ -154,7 +154,7 @@ def get_vnode(store: Store, vnode_id: str) -> Row | None:
 def run_allocations(store: Store, cluster_id: str) -> list[Row]:
     """The parts that processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts, instances``."""
     return store.rows(
-        "SELECT vnode_id, node_id, amounts, instances FROM runs WHERE state <> 'ENDED' AND cluster_id = ?",
+        "SELECT vnode_id, node_id, amounts, instances FROM runs WHERE cluster_id = ?",
         cluster_id,
     )
 
@@ -214,7 +214,7 @@ def load_ledger(store: Store) -> Ledger:
             ledger.put_cluster(rows.cluster(row))
             for vnode in vnodes.get(row["cluster_id"], ()):
                 ledger.assign(rows.vnode(vnode))
-        for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'"):
+        for row in store.rows("SELECT * FROM runs"):
             run = rows.run(row)
             ledger.charge(run.run_id, run.vnode_id, run.allocation)
         for row in leases.all_rows(store):
@@ -226,5 +226,5 @@ def node_is_used(store: Store, node_id: str) -> bool:
     """Whether any virtual node or live process lies on a physical node."""
     return bool(
         store.value("SELECT EXISTS (SELECT 1 FROM vnodes WHERE node_id = ?)", node_id)
-        or store.value("SELECT EXISTS (SELECT 1 FROM runs WHERE state <> 'ENDED' AND node_id = ?)", node_id)
+        or store.value("SELECT EXISTS (SELECT 1 FROM runs WHERE node_id = ?)", node_id)
     )

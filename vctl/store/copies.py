@@ -15,7 +15,7 @@ from vctl.store.database import apply_migrations, database_path, open_file
 from vctl.store.ownership import TABLES
 from vctl.store.schema import FIRST, VERSION
 
-_COUNTED = ("job_counts", "queue_counts")
+_COUNTED = ("job_counts", "event_counts")
 """Tables that triggers fill."""
 _OWN = ("_sqlite_migrations",)
 KEPT = f"{TABLES}.before-restore"
@@ -107,7 +107,7 @@ def odd_table(db: sqlite3.Connection) -> str | None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         apply_migrations(fresh, VERSION)
         tables = [name for kind, name in _objects(fresh) if kind == "table"]
-        tables.append("sqlite_sequence")  # SQLite's own table, with the number of the newest event
+        tables.append("sqlite_sequence")  # SQLite's own table, with the number of the newest entry
         return next((name for name in tables if _columns(db, name) != _columns(fresh, name)), None)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError, disk_trouble, known
 from vctl.store import ownership
 from vctl.store.announcements import announced
+from vctl.store.entries import NEWEST
 from vctl.store.files import (
     REMOVED,
     Gone,
@@ -466,7 +467,6 @@ def disown(home: Path) -> None:
     """Separate the tables from all records of processes, as they come from another place or time."""
     with closing(open_file(database_path(home))) as db:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
-        newest = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
         db.execute(
-            f"UPDATE head SET journal = ?, base = {newest}, contents = random()", (os.urandom(8).hex(),)
+            f"UPDATE head SET journal = ?, base = {NEWEST}, contents = random()", (os.urandom(8).hex(),)
         )  # another one begins

@@ -115,11 +115,10 @@ def numbers_ended(store: Store, before_ns: int) -> list[int]:
 
 
 def rows_of(store: Store, numbers: Sequence[int]) -> list[int]:
-    """For each of some jobs, how many rows go with it, itself and its one run counted as one."""
+    """For each of some jobs, how many rows go with it, itself included."""
     found = dict.fromkeys(numbers, 1)
-    for name, least in (("runs", 2), ("tasks", 1), ("objects", 1), ("task_inputs", 1)):
-        counts = f"SELECT job_id, count(*) AS count FROM {name} GROUP BY job_id HAVING count(*) >= {least}"
-        for job_id, count in store.rows(counts):
+    for name in ("tasks", "objects", "task_inputs"):
+        for job_id, count in store.rows(f"SELECT job_id, count(*) FROM {name} GROUP BY job_id"):
             if job_id in found:
                 found[job_id] += count
     return list(found.values())

@@ -46,8 +46,7 @@ def flexible_entry(store: Store, cluster_id: str) -> dict[str, int]:
     """The part of the flexible resources of a job cluster that its entrypoint holds."""
     row = store.row(
         "SELECT r.amounts FROM runs r JOIN vnodes v USING (vnode_id) JOIN clusters c ON c.cluster_id = v.cluster_id"
-        " WHERE v.cluster_id = ? AND c.kind = 'job' AND v.kind = 'flexible' AND r.task_id IS NULL"
-        " AND r.state <> 'ENDED'",
+        " WHERE v.cluster_id = ? AND c.kind = 'job' AND v.kind = 'flexible' AND r.task_id IS NULL",
         cluster_id,
     )
     found: dict[str, int] = {} if row is None else rows.loads(row["amounts"])

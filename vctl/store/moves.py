@@ -125,5 +125,5 @@ def refused(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object
     events = db.execute(
         f"SELECT seq, kind FROM events WHERE {where} ORDER BY seq DESC LIMIT ?", (key, STORY)
     ).fetchall()
-    story = [f"{row[0]} {row[1] or '(internal)'}" for row in reversed(events)]
+    story = [f"{row[0]} {row[1]}" for row in reversed(events)]
     return IllegalTransition(lifecycle, move, key, lc.GONE if found is None else found[0], story)

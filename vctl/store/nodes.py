@@ -108,7 +108,7 @@ def numbers_in_use(store: Store, node_id: str) -> dict[str, set[int]]:
     used: dict[str, set[int]] = {}
     for row in store.rows(
         "SELECT instances FROM vnodes WHERE node_id = ? AND NOT whole"
-        " UNION ALL SELECT instances FROM runs WHERE node_id = ? AND state <> 'ENDED'",
+        " UNION ALL SELECT instances FROM runs WHERE node_id = ?",
         node_id, node_id,
     ):  # fmt: skip
         for name, shares in rows.loads(row["instances"]).items():

@@ -26,7 +26,7 @@ from vctl.store.store import Store
 
 _UNDIVIDED = (
     "n.template_id = ? AND n.state = 'ALIVE' AND NOT EXISTS (SELECT 1 FROM vnodes c WHERE c.parent_vnode_id = {slot})"
-    " AND {slot} NOT IN (SELECT vnode_id FROM runs WHERE state <> 'ENDED') ORDER BY {rank}{slot} LIMIT ?"
+    " AND {slot} NOT IN (SELECT vnode_id FROM runs) ORDER BY {rank}{slot} LIMIT ?"
 )
 _RANK = "(SELECT value FROM json_each(?) WHERE key = n.labels || n.amounts), "
 SELECTS = '"selector":[['
@@ -105,7 +105,7 @@ def _charge_others(store: Store, ledger: Ledger, slots: Iterable[str], cluster: 
         _list(slots), cluster.cluster_id,
     ):  # fmt: skip
         ledger.charge(row["vnode_id"], row["parent_vnode_id"], rows.allocation(row))
-    for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster.parent_id):
+    for row in store.rows("SELECT * FROM runs WHERE cluster_id = ?", cluster.parent_id):
         if row["vnode_id"] in ledger.vnodes:
             ledger.charge(row["run_id"], row["vnode_id"], rows.allocation(row))
 
@@ -154,7 +154,7 @@ def load_branch(store: Store, top_id: str, spare: int) -> Ledger:
         for row in vnodes.get(cluster_id, ()):
             ledger.assign(rows.vnode(row))
     for row in store.rows(
-        "SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id IN (SELECT value FROM json_each(?))",
+        "SELECT * FROM runs WHERE cluster_id IN (SELECT value FROM json_each(?))",
         dumps(ids),
     ):
         run = rows.run(row)
@@ -251,7 +251,7 @@ def _load_use(store: Store, ledger: Ledger, cluster_id: str) -> None:
     ):
         _put_cluster(store, ledger, row["cluster_id"])
         ledger.assign(rows.vnode(row))
-    for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster_id):
+    for row in store.rows("SELECT * FROM runs WHERE cluster_id = ?", cluster_id):
         run = rows.run(row)
         ledger.charge(run.run_id, run.vnode_id, run.allocation)
 

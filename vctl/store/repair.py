@@ -58,9 +58,9 @@ def _problems(store: Store, check: str, table: str) -> list[str]:
 
 
 def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
-    """The counts of ``job_counts`` that differ from the rows of ``jobs``; each as a sentence.
+    """The counts of ``job_counts`` and ``event_counts`` that differ from the rows; each as a sentence.
 
-    Without ``all_rows`` jobs that are over are counted along their index.
+    Without ``all_rows`` jobs that are over are counted along their index, and events are not counted.
     """
     of = {
         name: "jobs NOT INDEXED" if all_rows else f"jobs INDEXED BY jobs_{name}"
@@ -78,7 +78,7 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
         )
     )
     key = "parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block || iif(opens, ' ' || opens, '') AS key"
-    return [
+    wrong = [
         f"job_counts of {name}: {kept or 0} kept, {real or 0} rows"
         for name, kept, real in store.rows(
             f"""WITH kept AS (SELECT {key}, count AS n FROM job_counts WHERE count <> 0),
@@ -87,6 +87,15 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
             UNION ALL SELECT real.key, NULL, real.n FROM real WHERE key NOT IN (SELECT key FROM kept)"""
         )
     ]
+    if all_rows:
+        both = (
+            "SELECT code, count AS kept, 0 AS real FROM event_counts UNION ALL SELECT code, 0, 1 FROM events"
+        )
+        sums = f"SELECT code, sum(kept), sum(real) FROM ({both}) GROUP BY 1 HAVING sum(kept) <> sum(real)"
+        wrong += [
+            f"event_counts of {code}: {kept} kept, {real} rows" for code, kept, real in store.rows(sums)
+        ]
+    return wrong
 
 
 def table_rows(store: Store, table: str) -> list[Row]:
@@ -100,9 +109,8 @@ def live_rows(store: Store, table: str) -> list[Row]:
 
     Of ended jobs and tasks these are only the ones whose job still has processes or, for a job, a cluster.
     """
-    of_runs = "SELECT job_id FROM runs WHERE state <> 'ENDED'"
+    of_runs = "SELECT job_id FROM runs"
     where = {
-        "runs": "state <> 'ENDED'",
         "tasks": "task_number IN (SELECT task_number FROM tasks WHERE ended_at IS NULL UNION"
         f" SELECT task_number FROM tasks WHERE job_id IN ({of_runs}))",
         "jobs": f"job_id IN (SELECT job_id FROM jobs WHERE status = 'RUNNING' UNION {of_runs} UNION"

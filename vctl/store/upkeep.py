@@ -49,7 +49,7 @@ def is_unfinished(store: Store) -> bool:
         store.value(
             "SELECT EXISTS (SELECT 1 FROM jobs WHERE status = 'RUNNING')"
             " OR EXISTS (SELECT 1 FROM jobs WHERE status = 'PENDING' AND NOT held)"
-            " OR EXISTS (SELECT 1 FROM runs WHERE state <> 'ENDED')"
+            " OR EXISTS (SELECT 1 FROM runs)"
             " OR EXISTS (SELECT 1 FROM tasks WHERE ended_at IS NULL)"
             " OR EXISTS (SELECT 1 FROM clusters WHERE state = 'REMOVING')"
         )

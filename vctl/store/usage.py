@@ -95,7 +95,7 @@ def _held(store: Store, cluster_id: str) -> dict[Member, Amounts]:
         SELECT i.child, iif(i.child = '', j.user, ''), coalesce(v.amounts, r.amounts), count(*)
         FROM jobs j INDEXED BY jobs_running JOIN inside i ON i.cluster_id = j.parent_cluster_id
         LEFT JOIN vnodes v ON NOT j.shares_parent AND v.cluster_id = j.cluster_id
-        LEFT JOIN runs r ON j.shares_parent AND r.job_id = j.job_id AND r.task_id IS NULL AND r.state <> 'ENDED'
+        LEFT JOIN runs r ON j.shares_parent AND r.job_id = j.job_id AND r.task_id IS NULL
         WHERE j.status = 'RUNNING' GROUP BY 1, 2, 3""",
         cluster_id,
     ):

@@ -13,11 +13,11 @@ from vctl.store import moves
 from vctl.store.rows import dumps
 from vctl.store.write import clusters
 from vctl.store.write.clusters import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
-from vctl.store.write.runs import ENDED_RUN_COLUMNS, RUN_COLUMNS, ended_run_row, run_row
+from vctl.store.write.runs import RUN_COLUMNS, run_row
 from vctl.store.write.table import insert, writes
 
 Whole = tuple[ch.JobStarted, ch.RunEnded, ch.JobEnded]
-"""A job that starts and ends in one transaction: no row of its cluster is ever written."""
+"""A job that starts and ends in one transaction: no row of its cluster or its run is ever written."""
 _STARTED = "attempt = ?, started_at = ?, node_ids = ?, resources = ?, master_port = ?"
 _OVER = "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?, waits_for = 0"
 
@@ -48,7 +48,6 @@ def _leaves_nothing(start: ch.JobStarted, end: ch.JobEnded) -> bool:
 
 def write_whole(db: sqlite3.Connection, found: Sequence[Whole]) -> None:
     """Write jobs that start and end in one transaction: their rows as they are at the end."""
-    insert(db, ENDED_RUN_COLUMNS, [ended_run_row(one.runs[0], one.at, run) for one, run, _ in found])
     _no_longer_ahead(db, [one for one, _, _ in found])
     moves.update_all(
         db, JOB, "start", f"{_STARTED}, {_OVER}",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from vctl.engine import changes as ch
 from vctl.store.contents import COLUMNS
+from vctl.store.entries import NEWEST
 from vctl.store.rows import dumps
 from vctl.store.write import contents
 from vctl.store.write.table import writes
@@ -31,7 +32,7 @@ _WITH_COMMAND = ("jobs", "tasks")
 """Tables whose rows are set aside together with what they name in other tables."""
 _COMMANDS = "commands LEFT JOIN environments USING (environment_id) LEFT JOIN requests USING (request_id)"
 
-_NEW_BASE = "UPDATE head SET base = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
+_NEW_BASE = f"UPDATE head SET base = {NEWEST}"
 """Moves the base of the journal: no change made the row, so the tables do not follow from earlier entries."""
 
 

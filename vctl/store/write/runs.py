@@ -17,7 +17,6 @@ RUN_COLUMNS = (
     "runs (run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances, cores,"
     " assigned_at, supervisor)"
 )
-ENDED_RUN_COLUMNS = f"{RUN_COLUMNS[:-1]}, exit_code, message, ended_at, pid, started_at)"
 
 _PROCESS = "pid = ?, pid_start = ?, boot_id = ?, started_at = ?"
 
@@ -28,23 +27,13 @@ def _process(process: ch.StartedProcess | None) -> tuple[object, ...]:
     return process.pid, process.pid_start, process.boot_id, process.started_at
 
 
-def _seen(process: ch.StartedProcess | None) -> tuple[object, ...]:
-    return () if process is None else (process.pid, process.started_at)
-
-
-def run_row(run: Run, at: int, state: str | None = None) -> tuple[object, ...]:
-    """A run as a row; ``state`` replaces the state of the run."""
+def run_row(run: Run, at: int) -> tuple[object, ...]:
+    """A run as a row."""
     amounts, instances, cores = rows.allocation_columns(run.allocation)
     return (
         run.run_id, run.job_id, run.task_id, run.attempt, run.rank, run.cluster_id, run.vnode_id, run.node_id,
-        state or run.state, amounts, instances, cores, at, run.supervisor,
+        run.state, amounts, instances, cores, at, run.supervisor,
     )  # fmt: skip
-
-
-def ended_run_row(run: Run, at: int, end: ch.RunEnded) -> tuple[object, ...]:
-    """An ended run as a row of ``ENDED_RUN_COLUMNS``."""
-    seen = _seen(end.process) or (run.pid, run.started_at)
-    return *run_row(run, at, jb.ENDED), end.exit_code, end.message, end.at, *seen
 
 
 @writes(ch.RunSeen)
@@ -74,16 +63,8 @@ def _runs_warned(db: sqlite3.Connection, warned: Sequence[ch.RunWarned]) -> None
 
 @writes(ch.RunEnded)
 def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
-    # nobody looks for its process any more
-    columns = "state = ?, exit_code = ?, message = ?, ended_at = ?, pid_start = NULL, boot_id = NULL"
-    for is_news, alike in groupby(ended, lambda one: one.process is not None):
-        moves.update_all(
-            db, RUN, "end", f"{columns}, pid = ?, started_at = ?" if is_news else columns,
-            [
-                (jb.ENDED, one.exit_code, one.message, one.at, *_seen(one.process), one.run_id)
-                for one in alike
-            ],
-        )  # fmt: skip
+    """Delete the runs: what became of a job or a task is in its own row and in the history."""
+    moves.delete_all(db, RUN, "end", [one.run_id for one in ended])
 
 
 _ASSIGN = (
