@@ -148,13 +148,23 @@ def newest(
     return sorted(found, reverse=True)[:limit]
 
 
+SINGLE = "j.array_index IS NULL"
+"""The condition that a job is no member of an array."""
+
+
 def count(store: Store, states: Collection[str], where: str, values: Sequence[object]) -> int:
     """How many jobs in some states match."""
+    counted, found = counts_by_status(store), 0
     if where == "1":
-        counted = counts_by_status(store)
         return sum(counted.get(state, 0) for state in states)
+    if where == SINGLE and (over := jb.FINAL.intersection(states)):  # only the members are counted one by one
+        (source,) = _sources(over, where)
+        arrays = f"arrays a CROSS JOIN {source} AND j.job_id BETWEEN a.first_job_id AND a.last_job_id"
+        members: int = store.value(f"SELECT count(*) FROM {arrays}")
+        found = sum(counted.get(state, 0) for state in over) - members
+        states = set(states) - over
     counts = (f"SELECT count(*) FROM {source} AND {where}" for source in _sources(states, where))
-    return sum(store.value(sql, *values) for sql in counts)
+    return found + sum(int(store.value(sql, *values)) for sql in counts)
 
 
 def _sources(states: Collection[str], where: str) -> Iterator[str]:
