@@ -28,7 +28,7 @@ _CHANGE = "changes (seq, at, change)"
 
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
     """Write entries to the tables and the journal; ``last`` is the number of the last one."""
-    for writer, equal in _gathered(one.change for one in entries if isinstance(one, Emitted)):
+    for writer, equal in _gathered(change.change for change in entries if isinstance(change, Emitted)):
         writer(db, equal)
     events, changes = list[tuple[object, ...]](), list[tuple[object, ...]]()
     for seq, entry in enumerate(entries, last - len(entries) + 1):

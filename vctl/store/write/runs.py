@@ -38,33 +38,34 @@ def run_row(run: Run, at: int) -> tuple[object, ...]:
 
 @writes(ch.RunSeen)
 def _runs_seen(db: sqlite3.Connection, seen: Sequence[ch.RunSeen]) -> None:
-    for is_news, alike in groupby(seen, lambda one: one.process is not None):
+    for is_news, alike in groupby(seen, lambda change: change.process is not None):
         moves.update_all(
             db, RUN, "seen", f"state = ?, {_PROCESS}" if is_news else "state = ?",
-            [(jb.RUNNING, *_process(one.process), one.run_id) for one in alike],
+            [(jb.RUNNING, *_process(change.process), change.run_id) for change in alike],
         )  # fmt: skip
 
 
 @writes(ch.RunStopping)
 def _runs_stopping(db: sqlite3.Connection, stopping: Sequence[ch.RunStopping]) -> None:
-    for one in stopping:
+    for change in stopping:
         db.execute(
             "UPDATE runs SET stop_reason = coalesce(stop_reason, ?) WHERE run_id = ?",
-            (one.reason, one.run_id),
+            (change.reason, change.run_id),
         )
 
 
 @writes(ch.RunWarned)
 def _runs_warned(db: sqlite3.Connection, warned: Sequence[ch.RunWarned]) -> None:
     db.executemany(
-        "UPDATE runs SET warned_for = ? WHERE run_id = ?", [(one.ends_ns, one.run_id) for one in warned]
+        "UPDATE runs SET warned_for = ? WHERE run_id = ?",
+        [(change.ends_ns, change.run_id) for change in warned],
     )
 
 
 @writes(ch.RunEnded)
 def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
     """Delete the runs: what became of a job or a task is in its own row and in the history."""
-    moves.delete_all(db, RUN, "end", [one.run_id for one in ended])
+    moves.delete_all(db, RUN, "end", [change.run_id for change in ended])
 
 
 _ASSIGN = (
@@ -75,14 +76,17 @@ _ASSIGN = (
 
 @writes(ch.RunAssignedAhead)
 def _runs_assigned_ahead(db: sqlite3.Connection, assigned: Sequence[ch.RunAssignedAhead]) -> None:
-    values = [(one.run_id, one.follows, one.supervisor, one.revision, one.job_id) for one in assigned]
+    values = [
+        (change.run_id, change.follows, change.supervisor, change.revision, change.job_id)
+        for change in assigned
+    ]
     if db.executemany(_ASSIGN, values).rowcount == len(values):
         return
     run_ids = {row[0] for row in db.execute("SELECT run_id FROM runs_ahead")}
-    wrong = next(one.job_id for one in assigned if one.run_id not in run_ids)
+    wrong = next(change.job_id for change in assigned if change.run_id not in run_ids)
     raise moves.refused(db, JOB, "assign_ahead", wrong)
 
 
 @writes(ch.RunTakenBack)
-def _runs_taken_back(db: sqlite3.Connection, taken: Sequence[ch.RunTakenBack]) -> None:
-    db.executemany("DELETE FROM runs_ahead WHERE run_id = ?", [(one.run_id,) for one in taken])
+def _runs_taken_back(db: sqlite3.Connection, taken_back: Sequence[ch.RunTakenBack]) -> None:
+    db.executemany("DELETE FROM runs_ahead WHERE run_id = ?", [(change.run_id,) for change in taken_back])
