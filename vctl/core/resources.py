@@ -203,14 +203,14 @@ class FreeCapacity:
                 instances[name] = more
         return Allocation(amounts, instances, tuple(sorted(self.cores - other.cores)))
 
-    def take_most(self, wanted: Allocation) -> Allocation:
+    def take_most(self, requested: Allocation) -> Allocation:
         """Take the part of an allocation that is free, of the same instances but of any cores; returns it."""
         amounts: dict[str, int] = {}
         instances: dict[str, dict[int, int]] = {}
-        for name, amount in wanted.amounts.items():
+        for name, amount in requested.amounts.items():
             if name in self.instances:
                 have = self.instances[name]
-                parts = {i: min(s, have.get(i, 0)) for i, s in wanted.instances.get(name, {}).items()}
+                parts = {i: min(s, have.get(i, 0)) for i, s in requested.instances.get(name, {}).items()}
                 if parts := {index: share for index, share in parts.items() if share > 0}:
                     instances[name], amounts[name] = parts, sum(parts.values())
             else:
@@ -234,7 +234,7 @@ class FreeCapacity:
 
     def take_exactly(self, allocation: Allocation) -> None:
         """Take named instances and cores; the caller has checked ``fits_exactly``."""
-        if not self._repeat(_taken, allocation):
+        if not self._repeat(_last_taken, allocation):
             before, free = _state(self), dict(self.free)
             for name, amount in allocation.amounts.items():
                 free[name] = free.get(name, 0) - amount
@@ -249,7 +249,7 @@ class FreeCapacity:
             self.free, self.cores = free, self.cores.difference(allocation.cores)
             if allocation.instances:
                 self.instances = instances
-            _taken[0] = allocation, before, _state(self)
+            _last_taken[0] = allocation, before, _state(self)
 
     def _repeat(self, last: _Last, allocation: Allocation) -> bool:
         """Apply the result of the last change if allocation and state are the same objects; else False."""
@@ -348,7 +348,7 @@ class FreeCapacity:
 
 _Last = list[tuple[Allocation, tuple[Any, ...], tuple[Any, ...]]]
 _state = attrgetter("total", "free", "instances", "cores", "gone")
-_taken: _Last = [(EMPTY, (None,), ())]
+_last_taken: _Last = [(EMPTY, (None,), ())]
 """The last allocation taken, the state before and after: a gang mostly takes equal pieces of equal nodes."""
 _returned: _Last = [(EMPTY, (None,), ())]
 """The last allocation given back, the state before and after."""

@@ -54,8 +54,8 @@ class InTables:
 
     def leases_of(self, cluster_id: str) -> list[Lease]:
         """The leases of which a cluster is the borrower or the lender."""
-        found = self.store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
-        return [rows.lease(row) for row in found]
+        leases = self.store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
+        return [rows.lease(row) for row in leases]
 
 
 def get(store: Store, cluster_id: str) -> Row | None:
@@ -110,16 +110,16 @@ def children(store: Store, cluster_id: str) -> list[Row]:
 def on_node(store: Store, node_id: str) -> list[str]:
     """The clusters that have something on a node."""
     sql = "SELECT DISTINCT cluster_id FROM vnodes WHERE node_id = ? ORDER BY 1"
-    return [str(one) for one in store.column(sql, node_id)]
+    return [str(cluster_id) for cluster_id in store.column(sql, node_id)]
 
 
 def detached_among(store: Store, first_job_id: int, last_job_id: int) -> str | None:
     """The first sub-cluster of a span of jobs that outlives its job."""
-    found = store.value(
+    first = store.value(
         "SELECT min(cluster_id) FROM clusters WHERE kind = 'sub' AND detached AND job_id BETWEEN ? AND ?",
         first_job_id, last_job_id,
     )  # fmt: skip
-    return None if found is None else str(found)
+    return None if first is None else str(first)
 
 
 def vnode_rows(store: Store, cluster_id: str) -> list[Row]:

@@ -15,16 +15,15 @@ MOST_FORGOTTEN = 4_096
 
 def last(store: Store) -> int:
     """Number of the newest entry."""
-    found: int = store.value(f"SELECT {NEWEST}")
-    return found
+    return int(store.value(f"SELECT {NEWEST}"))
 
 
 def newest_at(store: Store) -> int | None:
     """The latest time that the newest 1000 events have, by the clock of their writers."""
-    found: int | None = store.value(
+    newest: int | None = store.value(
         "SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)"
     )
-    return found
+    return newest
 
 
 def journal(store: Store, seq: int) -> list[Row]:
@@ -41,8 +40,7 @@ def journal(store: Store, seq: int) -> list[Row]:
 
 def base(store: Store) -> int:
     """The entry after which the journal has all that makes the tables what they are."""
-    found: int = store.value("SELECT base FROM head")
-    return found
+    return int(store.value("SELECT base FROM head"))
 
 
 def forget_changes(store: Store) -> None:
@@ -75,10 +73,10 @@ FILTERED = {
 """What the filters of a list of events compare in SQL."""
 
 
-def condition(store: Store, wanted: Sequence[Filter]) -> Condition:
+def condition(store: Store, filters: Sequence[Filter]) -> Condition:
     """The condition that all filters pass. The kinds that do are looked up among the few that there are."""
-    kinds = [one for one in wanted if one[0] in _KINDS]
-    where, values = conditions(store, FILTERED, [one for one in wanted if one not in kinds])
+    kinds = [one for one in filters if one[0] in _KINDS]
+    where, values = conditions(store, FILTERED, [one for one in filters if one not in kinds])
     if kinds:
         among, names = conditions(store, FILTERED, kinds)
         codes = store.column(f"SELECT code FROM event_counts WHERE {among}", *names)
@@ -102,17 +100,15 @@ def matching(
 
 def count(store: Store, where: str, values: Iterable[object]) -> int:
     """How many events match."""
-    found: int = store.value(f"SELECT count(*) FROM events WHERE {where}", *values)
-    return found
+    return int(store.value(f"SELECT count(*) FROM events WHERE {where}", *values))
 
 
-def count_kinds(store: Store, wanted: Sequence[Filter]) -> int | None:
+def count_kinds(store: Store, filters: Sequence[Filter]) -> int | None:
     """How many events pass filters, without reading an event; None if a filter is not about their kind."""
-    if any(key not in _KINDS for key, *_ in wanted):
+    if any(key not in _KINDS for key, *_ in filters):
         return None
-    where, values = conditions(store, FILTERED, wanted)
-    found: int = store.value(f"SELECT coalesce(sum(count), 0) FROM event_counts WHERE {where}", *values)
-    return found
+    where, values = conditions(store, FILTERED, filters)
+    return int(store.value(f"SELECT coalesce(sum(count), 0) FROM event_counts WHERE {where}", *values))
 
 
 def counts(store: Store) -> dict[str, int]:

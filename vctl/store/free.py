@@ -101,7 +101,7 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Eq
         if goes_whole:
             left.add(slot_id)
     used = {slot_id: tuple(sorted(parts)) if len(parts) > 1 else parts for slot_id, parts in used.items()}
-    found: dict[object, EqualSlots] = {}
+    groups: dict[object, EqualSlots] = {}
     allocation = cache(_allocation)
     sql, *given = (_NODES,) if cluster_id == PRIMARY else (_SLOTS, cluster_id)
     for ids, *static, labels in store.rows(sql, *given):
@@ -110,14 +110,14 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Eq
             node_id, _, slot_id = line.partition("\t")
             parts = used.get(slot_id, ())
             which = key, parts, slot_id in left, slot_id if slot_id in apart else ""
-            group = found.get(which)
+            group = groups.get(which)
             if group is None:
                 capacity = FreeCapacity(allocation(key[1], key[2]))
                 for part in parts:
                     capacity.take_beyond(allocation(*part))
-                group = found[which] = EqualSlots(key, labels, parts, capacity, left=slot_id in left)
+                group = groups[which] = EqualSlots(key, labels, parts, capacity, left=slot_id in left)
             group.slots.append((node_id, slot_id))
-    return list(found.values())
+    return list(groups.values())
 
 
 def _allocation(amounts: str, instances: str) -> Allocation:

@@ -76,7 +76,9 @@ def save_usage(store: Store, usage: Usage, cluster_ids: Iterable[str]) -> None:
     """Replace the saved usage of these clusters by ``usage``, as of the time ``usage.at_ns``; inside a transaction."""
     ids = set(cluster_ids)
     for table in ("usage", "lags"):
-        store.db.executemany(f"DELETE FROM {table} WHERE cluster_id = ?", [(one,) for one in ids])
+        store.db.executemany(
+            f"DELETE FROM {table} WHERE cluster_id = ?", [(cluster_id,) for cluster_id in ids]
+        )
     store.db.executemany(
         "INSERT INTO usage (cluster_id, child_id, user, resource, amount, at) VALUES (?, ?, ?, ?, ?, ?)",
         [
@@ -96,9 +98,9 @@ def save_usage(store: Store, usage: Usage, cluster_ids: Iterable[str]) -> None:
     )
 
 
-def save_reservations(store: Store, changed: Iterable[tuple[object, ...]], gone: Iterable[int]) -> None:
-    """Replace these rows, and delete those of the jobs ``gone``; inside a transaction."""
-    store.db.executemany("DELETE FROM reservations WHERE job_id = ?", [(job_id,) for job_id in gone])
+def save_reservations(store: Store, changed: Iterable[tuple[object, ...]], dropped: Iterable[int]) -> None:
+    """Replace these rows, and delete those of the jobs ``dropped``; inside a transaction."""
+    store.db.executemany("DELETE FROM reservations WHERE job_id = ?", [(job_id,) for job_id in dropped])
     store.db.executemany("INSERT OR REPLACE INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?)", changed)
 
 

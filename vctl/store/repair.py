@@ -51,10 +51,10 @@ def integrity(store: Store, *, indexes: bool) -> list[str]:
 
 def _problems(store: Store, check: str, table: str) -> list[str]:
     try:
-        found = [str(row[0]) for row in store.rows(f"PRAGMA {check}({table or 20})")]
+        lines = [str(row[0]) for row in store.rows(f"PRAGMA {check}({table or 20})")]
     except DatabaseError as error:
         return [str(error)]
-    return [] if found == ["ok"] else [" ".join(one.split()) for one in found]
+    return [] if lines == ["ok"] else [" ".join(line.split()) for line in lines]
 
 
 def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
@@ -126,8 +126,7 @@ def live_rows(store: Store, table: str) -> list[Row]:
 def count_rows(store: Store, table: str) -> int:
     """How many rows a table has."""
     assert table in KEYS, table
-    found: int = store.value(f"SELECT count(*) FROM {table}")
-    return found
+    return int(store.value(f"SELECT count(*) FROM {table}"))
 
 
 def is_set_aside(store: Store, table: str, key: str) -> bool:

@@ -7,8 +7,7 @@ from vctl.store.store import Store
 
 def capacity(store: Store) -> int:
     """A number that changes with every change of a node, or of a cluster that was created by name."""
-    found: int = store.value("SELECT capacity FROM head")
-    return found
+    return int(store.value("SELECT capacity FROM head"))
 
 
 def is_feasible(store: Store, parent_id: str, shape: str) -> bool:

@@ -121,8 +121,8 @@ class Store:
 
     def value(self, sql: str, *values: object) -> Any:
         """The first column of the first row, or None."""
-        found = self.db.execute(sql, values).fetchone()
-        return None if found is None else found[0]
+        row = self.db.execute(sql, values).fetchone()
+        return None if row is None else row[0]
 
     def column(self, sql: str, *values: object) -> list[Any]:
         """The first column of all rows."""
@@ -300,11 +300,11 @@ class Store:
 
     def _note_lost(self) -> None:
         """Record lost entries as an event, in the first transaction of a connection."""
-        if not self.last_entry and (found := self.lost()):
+        if not self.last_entry and (lost := self.lost()):
             from vctl.store import replaced
 
             replaced.check_left(self.home, "the end of cluster.db-wal was removed")
-            self.event("state.lost", "state", str(self.home), data={"first": found[0], "last": found[1]})
+            self.event("state.lost", "state", str(self.home), data={"first": lost[0], "last": lost[1]})
 
     def emit(self, change: Change) -> None:
         """Emit a change in the open transaction, which writes it together with its event."""

@@ -51,10 +51,10 @@ def load(store: Store) -> list[Usage]:
 
 
 def _parts(past: Iterable[Row], lags: Iterable[Row]) -> list[Usage]:
-    found: dict[int, Usage] = {}
+    by_time: dict[int, Usage] = {}
 
     def saved(row: Row) -> tuple[Usage, Member]:
-        usage = found.setdefault(row["at"], Usage())
+        usage = by_time.setdefault(row["at"], Usage())
         usage.at_ns = row["at"]
         return usage, (row["cluster_id"], row["child_id"], row["user"])
 
@@ -66,7 +66,7 @@ def _parts(past: Iterable[Row], lags: Iterable[Row]) -> list[Usage]:
         usage.lag[member] = row["lag"]
         if row["waits"]:
             usage.waiting.add(member)
-    return list(found.values())
+    return list(by_time.values())
 
 
 # ---- the shares of the users of one cluster, as a command reads them ----
@@ -85,7 +85,7 @@ def shares(store: Store, cluster_id: str) -> HeldShares:
 
 def _held(store: Store, cluster_id: str) -> dict[Member, Amounts]:
     """What the users of a cluster hold there, and its child clusters that compete with them."""
-    found: dict[Member, Amounts] = {}
+    held: dict[Member, Amounts] = {}
     for child, user, amounts, count in store.rows(
         """WITH RECURSIVE inside (cluster_id, child) AS (
             SELECT ?1, ''
@@ -100,8 +100,8 @@ def _held(store: Store, cluster_id: str) -> dict[Member, Amounts]:
         cluster_id,
     ):
         member = (cluster_id, child, user)
-        found[member] = rs.add(found.get(member, {}), _times(amounts, count))
-    return found
+        held[member] = rs.add(held.get(member, {}), _times(amounts, count))
+    return held
 
 
 def _times(amounts: str | None, count: int) -> dict[str, int]:

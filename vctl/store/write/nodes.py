@@ -69,7 +69,8 @@ def _requests_made(db: sqlite3.Connection, requested: Sequence[ch.MachinesAsked]
     rows = [
         (
             request.request_id, request.kind, request.action, request.template, dumps(dict(request.amounts)),
-            dumps(dict(request.labels)), dumps(list(request.nodes)), request.created_at, request.attempts, request.message,
+            dumps(dict(request.labels)), dumps(list(request.nodes)), request.created_at, request.attempts,
+            request.message,
         )
         for request in (change.request for change in requested)
     ]  # fmt: skip
