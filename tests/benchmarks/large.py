@@ -29,7 +29,7 @@ from vctl.ops import clusters, jobs, nodes, submitting, why
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.spec.shape import shape_key
-from vctl.store import observed, shapes
+from vctl.store import observed
 from vctl.store.store import Store
 
 SIZES = {"S": (1_000, 20, 5_000, 1_000), "L": (10_000, 200, 50_000, 10_000)}
@@ -124,7 +124,7 @@ def build(place: Bed, size: tuple[int, int, int, int], *, is_elastic: bool) -> P
     with store.together():  # one commit, and nobody judges whether these shapes fit: all of them do
         for name in names:
             for one in sizes:
-                observed.set_feasible(store, name, shape_key(one, {}), shapes.capacity(store))
+                observed.set_feasible(store, name, shape_key(one, {}), observed.capacity(store))
         for _ in range(waiting):
             submit(store, dice.choice(names), dice.choice(sizes))
     return Place(store, names, blocks)

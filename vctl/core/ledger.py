@@ -384,11 +384,6 @@ class Ledger:
             below += sorted(self.subclusters.get(below_id, ()))
         return below
 
-    def outlives_job(self, cluster_id: str) -> bool:
-        """Whether a sub-cluster outlives its job: it is detached, and neither it nor one above is to be removed."""
-        is_detached = self.clusters[cluster_id].kind == cl.SUB and self.clusters[cluster_id].detached
-        return is_detached and not any(up.cluster_id in self.removing for up in self.upward(cluster_id))
-
     def total(self, cluster_id: str) -> Amounts:
         """The total of a cluster on nodes that are not lost, cached until virtual nodes or nodes change."""
         known, version = self._sums.get(cluster_id), self.capacity(cluster_id)

@@ -110,11 +110,8 @@ def condition(lifecycle: Lifecycle, move: str) -> str:
 @cache
 def _update(name: str, move: str, columns: str) -> str:
     table, key = TABLES[name]
-    return f"UPDATE {table} SET {columns} WHERE {key} = ? AND {condition(_named(name), move)}"
-
-
-def _named(name: str) -> Lifecycle:
-    return next(lifecycle for lifecycle in lc.LIFECYCLES if lifecycle.name == name)
+    lifecycle = next(lifecycle for lifecycle in lc.LIFECYCLES if lifecycle.name == name)
+    return f"UPDATE {table} SET {columns} WHERE {key} = ? AND {condition(lifecycle, move)}"
 
 
 def refused(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object) -> IllegalTransition:

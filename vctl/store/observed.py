@@ -55,6 +55,21 @@ def clear_wait(store: Store, parent_id: str, shape: str) -> None:
     store.db.execute("DELETE FROM waits WHERE parent_cluster_id = ? AND shape = ?", (parent_id, shape))
 
 
+def capacity(store: Store) -> int:
+    """A number that changes with every change of a node, or of a cluster that was created by name."""
+    return int(store.value("SELECT capacity FROM head"))
+
+
+def is_feasible(store: Store, parent_id: str, shape: str) -> bool:
+    """Whether a shape was judged feasible below a parent, and the capacity has not changed since."""
+    known = store.value(
+        "SELECT 1 FROM feasible JOIN head ON version = capacity WHERE parent_cluster_id = ? AND shape = ?",
+        parent_id,
+        shape,
+    )
+    return known is not None
+
+
 def set_feasible(store: Store, parent_id: str, shape: str, version: int) -> None:
     """Record that a shape is feasible at a capacity (``version``), for the next job of that shape."""
     store.db.execute("INSERT OR REPLACE INTO feasible VALUES (?, ?, ?)", (parent_id, shape, version))

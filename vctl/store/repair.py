@@ -15,12 +15,9 @@ from vctl.store.write.repair import KEYS
 
 def aside(store: Store, table: str, row: Row, problem: str) -> RowSetAside:
     """The change that sets a row aside with its whole content, so that nothing is lost and work goes on."""
-    return RowSetAside(store.clock(), table, tuple(_key(row[key]) for key in KEYS[table]), problem)
-
-
-def _key(value: object) -> object:
-    """A part of a key as JSON has it."""
-    return [value.hex()] if isinstance(value, bytes) else value
+    parts = (row[name] for name in KEYS[table])
+    key = tuple([part.hex()] if isinstance(part, bytes) else part for part in parts)  # as JSON has it
+    return RowSetAside(store.clock(), table, key, problem)
 
 
 def set_object_aside(store: Store, lifecycle: Lifecycle, key: object, problem: str) -> bool:
