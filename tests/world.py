@@ -627,7 +627,7 @@ def picture(ledger: Ledger) -> dict[tuple[str, str], object]:
             {name: amount for name, amount in left.free.items() if amount},
             {n: {i: s for i, s in shares.items() if s} for n, shares in left.instances.items() if any(shares.values())},
             left.cores,
-            left.gone,
+            left.missing_cores,
         )
         for vnode_id, left in ledger.capacities.items()
     }  # fmt: skip

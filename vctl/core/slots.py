@@ -91,7 +91,7 @@ class SlotIndex:
                 id(capacity.total),
             )
             key = alike.get(identity)
-            if key is None or capacity.gone:
+            if key is None or capacity.missing_cores:
                 key = alike[identity] = _key(static, capacity)
                 if key not in self.classes:
                     self.classes[key] = SlotClass(labels, template_id, capacity.copy(), bool(key[3]))
