@@ -452,7 +452,7 @@ class Users:
             "dependencies",
         ):
             assert [tuple(row) for row in self.store.rows(f"SELECT * FROM {table}")] == [], table
-        assert self.count("SELECT count(*) FROM runs WHERE state <> 'ENDED'") == 0
+        assert self.count("SELECT count(*) FROM runs") == 0
         assert self.count("SELECT count(*) FROM tasks WHERE ended_at IS NULL") == 0
         assert self.count("SELECT count(*) FROM jobs WHERE status IN ('PENDING', 'RUNNING')") == 0
         assert list(files.folders(self.world.home)) == []

@@ -309,7 +309,7 @@ class World(Clock):
         assert problems == [], problems
         problems = astray(state.ledger, list(leases.values()), self._entries())
         assert problems == [], problems
-        live = {row[0] for row in self.store.rows("SELECT run_id FROM runs WHERE state <> 'ENDED'")}
+        live = {row[0] for row in self.store.rows("SELECT run_id FROM runs")}
         assert set(state.runs) == live
         assert set(self.processes.running()) <= live
         assert all(count == 1 for count in self.processes.starts.values())
@@ -425,7 +425,7 @@ class World(Clock):
             tuple(row)
             for row in self.store.rows(
                 "SELECT t.task_id, t.state, t.owner_id FROM tasks t LEFT JOIN runs r"
-                " ON r.task_id = t.task_id AND r.state <> 'ENDED' WHERE t.ended_at IS NULL AND NOT t.detached"
+                " ON r.task_id = t.task_id WHERE t.ended_at IS NULL AND NOT t.detached"
                 " AND r.stop_reason IS NULL AND (EXISTS (SELECT 1 FROM tasks o WHERE o.task_id = t.owner_id AND"
                 " o.ended_at IS NOT NULL) OR EXISTS (SELECT 1 FROM jobs j WHERE j.submission_id = t.owner_id AND"
                 " (j.outcome IS NOT NULL OR j.status <> 'RUNNING')))"
@@ -462,7 +462,7 @@ class Folding:
         "arrays": "array_id, first_job_id, last_job_id, range, count, at_once",  # what is launched stays outside
         "dependencies": "*",
         "runs": "run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances,"
-        " cores, pid, pid_start, boot_id, stop_reason, exit_code, message, assigned_at, started_at, ended_at,"
+        " cores, pid, pid_start, boot_id, stop_reason, assigned_at, started_at,"
         " warned_for",
         "clusters": "*",
         "meta WHERE key = 'primary_queue'": "*",
@@ -556,7 +556,7 @@ class Folding:
 
 def loaded(store: Store) -> FollowedState:
     """The state that the tables give, read by whoever comes to know of it now."""
-    live = {row["run_id"]: rows.run(row) for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'")}
+    live = {row["run_id"]: rows.run(row) for row in store.rows("SELECT * FROM runs")}
     return FollowedState._read(store, Replayed(clusters.load_ledger(store), live))
 
 
@@ -627,7 +627,7 @@ def picture(ledger: Ledger) -> dict[tuple[str, str], object]:
             {name: amount for name, amount in left.free.items() if amount},
             {n: {i: s for i, s in shares.items() if s} for n, shares in left.instances.items() if any(shares.values())},
             left.cores,
-            left.gone,
+            left.missing_cores,
         )
         for vnode_id, left in ledger.capacities.items()
     }  # fmt: skip

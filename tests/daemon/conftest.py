@@ -192,8 +192,8 @@ class Life(Clock):
             job_ops.stop(self.store, row[0], grace_s=0)
         for row in self.store.rows("SELECT task_id FROM tasks WHERE ended_at IS NULL"):
             task_ops.cancel(self.store, row[0], grace_s=0)  # detached ones too
-        if self.store.value("SELECT count(*) FROM runs WHERE state <> 'ENDED'"):
-            self.until(lambda: not self.store.value("SELECT count(*) FROM runs WHERE state <> 'ENDED'"))
+        if self.store.value("SELECT count(*) FROM runs"):
+            self.until(lambda: not self.store.value("SELECT count(*) FROM runs"))
         if self.scheduler is not None:
             self.scheduler.close()
             self.scheduler.store.close()

@@ -29,7 +29,7 @@ from vctl.daemon.following import FollowedState
 from vctl.engine import changes as ch
 from vctl.engine.changes.change import Change, PublicEvent, change
 from vctl.engine.codec import decode, encode
-from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
+from vctl.engine.lifecycle import GONE, JOB, LIFECYCLES, RUN, IllegalTransition
 from vctl.engine.state import SchedulerState
 from vctl.ops import submitting
 from vctl.spec.job_request import JobRequest
@@ -273,7 +273,7 @@ def test_every_move_leads_from_and_to_phases_that_have_a_way_in() -> None:
         reached = {*one.begins, *(phase for _, targets in one.moves.values() for phase in targets)}
         assert {phase for sources, _ in one.moves.values() for phase in sources} <= reached, one.name
     assert "end" in RUN.moves_from("ASSIGNED")
-    assert "end" not in RUN.moves_from("ENDED")
+    assert "end" not in RUN.moves_from(GONE)
 
 
 def test_no_rule_changes_the_tree_or_the_leases_beside_apply() -> None:

@@ -39,7 +39,7 @@ DEPENDENCY_FAILED = "DependencyFailed"
 EXIT_STOPPED, EXIT_TIME_LIMIT, EXIT_NEVER_RAN = 143, 124, 3
 
 # states of a run
-ASSIGNED, RUNNING, ENDED = "ASSIGNED", "RUNNING", "ENDED"
+ASSIGNED, RUNNING = "ASSIGNED", "RUNNING"
 
 
 def cluster_of(parent_id: str, submission_id: str, shares_parent: bool) -> str:

@@ -74,26 +74,38 @@ class Ledger:
 
     def copy(self) -> Ledger:
         """An independent copy, for trials that are not reverted."""
-        twin = Ledger()
-        twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
-        twin.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
-        twin.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
-        twin.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
-        twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
-        twin.charges, twin.homes, twin.removing = dict(self.charges), dict(self.homes), set(self.removing)
-        twin.lenders = set(self.lenders)
-        twin.grown, twin.joined = (
-            {one: set(ids) for one, ids in was.items()} for was in (self.grown, self.joined)
+        ledger = Ledger()
+        ledger.nodes, ledger.clusters, ledger.vnodes = (
+            dict(self.nodes),
+            dict(self.clusters),
+            dict(self.vnodes),
         )
-        twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        twin._leases = dict(self._leases)
-        twin._borrowed = {one: dict(leases) for one, leases in self._borrowed.items()}
-        twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), self.withheld
-        twin.inside = dict(self.inside)
-        twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
-        twin.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
-        twin.demand, twin._indexes_made = self.demand.copy(), self._indexes_made
-        return twin
+        ledger.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
+        ledger.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
+        ledger.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
+        ledger.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
+        ledger.charges, ledger.homes, ledger.removing = (
+            dict(self.charges),
+            dict(self.homes),
+            set(self.removing),
+        )
+        ledger.lenders = set(self.lenders)
+        ledger.grown, ledger.joined = (
+            {cluster_id: set(ids) for cluster_id, ids in was.items()} for was in (self.grown, self.joined)
+        )
+        ledger.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
+        ledger._leases = dict(self._leases)
+        ledger._borrowed = {cluster_id: dict(leases) for cluster_id, leases in self._borrowed.items()}
+        ledger.templates, ledger.versions, ledger.withheld = (
+            self.templates,
+            dict(self.versions),
+            self.withheld,
+        )
+        ledger.inside = dict(self.inside)
+        ledger._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
+        ledger.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
+        ledger.demand, ledger._indexes_made = self.demand.copy(), self._indexes_made
+        return ledger
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
         """A copy with the capacities of these clusters alone, without charges, for trials of placement."""
@@ -371,11 +383,6 @@ class Ledger:
         for below_id in (below := sorted(self.subclusters.get(cluster_id, ()))):  # grows on the way
             below += sorted(self.subclusters.get(below_id, ()))
         return below
-
-    def outlives_job(self, cluster_id: str) -> bool:
-        """Whether a sub-cluster outlives its job: it is detached, and neither it nor one above is to be removed."""
-        is_detached = self.clusters[cluster_id].kind == cl.SUB and self.clusters[cluster_id].detached
-        return is_detached and not any(up.cluster_id in self.removing for up in self.upward(cluster_id))
 
     def total(self, cluster_id: str) -> Amounts:
         """The total of a cluster on nodes that are not lost, cached until virtual nodes or nodes change."""

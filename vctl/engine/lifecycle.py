@@ -80,8 +80,7 @@ RUN = Lifecycle(
     (jb.ASSIGNED,),
     {
         "seen": ((jb.ASSIGNED, jb.RUNNING), (jb.RUNNING,)),  # RUNNING: adopted before its process was found
-        "end": ((jb.ASSIGNED, jb.RUNNING), (jb.ENDED,)),
-        "forget": ((jb.ENDED,), (GONE,)),
+        "end": ((jb.ASSIGNED, jb.RUNNING), (GONE,)),
     },
 )
 TASK = Lifecycle(

@@ -141,7 +141,7 @@ def list_jobs(
         narrowed, its_values = job_views.condition(
             store, [condition for condition in parsed if condition[0] not in ("status", "state_reason")]
         )
-        parts = [within, narrowed, "1" if members else "j.array_index IS NULL"]
+        parts = [within, narrowed, "1" if members else job_views.SINGLE]
         where = " AND ".join(part for part in parts if part != "1") or "1"
         values += its_values
         listed, total = _listed(store, states, (where, values), limit, derived)
@@ -168,12 +168,15 @@ def _listed(
     """
     where, values = within
     if derived:
-        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [])
-        chosen: Sequence[JobForm] = [form for form in waiting if forms.matches(form, derived)]
+        waiting = job_views.newest(store, states & {jb.PENDING}, where, values, None)
+        columns = job_views.listed(store, COLUMNS, *job_views.with_numbers(waiting))
+        judged = zip(columns["job_id"], _reasons(store, columns), strict=True)
+        numbers = [job_id for job_id, shown in judged if forms.matches({"state_reason": shown[0]}, derived)]
+        chosen = _forms(store, *job_views.with_numbers(numbers[:limit]))
         more, its_values = job_views.condition(store, derived)
         rest = f"{where} AND {more}", [*values, *its_values]
         others, total = _listed(store, states - {jb.PENDING}, rest, limit, [])
-        return _merged([*chosen, *others], limit), total + len(chosen)
+        return _merged([*chosen, *others], limit), total + len(numbers)
     if limit is None and jb.FINAL & states:  # all are read, and most jobs are over
         condition = where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
         listed = _forms(store, condition, values)
@@ -210,11 +213,13 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
         if kind[0] != jb.PENDING:
             shown.append(Alike(kind[1:3], len(numbers)))
             continue
-        row = job_views.get(store, numbers[0])
-        assert row is not None
-        if not winners and reasons.gate(row) is None:
-            winners = reasons.winners
-        own = set(numbers) if row["waits_for"] else set(winners) and set(winners).intersection(numbers)
+        waits_for = kind[ALIKE.index("waits_for")]
+        if not winners and not waits_for and kind not in known:
+            row = job_views.get(store, numbers[0])
+            assert row is not None
+            if reasons.gate(row) is None:
+                winners = reasons.winners
+        own = set(numbers) if waits_for else set(winners) and set(winners).intersection(numbers)
         if kind not in known and (common := next((job_id for job_id in numbers if job_id not in own), None)):
             known[kind] = _reason(store, reasons, common)
         if own:  # these reasons depend on the job itself
@@ -383,11 +388,12 @@ def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
 def _forgotten_events(store: Store, before_ns: int) -> int:
     """Delete the events before a moment, but none that a scheduler may not have read; returns how many."""
     lowest, highest = feed.span_before(store, min(before_ns, store.clock() - feed.UNREAD_NS))
-    count = max(0, highest + 1 - lowest)
-    each = range(1, count + 1)
-    for end, _ in _slices(store, each, lambda _, end: feed.delete_until(store, lowest + end - 1)):
-        store.progress(f"{end} of {count} entries of the history deleted")
-    return count
+    count, deleted = feed.count(store, "seq <= ?", [highest]), 0
+    each = range(1, highest + 2 - lowest)
+    for _, events in _slices(store, each, lambda _, end: feed.delete_until(store, lowest + end - 1)):
+        deleted += events
+        store.progress(f"{deleted} of {count} entries of the history deleted")
+    return deleted
 
 
 def _forget(

@@ -23,7 +23,7 @@ from vctl.spec.fields import refuse
 from vctl.spec.ids import check_submission_id, full_cluster_id
 from vctl.spec.job_request import JobRay, JobRequest, entry_amounts
 from vctl.spec.options import WarningSignal, parse_array
-from vctl.store import ahead, clusters, observed, rows, settings, shapes
+from vctl.store import ahead, clusters, observed, rows, settings
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
@@ -70,7 +70,7 @@ class Preparation:
 
     @cached_property
     def _capacity(self) -> int:
-        return shapes.capacity(self._store)
+        return observed.capacity(self._store)
 
     @cached_property
     def _caller(self) -> int | None:
@@ -97,7 +97,7 @@ class Preparation:
         shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
         known = self._known.get((parent_id, shape))
         if known is None:
-            known = self._known[parent_id, shape] = shapes.is_feasible(store, parent_id, shape)
+            known = self._known[parent_id, shape] = observed.is_feasible(store, parent_id, shape)
             if not known:
                 check_feasible(store, parent_id, spec, entry)
         return Prepared(parent_id, shares_parent, spec, entry, shape, None if known else self._capacity)

@@ -17,11 +17,11 @@ def awaited(store: Store, job_id: int, limit: int) -> list[Row]:
 
 def waiting_for(store: Store, awaited: str) -> tuple[tuple[int, str], ...]:
     """The jobs that wait for a job or an array, with their conditions."""
-    found = store.rows(
+    waiting = store.rows(
         "SELECT job_id, condition FROM dependencies WHERE awaited = ? ORDER BY job_id, condition DESC",
         awaited,
     )
-    return tuple((row[0], row[1]) for row in found)
+    return tuple((row[0], row[1]) for row in waiting)
 
 
 def awaited_names(store: Store) -> list[str]:

@@ -36,7 +36,7 @@ _NODES = (
 _PARTS = (
     "SELECT v.parent_vnode_id, v.amounts, v.instances, v.whole AND c.kind = 'logical' FROM clusters c"
     " JOIN vnodes v USING (cluster_id) WHERE c.parent_id = ?1"
-    " UNION ALL SELECT vnode_id, amounts, instances, 0 FROM runs WHERE state <> 'ENDED' AND cluster_id = ?1"
+    " UNION ALL SELECT vnode_id, amounts, instances, 0 FROM runs WHERE cluster_id = ?1"
 )
 Held = tuple[str, str]
 """The amounts and the instances of an allocation, as their columns are written."""

@@ -56,16 +56,16 @@ def listed(store: Store, columns: Sequence[str], where: str, values: Iterable[ob
     cursor, given = store.db.cursor(), tuple(values)
     cursor.row_factory = None
     order = "ORDER BY j.job_id DESC"
-    found = database.fetched(cursor, f"SELECT {', '.join(OWN)} FROM jobs j WHERE {where} {order}", given)
-    if not found:
+    own = database.fetched(cursor, f"SELECT {', '.join(OWN)} FROM jobs j WHERE {where} {order}", given)
+    if not own:
         return dict.fromkeys(columns, ())
     these = f"FROM {JOBS} WHERE {where}"
-    read: dict[str, Values] = dict(zip(OWN, zip(*found, strict=True), strict=True))
+    read: dict[str, Values] = dict(zip(OWN, zip(*own, strict=True), strict=True))
     rest = [name for name in columns if name not in OWN]
     kinds = database.fetched(cursor, f"SELECT DISTINCT {', '.join(rest)} {these} LIMIT {KINDS + 1}", given)
     if len(kinds) <= KINDS:
         common = zip(rest, map(joined, zip(*kinds, strict=True)), strict=True)
-        read |= {name: Alike(one[0], len(found)) for name, one in common if isinstance(one, Alike)}
+        read |= {name: Alike(value[0], len(own)) for name, value in common if isinstance(value, Alike)}
     if rest := [name for name in rest if name not in read]:
         others = zip(
             *database.fetched(cursor, f"SELECT {', '.join(rest)} {these} {order}", given), strict=True
@@ -93,35 +93,35 @@ FILTERED = {
 """What the filters of a list of jobs compare. The reason of a waiting job is not in the tables, see ``Reasons``."""
 
 
-def condition(store: Store, wanted: Sequence[Filter]) -> Condition:
+def condition(store: Store, chosen: Sequence[Filter]) -> Condition:
     """The SQL condition on ``jobs j`` that all filters pass; an id is looked up where ids are kept, not in each row."""
     where: list[str] = []
     values: list[object] = []
-    for one in wanted:
-        sql, more = _of_ids(store, *one) or filters.conditions(store, FILTERED, [one])
+    for filter_ in chosen:
+        sql, more = _of_ids(store, *filter_) or filters.conditions(store, FILTERED, [filter_])
         where.append(sql)
         values += more
     return " AND ".join(where) or "1", values
 
 
-def _of_ids(store: Store, key: str, mark: str, wanted: str) -> Condition | None:
-    if key not in ("submission_id", "cluster_id", "array_id") or mark == ">=" or not wanted.isascii():
+def _of_ids(store: Store, key: str, mark: str, target: str) -> Condition | None:
+    if key not in ("submission_id", "cluster_id", "array_id") or mark == ">=" or not target.isascii():
         return None
     values: list[object]
     if key == "submission_id":
-        same, values = "j.job_id IN (SELECT value FROM json_each(?))", [_spelled(store, wanted)]
+        same, values = "j.job_id IN (SELECT value FROM json_each(?))", [_spelled(store, target)]
     elif key == "cluster_id":
-        parent, own, name = wanted.rpartition("##")
+        parent, own, name = target.rpartition("##")
         if own:  # the parent of a job is a logical cluster, whose id has no mark
             same = "j.job_id IN (SELECT value FROM json_each(?)) AND j.parent_cluster_id COLLATE NOCASE = ?"
             same, values = f"({same} AND NOT j.shares_parent)", [_spelled(store, name), parent]
         else:
-            same, values = "(j.shares_parent AND j.parent_cluster_id COLLATE NOCASE = ?)", [wanted]
-    elif not wanted:
+            same, values = "(j.shares_parent AND j.parent_cluster_id COLLATE NOCASE = ?)", [target]
+    elif not target:
         same, values = "j.array_index IS NULL", []
     else:
         spans = store.rows(
-            "SELECT first_job_id, last_job_id FROM arrays WHERE array_id COLLATE NOCASE = ?", wanted
+            "SELECT first_job_id, last_job_id FROM arrays WHERE array_id COLLATE NOCASE = ?", target
         )
         within = " OR ".join(["j.job_id BETWEEN ? AND ?"] * len(spans)) or "j.job_id < 0"
         same, values = f"(j.array_index IS NOT NULL AND ({within}))", [end for span in spans for end in span]
@@ -141,20 +141,30 @@ def newest(
 
     Each state has an index, that of the jobs that are over has all columns that filters compare: rows are not read.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for source in _sources(states, where):
         page = f"SELECT j.job_id FROM {source} AND {where} ORDER BY j.job_id DESC LIMIT ?"
-        found += store.column(page, *values, -1 if limit is None else limit)
-    return sorted(found, reverse=True)[:limit]
+        numbers += store.column(page, *values, -1 if limit is None else limit)
+    return sorted(numbers, reverse=True)[:limit]
+
+
+SINGLE = "j.array_index IS NULL"
+"""The condition that a job is no member of an array."""
 
 
 def count(store: Store, states: Collection[str], where: str, values: Sequence[object]) -> int:
     """How many jobs in some states match."""
+    counted, found = counts_by_status(store), 0
     if where == "1":
-        counted = counts_by_status(store)
         return sum(counted.get(state, 0) for state in states)
+    if where == SINGLE and (over := jb.FINAL.intersection(states)):  # only the members are counted one by one
+        (source,) = _sources(over, where)
+        arrays = f"arrays a CROSS JOIN {source} AND j.job_id BETWEEN a.first_job_id AND a.last_job_id"
+        members: int = store.value(f"SELECT count(*) FROM {arrays}")
+        found = sum(counted.get(state, 0) for state in over) - members
+        states = set(states) - over
     counts = (f"SELECT count(*) FROM {source} AND {where}" for source in _sources(states, where))
-    return sum(store.value(sql, *values) for sql in counts)
+    return found + sum(int(store.value(sql, *values)) for sql in counts)
 
 
 def _sources(states: Collection[str], where: str) -> Iterator[str]:
@@ -199,23 +209,23 @@ def head(store: Store, parent_id: str, limit: int) -> list[tuple[Row, int, int]]
 
     A member of an array stands for the members behind it that have its priority; any other job stands for itself.
     """
-    found: list[tuple[Row, int, int]] = []
+    jobs: list[tuple[Row, int, int]] = []
     now, page = store.clock(), _page(store, parent_id, "1", (), limit)
     while page:
         row, *rest = page
         if row["array_id"] is None:
-            found.append((row, 1, int(opens_at(row["held"], row["waits_for"], row["begin_at"]) <= now)))
+            jobs.append((row, 1, int(opens_at(row["held"], row["waits_for"], row["begin_at"]) <= now)))
             page = rest
             continue
         last: int = store.value("SELECT last_job_id FROM arrays WHERE array_id = ?", row["array_id"])
         first, behind = (
             queues.before(store, parent_id, row["priority"], job_id) for job_id in (row["job_id"], last + 1)
         )
-        found.append((row, behind[0] - first[0], behind[1] - first[1]))
-        priority, left = row["priority"], limit - len(found)
-        page = _page(store, parent_id, "j.priority = ? AND j.job_id > ?", (priority, last), left)
-        page += _page(store, parent_id, "j.priority < ?", (priority,), left - len(page))
-    return found
+        jobs.append((row, behind[0] - first[0], behind[1] - first[1]))
+        priority, places = row["priority"], limit - len(jobs)
+        page = _page(store, parent_id, "j.priority = ? AND j.job_id > ?", (priority, last), places)
+        page += _page(store, parent_id, "j.priority < ?", (priority,), places - len(page))
+    return jobs
 
 
 def _page(store: Store, parent_id: str, where: str, values: Iterable[object], limit: int) -> list[Row]:
@@ -269,15 +279,15 @@ def pending_by_reason(store: Store) -> dict[str, int]:
 
 def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
     """The numbers of pending and running jobs, by the cluster to which they were submitted."""
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for parent, status, number in store.rows(
         "SELECT parent_cluster_id, status, sum(count) FROM job_counts WHERE status IN (?, ?) AND count <> 0"
         " GROUP BY 1, 2",
         jb.PENDING,
         jb.RUNNING,
     ):
-        found.setdefault(parent, {})[status.lower()] = number
-    return found
+        counts.setdefault(parent, {})[status.lower()] = number
+    return counts
 
 
 def ended_rows(store: Store, since_ns: int | None, until_ns: int | None) -> list[Row]:
@@ -291,12 +301,12 @@ def ended_rows(store: Store, since_ns: int | None, until_ns: int | None) -> list
 
 def never_ran(store: Store, since_ns: int | None, until_ns: int | None) -> dict[str, int]:
     """How many jobs were submitted in a span of time and did not start, or did not end, by state."""
-    found = store.rows(
+    counts = store.rows(
         "SELECT status, count(*) AS n FROM jobs WHERE (started_at IS NULL OR ended_at IS NULL)"
         " AND submitted_at >= ? AND submitted_at < ? GROUP BY status ORDER BY status",
         since_ns if since_ns is not None else 0, until_ns if until_ns is not None else 1 << 62,
     )  # fmt: skip
-    return {row["status"]: row["n"] for row in found}
+    return {row["status"]: row["n"] for row in counts}
 
 
 def lent(store: Store) -> Amounts:

@@ -61,8 +61,8 @@ def runtime_envs(store: Store, job_id: int | None = None) -> dict[int, str]:
 
 def number_of(store: Store, submission_id: str) -> int | None:
     """The number of a submission id."""
-    found: int | None = store.value("SELECT job_id FROM jobs WHERE submission_id = ?", submission_id)
-    return found
+    number: int | None = store.value("SELECT job_id FROM jobs WHERE submission_id = ?", submission_id)
+    return number
 
 
 def taken(store: Store, names: Iterable[str]) -> set[str]:
@@ -72,8 +72,8 @@ def taken(store: Store, names: Iterable[str]) -> set[str]:
 
 def submission_id(store: Store, job_id: int) -> str | None:
     """The submission id of a job's number."""
-    found: str | None = store.value("SELECT submission_id FROM jobs WHERE job_id = ?", job_id)
-    return found
+    name: str | None = store.value("SELECT submission_id FROM jobs WHERE job_id = ?", job_id)
+    return name
 
 
 def numbers_like(store: Store, prefix: str, limit: int = 5) -> list[tuple[int, str]]:
@@ -89,8 +89,8 @@ def numbers_like(store: Store, prefix: str, limit: int = 5) -> list[tuple[int, s
 
 def last_number(store: Store) -> int | None:
     """The number of the newest job."""
-    found: int | None = store.value("SELECT max(job_id) FROM jobs")
-    return found
+    number: int | None = store.value("SELECT max(job_id) FROM jobs")
+    return number
 
 
 def get(store: Store, job_id: int) -> Row | None:
@@ -115,14 +115,13 @@ def numbers_ended(store: Store, before_ns: int) -> list[int]:
 
 
 def rows_of(store: Store, numbers: Sequence[int]) -> list[int]:
-    """For each of some jobs, how many rows go with it, itself and its one run counted as one."""
-    found = dict.fromkeys(numbers, 1)
-    for name, least in (("runs", 2), ("tasks", 1), ("objects", 1), ("task_inputs", 1)):
-        counts = f"SELECT job_id, count(*) AS count FROM {name} GROUP BY job_id HAVING count(*) >= {least}"
-        for job_id, count in store.rows(counts):
-            if job_id in found:
-                found[job_id] += count
-    return list(found.values())
+    """For each of some jobs, how many rows go with it, itself included."""
+    counts_of = dict.fromkeys(numbers, 1)
+    for name in ("tasks", "objects", "task_inputs"):
+        for job_id, count in store.rows(f"SELECT job_id, count(*) FROM {name} GROUP BY job_id"):
+            if job_id in counts_of:
+                counts_of[job_id] += count
+    return list(counts_of.values())
 
 
 def ended_before(store: Store, before_ns: int, numbers: Iterable[int]) -> list[Row]:

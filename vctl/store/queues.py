@@ -57,11 +57,11 @@ def queued(store: Store, cluster_ids: Iterable[str] | None = None) -> Iterator[P
 
 def short(store: Store) -> Iterator[PendingJob]:
     """One queued job of each shape that was told last that there is too little for it."""
-    told = (
+    judged = (
         "SELECT 1 FROM waits w WHERE w.parent_cluster_id = j.parent_cluster_id"
         " AND w.shape IN (q.shape, q.shape || ';user=' || j.user) AND w.reason = ?"
     )
-    sql = f"{_QUEUED} AND coalesce(begin_at, 0) <= ? AND EXISTS ({told}) GROUP BY parent_cluster_id, shape"
+    sql = f"{_QUEUED} AND coalesce(begin_at, 0) <= ? AND EXISTS ({judged}) GROUP BY parent_cluster_id, shape"
     return _values(store, sql, store.clock(), jb.INSUFFICIENT)
 
 
@@ -89,7 +89,7 @@ def before(store: Store, parent_id: str, priority: int, job_id: int) -> tuple[in
     may start, in each block of 1024 job numbers, so only the jobs of one block are counted one by one, along indexes.
     """
     inside = "priority = ?2 AND job_id >= (?3 >> 10) << 10 AND job_id < ?3"
-    earlier, ready, here, shut = store.rows(
+    earlier, ready, of_priority, shut = store.rows(
         "SELECT coalesce(sum(count), 0), coalesce(sum(count) FILTER (WHERE opens <= ?4), 0),"
         " (SELECT count(*) FROM jobs INDEXED BY jobs_queue WHERE status = 'PENDING' AND parent_cluster_id = ?1"
         f"  AND {inside}), (SELECT count(*) {_SHUT} AND {inside})"
@@ -97,7 +97,7 @@ def before(store: Store, parent_id: str, priority: int, job_id: int) -> tuple[in
         " AND (priority > ?2 OR block < ?3 >> 10)",
         parent_id, priority, job_id, store.clock(),
     )[0]  # fmt: skip
-    return earlier + here, ready + here - shut
+    return earlier + of_priority, ready + of_priority - shut
 
 
 def positions(store: Store, parent_id: str) -> dict[int, int]:
@@ -112,8 +112,8 @@ def ids_before(store: Store, parent_id: str, priority: int, job_id: int) -> list
     """The jobs ahead of a job in a queue by priority and arrival that may start now, in order."""
     shut = _shut(store, parent_id)
     before = "AND (priority > ?2 OR (priority = ?2 AND job_id < ?3))"
-    found = _numbers(store, parent_id, before, priority, job_id)
-    return [one for one in found if one not in shut] if shut else found
+    numbers = _numbers(store, parent_id, before, priority, job_id)
+    return [number for number in numbers if number not in shut] if shut else numbers
 
 
 def _numbers(store: Store, parent_id: str, where: str = "", *values: int) -> list[int]:
@@ -134,11 +134,11 @@ def placed(order: Iterable[tuple[int, bool]]) -> dict[int, int]:
 
     Only jobs that may start now are ahead of others. A job that may not has the position that it would get now.
     """
-    found, place = dict[int, int](), 1
+    positions_of, place = dict[int, int](), 1
     for job_id, is_ready in order:
-        found[job_id] = place
+        positions_of[job_id] = place
         place += is_ready
-    return found
+    return positions_of
 
 
 def waiting_rows(store: Store, parent_id: str) -> list[Row]:

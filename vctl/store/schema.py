@@ -1,17 +1,17 @@
 """The schema: the tables of the first release as one script, and one migration for each change after it.
 
-Amounts in JSON columns are integers of 1/10000; times are nanoseconds since the epoch. ``events`` is both the
-journal that people read and the feed that a scheduler follows: every change writes one row in its transaction, and
-itself to ``changes``, where it stays until each scheduler has read it. A row with an empty kind is for schedulers
-alone. ``head`` is the one row that every transaction checks.
+Amounts in JSON columns are integers of 1/10000; times are nanoseconds since the epoch. ``events`` is the
+history that people read; ``changes`` is the feed that a scheduler follows: every change writes itself there in its
+transaction, and stays until each scheduler has read it. One that people are shown has a row with its number in
+``events``. ``head`` is the one row that every transaction checks.
 """
 
 from __future__ import annotations
 
-from vctl.store.entries import CLUSTER
+from vctl.store.entries import CLUSTER, DATA, KIND, OBJECT
 from vctl.store.gates import counted, gate, opens
 
-FIRST = 17
+FIRST = 18
 """The version of the first schema. Builds before the first release wrote lower ones, which nothing reads any more."""
 
 SCHEMA = f"""
@@ -116,11 +116,9 @@ CREATE TABLE runs (
     run_id TEXT PRIMARY KEY, job_id INTEGER NOT NULL, task_id TEXT, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
     cluster_id TEXT NOT NULL, vnode_id TEXT NOT NULL, node_id TEXT NOT NULL, state TEXT NOT NULL,
     amounts TEXT NOT NULL, instances TEXT NOT NULL, cores TEXT NOT NULL,
-    pid INTEGER, pid_start INTEGER, boot_id TEXT, stop_reason TEXT, exit_code INTEGER, message TEXT,
-    assigned_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER, warned_for INTEGER, supervisor INTEGER
-);
-CREATE INDEX runs_live ON runs (run_id) WHERE state <> 'ENDED';
-CREATE INDEX runs_by_job ON runs (job_id);
+    pid INTEGER, pid_start INTEGER, boot_id TEXT, stop_reason TEXT,
+    assigned_at INTEGER NOT NULL, started_at INTEGER, warned_for INTEGER, supervisor INTEGER
+) WITHOUT ROWID;
 CREATE TABLE runs_ahead (
     run_id TEXT PRIMARY KEY, job_id INTEGER NOT NULL UNIQUE, follows TEXT NOT NULL, supervisor INTEGER NOT NULL,
     revision INTEGER NOT NULL
@@ -193,12 +191,22 @@ CREATE TABLE provider_requests (
     attempts INTEGER NOT NULL DEFAULT 0, message TEXT
 ) WITHOUT ROWID;
 CREATE TABLE events (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, kind TEXT NOT NULL, object TEXT NOT NULL,
-    object_id TEXT NOT NULL, place, job_id INTEGER, data TEXT NOT NULL, cluster_id TEXT AS ({CLUSTER})
+    seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, code NOT NULL, object_id TEXT NOT NULL, place, job_id INTEGER,
+    content,
+    kind TEXT AS ({KIND}), object TEXT AS ({OBJECT}), cluster_id TEXT AS ({CLUSTER}), data TEXT AS ({DATA})
 );
 CREATE INDEX events_by_job ON events (job_id) WHERE job_id IS NOT NULL;
-CREATE INDEX events_hidden ON events (seq) WHERE kind = '';
-CREATE TABLE changes (seq INTEGER PRIMARY KEY, change TEXT NOT NULL);
+CREATE INDEX events_rare ON events (code) WHERE code > '';
+CREATE TABLE event_counts (
+    code PRIMARY KEY, count INTEGER NOT NULL, kind TEXT AS ({KIND}), object TEXT AS ({OBJECT})
+) WITHOUT ROWID;
+CREATE TRIGGER event_inserted AFTER INSERT ON events BEGIN
+    INSERT INTO event_counts VALUES (new.code, 1) ON CONFLICT DO UPDATE SET count = count + 1;
+END;
+CREATE TRIGGER event_deleted AFTER DELETE ON events BEGIN
+    UPDATE event_counts SET count = count - 1 WHERE code = old.code;
+END;
+CREATE TABLE changes (seq INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, change TEXT);
 CREATE TABLE set_aside (
     id INTEGER PRIMARY KEY, source TEXT NOT NULL, row_key TEXT NOT NULL, content TEXT NOT NULL, problem TEXT NOT NULL,
     at INTEGER NOT NULL
@@ -237,12 +245,12 @@ CREATE VIEW v_clusters AS
     SELECT cluster_id, parent_id, kind, divisible, revision, state, job_id, created_at, updated_at FROM clusters;
 CREATE VIEW v_vnodes AS
     SELECT vnode_id, cluster_id, node_id, parent_vnode_id, kind, whole, rank, amounts, labels FROM vnodes;
-CREATE VIEW v_events AS SELECT seq, at, kind, object, object_id, cluster_id, job_id, data FROM events WHERE kind <> '';
+CREATE VIEW v_events AS SELECT seq, at, kind, object, object_id, cluster_id, job_id, data FROM events;
 CREATE VIEW v_objects AS SELECT job_id, name, node_id, cluster_id, size, task_id, created_at FROM objects;
 """
 
 LATER: list[tuple[str, str]] = []
-"""Name and script of each migration, in order: the next one, ``0018_…``, is appended here, and ``SCHEMA`` stays."""
+"""Name and script of each migration, in order: the next one, ``0019_…``, is appended here, and ``SCHEMA`` stays."""
 
 VERSION = FIRST + len(LATER)
 """``PRAGMA user_version`` of a database that this code writes."""

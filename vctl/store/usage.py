@@ -47,10 +47,10 @@ def load(store: Store) -> list[Usage]:
 
 
 def _parts(past: Iterable[Row], lags: Iterable[Row]) -> list[Usage]:
-    found: dict[int, Usage] = {}
+    by_time: dict[int, Usage] = {}
 
     def saved(row: Row) -> tuple[Usage, Member]:
-        usage = found.setdefault(row["at"], Usage())
+        usage = by_time.setdefault(row["at"], Usage())
         usage.at_ns = row["at"]
         return usage, (row["cluster_id"], row["child_id"], row["user"])
 
@@ -62,7 +62,7 @@ def _parts(past: Iterable[Row], lags: Iterable[Row]) -> list[Usage]:
         usage.lag[member] = row["lag"]
         if row["waits"]:
             usage.waiting.add(member)
-    return list(found.values())
+    return list(by_time.values())
 
 
 # ---- the shares of the users of one cluster, as a command reads them ----
@@ -90,7 +90,7 @@ def _held(store: Store, cluster_id: str) -> dict[Member, Amounts]:
         SELECT ?1, i.child, iif(i.child = '', j.user, ''), coalesce(v.amounts, r.amounts), count(*)
         FROM jobs j INDEXED BY jobs_running JOIN inside i ON i.cluster_id = j.parent_cluster_id
         LEFT JOIN vnodes v ON NOT j.shares_parent AND v.cluster_id = j.cluster_id
-        LEFT JOIN runs r ON j.shares_parent AND r.job_id = j.job_id AND r.task_id IS NULL AND r.state <> 'ENDED'
+        LEFT JOIN runs r ON j.shares_parent AND r.job_id = j.job_id AND r.task_id IS NULL
         WHERE j.status = 'RUNNING' GROUP BY 2, 3, 4""",
         cluster_id,
     )

@@ -13,34 +13,36 @@ from vctl.store.write.table import writes
 
 @writes(ch.JobsHeld)
 def _jobs_held(db: sqlite3.Connection, held: Sequence[ch.JobsHeld]) -> None:
-    for one in held:
-        moves.update_spans(db, JOB, "gate", one.spans, "held = ?, closed = ?", (one.held, one.closed))
+    for change in held:
+        moves.update_spans(
+            db, JOB, "gate", change.spans, "held = ?, closed = ?", (change.held, change.closed)
+        )
 
 
 @writes(ch.MembersAdmitted)
 def _members_admitted(db: sqlite3.Connection, admitted: Sequence[ch.MembersAdmitted]) -> None:
-    for one in admitted:
-        moves.update_spans(db, JOB, "gate", one.spans, "closed = 0", ())
+    for change in admitted:
+        moves.update_spans(db, JOB, "gate", change.spans, "closed = 0", ())
 
 
 @writes(ch.BeginTimesPassed)
 def _begin_times_passed(db: sqlite3.Connection, passed: Sequence[ch.BeginTimesPassed]) -> None:
-    for one in passed:
-        moves.update_spans(db, JOB, "gate", one.spans, "begin_at = NULL", ())
+    for change in passed:
+        moves.update_spans(db, JOB, "gate", change.spans, "begin_at = NULL", ())
 
 
 @writes(ch.DependencyMet)
 def _dependencies_met(db: sqlite3.Connection, met: Sequence[ch.DependencyMet]) -> None:
     db.executemany(
         "DELETE FROM dependencies WHERE job_id = ? AND condition = ? AND awaited = ?",
-        [(one.job_id, one.condition, one.awaited) for one in met],
+        [(change.job_id, change.condition, change.awaited) for change in met],
     )
-    for one in met:
-        moves.update(db, JOB, "gate", one.job_id, "waits_for = ?", (one.left,))
+    for change in met:
+        moves.update(db, JOB, "gate", change.job_id, "waits_for = ?", (change.left,))
 
 
 @writes(ch.JobsEdited)
 def _jobs_edited(db: sqlite3.Connection, edited: Sequence[ch.JobsEdited]) -> None:
-    for one in edited:
-        columns = ", ".join(f"{name} = ?" for name in one.values)
-        moves.update_spans(db, JOB, "edit", one.spans, columns, tuple(one.values.values()))
+    for change in edited:
+        columns = ", ".join(f"{name} = ?" for name in change.values)
+        moves.update_spans(db, JOB, "edit", change.spans, columns, tuple(change.values.values()))

@@ -87,7 +87,7 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
 
 def _delete(db: sqlite3.Connection, spans: Spans) -> None:
     commands = contents.used_by(db, spans)
-    for table in ("runs", "tasks", "objects", "promises", "task_inputs", "nominations"):
+    for table in ("tasks", "objects", "promises", "task_inputs", "nominations"):
         db.executemany(f"DELETE FROM {table} WHERE job_id BETWEEN ? AND ?", spans)
     moves.delete_spans(db, JOB, "forget", spans)
     contents.drop_unused(db, commands)
