@@ -87,7 +87,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from vctl.core import resources as rs
-from vctl.core.clusters import LOGICAL, Cluster, VNode
+from vctl.core.clusters import FLEXIBLE, LOGICAL, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, Amounts, difference
@@ -133,8 +133,7 @@ def is_loose(ledger: Ledger) -> bool:
 
 
 def _has_idle(ledger: Ledger, cluster_id: str) -> bool:
-    parts = (part.vnode_id for part in flexible_parts(ledger, cluster_id))
-    return any(amount > 0 for one in parts for amount in ledger.capacities[one].free.values())
+    return any(ledger.vnodes[one].kind == FLEXIBLE for one in ledger.with_free(cluster_id))
 
 
 def _is_stuck(ledger: Ledger, vnode: VNode) -> bool:
