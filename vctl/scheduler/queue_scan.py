@@ -6,8 +6,11 @@ and preemption decide which jobs behind a passed job may start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
@@ -26,7 +29,7 @@ from vctl.scheduler.placement_reasons import plain_reason
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Candidates, Queue, Rest
+from vctl.scheduler.queueing import Candidates, Memo, Queue, Rest
 from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.running import Running
@@ -44,10 +47,14 @@ More of them let fewer loans move; fewer of them keep the order of one queue, in
 """
 PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
 """The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
+FEW = 32
+"""Of so many shapes that may need a look the first is sought; of more, all heads are looked at in their order."""
 HEADS = 16
 """The heads that are lined up, or passed, in one step."""
 START, VNODE = 15, 4
 """The steps of writing and carrying out a start, and of each virtual node of it."""
+Before = tuple[Memo, int | None]
+"""The memo of the last scan of a queue, and when that ends to hold (``Queue.until_ns``)."""
 Turn = tuple[int, int, bool]
 
 
@@ -72,6 +79,7 @@ class QueueScan:
         may_loosen: Callable[[], bool],
         budget: Budget,
         rest: Rest | None = None,
+        before: Before | None = None,
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -93,9 +101,15 @@ class QueueScan:
         self.budget = budget
         self.judged = 0
         """The number of classes that got a verdict."""
-        self._table = ReservationTable(ledger, queue, running, budget, now_ns=now_ns)
+        self._before = before
+        """What is known if nothing that came free helps a job here: then there is nothing to scan."""
+        self.is_skipped = False
         self._users: set[str] = set()
         self._heads: list[Head] = []
+        """The heads that are lined up."""
+        self._behind: Sequence[tuple[OrderKey, SubQueue]] = ()
+        self._next = 0
+        """The sub-queues from ``_next`` on in ``_behind`` are heads, too: their turns come in that order."""
         self._is_open = False
         if rest is not None:  # the first heads were passed before the cut, and nothing has happened since
             self._table.heads, self._is_open = self._table.most_heads, True
@@ -103,30 +117,79 @@ class QueueScan:
         elif shares is not None and self.policy.order == FAIR:
             self._open()
 
+    @cached_property
+    def _table(self) -> ReservationTable:
+        return ReservationTable(self.ledger, self.queue, self.running, self.budget, now_ns=self.now_ns)
+
     def _open(self) -> None:
-        """Line up the heads. Most queues do not come to their turn in a round that is cut."""
+        """Line up the heads, unless no job may fit for which there was too little before.
+
+        Most queues do not come to their turn in a round that is cut.
+        """
         self._is_open = True
+        if self._before is not None and self._goes_on(self._before):
+            return
+        if self.shares is None or self.policy.order != FAIR:
+            self._behind = self.queue.heads
+            return
         self._heads = [
-            (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
-            for shape in self.queue.shapes.values()
-            for sub_queue in shape.sub_queues.values()
+            (self._share_of(sub_queue.user), key, sub_queue, None) for key, sub_queue in self.queue.heads
         ]
         heapify(self._heads)
         self.budget.spend(len(self._heads) // HEADS)
         self._users = {head[2].user for head in self._heads}
 
+    def _goes_on(self, before: Before) -> bool:
+        """Whether the first head still has to wait, so that the scan goes on where that may fit which did not before.
+
+        If there is no such job, the scan is over, and what is known from the last one holds.
+        """
+        heads, shapes = self.queue.heads, self.queue.shapes
+        first = self.queue.jobs[heads[0][0][1]]
+        if not (first.may_start(self.now_ns) and self.queue.has_verdict(self.ledger, shapes[first.shape])):
+            return False
+        self._behind, self._next = heads, 1
+        if self.policy.discipline == STRICT:
+            self._next = len(heads)
+        elif len(heads) > 1:
+            self._settled_at = self.ledger.edition
+            self._skip_settled(())
+        self.queue.until_ns = before[1]
+        if self.is_over:
+            self.queue.memo, self.is_skipped = before[0], True
+        else:
+            self._table.heads = self._table.most_heads
+        return True
+
+    def _line_up(self, limit: int | None = None) -> None:
+        """Line up the heads behind, at most so many."""
+        end = len(self._behind) if limit is None else min(self._next + limit, len(self._behind))
+        for key, sub_queue in self._behind[self._next : end]:
+            heappush(self._heads, (0.0, key, sub_queue, None))
+        self.budget.spend((end - self._next) // HEADS)
+        self._next = end
+
+    def _is_next_behind(self) -> bool:
+        """Whether the next head is not lined up yet."""
+        if self._next == len(self._behind):
+            return False
+        return not self._heads or self._behind[self._next][0] < self._heads[0][1]
+
     @property
     def rest(self) -> Rest | None:
         """Where the scan was cut, if it needs no second look at what it has come to."""
-        is_cut = self._is_open and self._heads and self._table.heads >= self._table.most_heads
+        is_cut = self._is_open and not self.is_over and self._table.heads >= self._table.most_heads
         if not is_cut or not self._passes_unseen or self._goes_first or self.policy.discipline == STRICT:
             return None
+        self._line_up()
         return Rest(self._heads, self._said, self._table.seen)
 
     @property
     def _first(self) -> OrderKey:
         """The first head."""
-        return self._heads[0][1] if self._is_open else self.queue.first
+        if not self._is_open:
+            return self.queue.first
+        return self._behind[self._next][0] if self._is_next_behind() else self._heads[0][1]
 
     @property
     def _passes_unseen(self) -> bool:
@@ -136,7 +199,7 @@ class QueueScan:
     @property
     def is_over(self) -> bool:
         """Whether every job was started or passed."""
-        return self._is_open and not self._heads
+        return self._is_open and not self._heads and self._next == len(self._behind)
 
     def rank(self) -> tuple[tuple[float, ...], Turn]:
         """The rank of the queue: the queue with the least rank has the next turn.
@@ -181,7 +244,7 @@ class QueueScan:
         outer = self.shared.binding(job)
         mine = own or self.shared.of(job)
         kept_off = [*binding, *(shared.reservation for shared in outer)]
-        if kept_off and mine is None and sub_queue.is_blocked_by(kept_off):
+        if kept_off and mine is None and self.queue.keeps_back(self.ledger, sub_queue, kept_off):
             self._pass_reserved(job, sub_queue, rest, binding, outer)
             return None
         is_held, self._held = self._held == job.job_id, None
@@ -204,7 +267,7 @@ class QueueScan:
         if start is not None:
             self._push(sub_queue, rest)
         elif found is None:
-            sub_queue.blocked_by = tuple(kept_off)
+            sub_queue.blocked_by, sub_queue.blocked_at = tuple(kept_off), self.queue.doubts.regards
             self.preemptor.lapse(job)
             self._pass_reserved(job, sub_queue, rest, binding, outer)
         else:
@@ -229,7 +292,14 @@ class QueueScan:
         return None
 
     def _next_head(self) -> tuple[PendingJob, SubQueue, Candidates] | None:
-        """Take out the first head; None: its key was out of date, and it is filed again."""
+        """Take out the first head; None: it needs no look any more, or its key was out of date."""
+        if self._settled_at not in (-1, self.ledger.edition):
+            first = self._first
+            self._pass_settled()
+            if self.is_over or self._first != first:
+                return None
+        if self._is_next_behind():
+            self._line_up(1)
         before, key, sub_queue, rest = heappop(self._heads)
         if before < (share := self._share_of(sub_queue.user)):
             heappush(self._heads, (share, key, sub_queue, rest))  # jobs of its user started meanwhile
@@ -305,8 +375,10 @@ class QueueScan:
         if not (self._passes_unseen and self.shared.is_settled_for(self.queue, self._users)):
             return
         self._settled_at = self.ledger.edition
-        self.budget.spend(len(self._heads) // HEADS)
         reserved = {self.queue.jobs[job_id].shape for job_id in self._reserved}
+        if self._next < len(self._behind):
+            self._skip_settled(reserved)
+        self.budget.spend(len(self._heads) // HEADS)
         known: dict[str, bool] = {}
         left = []
         for head in self._heads:
@@ -319,15 +391,34 @@ class QueueScan:
         self._heads = left
         heapify(left)
 
+    def _skip_settled(self, reserved: Collection[str]) -> None:
+        """Pass over the heads that are not lined up and need no look, up to the first one that needs one."""
+        behind, shapes = self._behind, self.queue.shapes
+        reach, untold = reach_of(self.ledger, self.queue.parent_id), self.queue.doubts.untold
+
+        def needs_a_look(name: str) -> bool:
+            if name in reserved or (name in untold and not self._is_known(shapes[name])):
+                return True
+            return shapes[name].is_doubted and reach.may_hold(shapes[name].count)
+
+        names = self.queue.to_look_at(self.ledger)
+        if len(names) > FEW:
+            heads = behind[self._next :]
+        else:
+            ahead = behind[self._next][0]
+            some = (one for name in {*names, *reserved} for one in shapes[name].sub_queues.values())
+            heads = sorted(((one.order[0], one) for one in some if one.order[0] >= ahead), key=itemgetter(0))
+        first = next((key for key, one in heads if needs_a_look(one.shape)), None)
+        self._next = len(behind) if first is None else bisect_left(behind, first, key=itemgetter(0))
+
     def _is_known(self, shape: SchedulingClass) -> bool:
         """Whether the verdict of a class stands and was reported for all of its sub-queues."""
-        if (
-            not shape.is_told
-            and self.queue.has_verdict(self.ledger, shape)
-            and (verdict := shape.verdict) is not None
-        ):
+        if (verdict := shape.verdict) is None or not self.queue.has_verdict(self.ledger, shape):
+            return False
+        if not shape.is_told:
             told, key = self.queue.told, self.queue.wait_key
-            shape.is_told = all(told.get(key(one)) == verdict[:2] for one in shape.sub_queues.values())
+            if all(told.get(key(one)) == verdict[:2] for one in shape.sub_queues.values()):
+                shape.note_told(is_told=True)
         return shape.is_told
 
     def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
@@ -337,6 +428,7 @@ class QueueScan:
         """
         self._say(sub_queue, reason, message)
         left = []
+        self._line_up()
         for head in self._heads:
             if head[2].winner and not winners:
                 left.append(head)
@@ -544,7 +636,7 @@ class QueueScan:
         self._said.add(key)
         if self.queue.told.get(key) != (reason, message):
             self.queue.told[key] = (reason, message)
-            self.queue.shapes[sub_queue.shape].is_told = False
+            self.queue.shapes[sub_queue.shape].note_told(is_told=False)
             self.waits.append(Wait(self.queue.parent_id, key, reason, message))
 
     def _share_of(self, user: str) -> float:
