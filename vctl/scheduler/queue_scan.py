@@ -6,11 +6,8 @@ and preemption decide which jobs behind a passed job may start.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
-from functools import cached_property
-from heapq import heapify, heappop, heappush
-from operator import itemgetter
+from collections.abc import Callable, Collection
+from functools import cache, cached_property
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
@@ -23,6 +20,7 @@ from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.explain import words
 from vctl.scheduler.fairness import Shares, is_fair
 from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
+from vctl.scheduler.heads import Heads
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_reasons import plain_reason
@@ -37,9 +35,6 @@ from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.work import Budget
 
-Head = tuple[float, OrderKey, SubQueue, Candidates | None]
-"""(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
-
 OVERTAKEN = 24
 """How many jobs behind a job that needs idle loans of other clusters may go first, of those that need none.
 
@@ -47,8 +42,6 @@ More of them let fewer loans move; fewer of them keep the order of one queue, in
 """
 PASS, COUNT, SEARCH, PIECES = 1, 4, 15, 4
 """The steps of a look at a job, of counting and of searching its place, and the pieces of a gang that make one more."""
-FEW = 32
-"""Of so many shapes that may need a look the first is sought; of more, all heads are looked at in their order."""
 HEADS = 16
 """The heads that are lined up, or passed, in one step."""
 START, VNODE = 15, 4
@@ -105,15 +98,11 @@ class QueueScan:
         """What is known if nothing that came free helps a job here: then there is nothing to scan."""
         self.is_skipped = False
         self._users: set[str] = set()
-        self._heads: list[Head] = []
-        """The heads that are lined up."""
-        self._behind: Sequence[tuple[OrderKey, SubQueue]] = ()
-        self._next = 0
-        """The sub-queues from ``_next`` on in ``_behind`` are heads, too: their turns come in that order."""
+        self._heads = Heads()
         self._is_open = False
         if rest is not None:  # the first heads were passed before the cut, and nothing has happened since
             self._table.heads, self._is_open = self._table.most_heads, True
-            self._heads, self._said, self._table.seen = rest
+            self._heads, self._said, self._table.seen = Heads(rest.heads), rest.said, rest.seen
         elif shares is not None and self.policy.order == FAIR:
             self._open()
 
@@ -130,14 +119,12 @@ class QueueScan:
         if self._before is not None and self._goes_on(self._before):
             return
         if self.shares is None or self.policy.order != FAIR:
-            self._behind = self.queue.heads
+            self._heads = Heads(behind=self.queue.heads)
             return
-        self._heads = [
-            (self._share_of(sub_queue.user), key, sub_queue, None) for key, sub_queue in self.queue.heads
-        ]
-        heapify(self._heads)
-        self.budget.spend(len(self._heads) // HEADS)
-        self._users = {head[2].user for head in self._heads}
+        heads, share_of = self.queue.heads, self._share_of
+        self._heads = Heads((share_of(one.user), key, one, None) for key, one in heads)
+        self.budget.spend(len(heads) // HEADS)
+        self._users = {one.user for _, one in heads}
 
     def _goes_on(self, before: Before) -> bool:
         """Whether the first head still has to wait, so that the scan goes on where that may fit which did not before.
@@ -148,12 +135,10 @@ class QueueScan:
         first = self.queue.jobs[heads[0][0][1]]
         if not (first.may_start(self.now_ns) and self.queue.has_verdict(self.ledger, shapes[first.shape])):
             return False
-        self._behind, self._next = heads, 1
-        if self.policy.discipline == STRICT:
-            self._next = len(heads)
-        elif len(heads) > 1:
+        if self.policy.discipline != STRICT and len(heads) > 1:
+            self._heads = Heads(behind=heads, at=1)
             self._settled_at = self.ledger.edition
-            self._skip_settled(())
+            self._pass_over(())
         self.queue.until_ns = before[1]
         if self.is_over:
             self.queue.memo, self.is_skipped = before[0], True
@@ -161,35 +146,18 @@ class QueueScan:
             self._table.heads = self._table.most_heads
         return True
 
-    def _line_up(self, limit: int | None = None) -> None:
-        """Line up the heads behind, at most so many."""
-        end = len(self._behind) if limit is None else min(self._next + limit, len(self._behind))
-        for key, sub_queue in self._behind[self._next : end]:
-            heappush(self._heads, (0.0, key, sub_queue, None))
-        self.budget.spend((end - self._next) // HEADS)
-        self._next = end
-
-    def _is_next_behind(self) -> bool:
-        """Whether the next head is not lined up yet."""
-        if self._next == len(self._behind):
-            return False
-        return not self._heads or self._behind[self._next][0] < self._heads[0][1]
-
     @property
     def rest(self) -> Rest | None:
         """Where the scan was cut, if it needs no second look at what it has come to."""
         is_cut = self._is_open and not self.is_over and self._table.heads >= self._table.most_heads
         if not is_cut or not self._passes_unseen or self._goes_first or self.policy.discipline == STRICT:
             return None
-        self._line_up()
-        return Rest(self._heads, self._said, self._table.seen)
+        return Rest(self._heads.line_up_all(), self._said, self._table.seen)
 
     @property
     def _first(self) -> OrderKey:
         """The first head."""
-        if not self._is_open:
-            return self.queue.first
-        return self._behind[self._next][0] if self._is_next_behind() else self._heads[0][1]
+        return self._heads.first if self._is_open else self.queue.first
 
     @property
     def _passes_unseen(self) -> bool:
@@ -199,7 +167,7 @@ class QueueScan:
     @property
     def is_over(self) -> bool:
         """Whether every job was started or passed."""
-        return self._is_open and not self._heads and self._next == len(self._behind)
+        return self._is_open and self._heads.is_empty
 
     def rank(self) -> tuple[tuple[float, ...], Turn]:
         """The rank of the queue: the queue with the least rank has the next turn.
@@ -211,7 +179,7 @@ class QueueScan:
         turn = turn_of(job.priority, job.job_id, is_held=self._held == job.job_id)
         if self.shares is None:
             return (), turn
-        share = self._heads[0][0] if self._heads else 0.0
+        share = self._heads.lined_up[0][0] if self._heads.lined_up else 0.0
         return (*self.shares.turn_of(self.queue.parent_id), share), turn
 
     def finish(self) -> None:
@@ -256,9 +224,8 @@ class QueueScan:
             if start is None and (is_held or self._may_loosen()):
                 if not (is_held or self._goes_first):
                     self._held = job.job_id
-                    heappush(
-                        self._heads,
-                        (self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest),
+                    self._heads.push(
+                        (self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest)
                     )
                     return None
                 start, found = self._try_due(job, shape, binding, outer, mine, loose=True)
@@ -298,11 +265,9 @@ class QueueScan:
             self._pass_settled()
             if self.is_over or self._first != first:
                 return None
-        if self._is_next_behind():
-            self._line_up(1)
-        before, key, sub_queue, rest = heappop(self._heads)
+        before, key, sub_queue, rest = self._heads.pop()
         if before < (share := self._share_of(sub_queue.user)):
-            heappush(self._heads, (share, key, sub_queue, rest))  # jobs of its user started meanwhile
+            self._heads.push((share, key, sub_queue, rest))  # jobs of its user started meanwhile
             return None
         job = self.queue.jobs[key[1]]
         if rest is None:
@@ -376,40 +341,24 @@ class QueueScan:
             return
         self._settled_at = self.ledger.edition
         reserved = {self.queue.jobs[job_id].shape for job_id in self._reserved}
-        if self._next < len(self._behind):
-            self._skip_settled(reserved)
-        self.budget.spend(len(self._heads) // HEADS)
-        known: dict[str, bool] = {}
-        left = []
-        for head in self._heads:
-            if head[3] is None and (name := head[2].shape) not in reserved:
-                if name not in known:
-                    known[name] = self._is_known(self.queue.shapes[name])
-                if known[name]:
-                    continue
-            left.append(head)
-        self._heads = left
-        heapify(left)
+        if self._heads.has_behind:
+            self._pass_over(reserved)
+        self.budget.spend(len(self._heads.lined_up) // HEADS)
+        known = cache(lambda name: name not in reserved and self._is_known(self.queue.shapes[name]))
+        self._heads.retain(lambda head: head[3] is not None or not known(head[2].shape))
 
-    def _skip_settled(self, reserved: Collection[str]) -> None:
+    def _pass_over(self, reserved: Collection[str]) -> None:
         """Pass over the heads that are not lined up and need no look, up to the first one that needs one."""
-        behind, shapes = self._behind, self.queue.shapes
-        reach, untold = reach_of(self.ledger, self.queue.parent_id), self.queue.doubts.untold
+        shapes, doubts = self.queue.shapes, self.queue.doubts
+        reach = reach_of(self.ledger, self.queue.parent_id)
 
-        def needs_a_look(name: str) -> bool:
-            if name in reserved or (name in untold and not self._is_known(shapes[name])):
+        def needs_look(name: str) -> bool:
+            if name in reserved or (name in doubts.untold and not self._is_known(shapes[name])):
                 return True
             return shapes[name].is_doubted and reach.may_hold(shapes[name].count)
 
-        names = self.queue.to_look_at(self.ledger)
-        if len(names) > FEW:
-            heads = behind[self._next :]
-        else:
-            ahead = behind[self._next][0]
-            some = (one for name in {*names, *reserved} for one in shapes[name].sub_queues.values())
-            heads = sorted(((one.order[0], one) for one in some if one.order[0] >= ahead), key=itemgetter(0))
-        first = next((key for key, one in heads if needs_a_look(one.shape)), None)
-        self._next = len(behind) if first is None else bisect_left(behind, first, key=itemgetter(0))
+        names = {*self.queue.to_look_at(self.ledger), *reserved}
+        self.budget.spend(self._heads.pass_over(shapes, names, needs_look) // HEADS)
 
     def _is_known(self, shape: SchedulingClass) -> bool:
         """Whether the verdict of a class stands and was reported for all of its sub-queues."""
@@ -427,15 +376,11 @@ class QueueScan:
         Returns True.
         """
         self._say(sub_queue, reason, message)
-        left = []
-        self._line_up()
-        for head in self._heads:
-            if head[2].winner and not winners:
-                left.append(head)
-            elif head[3] or any(Candidates(self.queue, head[2], self.now_ns)):
-                self._say(head[2], reason, message)
-        self._heads = left
-        heapify(left)
+        for head in self._heads.line_up_all():
+            if not head[2].winner or winners:
+                if head[3] or any(Candidates(self.queue, head[2], self.now_ns)):
+                    self._say(head[2], reason, message)
+        self._heads.retain(lambda head: bool(head[2].winner) and not winners)
         return True
 
     def _is_kept_back(self, job: PendingJob, sub_queue: SubQueue) -> bool:
@@ -647,9 +592,7 @@ class QueueScan:
     def _push(self, sub_queue: SubQueue, rest: Candidates) -> None:
         job = next(rest, None)
         if job is not None:
-            heappush(
-                self._heads, (self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest)
-            )
+            self._heads.push((self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest))
 
 
 def _with_doubt(found: Unplaced, grown: Unplaced) -> Unplaced:
