@@ -64,6 +64,9 @@ class Ledger:
         self._indexes: dict[str, SlotIndex] = {}
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
         self._indexes_made = 0
+        self._with_free: dict[str, dict[str, None]] = {}
+        self._to_look_at: dict[str, dict[str, None]] = {}
+        """cluster id -> those of its virtual nodes that may have anything free, or no longer have."""
         self.edition = 0
         """The number of changes of what is free, who has borrowed, who lends, and of the limits of clusters."""
         self.derived: dict[tuple[str, object], object] = {}
@@ -232,7 +235,7 @@ class Ledger:
         self.demand.put(cluster_id)
         del self.members[cluster_id]
         self.kinds.forget_cluster(cluster_id)
-        for known in (self._indexes, self._sums):
+        for known in (self._indexes, self._sums, self._with_free, self._to_look_at):
             known.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
         self.inside.pop(cluster_id, None)
@@ -324,6 +327,8 @@ class Ledger:
         assert self.capacities[vnode_id].is_untouched(), (vnode, self.capacities[vnode_id].free)
         if index := self._indexes.get(vnode.cluster_id):
             index.drop(vnode_id)
+        if (some := self._to_look_at.get(vnode.cluster_id)) is not None:
+            some[vnode_id] = None
         self.capacities[vnode.parent_id].give_back(vnode.allocation)
         del self.vnodes[vnode_id], self.capacities[vnode_id], self.children[vnode_id]
         self.kinds.forget(vnode_id)
@@ -368,6 +373,21 @@ class Ledger:
             self.file(index, {vnode_id: self.capacities[vnode_id] for vnode_id in index.unfiled})
             index.unfiled.clear()
         return index
+
+    def with_free(self, cluster_id: str) -> Collection[str]:
+        """The virtual nodes of a cluster that have anything free, on whatever nodes."""
+        if (known := self._with_free.get(cluster_id)) is None:
+            known = self._with_free[cluster_id] = {}
+            self._to_look_at[cluster_id] = dict(self.members.get(cluster_id, {}))
+        changed = self._to_look_at[cluster_id]
+        for vnode_id in changed:
+            capacity = self.capacities.get(vnode_id)
+            if capacity is not None and any(amount > 0 for amount in capacity.free.values()):
+                known[vnode_id] = None
+            else:
+                known.pop(vnode_id, None)
+        changed.clear()
+        return known
 
     def slots(self, cluster_id: str) -> Iterator[VNode]:
         """All virtual nodes of a cluster, by id."""
@@ -428,8 +448,11 @@ class Ledger:
         """Let the next use of the index file these virtual nodes anew; until then they may change often."""
         self.edition += 1
         for vnode_id in vnode_ids:
-            if (index := self._indexes.get(self.vnodes[vnode_id].cluster_id)) is not None:
+            cluster_id = self.vnodes[vnode_id].cluster_id
+            if (index := self._indexes.get(cluster_id)) is not None:
                 index.unfiled[vnode_id] = None
+            if (some := self._to_look_at.get(cluster_id)) is not None:
+                some[vnode_id] = None
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster has all of a virtual node: even work without a request is kept out."""

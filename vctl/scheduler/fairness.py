@@ -266,7 +266,7 @@ def _above(ledger: Tree, cluster_id: str) -> list[Member]:
 
 def is_fair(ledger: Ledger, cluster_id: str) -> bool:
     """Whether shares matter for the jobs of a cluster: the cluster or one above it has the order ``fair``."""
-    return cluster_id in ledger.clusters and (
-        ledger.clusters[cluster_id].queue.order == FAIR
-        or any(ledger.clusters[above].queue.order == FAIR for above, *_ in _above(ledger, cluster_id))
-    )
+    cluster = ledger.clusters.get(cluster_id)
+    while cluster is not None and cluster.queue.order != FAIR:
+        cluster = None if cluster.parent_id is None else ledger.clusters.get(cluster.parent_id)
+    return cluster is not None

@@ -325,12 +325,12 @@ class Trials:
         if self.situation.nominations:
             return None
         verdicts = {
-            (parent_id, key): shape.blocked._replace(valid_for=None)  # other ledgers have other stamps
+            (parent_id, key): verdict._replace(valid_for=None)  # other ledgers have other stamps
             for parent_id, queue in self._queues.items()
             for key, shape in queue.shapes.items()
-            if shape.blocked is not None
-            and shape.blocked[0] in (INFEASIBLE, INSUFFICIENT)
-            and not shape.blocked.exhausted
+            if (verdict := queue.known_verdict(ledger, shape)) is not None
+            and verdict.reason in (INFEASIBLE, INSUFFICIENT)
+            and not verdict.exhausted
         }
         return Known(verdicts, capacities_of(ledger, self._queues), {})
 
