@@ -22,6 +22,7 @@ from vctl.daemon.clock import Clock
 from vctl.daemon.durations import MAX_AHEAD, RunDurations
 from vctl.daemon.following import FollowedState
 from vctl.daemon.scheduler import Scheduler
+from vctl.engine import array_limits
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode
 from vctl.engine.replay import Replayed
@@ -206,6 +207,9 @@ class MortalStore(Store):
             self.dies_at -= 1
 
 
+WINDOW = array_limits.WINDOW
+
+
 class ShortRuns(RunDurations):
     """All runs count as short, so that others are assigned to follow them."""
 
@@ -218,9 +222,15 @@ class World(Clock):
     """A state directory, its processes, and while it lives its scheduler, which reads no clock but this one."""
 
     def __init__(
-        self, home: Path, *, terms: LeaseTerms | None = None, provider: ProviderSpec | None = None
+        self,
+        home: Path,
+        *,
+        terms: LeaseTerms | None = None,
+        provider: ProviderSpec | None = None,
+        window: int = 2,
     ) -> None:
         self.home = home
+        array_limits.WINDOW = window  # small, so that the rows of arrays are divided often
         self.terms = terms or LeaseTerms(idle_s=10, cooldown_s=2, reclaim_grace_s=5)
         self.provider = provider
         self.elapsed_s = 1_000.0
@@ -314,7 +324,8 @@ class World(Clock):
         assert set(self.processes.running()) <= live
         assert all(count == 1 for count in self.processes.starts.values())
         pending = {row[0] for row in self.store.rows(
-            "SELECT job_id FROM jobs WHERE status = 'PENDING' AND NOT held AND NOT waits_for AND NOT closed"
+            "SELECT job_id FROM jobs"
+            " WHERE status = 'PENDING' AND NOT held AND NOT waits_for AND NOT closed AND members = 1"
         )}  # fmt: skip
         next_ = {row["run_id"]: row["job_id"] for row in ahead.rows(self.store)}
         assert {run_id: one.start.job.job_id for run_id, one in state.ahead.runs.items()} == next_
@@ -325,8 +336,10 @@ class World(Clock):
         running = dict(
             self.store.rows("SELECT array_id, count(*) FROM jobs WHERE status = 'RUNNING' GROUP BY 1")
         )
+        assert not state.array_limits.short, "members that are next have no rows of their own"
         for array_id, window in state.array_limits.array_limits.items():
-            assert running.get(array_id, 0) <= len(window.open) <= window.at_once, array_id
+            if window.at_once is not None:
+                assert running.get(array_id, 0) <= len(window.open) <= window.at_once, array_id
             assert not window.next, f"{array_id} has a place that no member got"
         waiting = self.store.rows(
             "SELECT task_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT'"
@@ -442,6 +455,7 @@ class World(Clock):
         self.die()
         self.folding.close()
         self.store.close()
+        array_limits.WINDOW = WINDOW
 
     def __enter__(self) -> Self:
         return self
@@ -457,7 +471,7 @@ class Folding:
         WHOLE: "job_id, status, cluster_id, attempt, exit_code, started_at, ended_at, node_ids, resources, outcome,"
         " preemptions, master_port, stop_requested_at, stop_reason, held, begin_at, waits_for, closed, priority, name,"
         " time_limit_s, submission_id, parent_cluster_id, shares_parent, shape, spec, entry, user, metadata, grace_s,"
-        " submitted_at, rules, array_id, array_index, per_node, submitted_by,"
+        " submitted_at, rules, array_id, array_index, per_node, submitted_by, members, step,"
         " state_reason, message",
         "arrays": "array_id, first_job_id, last_job_id, range, count, at_once",  # what is launched stays outside
         "dependencies": "*",
@@ -595,7 +609,8 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     found.update((("with objects", job_id), True) for job_id in tasks.with_objects)
     for array_id, window in state.array_limits.array_limits.items():
         found["window", array_id] = window.at_once, set(window.open), set(window.closed), list(window.waiting)
-        found["ready", array_id] = array_id in state.array_limits.ready
+        found["rest", array_id] = window.folded, window.rest, window.next_of, window.counts
+        found["ready", array_id] = array_id in state.array_limits.ready, array_id in state.array_limits.short
     return found
 
 

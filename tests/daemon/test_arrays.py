@@ -10,14 +10,23 @@ from tests.daemon.conftest import SLEEP, Life
 from tests.daemon.test_dependencies import after
 from tests.daemon.test_holding import submit
 from tests.specification import spec
+from vctl.engine import array_limits
 from vctl.errors import BadSpec, Conflict
-from vctl.ops import job_edits, logs
+from vctl.ops import clusters, job_edits, logs
 from vctl.ops import jobs as job_ops
+from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.options import parse_array
 
 pytestmark = spec("8.arrays")
 
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+@pytest.fixture(params=[3, array_limits.WINDOW], autouse=True, ids=lambda window: f"window-{window}")
+def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many members have rows of their own before they start: nothing that is seen depends on it."""
+    monkeypatch.setattr(array_limits, "WINDOW", request.param)
+    return int(request.param)
 
 
 @pytest.fixture
@@ -244,11 +253,47 @@ def test_arrays_in_the_list(here: Life) -> None:
     assert job_ops.list_jobs(here.store)[1] == 6
 
 
-def test_ten_thousand(here: Life) -> None:
+def test_members_on_hold_do_not_keep_the_rest_from_starting(here: Life) -> None:
+    array(here, "a", "0-8", "true")
+    for index in range(3):
+        job_edits.hold(here.store, f"a_{index}")
+    here.until(lambda: states(here, "a") == {"PENDING": 3, "SUCCEEDED": 6})
+    job_edits.release(here.store, "a")
+    here.until(lambda: settled(here, "a"))
+    assert here.job("a")["exit_code"] == 0
+
+
+def test_a_job_waits_for_a_member_that_has_no_row_yet(here: Life) -> None:
+    array(here, "a", "0-8", "true", hold=True)
+    submit(here, "next", "true", after=after("ok:a_7"))
+    assert here.job("next")["state_reason"] == "Dependency"
+    job_edits.release(here.store, "a_7")
+    here.until(lambda: here.job("next")["status"] == "SUCCEEDED")
+    submit(here, "never", "true", after=after("ok:a_6"))
+    job_ops.stop(here.store, "a")
+    here.until(lambda: here.job("never")["state_reason"] == "DependencyFailed")
+    assert states(here, "a") == {"STOPPED": 8, "SUCCEEDED": 1}
+
+
+@spec("7.delete")
+def test_a_cluster_is_deleted_with_all_members_that_wait_in_it(here: Life) -> None:
+    clusters.create(here.store, "c", ClusterChange(replica_sets={"t": 1}, divisible=True))
+    array(here, "a", "0-8", *SLEEP, cluster="c", hold=True)
+    with pytest.raises(Conflict) as refused:
+        clusters.delete(here.store, "c")
+    assert refused.value.details["blockers"] == [f"job a_{index}" for index in range(8, -1, -1)]
+    clusters.delete(here.store, "c", force=True)
+    assert states(here, "a") == {"STOPPED": 9}
+
+
+@spec("13.batch")
+def test_a_million(here: Life, window: int) -> None:
+    """Spec 13: neither a submit nor what waits is dearer for the members that have no turn yet."""
     began = time.process_time()
-    array(here, "a", "0-9999%4", "true", hold=True)
+    array(here, "a", "0-999999%4", "true", hold=True)
     took = time.process_time() - began
-    assert here.store.value("SELECT count(*) FROM jobs") == 10_000
+    assert states(here, "a") == {"PENDING": 1_000_000}
+    assert here.store.value("SELECT count(*) FROM jobs") == window + 1
     assert here.store.value("SELECT count(*) FROM commands") == 1
     assert here.store.value("SELECT count(*) FROM events WHERE object IN ('job', 'array')") == 1
     here.turn()
@@ -258,5 +303,6 @@ def test_ten_thousand(here: Life) -> None:
     job_ops.stop(here.store, "a")
     here.turn()
     assert settled(here, "a")
-    assert took < 3, took  # CPU; well under a second on an idle machine
+    assert states(here, "a") == {"STOPPED": 1_000_000}
+    assert took < 1, took  # CPU; 0.1 s on an idle machine
     assert listed < 1, listed

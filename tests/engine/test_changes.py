@@ -111,7 +111,7 @@ SAMPLES: list[ch.Change] = [
     ),
     ch.ArraySubmitted(
         PendingJob(3, "a", "p", "s", SPEC, {"CPU": 1}, 7, begin_at_ns=5, user="me"),
-        ch.SubmitDetails(None, "{}", None, "{}", None), (0, 10, 3), "0-9:3%2", 2,
+        ch.SubmitDetails(None, "{}", None, "{}", None), (0, 10, 3), "0-9:3%2", 2, 3,
     ),
     ch.JobForgotten(2, "k"),
     ch.ArrayForgotten("a", 3, 6, ((3, 4), (6, 6))),
@@ -120,6 +120,7 @@ SAMPLES: list[ch.Change] = [
     ch.JobsHeld(ch.Members("a", 1, 9, is_array=True), ((1, 4), (6, 6)), True, closed=True),
     ch.JobsEdited(ch.Members("j", 1, 1, "p"), ((1, 1),), {"priority": 2, "name": None, "time_limit_s": 1.5}),
     ch.MembersAdmitted("a", ((5, 5),)),
+    ch.MembersUnfolded("a", 5, 9, ((6, 7), (9, 9))),
     ch.BeginTimesPassed(((1, 2),)),
     ch.DependencyMet(2, "k", "p", "ok", "j", 0),
     ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", {"cause": "ExitCode"}),

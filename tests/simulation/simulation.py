@@ -29,6 +29,7 @@ from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.turn import Turn
+from vctl.engine import array_limits
 from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded, RunStopping, TaskStarted
 from vctl.engine.codec import decode, encode
 from vctl.engine.settings import LeaseTerms
@@ -176,6 +177,7 @@ class Simulation(World):
         self.short_arrays = swarm.random() < 0.25
         if self.short_arrays:  # they do only where arrays wait and little else happens
             self.follows = True
+            array_limits.WINDOW = 8
             self.user_gap_s = max(1.0, self.user_gap_s)
             self.processes.lasts_s = [0.001, 0.001, 0.01, 0.01, 0.1, 0.3]
             few = (
@@ -724,8 +726,8 @@ class Simulation(World):
             self._ask(lambda node=row[0]: node_ops.undrain(self.store, node))
         for row in self.store.rows("SELECT cluster_id FROM clusters WHERE kind = 'logical'"):
             self._ask(lambda cluster=row[0]: cluster_ops.resume(self.store, cluster))
-        for row in self.store.rows("SELECT submission_id FROM jobs WHERE status = 'PENDING' AND held"):
-            self._ask(lambda job=row[0]: job_edits.release(self.store, job))
+        for name in self.users.jobs("status = 'PENDING' AND held"):
+            self._ask(lambda job=name: job_edits.release(self.store, job))
         self.settle(600)
         self.at_rest()
         self._end_everything()
@@ -755,8 +757,8 @@ class Simulation(World):
                 raise Violation(f"{row['submission_id']} waits, and nobody says why")
 
     def _end_everything(self) -> None:
-        for row in self.store.rows("SELECT submission_id FROM jobs WHERE status IN ('PENDING', 'RUNNING')"):
-            self._ask(lambda job=row[0]: job_ops.stop(self.store, job, grace_s=0))
+        for name in self.users.jobs("status IN ('PENDING', 'RUNNING')"):
+            self._ask(lambda job=name: job_ops.stop(self.store, job, grace_s=0))
         for row in self.store.rows("SELECT task_id FROM tasks WHERE ended_at IS NULL"):
             self._ask(lambda task=row[0]: task_ops.cancel(self.store, task))
         self.settle(60)

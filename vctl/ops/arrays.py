@@ -9,11 +9,12 @@ from vctl import engine
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
+from vctl.engine import array_limits
 from vctl.errors import Conflict, param
 from vctl.ops import forms
 from vctl.spec.ids import LAST
 from vctl.store import arrays as table
-from vctl.store import job_views, jobs
+from vctl.store import folded, job_views, jobs
 from vctl.store.dependencies import awaited_members
 from vctl.store.store import Row, Store
 
@@ -39,15 +40,34 @@ def submitted(
 ) -> ArraySubmitted:
     """The change that queues all members. ``template`` is the first member, under the id of the array."""
     indices, array_id = array_range.indices, template.submission_id
-    if in_use := table.taken(store, array_id).intersection(f"{array_id}_{index}" for index in indices):
+    if in_use := [name for name in table.taken(store, array_id) if index_of(name) in indices]:
         name = min(in_use)
         raise Conflict(
             f"job {name} exists already", fix=f"choose another {param('submission_id')}, or leave it out"
         )
     reach = (indices.start, indices.stop, indices.step)
+    made = len(indices) if len(indices) <= array_limits.WINDOW + 1 else array_limits.WINDOW
     return engine.changes.ArraySubmitted(
-        template, details, reach, _shown(array_range), array_range.at_once, after, launch
+        template, details, reach, _shown(array_range), array_range.at_once, made, after, launch
     )
+
+
+def index_of(name: str) -> int | None:
+    """The index of the member with this id, if a member of an array can have it."""
+    digits = name.rpartition("_")[2]
+    is_number = digits.isascii() and digits.isdigit() and len(digits) < 10 and digits == str(int(digits))
+    return int(digits) if is_number else None
+
+
+def give_rows(store: Store, numbers: Iterable[int | None]) -> None:
+    """Give rows of their own to those of some jobs that have none, inside a transaction that changes or awaits them."""
+    own: dict[int, list[int]] = {}
+    for number in sorted({number for number in numbers if number is not None}):
+        if (first := folded.row_of(store, number)) is not None:
+            own.setdefault(first, []).append(number)
+    for row in folded.numbered(store, own):
+        spans = spans_of(own[row["job_id"]])
+        store.emit(engine.changes.MembersUnfolded(row["array_id"], row["job_id"], row["members"], spans))
 
 
 def _shown(array_range: ArrayRange) -> str:

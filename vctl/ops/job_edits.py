@@ -87,6 +87,7 @@ def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
     row = table.get(store, resolve(store, ref))
     assert row is not None
     rights.check_job(store, row)
+    arrays.give_rows(store, [row["job_id"]])
     return None, [row]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vctl import engine
 from vctl.core import jobs as jb
-from vctl.core.listed import Alike, Values, joined, runs
+from vctl.core.listed import Alike, Values, field_of, joined, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
 from vctl.ops import arrays, forms, logs, rights, scope
 from vctl.ops.forms import Shown, parse_filters
 from vctl.spec.ids import LAST
-from vctl.store import ahead, clusters, feed, job_views, observed, tasks
+from vctl.store import ahead, clusters, feed, folded, job_views, observed, tasks
 from vctl.store import arrays as arrays_table
 from vctl.store import jobs as table
 from vctl.store.filters import Condition, Filter
@@ -136,15 +137,15 @@ def list_jobs(
         if forms.matches({"status": state}, [condition for condition in parsed if condition[0] == "status"])
     }
     derived = [condition for condition in parsed if condition[0] == "state_reason"]
+    own = [condition for condition in parsed if condition[0] in job_views.OWN_FILTERS]
     within, values = scope.of_jobs(store, cluster)
     with store.snapshot():
-        narrowed, its_values = job_views.condition(
-            store, [condition for condition in parsed if condition[0] not in ("status", "state_reason")]
-        )
+        common = [one for one in parsed if one[0] not in ("status", "state_reason", *job_views.OWN_FILTERS)]
+        narrowed, its_values = job_views.condition(store, common)
         parts = [within, narrowed, "1" if members else job_views.SINGLE]
         where = " AND ".join(part for part in parts if part != "1") or "1"
         values += its_values
-        listed, total = _listed(store, states, (where, values), limit, derived)
+        listed, total = _listed(store, states, (where, values), limit, derived, own)
         if not members:
             entries, count = arrays.list_(
                 store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit
@@ -159,24 +160,37 @@ def list_jobs(
 
 
 def _listed(
-    store: Store, states: set[str], within: Condition, limit: int | None, derived: list[Filter]
+    store: Store,
+    states: set[str],
+    within: Condition,
+    limit: int | None,
+    derived: list[Filter],
+    own: list[Filter],
 ) -> tuple[Sequence[JobForm], int]:
     """The newest jobs in some states that match, and how many match.
 
     The filters ``derived`` are about the reason, which the tables have only for jobs that do not wait: those that wait
-    are read and judged.
+    are read and judged. The filters ``own`` are about what differs among members of an array that share a row.
     """
     where, values = within
     if derived:
-        waiting = job_views.newest(store, states & {jb.PENDING}, where, values, None)
-        columns = job_views.listed(store, COLUMNS, *job_views.with_numbers(waiting))
-        judged = zip(columns["job_id"], _reasons(store, columns), strict=True)
-        numbers = [job_id for job_id, shown in judged if forms.matches({"state_reason": shown[0]}, derived)]
-        chosen = _forms(store, *job_views.with_numbers(numbers[:limit]))
+        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [], own)
+        judged = zip(field_of(waiting, "job_id"), field_of(waiting, "state_reason"), strict=True)
+        at = [n for n, (_, reason) in enumerate(judged) if forms.matches({"state_reason": reason}, derived)]
         more, its_values = job_views.condition(store, derived)
         rest = f"{where} AND {more}", [*values, *its_values]
-        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [])
-        return _merged([*chosen, *others], limit), total + len(numbers)
+        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [], own)
+        return _merged([*(waiting[n] for n in at[:limit]), *others], limit), total + len(at)
+    shared = folded.among(store, f"{job_views.in_states(states)} AND {where}", values) if states else []
+    narrowed, its_values = job_views.condition(store, own)
+    where, values = (
+        " AND ".join(part for part in (where, narrowed) if part != "1") or "1",
+        [*values, *its_values],
+    )
+    if shared:
+        return _with_shared(store, states, (where, values), limit, {
+            row["job_id"]: numbers for row in shared if (numbers := job_views.passing(row, own))
+        })  # fmt: skip
     if limit is None and jb.FINAL & states:  # all are read, and most jobs are over
         condition = where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
         listed = _forms(store, condition, values)
@@ -188,12 +202,29 @@ def _listed(
     return _forms(store, *job_views.with_numbers(numbers)), total
 
 
+def _with_shared(
+    store: Store, states: set[str], within: Condition, limit: int | None, shared: dict[int, Sequence[int]]
+) -> tuple[Sequence[JobForm], int]:
+    """Like ``_listed``; ``shared``: rows that stand for several members of an array -> those that match."""
+    where, values = within
+    single = job_views.OWN_ROW if where == "1" else f"{where} AND {job_views.OWN_ROW}"
+    numbers = job_views.newest(store, states, single, values, limit)
+    total = job_views.count(store, states, where, values, sum(map(len, shared.values())))
+    chosen = numbers + [one for its in shared.values() for one in (its if limit is None else its[-limit:])]
+    least = min(sorted(chosen, reverse=True)[:limit], default=0)
+    shared = {row: its[bisect_left(its, least) :] for row, its in shared.items() if its[-1] >= least}
+    row_numbers = sorted([*(one for one in numbers if one >= least), *shared], reverse=True)
+    return _forms(store, *job_views.with_numbers(row_numbers), shared), total
+
+
 def _merged(listed: list[JobForm], limit: int | None) -> Sequence[JobForm]:
     return sorted(listed, key=lambda form: -form["job_id"])[:limit]
 
 
-def _forms(store: Store, where: str, values: Sequence[object]) -> Sequence[JobForm]:
-    columns = job_views.listed(store, COLUMNS, where, values)
+def _forms(
+    store: Store, where: str, values: Sequence[object], members: Mapping[int, Sequence[int]] = {}
+) -> Sequence[JobForm]:
+    columns = job_views.listed(store, COLUMNS, where, values, members)
     if jb.PENDING not in columns["status"]:
         shown = joined([*zip(columns["state_reason"], columns["message"], strict=True)])
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
@@ -223,9 +254,15 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
         if kind not in known and (common := next((job_id for job_id in numbers if job_id not in own), None)):
             known[kind] = _reason(store, reasons, common)
         if own:  # these reasons depend on the job itself
-            shown.append(
-                [_reason(store, reasons, job_id) if job_id in own else known[kind] for job_id in numbers]
-            )
+            first = {one: one for one in own}
+            for its in folded.among(
+                store, "j.status = 'PENDING' AND j.waits_for", ()
+            ):  # they wait for the same
+                first |= dict.fromkeys(
+                    own.intersection(range(its["job_id"], its["job_id"] + its["members"])), its["job_id"]
+                )
+            judged = {one: _reason(store, reasons, one) for one in set(first.values())}
+            shown.append([judged[first[one]] if one in own else known[kind] for one in numbers])
         else:
             shown.append(Alike(known[kind], len(numbers)))
     return shown[0] if len(shown) == 1 else list(chain(*shown))
@@ -284,6 +321,7 @@ def stop(
             row = table.get(store, job_id)
             assert row is not None
             rights.check_job(store, row)
+            arrays.give_rows(store, [job_id])
             stop_job(row)
             return get_job(store, job_id)
         rights.check_array(store, array)
@@ -311,6 +349,7 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
             if "array" in form:
                 removed += arrays.delete(store, form["submission_id"])
             else:
+                arrays.give_rows(store, [form["job_id"]])
                 store.emit(engine.changes.JobForgotten(form["job_id"], form["submission_id"]))
                 removed.append(form["submission_id"])
         arrays.forget_empty(store, (form["array_id"] for form in deleted))
@@ -352,7 +391,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     if dry_run:
         numbers = table.numbers_ended(store, before)
         ended = table.ended_before(store, before, numbers)
-        old = [(row["job_id"], row["submission_id"]) for row in ended]
+        old = [member for row in ended for member in folded.members(row)]
     else:
         try:
             for forgotten in _forgotten(store, before):
@@ -406,10 +445,11 @@ def _forget(
             return []
         spans = spans_of(row["job_id"] for row in ended)
         names = [row["submission_id"] for row in ended] + tasks.ids_among(store, spans)
-        store.emit(engine.changes.JobsPruned(spans))
+        removed = [member for row in ended for member in folded.members(row)]
+        store.emit(engine.changes.JobsPruned(spans, len(removed) - len(ended)))
         arrays.forget_empty(store, (row["array_id"] for row in ended))
     _forget_logs(store, [name for name in names if name in have_logs])
-    return [(row["job_id"], row["submission_id"]) for row in ended]
+    return removed
 
 
 def _forget_logs(store: Store, names: Sequence[str]) -> None:

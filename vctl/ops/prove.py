@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from vctl.store.repair import live_rows, table_rows, wrong_counts
+from vctl.store.repair import live_rows, table_rows, wrong_counts, wrong_members
 from vctl.store.store import Store
 
 PRIMARY = "kPrimaryClusterID"
@@ -34,7 +34,7 @@ def prove(store: Store, *, all_rows: bool = True) -> list[str]:
     with store.snapshot():
         read = table_rows if all_rows else live_rows
         tables = {name: read(store, name) for name in KEYS}
-        counts = wrong_counts(store, all_rows=all_rows)
+        counts = wrong_counts(store, all_rows=all_rows) + wrong_members(store)
     facts = _Facts(tables)
     return [
         *facts.problems,

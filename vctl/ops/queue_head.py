@@ -38,7 +38,7 @@ def within(store: Store, where: str, values: Sequence[object]) -> list[WaitingLi
     """The newest waiting jobs of a job's own cluster, by a condition on ``jobs j``."""
     found = job_views.matching(store, f"{where} AND j.status = ?", [*values, PENDING], HEAD)
     reasons = Reasons(store)
-    return [_waiting(row, 1, position(store, row), reasons) for row in found]
+    return [_waiting(row, row["members"], position(store, row), reasons) for row in found]
 
 
 def _waiting(row: Row, members: int, place: int | None, reasons: Reasons) -> WaitingLine:

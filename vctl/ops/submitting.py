@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
-    from vctl.spec.options import Dependency
+    from vctl.spec.options import ArrayRange, Dependency
 
 DEFAULT_GRACE_S = 3.0
 _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTER_ID", "VCTL_CLUSTER_PATH",
@@ -190,9 +190,10 @@ def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping
             job = replace(job, waits_for=len(after))
         if lost or ahead.may_precede(store, job, lambda: settings.queue_of(store, parent_id).order):
             ahead.take_back(store)
-        change, names = submission(store, request, job, details, after, launch)
-        for name in names if request.submission_id else ():  # a log with this name is of a deleted job
-            logs.forget_log(store.home, name)
+        change = submission(store, request, job, details, after, launch)
+        if request.submission_id:
+            forget_logs(store, {submission_id: request.array})
+        arrays.give_rows(store, (table.number_of(store, name) for _, name in after))
         store.emit(change)
         if lost:
             ops.dependencies.settle(store, lost)
@@ -208,12 +209,26 @@ def submission(
     details: SubmitDetails,
     after: arrays.Pairs,
     launch: Launch,
-) -> tuple[JobSubmitted | ArraySubmitted, list[str]]:
-    """The change that queues a job or an array, and the ids of its jobs."""
+) -> JobSubmitted | ArraySubmitted:
+    """The change that queues a job or an array."""
     if request.array is None:
-        return JobSubmitted(job, details, after, launch), [job.submission_id]
-    names = [f"{job.submission_id}_{index}" for index in request.array.indices]
-    return arrays.submitted(store, request.array, job, details, after, launch), names
+        return JobSubmitted(job, details, after, launch)
+    return arrays.submitted(store, request.array, job, details, after, launch)
+
+
+def forget_logs(store: Store, chosen: Mapping[str, ArrayRange | None]) -> None:
+    """Remove logs with ids that submitters chose for new jobs and arrays: those of jobs that were deleted."""
+    if not any(chosen.values()):
+        names: Iterable[str] = chosen
+    else:  # an array has too many members to look for the log of each
+        of_arrays = {name: array.indices for name, array in chosen.items() if array is not None}
+        names = (
+            name
+            for name in logs.names(store.home)
+            if name in chosen or arrays.index_of(name) in of_arrays.get(name.rpartition("_")[0], ())
+        )
+    for name in names:
+        logs.forget_log(store.home, name)
 
 
 def numbered(store: Store, job: PendingJob) -> PendingJob:

@@ -12,7 +12,7 @@ from vctl.spec.quantities import parse_duration
 from vctl.spec.selectors import parse_labels
 from vctl.spec.text import MAX_STORED, MIN_STORED
 
-MAX_ARRAY = 100_000
+MAX_ARRAY = 1_000_000
 DEFAULT_WARNING_S = 60
 CONDITIONS = ("ok", "any", "notok")
 

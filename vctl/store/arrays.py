@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from vctl.core.spans import Spans, spans_of
+from vctl.store import folded
 from vctl.store.rows import dumps
 from vctl.store.store import Row, Store
 
@@ -21,7 +22,9 @@ def get(store: Store, array_id: str) -> Row | None:
 
 def of_job(store: Store, job_id: int) -> Row | None:
     """The array of a job."""
-    return store.row("SELECT arrays.* FROM arrays JOIN jobs USING (array_id) WHERE jobs.job_id = ?", job_id)
+    row = folded.row_of(store, job_id)
+    its = "SELECT arrays.* FROM arrays JOIN jobs USING (array_id) WHERE jobs.job_id = ?"
+    return store.row(its, job_id if row is None else row)
 
 
 def like(store: Store, prefix: str) -> list[Row]:
@@ -76,7 +79,8 @@ def taken(store: Store, array_id: str) -> set[str]:
 def counts(store: Store, array: Row) -> dict[str, int]:
     """How many members are in each state."""
     return store.mapping(
-        "SELECT status, count(*) FROM jobs WHERE job_id BETWEEN ? AND ? GROUP BY 1 ORDER BY 1", *_span(array)
+        "SELECT status, sum(members) FROM jobs WHERE job_id BETWEEN ? AND ? GROUP BY 1 ORDER BY 1",
+        *_span(array),
     )
 
 
@@ -129,10 +133,15 @@ def emptied(store: Store, array_ids: Iterable[str]) -> list[str]:
 
 
 def limited(store: Store) -> list[Row]:
-    """Id and running limit of the arrays that have such a limit and a member that is not over."""
+    """Id and running limit of the arrays that have such a limit and a member that is not over.
+
+    And of those that have members without rows of their own that wait.
+    """
     return store.rows(
         "SELECT array_id, at_once FROM arrays a WHERE at_once IS NOT NULL AND EXISTS (SELECT 1 FROM jobs j"
         " WHERE j.job_id BETWEEN a.first_job_id AND a.last_job_id AND j.status IN ('PENDING', 'RUNNING'))"
+        " UNION SELECT array_id, at_once FROM jobs INDEXED BY jobs_folded JOIN arrays USING (array_id)"
+        " WHERE members > 1 AND status = 'PENDING'"
     )
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vctl.store import folded, jobs
 from vctl.store.store import Row, Store
 
 
 def awaited(store: Store, job_id: int, limit: int) -> list[Row]:
     """The first few conditions of a job on other jobs."""
-    return store.rows(
-        "SELECT condition, awaited FROM dependencies WHERE job_id = ? ORDER BY awaited, condition LIMIT ?",
-        job_id, limit,
-    )  # fmt: skip
+    its = "SELECT condition, awaited FROM dependencies WHERE job_id = ? ORDER BY awaited, condition LIMIT ?"
+    return store.rows(its, job_id, limit) or store.rows(its, folded.row_of(store, job_id), limit)
 
 
 def waiting_for(store: Store, awaited: str) -> tuple[tuple[int, str], ...]:
@@ -53,12 +52,15 @@ def any_waits(store: Store, names: Iterable[str]) -> list[str]:
 def endings(store: Store, name: str) -> tuple[int, int, int]:
     """Of a job, or of the members of an array: how many ended well, ended badly, and are not over."""
     array = store.row("SELECT first_job_id, last_job_id FROM arrays WHERE array_id = ?", name)
-    where, values = (
-        ("submission_id = ?", (name,)) if array is None else ("job_id BETWEEN ? AND ?", tuple(array))
-    )
+    where, values, times = "job_id BETWEEN ? AND ?", tuple(array or ()), "members"
+    if array is None:
+        number = jobs.number_of(store, name)
+        own = None if number is None else folded.row_of(store, number)
+        where, values, times = "job_id = ?", (number if own is None else own,), "1"
     row = store.row(
-        "SELECT coalesce(sum(status = 'SUCCEEDED'), 0), coalesce(sum(status IN ('FAILED', 'STOPPED')), 0),"
-        f" coalesce(sum(status IN ('PENDING', 'RUNNING')), 0) FROM jobs WHERE {where}",
+        f"SELECT coalesce(sum({times} * (status = 'SUCCEEDED')), 0),"
+        f" coalesce(sum({times} * (status IN ('FAILED', 'STOPPED'))), 0),"
+        f" coalesce(sum({times} * (status IN ('PENDING', 'RUNNING'))), 0) FROM jobs WHERE {where}",
         *values,
     )
     assert row is not None

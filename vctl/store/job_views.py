@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any
 
 from vctl.core import jobs as jb
 from vctl.core.gates import opens_at
 from vctl.core.listed import Alike, Values, joined
 from vctl.core.resources import Amounts
 from vctl.core.spans import spans_of
-from vctl.store import database, filters, queues, rows
+from vctl.store import database, filters, folded, queues, rows
 from vctl.store.contents import JOB, JOBS
 from vctl.store.filters import MOMENT, NUMBER, TEXT, Condition, Filter, FilterColumn
 from vctl.store.store import Row, Store
@@ -26,8 +28,11 @@ VIEW = (
 
 
 def get(store: Store, job_id: int) -> Row | None:
-    """One job with the scheduler's last verdict."""
-    return store.row(VIEW + "WHERE j.job_id = ?", job_id)
+    """One job with the scheduler's last verdict; also a member of an array without a row of its own."""
+    row = store.row(VIEW + "WHERE j.job_id = ?", job_id)
+    if row is not None and row["members"] == 1:
+        return row
+    return store.row(VIEW.replace(JOBS, folded.MEMBER), job_id, folded.row_of(store, job_id))
 
 
 def named(store: Store, submission_id: str) -> Row | None:
@@ -51,27 +56,63 @@ KINDS = 100
 """If the other columns have at most this many distinct rows, a column with one common value is read once."""
 
 
-def listed(store: Store, columns: Sequence[str], where: str, values: Iterable[object]) -> dict[str, Values]:
-    """Some columns of jobs, newest first."""
+def listed(
+    store: Store,
+    columns: Sequence[str],
+    where: str,
+    values: Iterable[object],
+    members: Mapping[int, Sequence[int]] = {},
+) -> dict[str, Values]:
+    """Some columns of jobs, newest first.
+
+    ``members``: for rows that stand for several members of an array, those that are asked for; else all are.
+    """
     cursor, given = store.db.cursor(), tuple(values)
     cursor.row_factory = None
     order = "ORDER BY j.job_id DESC"
-    own = database.fetched(cursor, f"SELECT {', '.join(OWN)} FROM jobs j WHERE {where} {order}", given)
-    if not own:
+    own = f"SELECT {', '.join(OWN)}, members, step FROM jobs j WHERE {where} {order}"
+    found = database.fetched(cursor, own, given)
+    if not found:
         return dict.fromkeys(columns, ())
     these = f"FROM {JOBS} WHERE {where}"
-    read: dict[str, Values] = dict(zip(OWN, zip(*own, strict=True), strict=True))
+    *its, many, _ = zip(*found, strict=True)
+    read: dict[str, Values] = dict(zip(OWN, its, strict=True))
+    times = [1] * len(found)
+    if max(many) > 1:
+        found = list(_members(found, members, times))
+        read = dict(zip(OWN, zip(*found, strict=True), strict=True))
     rest = [name for name in columns if name not in OWN]
     kinds = database.fetched(cursor, f"SELECT DISTINCT {', '.join(rest)} {these} LIMIT {KINDS + 1}", given)
     if len(kinds) <= KINDS:
         common = zip(rest, map(joined, zip(*kinds, strict=True)), strict=True)
-        read |= {name: Alike(value[0], len(own)) for name, value in common if isinstance(value, Alike)}
+        read |= {name: Alike(value[0], len(found)) for name, value in common if isinstance(value, Alike)}
     if rest := [name for name in rest if name not in read]:
         others = zip(
             *database.fetched(cursor, f"SELECT {', '.join(rest)} {these} {order}", given), strict=True
         )
-        read |= zip(rest, map(joined, others), strict=True)
+        spread = others if len(times) == len(found) else (_spread(column, times) for column in others)
+        read |= zip(rest, map(joined, spread), strict=True)
     return read
+
+
+def _members(
+    found: Iterable[tuple[Any, ...]], members: Mapping[int, Sequence[int]], times: list[int]
+) -> Iterator[tuple[int, str, int | None]]:
+    """The own columns of jobs, newest first, those without rows too; notes how many jobs each row stands for here."""
+    for at, (job_id, submission_id, index, count, step) in enumerate(found):
+        if count == 1:
+            yield job_id, submission_id, index
+            continue
+        array_id = submission_id.rpartition("_")[0]
+        numbers = members.get(job_id, range(job_id, job_id + count))
+        times[at] = len(numbers)
+        for number in reversed(numbers):
+            its_index = index + (number - job_id) * step
+            yield number, f"{array_id}_{its_index}", its_index
+
+
+def _spread(column: Values, times: Iterable[int]) -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(map(repeat, column, times)))
 
 
 FILTERED = {
@@ -91,6 +132,39 @@ FILTERED = {
     "submitted_at": FilterColumn(MOMENT, "j.submitted_at"),
 }
 """What the filters of a list of jobs compare. The reason of a waiting job is not in the tables, see ``Reasons``."""
+
+
+OWN_ROW = "j.members = 1"
+"""The SQL condition that a row stands for one job only."""
+OWN_FILTERS = ("submission_id", "job_id", "cluster_id")
+"""Those that differ among the members of an array for which one row stands."""
+
+
+def passing(row: Row, wanted: list[Filter]) -> Sequence[int]:
+    """The numbers of the members for which a row stands that pass filters of ``OWN_FILTERS``, ascending."""
+    numbers, left = range(row["job_id"], row["job_id"] + row["members"]), list[Filter]()
+    for key, mark, value in wanted:
+        if key == "job_id" and mark in ("=", ">=") and value.isascii() and value.isdigit():
+            least = max(numbers.start, int(value))
+            numbers = range(least, min(numbers.stop, int(value) + 1) if mark == "=" else numbers.stop)
+            continue
+        left.append((key, mark, value))
+        if (key, mark) == ("submission_id", "="):  # at most one
+            digits = value[len(row["array_id"]) + 1 :]
+            index = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else -1
+            number = row["job_id"] + (index - row["array_index"]) // row["step"]
+            numbers = range(max(numbers.start, number), min(numbers.stop, number + 1))
+    return [number for number in numbers if _passes(row, number, left)] if left else numbers
+
+
+def _passes(row: Row, number: int, wanted: list[Filter]) -> bool:
+    name = folded.name_of(row, number)
+    its = {
+        "job_id": number,
+        "submission_id": name,
+        "cluster_id": jb.cluster_of(row["parent_cluster_id"], name, bool(row["shares_parent"])),
+    }
+    return all(filters.passes(key, its[key], mark, value) for key, mark, value in wanted)
 
 
 def condition(store: Store, chosen: Sequence[Filter]) -> Condition:
@@ -152,8 +226,10 @@ SINGLE = "j.array_index IS NULL"
 """The condition that a job is no member of an array."""
 
 
-def count(store: Store, states: Collection[str], where: str, values: Sequence[object]) -> int:
-    """How many jobs in some states match."""
+def count(
+    store: Store, states: Collection[str], where: str, values: Sequence[object], shared: int = 0
+) -> int:
+    """How many jobs in some states match. ``shared``: how many of them have no rows of their own, as far as known."""
     counted, found = counts_by_status(store), 0
     if where == "1":
         return sum(counted.get(state, 0) for state in states)
@@ -161,14 +237,18 @@ def count(store: Store, states: Collection[str], where: str, values: Sequence[ob
         (source,) = _sources(over, where)
         arrays = f"arrays a CROSS JOIN {source} AND j.job_id BETWEEN a.first_job_id AND a.last_job_id"
         members: int = store.value(f"SELECT count(*) FROM {arrays}")
+        members += sum(row["members"] - 1 for row in folded.among(store, in_states(over), ()))
         found = sum(counted.get(state, 0) for state in over) - members
         states = set(states) - over
     counts = (f"SELECT count(*) FROM {source} AND {where}" for source in _sources(states, where))
-    return found + sum(int(store.value(sql, *values)) for sql in counts)
+    found += sum(int(store.value(sql, *values)) for sql in counts)
+    return (
+        found + shared - folded.count(store, f"{in_states(states)} AND {where}", values) if states else found
+    )
 
 
 def _sources(states: Collection[str], where: str) -> Iterator[str]:
-    if where == "1" and len(states) == len(jb.STATES):
+    if where in ("1", OWN_ROW) and len(states) == len(jb.STATES):
         yield "jobs j WHERE 1"
         return
     if jb.PENDING in states:
@@ -273,7 +353,7 @@ def counts_by_status(store: Store) -> dict[str, int]:
 def pending_by_reason(store: Store) -> dict[str, int]:
     """How many jobs wait for each reason."""
     return store.mapping(
-        "SELECT state_reason, count(*) FROM v_jobs WHERE status = 'PENDING' GROUP BY 1 ORDER BY 1"
+        "SELECT state_reason, sum(members) FROM v_jobs WHERE status = 'PENDING' GROUP BY 1 ORDER BY 1"
     )
 
 
@@ -302,7 +382,7 @@ def ended_rows(store: Store, since_ns: int | None, until_ns: int | None) -> list
 def never_ran(store: Store, since_ns: int | None, until_ns: int | None) -> dict[str, int]:
     """How many jobs were submitted in a span of time and did not start, or did not end, by state."""
     counts = store.rows(
-        "SELECT status, count(*) AS n FROM jobs WHERE (started_at IS NULL OR ended_at IS NULL)"
+        "SELECT status, sum(members) AS n FROM jobs WHERE (started_at IS NULL OR ended_at IS NULL)"
         " AND submitted_at >= ? AND submitted_at < ? GROUP BY status ORDER BY status",
         since_ns if since_ns is not None else 0, until_ns if until_ns is not None else 1 << 62,
     )  # fmt: skip
@@ -318,7 +398,7 @@ def demanded(store: Store) -> Amounts:
     """The sum of the requests of all waiting jobs and tasks."""
     return _summed(
         store,
-        "SELECT resources, count(*) FROM jobs WHERE status = 'PENDING' GROUP BY 1 UNION ALL"
+        "SELECT resources, sum(members) FROM jobs WHERE status = 'PENDING' GROUP BY 1 UNION ALL"
         " SELECT request, count(*) FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT' GROUP BY 1",
     )
 

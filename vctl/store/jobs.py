@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from sqlite3 import Row
 
 from vctl.core.compact import dumps
+from vctl.store import folded
 from vctl.store.contents import COMMAND, COMMANDS, JOB, JOBS
 from vctl.store.store import Store
 
@@ -34,7 +36,8 @@ def next_number(store: Store) -> int:
 def launch(store: Store, job_id: int) -> Row | None:
     """The command of a job: argv, environment, directory, options; ``count``: the members of its array."""
     count = "(SELECT count FROM arrays a WHERE a.array_id = jobs.array_id) AS count"
-    return store.row(f"SELECT {COMMAND}, {count} FROM jobs {COMMANDS} WHERE job_id = ?", job_id)
+    launch = f"SELECT {COMMAND}, {count} FROM jobs {COMMANDS} WHERE job_id = ?"
+    return store.row(launch, job_id) or store.row(launch, folded.row_of(store, job_id))
 
 
 def files_in_use(store: Store, since: int) -> set[str]:
@@ -61,13 +64,14 @@ def runtime_envs(store: Store, job_id: int | None = None) -> dict[int, str]:
 
 def number_of(store: Store, submission_id: str) -> int | None:
     """The number of a submission id."""
-    number: int | None = store.value("SELECT job_id FROM jobs WHERE submission_id = ?", submission_id)
-    return number
+    found: int | None = store.value("SELECT job_id FROM jobs WHERE submission_id = ?", submission_id)
+    return folded.number_of(store, submission_id) if found is None else found
 
 
 def taken(store: Store, names: Iterable[str]) -> set[str]:
     """The ids among ``names`` that a job, an array or a task has."""
-    return set(store.column(_TAKEN, dumps(list(names))))
+    wanted = list(names)
+    return set(store.column(_TAKEN, dumps(wanted))) | folded.named(store, wanted)
 
 
 def submission_id(store: Store, job_id: int) -> str | None:
@@ -78,24 +82,28 @@ def submission_id(store: Store, job_id: int) -> str | None:
 
 def numbers_like(store: Store, prefix: str, limit: int = 5) -> list[tuple[int, str]]:
     """Jobs whose submission id starts with a prefix; the range of the unique index, no scan."""
-    return [
+    found = [
         (row[0], row[1])
         for row in store.rows(
             "SELECT job_id, submission_id FROM jobs WHERE submission_id >= ? AND submission_id < ? ORDER BY 2 LIMIT ?",
             prefix, prefix + "\U0010ffff", limit,
         )
     ]  # fmt: skip
+    return sorted({*found, *folded.like(store, prefix)}, key=itemgetter(1))[:limit]
 
 
 def last_number(store: Store) -> int | None:
     """The number of the newest job."""
-    number: int | None = store.value("SELECT max(job_id) FROM jobs")
-    return number
+    found: int | None = store.value("SELECT job_id + members - 1 FROM jobs ORDER BY job_id DESC LIMIT 1")
+    return found
 
 
 def get(store: Store, job_id: int) -> Row | None:
-    """One row of ``jobs``."""
-    return store.row(f"SELECT {JOB} FROM {JOBS} WHERE j.job_id = ?", job_id)
+    """One row of ``jobs``; for a member of an array without a row of its own, what it would have."""
+    row = store.row(f"SELECT {JOB} FROM {JOBS} WHERE j.job_id = ?", job_id)
+    if row is not None and row["members"] == 1:
+        return row
+    return store.row(f"SELECT {JOB} FROM {folded.MEMBER}", job_id, folded.row_of(store, job_id))
 
 
 def is_running(store: Store, job_id: int) -> bool:
@@ -127,7 +135,8 @@ def rows_of(store: Store, numbers: Sequence[int]) -> list[int]:
 def ended_before(store: Store, before_ns: int, numbers: Iterable[int]) -> list[Row]:
     """Those of some jobs that ended before a moment and have no unfinished task and no cluster left, by number."""
     return store.rows(
-        "SELECT job_id, submission_id, array_id FROM jobs j WHERE job_id IN (SELECT value FROM json_each(?))"
+        "SELECT job_id, submission_id, array_id, array_index, members, step FROM jobs j"
+        " WHERE job_id IN (SELECT value FROM json_each(?))"
         " AND ended_at IS NOT NULL AND ended_at < ? AND status NOT IN ('PENDING', 'RUNNING') AND NOT EXISTS"
         " (SELECT 1 FROM tasks t WHERE t.job_id = j.job_id AND t.ended_at IS NULL) AND NOT EXISTS"
         " (SELECT 1 FROM clusters c WHERE c.cluster_id = j.cluster_id AND c.job_id = j.job_id) ORDER BY job_id",
@@ -141,4 +150,5 @@ def named(store: Store, names: Iterable[str]) -> set[str]:
         "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM jobs WHERE submission_id = value)"
         " OR EXISTS (SELECT 1 FROM tasks WHERE task_id = value)"
     )
-    return set(store.column(sql, dumps(list(names))))
+    wanted = list(names)
+    return set(store.column(sql, dumps(wanted))) | folded.named(store, wanted)

@@ -8,7 +8,7 @@ from vctl.engine.changes import RowSetAside
 from vctl.engine.lifecycle import Lifecycle
 from vctl.store import moves
 from vctl.store.contents import JOB, JOBS
-from vctl.store.gates import opens
+from vctl.store.gates import counted, opens
 from vctl.store.store import Store
 from vctl.store.write.repair import KEYS
 
@@ -64,7 +64,7 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
         for name in ("queue", "running", "over")
     }
     started = "SELECT parent_cluster_id, status, 0, 0, 0, count(*) FROM {} WHERE {} GROUP BY 1, 2"
-    counted = " UNION ALL ".join(
+    rows = " UNION ALL ".join(
         (
             (
                 f"SELECT parent_cluster_id, status, priority, {opens()} AS opens, job_id >> 10 AS block, count(*) AS n"
@@ -72,6 +72,7 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
             ),
             started.format(of["running"], "status = 'RUNNING'"),
             started.format(of["over"], "status NOT IN ('PENDING', 'RUNNING')"),
+            f"SELECT {counted('')}, members - 1 FROM jobs INDEXED BY jobs_folded WHERE members > 1",
         )
     )
     key = "parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block || iif(opens, ' ' || opens, '') AS key"
@@ -79,7 +80,7 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
         f"job_counts of {name}: {kept or 0} kept, {real or 0} rows"
         for name, kept, real in store.rows(
             f"""WITH kept AS (SELECT {key}, count AS n FROM job_counts WHERE count <> 0),
-            real AS (SELECT {key}, n FROM ({counted}))
+            real AS (SELECT {key}, sum(n) AS n FROM ({rows}) GROUP BY key)
             SELECT kept.key, kept.n, real.n FROM kept LEFT JOIN real USING (key) WHERE kept.n IS NOT real.n
             UNION ALL SELECT real.key, NULL, real.n FROM real WHERE key NOT IN (SELECT key FROM kept)"""
         )
@@ -93,6 +94,20 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
             f"event_counts of {code}: {kept} kept, {real} rows" for code, kept, real in store.rows(sums)
         ]
     return wrong
+
+
+def wrong_members(store: Store) -> list[str]:
+    """The rows that stand for members of an array which have rows of their own, or have run; each as a sentence."""
+    return [
+        f"job {name} stands for {count} members of array {array_id}, which cannot be"
+        for name, count, array_id in store.rows(
+            """SELECT submission_id, members, array_id FROM jobs j INDEXED BY jobs_folded
+            LEFT JOIN arrays a USING (array_id) WHERE members > 1
+            AND (status IN ('RUNNING', 'SUCCEEDED') OR attempt > 0 OR first_job_id IS NULL OR job_id < first_job_id
+            OR job_id + members - 1 > last_job_id
+            OR EXISTS (SELECT 1 FROM jobs o WHERE o.job_id > j.job_id AND o.job_id < j.job_id + j.members))"""
+        )
+    ]
 
 
 def table_rows(store: Store, table: str) -> list[Row]:

@@ -195,7 +195,7 @@ def running(row: Row) -> RunningJob:
 PENDING = (
     "job_id", "submission_id", "parent_cluster_id", "shape", "spec", "entry", "priority", "held", "begin_at",
     "shares_parent", "per_node", "user", "submitted_at", "time_limit_s", "waits_for", "closed", "array_id", "attempt",
-    "preemptions", "rules", "grace_s",
+    "preemptions", "rules", "grace_s", "members", "step",
 )  # fmt: skip
 """The columns of ``jobs`` that a scheduling decision needs."""
 _pending_columns = itemgetter(*PENDING)
@@ -211,12 +211,13 @@ def pending_of(values: tuple[Any, ...]) -> PendingJob:
     (
         job_id, submission_id, parent_id, shape, spec_text, entry_text, priority, held, begin_at, shares_parent,
         per_node, user, submitted_at, time_limit_s, waits_for, closed, array_id, attempt, preemptions, rules, grace_s,
+        members, step,
     ) = values  # fmt: skip
     return PendingJob(
         job_id, submission_id, parent_id, shape, _specs.get(spec_text) or spec(spec_text), entry(entry_text),
         priority, bool(held), begin_at and int(begin_at), bool(shares_parent), bool(per_node), user, submitted_at,
         in_ns(time_limit_s), waits_for, bool(closed), array_id, attempt, preemptions,
-        rules if rules != "{}" else "{}", grace_s,
+        rules if rules != "{}" else "{}", grace_s, members, step,
     )  # fmt: skip
 
 

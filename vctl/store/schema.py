@@ -11,7 +11,7 @@ from __future__ import annotations
 from vctl.store.entries import CLUSTER, DATA, KIND, OBJECT
 from vctl.store.gates import counted, gate, opens
 
-FIRST = 18
+FIRST = 19
 """The version of the first schema. Builds before the first release wrote lower ones, which nothing reads any more."""
 
 SCHEMA = f"""
@@ -73,11 +73,13 @@ CREATE TABLE jobs (
     submitted_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER, resources TEXT, node_ids TEXT, outcome TEXT,
     waits_for INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0, array_id TEXT, array_index INTEGER,
     per_node INTEGER NOT NULL DEFAULT 0, master_port INTEGER, preemptions INTEGER NOT NULL DEFAULT 0,
-    submitted_by INTEGER
+    submitted_by INTEGER, members INTEGER NOT NULL DEFAULT 1 CHECK (members > 0),
+    step INTEGER NOT NULL DEFAULT 1 CHECK (step > 0)
 );
 CREATE INDEX jobs_queue ON jobs (parent_cluster_id, priority DESC, job_id) WHERE status = 'PENDING';
 CREATE INDEX jobs_gated ON jobs (parent_cluster_id, priority, job_id, status, held, waits_for, begin_at)
     WHERE status = 'PENDING' AND {opens()} > 0;
+CREATE INDEX jobs_folded ON jobs (job_id) WHERE members > 1;
 CREATE INDEX jobs_running ON jobs (job_id) WHERE status = 'RUNNING';
 CREATE INDEX jobs_ended ON jobs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX jobs_failed ON jobs (ended_at) WHERE status = 'FAILED';
@@ -93,14 +95,16 @@ CREATE TABLE job_counts (
     PRIMARY KEY (parent_cluster_id, status, priority, opens, block)
 ) WITHOUT ROWID;
 CREATE TRIGGER job_inserted AFTER INSERT ON jobs BEGIN
-    INSERT INTO job_counts VALUES ({counted("new.")}, 1) ON CONFLICT DO UPDATE SET count = count + 1;
+    INSERT INTO job_counts VALUES ({counted("new.")}, new.members)
+        ON CONFLICT DO UPDATE SET count = count + new.members;
 END;
 CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN
-    UPDATE job_counts SET count = count - 1
+    UPDATE job_counts SET count = count - old.members
         WHERE (parent_cluster_id, status, priority, opens, block) = ({counted("old.")});
 END;
-CREATE TRIGGER job_moved AFTER UPDATE OF status, parent_cluster_id, priority, held, waits_for, begin_at ON jobs BEGIN
-    INSERT INTO job_counts VALUES ({counted("old.")}, -1), ({counted("new.")}, 1)
+CREATE TRIGGER job_moved
+AFTER UPDATE OF status, parent_cluster_id, priority, held, waits_for, begin_at, members ON jobs BEGIN
+    INSERT INTO job_counts VALUES ({counted("old.")}, -old.members), ({counted("new.")}, new.members)
         ON CONFLICT DO UPDATE SET count = count + excluded.count;
 END;
 CREATE TABLE arrays (
@@ -234,7 +238,7 @@ SELECT j.job_id, j.submission_id, j.name, j.status,
         WHEN j.gate = 'ArrayLimit' THEN 'the running members of its array are at the limit'
         ELSE coalesce(iif(j.reason IS NULL, NULL, j.message), u.message, w.message) END AS message,
     j.exit_code, j.cluster_id, j.parent_cluster_id, j.priority, j.entrypoint, j.attempt, j.user, j.submitted_at,
-    j.started_at, j.ended_at, j.metadata
+    j.started_at, j.ended_at, j.metadata, j.members
 FROM pending j
 LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id AND w.shape = j.shape
 LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_cluster_id
@@ -250,7 +254,7 @@ CREATE VIEW v_objects AS SELECT job_id, name, node_id, cluster_id, size, task_id
 """
 
 LATER: list[tuple[str, str]] = []
-"""Name and script of each migration, in order: the next one, ``0019_…``, is appended here, and ``SCHEMA`` stays."""
+"""Name and script of each migration, in order: the next one, ``0020_…``, is appended here, and ``SCHEMA`` stays."""
 
 VERSION = FIRST + len(LATER)
 """``PRAGMA user_version`` of a database that this code writes."""

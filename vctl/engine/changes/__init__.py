@@ -29,6 +29,7 @@ from vctl.engine.changes.gates import (
     JobsHeld,
     Members,
     MembersAdmitted,
+    MembersUnfolded,
 )
 from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopped, JobStarted, StopAsked
 from vctl.engine.changes.nodes import (

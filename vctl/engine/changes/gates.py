@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vctl.core.spans import Spans, numbers_of
+from vctl.core.spans import Spans, numbers_of, parts_of
 from vctl.core.values import replace
 from vctl.engine.changes.change import Change, PublicEvent, change, internal
 
@@ -89,6 +89,35 @@ class MembersAdmitted(Change):
 
     def apply(self, state: SchedulerState) -> None:
         _change(state, self.spans, closed=False)
+
+
+@change
+class MembersUnfolded(Change):
+    """Members for which one row stood get rows of their own; the others stay together, before and behind them."""
+
+    array_id: str
+    job_id: int
+    """The first of all the members for which the row stood."""
+    members: int
+    """Their number."""
+    own: Spans
+    """Those that get rows of their own."""
+
+    public_event = internal("array", "array_id")
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """The rows that take the place of the one: the first member of each, and for how many it stands."""
+        return parts_of(self.job_id, self.members, self.own)
+
+    def apply(self, state: SchedulerState) -> None:
+        job = state.pending(self.job_id)
+        if job is None or job.members != self.members:  # it is over, or the change was applied before
+            return
+        first, *others = (job.member(number, members) for number, members in self.parts)
+        state.put_pending(first)
+        state.put_all_pending(others)
+        state.array_limits.settle(self.array_id)
 
 
 @change

@@ -66,6 +66,8 @@ class ArraySubmitted(Change):
     shown: str
     """The indices as the user wrote them."""
     at_once: int | None
+    made: int
+    """The number of first members that have rows of their own. One row stands for the others."""
     after: tuple[tuple[str, str], ...] = ()
     launch: Launch | None = field(default=None, compare=False, repr=False, metadata={OUTSIDE: True})
 
@@ -75,22 +77,35 @@ class ArraySubmitted(Change):
         return len(range(*self.indices))
 
     @property
+    def rows(self) -> list[tuple[int, int, int]]:
+        """Of each row: its place among all members, its index, and for how many members it stands."""
+        indices = range(*self.indices)
+        rows = [(n, index, 1) for n, index in enumerate(indices[: self.made])]
+        return (
+            rows
+            if self.made == self.count
+            else [*rows, (self.made, indices[self.made], self.count - self.made)]
+        )
+
+    @property
     def open(self) -> int:
-        """How many members have a place at first."""
+        """How many members have a place at first: the rest of an array with a limit gets places later."""
         if self.at_once is None:
             return self.count
-        return 0 if self.template.held else self.at_once
+        return 0 if self.template.held else min(self.at_once, self.made)
 
     def members(self) -> Iterator[PendingJob]:
-        """The jobs of all members."""
+        """The jobs of all members; the last one stands for those that have no rows of their own."""
         first, array_id, open_ = self.template.job_id, self.template.submission_id, self.open
-        for n, index in enumerate(range(*self.indices)):
+        for n, index, members in self.rows:
             yield replace(
                 self.template,
                 job_id=first + n,
                 submission_id=f"{array_id}_{index}",
                 closed=n >= open_,
                 array_id=array_id,
+                members=members,
+                step=self.indices[2] if members > 1 else 1,
             )
 
     def public_event(self) -> PublicEvent:
@@ -102,7 +117,7 @@ class ArraySubmitted(Change):
         template = self.template
         if state.pending(template.job_id) is not None:
             return
-        if self.at_once is not None:
+        if self.at_once is not None or self.count - self.made > 1:
             state.array_limits.limit(template.submission_id, self.at_once)
         state.put_all_pending(self.members())
 
@@ -144,9 +159,11 @@ class JobsPruned(Change):
     """Jobs that ended long ago were deleted."""
 
     spans: Spans
+    others: int = 0
+    """How many members of arrays were deleted that had no rows of their own."""
 
     def public_event(self) -> PublicEvent:
-        count = sum(last - first + 1 for first, last in self.spans)
+        count = sum(last - first + 1 for first, last in self.spans) + self.others
         return PublicEvent("jobs.pruned", "jobs", "", None, None, {"count": count})
 
     def apply(self, state: SchedulerState) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
-from vctl.store import moves
+from vctl.store import moves, rows
 from vctl.store.write.table import writes
 
 
@@ -23,6 +23,33 @@ def _jobs_held(db: sqlite3.Connection, held: Sequence[ch.JobsHeld]) -> None:
 def _members_admitted(db: sqlite3.Connection, admitted: Sequence[ch.MembersAdmitted]) -> None:
     for change in admitted:
         moves.update_spans(db, JOB, "gate", change.spans, "closed = 0", ())
+
+
+@writes(ch.MembersUnfolded)
+def _members_unfolded(db: sqlite3.Connection, unfolded: Sequence[ch.MembersUnfolded]) -> None:
+    like = [row[0] for row in db.execute("SELECT name FROM pragma_table_info('jobs')")]
+    own = {
+        "job_id": "first",
+        "submission_id": "array_id || '_' || (array_index + (first - job_id) * step)",
+        "array_index": "array_index + (first - job_id) * step",
+        "members": "count",
+        "step": "iif(count > 1, step, 1)",
+    }
+    copied = (
+        f"INSERT INTO jobs ({', '.join(like)}) SELECT {', '.join(own.get(name, name) for name in like)}"
+        " FROM jobs, (SELECT value ->> 0 AS first, value ->> 1 AS count FROM json_each(?)) WHERE job_id = ?"
+    )
+    for one in unfolded:
+        (first, members), *others = one.parts
+        db.execute(copied, (rows.dumps(others), first))
+        db.execute(
+            "INSERT INTO dependencies SELECT value ->> 0, condition, awaited FROM dependencies, json_each(?)"
+            " WHERE job_id = ?",
+            (rows.dumps(others), first),
+        )
+        kept = "UPDATE jobs SET members = ?, step = iif(? > 1, step, 1) WHERE job_id = ? AND members = ?"
+        if db.execute(kept, (members, members, first, one.members)).rowcount != 1:
+            raise moves.refused(db, JOB, "gate", first)
 
 
 @writes(ch.BeginTimesPassed)

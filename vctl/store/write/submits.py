@@ -14,7 +14,7 @@ from vctl.store import moves, rows
 from vctl.store.write import contents
 from vctl.store.write.table import insert, writes
 
-_OWN = ("job_id", "submission_id", "closed", "array_id", "array_index")
+_OWN = ("job_id", "submission_id", "closed", "array_id", "array_index", "members", "step")
 _COMMON = (
     "parent_cluster_id",
     "shares_parent",
@@ -56,7 +56,7 @@ def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]
     jobs, waits = list[tuple[object, ...]](), list[tuple[object, ...]]()
     for one in submitted:
         job = one.job
-        own = (job.job_id, job.submission_id, False, None, None)
+        own = (job.job_id, job.submission_id, False, None, None, 1, 1)
         jobs.append((*own, *_common(db, job, one.details, one.launch)))
         waits += ((job.job_id, condition, awaited) for condition, awaited in one.after)
     insert(db, _JOB, jobs)
@@ -74,15 +74,19 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
         )
         common = _common(db, job, one.details, one.launch)
         members = [
-            (first + n, f"{array_id}_{index}", n >= open_, array_id, index, *common)
-            for n, index in enumerate(range(*one.indices))
-        ]
+            (
+                first + n, f"{array_id}_{index}", n >= open_, array_id, index, members,
+                one.indices[2] if members > 1 else 1, *common,
+            )
+            for n, index, members in one.rows
+        ]  # fmt: skip
         insert(db, _JOB, members)
         insert(
             db,
             _WAIT,
-            [(first + n, condition, awaited) for n in range(one.count) for condition, awaited in one.after],
+            [(first + n, condition, awaited) for n, *_ in one.rows for condition, awaited in one.after],
         )
+        db.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'jobs'", (first + one.count - 1,))
 
 
 def _delete(db: sqlite3.Connection, spans: Spans) -> None:
