@@ -532,7 +532,8 @@ class Folding:
             self._compare([row["change"] for row in entries])
 
     def _take_in(self, state: FollowedState | None, entries: Sequence[Any]) -> None:
-        has_moved = all(row["change"] is not None for row in entries)
+        is_whole = feed.base(self.store) <= self.seq  # what is older than a minute may be forgotten
+        has_moved = is_whole and all(row["change"] is not None for row in entries)
         if has_moved:
             self.steps += 1
             self._fold_tables(entries)

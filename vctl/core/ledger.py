@@ -264,7 +264,7 @@ class Ledger:
         changed = [vnode for vnode in latest.values() if self.vnodes.get(vnode.vnode_id) != vnode]
         for vnode in reversed(changed):  # give back first: one may get what another gives back
             old = self.vnodes.get(vnode.vnode_id)
-            if old is not None and old.parent_id == vnode.parent_id:
+            if old is not None and (old.parent_id, old.node_id) == (vnode.parent_id, vnode.node_id):
                 self.capacities[old.parent_id or ""].give_back(old.allocation)
             elif old is not None:
                 self.release(old.vnode_id)
