@@ -78,6 +78,7 @@ SECTIONS = {
     "13.batch": "Many jobs at once: all or none, an error names the line.",
     "13.background": "Whatever needs a scheduler starts one; it ends when idle.",
     "13.waiting": "Commands that wait: the line, the exit codes, detaching.",
+    "13.expected": "Expected starts, and what they rest on.",
     "13.attached": "shell, --stdin, --label, rerun.",
     "13.output": "Forms of output, filters, times, envelopes.",
     "13.screen": "Nothing is wider than the terminal, nothing is cut without a mark.",

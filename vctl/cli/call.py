@@ -156,6 +156,12 @@ class Call:
         """Whether a table is shown, not data."""
         return self.output == "table"
 
+    def has_place_for(self, least: int) -> bool:
+        """Whether the output shows a column that needs this width of a terminal; data has all fields."""
+        if self.output == "name":
+            return False
+        return self.output != "table" or not sys.stdout.isatty() or cli.screen.size_of(sys.stdout)[0] >= least
+
     @property
     def limit(self) -> int | None:
         """The most entries of a list: ``--limit``, else 100 in tables. A list that is sorted is read completely."""

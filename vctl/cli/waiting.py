@@ -36,7 +36,7 @@ SHELL_WORDS = frozenset("cd export source . alias ulimit umask set unset if for 
 def get(call: Call, kind: Kind, ref: str) -> Form:
     """A job or a task by any of its names."""
     if kind == JOBS:
-        return operations.jobs.get_job(call.backend, ref)
+        return operations.jobs.get_job(call.backend, ref, forecast=False)
     return operations.tasks.get_task(call.backend, ref)
 
 
@@ -231,7 +231,7 @@ def _until_over(
                 remaining_s = max(0.0, give_up - time.monotonic())
                 timeout_s = remaining_s if timeout_s is None else min(timeout_s, remaining_s)
             over, form = call.backend.wait(kind, name, timeout_s)
-            line.see(form, over=over)
+            line.see(_with_start(call, form, line), over=over)
             if over:
                 return form
             if give_up is not None and time.monotonic() >= give_up:
@@ -239,6 +239,18 @@ def _until_over(
     except BaseException:
         line.end()
         raise
+
+
+def _with_start(call: Call, form: Form | None, line: Progress) -> Form | None:
+    """The form of what is waited for, with the expected start of a job where the line is to show it."""
+    if form is None or form.get("status") != jb.PENDING or "array" in form or not line.wants_start:
+        return form
+    try:
+        asked = operations.jobs.get_job(call.backend, str(form["submission_id"]))
+    except NotFound:
+        return form
+    line.expect(asked["expected_start"])
+    return form
 
 
 def _show(call: Call, kind: Kind, name: str, line: Progress) -> None:
@@ -249,7 +261,7 @@ def _show(call: Call, kind: Kind, name: str, line: Progress) -> None:
         for block in blocks:
             if line.is_due or (block and not line.settled):  # a line goes before output comes
                 over, form = call.backend.wait(kind, name, 0)
-                line.see(form, over=over, follows=True)
+                line.see(_with_start(call, form, line), over=over, follows=True)
             line.shown += len(block)
             write_out(block)
 

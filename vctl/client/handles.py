@@ -111,7 +111,7 @@ class Job(Handle):
 
     def status(self) -> str:
         """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; ``info()`` has the reason."""
-        return self.info()["status"]
+        return jobs.get_job(self.backend, self.ref, forecast=False)["status"]
 
     def stop(self, *, grace_s: float | None = None, wait: bool = True) -> JobForm:
         """Stop it, and by default wait until all its processes have ended."""

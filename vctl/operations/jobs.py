@@ -169,17 +169,32 @@ def list_jobs(
     limit: Limit = None,
     cluster: Annotated[str | None, Opt(help="Only jobs of this cluster.")] = None,
     members: Annotated[bool, Opt(help="List array members one by one.")] = True,
+    forecast: Annotated[bool, Opt(help="Say when waiting jobs are expected to start.")] = True,
 ) -> "tuple[Sequence[JobForm], int]":
     """Jobs, newest first."""
     return ops.jobs.list_jobs(
-        context.store, all=all, filters=filters, limit=limit, cluster=cluster, members=members
+        context.store,
+        all=all,
+        filters=filters,
+        limit=limit,
+        cluster=cluster,
+        members=members,
+        forecast=forecast,
     )
 
 
 @operation("job get", "GET /jobs/{job}")
-def get_job(context: Context, ref: Job) -> "JobForm":
+def get_job(
+    context: Context,
+    ref: Job,
+    *,
+    forecast: Annotated[
+        bool,
+        Opt("--forecast", off="--no-forecast", help="Say when it is expected to start, if it waits."),
+    ] = True,
+) -> "JobForm":
     """Show one job: its state, the reason it waits, the resources it holds."""
-    return ops.jobs.get_job(context.store, str(ref))
+    return ops.jobs.get_job(context.store, str(ref), forecast=forecast)
 
 
 @operation("job delete", "DELETE /jobs/{job}")

@@ -26,6 +26,7 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.ops.reasons import Reasons
+    from vctl.simulate.forecast import Expected
     from vctl.spec.documents import JobForm, Pruned
 
 
@@ -89,14 +90,37 @@ def _no_job(ref: str) -> NotFound:
     return NotFound(f"there is no job {ref!r}", fix="see `vctl job list -a`", details={"job": ref})
 
 
-def get_job(store: Store, ref: str | int) -> JobForm:
-    """One job, or an array of them."""
+def get_job(store: Store, ref: str | int, *, forecast: bool = True) -> JobForm:
+    """One job, or an array of them. ``forecast``: with the expected start of what waits."""
     with store.snapshot():
         if (array := arrays.named(store, ref)) is not None:
-            return arrays.form(store, array)
+            form: JobForm = arrays.form(store, array)
+            return form if not forecast else _forecast([form], store)[0]
         row = job_views.get(store, resolve(store, ref))
         assert row is not None
-        return _form(store, row)
+        form = _form(store, row)
+        return form if not forecast else _forecast([form], store)[0]
+
+
+def _forecast(forms_: Sequence[JobForm], store: Store) -> list[JobForm]:
+    """Forms of jobs and arrays with their expected starts: for an array, that of its next member."""
+    numbers: dict[int, int] = {}
+    for form in forms_:
+        if "array" in form:
+            array = arrays_table.get(store, form["submission_id"])
+            assert array is not None
+            if (number := arrays_table.example(store, array, "'PENDING'")) is not None:
+                numbers[form["job_id"]] = number
+        elif form["status"] == jb.PENDING:
+            numbers[form["job_id"]] = form["job_id"]
+    if not numbers:
+        return list(forms_)
+    from vctl.ops import expected  # where nothing waits, nothing is played forward
+
+    waiting = [form["parent_cluster_id"] for form in forms_ if form["job_id"] in numbers]
+    found = expected.of(store, set(numbers.values()), set(waiting))
+    starts = {job_id: found[number] for job_id, number in numbers.items()}
+    return [{**form, **expected.form(starts.get(form["job_id"]))} for form in forms_]
 
 
 def _form(store: Store, row: Row, *, is_new: bool = False) -> JobForm:
@@ -104,7 +128,8 @@ def _form(store: Store, row: Row, *, is_new: bool = False) -> JobForm:
     from vctl.ops.reasons import Reasons
 
     reasons = Reasons(store)
-    return forms.job(store, row, position(store, row), reasons.fresh(row) if is_new else reasons.of(row))
+    shown = reasons.fresh(row) if is_new else reasons.of(row)
+    return forms.job(store, row, position(store, row), shown, forms.NEW if is_new else None)
 
 
 def just_submitted(store: Store, submission_id: str) -> JobForm:
@@ -125,10 +150,11 @@ def list_jobs(
     limit: int | None = None,
     cluster: str | None = None,
     members: bool = True,
+    forecast: bool = True,
 ) -> tuple[Sequence[JobForm], int]:
     """Jobs, newest first, and their number without the limit. Without ``all`` only unfinished jobs.
 
-    Without ``members`` each array is one entry.
+    Without ``members`` each array is one entry. ``forecast``: with the expected starts of those that wait.
     """
     parsed = parse_filters(filters, FILTER_KEYS)
     states = {
@@ -145,7 +171,7 @@ def list_jobs(
         parts = [within, narrowed, "1" if members else job_views.SINGLE]
         where = " AND ".join(part for part in parts if part != "1") or "1"
         values += its_values
-        listed, total = _listed(store, states, (where, values), limit, derived, own)
+        listed, total = _listed(store, states, (where, values), limit, derived, own, forecast=forecast)
         if not members:
             entries, count = arrays.list_(
                 store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit
@@ -155,6 +181,8 @@ def list_jobs(
                 count = len(entries)
             total += count
             if entries:
+                if forecast:
+                    entries = _forecast(entries, store)  # type: ignore[assignment]
                 listed = _merged([*listed, *entries], limit)
     return listed, total
 
@@ -166,6 +194,8 @@ def _listed(
     limit: int | None,
     derived: list[Filter],
     own: list[Filter],
+    *,
+    forecast: bool,
 ) -> tuple[Sequence[JobForm], int]:
     """The newest jobs in some states that match, and how many match.
 
@@ -174,12 +204,12 @@ def _listed(
     """
     where, values = within
     if derived:
-        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [], own)
+        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [], own, forecast=forecast)
         judged = zip(field_of(waiting, "job_id"), field_of(waiting, "state_reason"), strict=True)
         at = [n for n, (_, reason) in enumerate(judged) if forms.matches({"state_reason": reason}, derived)]
         more, its_values = job_views.condition(store, derived)
         rest = f"{where} AND {more}", [*values, *its_values]
-        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [], own)
+        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [], own, forecast=False)
         return _merged([*(waiting[n] for n in at[:limit]), *others], limit), total + len(at)
     shared = folded.among(store, f"{job_views.in_states(states)} AND {where}", values) if states else []
     narrowed, its_values = job_views.condition(store, own)
@@ -190,20 +220,26 @@ def _listed(
     if shared:
         return _with_shared(store, states, (where, values), limit, {
             row["job_id"]: numbers for row in shared if (numbers := job_views.passing(row, own))
-        })  # fmt: skip
+        }, forecast=forecast)  # fmt: skip
     if limit is None and jb.FINAL & states:  # all are read, and most jobs are over
         condition = where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
-        listed = _forms(store, condition, values)
+        listed = _forms(store, condition, values, forecast=forecast)
         return listed, len(listed)
     numbers = job_views.newest(store, states, where, values, limit)
     total = len(numbers)
     if total == limit:
         total = job_views.count(store, states, where, values)
-    return _forms(store, *job_views.with_numbers(numbers)), total
+    return _forms(store, *job_views.with_numbers(numbers), forecast=forecast), total
 
 
 def _with_shared(
-    store: Store, states: set[str], within: Condition, limit: int | None, shared: dict[int, Sequence[int]]
+    store: Store,
+    states: set[str],
+    within: Condition,
+    limit: int | None,
+    shared: dict[int, Sequence[int]],
+    *,
+    forecast: bool,
 ) -> tuple[Sequence[JobForm], int]:
     """Like ``_listed``; ``shared``: rows that stand for several members of an array -> those that match."""
     where, values = within
@@ -214,7 +250,7 @@ def _with_shared(
     least = min(sorted(chosen, reverse=True)[:limit], default=0)
     shared = {row: its[bisect_left(its, least) :] for row, its in shared.items() if its[-1] >= least}
     row_numbers = sorted([*(one for one in numbers if one >= least), *shared], reverse=True)
-    return _forms(store, *job_views.with_numbers(row_numbers), shared), total
+    return _forms(store, *job_views.with_numbers(row_numbers), shared, forecast=forecast), total
 
 
 def _merged(listed: list[JobForm], limit: int | None) -> Sequence[JobForm]:
@@ -222,7 +258,12 @@ def _merged(listed: list[JobForm], limit: int | None) -> Sequence[JobForm]:
 
 
 def _forms(
-    store: Store, where: str, values: Sequence[object], members: Mapping[int, Sequence[int]] = {}
+    store: Store,
+    where: str,
+    values: Sequence[object],
+    members: Mapping[int, Sequence[int]] = {},
+    *,
+    forecast: bool,
 ) -> Sequence[JobForm]:
     columns = job_views.listed(store, COLUMNS, where, values, members)
     if jb.PENDING not in columns["status"]:
@@ -230,7 +271,20 @@ def _forms(
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
     from vctl.ops.positions import positions
 
-    return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns))
+    starts = _starts(store, columns) if forecast else None
+    return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns), starts)
+
+
+def _starts(store: Store, columns: Mapping[str, Values]) -> Mapping[int, Expected]:
+    """The expected starts of the listed jobs that wait."""
+    from vctl.ops import expected
+
+    numbers, clusters_ = set[int](), set[str]()
+    for (status, cluster_id), at in runs(columns["status"], columns["parent_cluster_id"]):
+        if status == jb.PENDING:
+            numbers.update(columns["job_id"][at.start : at.stop])
+            clusters_.add(cluster_id)
+    return expected.of(store, numbers, clusters_)
 
 
 def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
@@ -323,7 +377,7 @@ def stop(
             rights.check_job(store, row)
             arrays.give_rows(store, [job_id])
             stop_job(row)
-            return get_job(store, job_id)
+            return get_job(store, job_id, forecast=False)
         rights.check_array(store, array)
         starting = arrays.stop(store, array, grace_s=grace_s, message=message)
         if not starting:
@@ -336,7 +390,7 @@ def stop(
 def delete(store: Store, *refs: str | int) -> list[JobForm]:
     """Delete finished jobs with their logs: all of them or none."""
     with store.transaction():
-        deleted = [get_job(store, ref) for ref in refs]
+        deleted = [get_job(store, ref, forecast=False) for ref in refs]
         removed: list[str] = []
         for form in deleted:
             rights.check_number(store, form["job_id"])

@@ -45,24 +45,29 @@ if TYPE_CHECKING:
     from vctl.spec.reports import Loan, PieceForm, Preempted
 
 
+MOST_TOLD = 1_000
+"""The most reasons of the last round that are read for a look at the first jobs of a queue."""
 MOST_SPARE = 64
 """The most whole nodes of each template that a cluster could be given."""
 
 
-def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None) -> Situation:
+def load(
+    store: Store, cluster_id: str | None = None, tree: Ledger | None = None, *, queue: bool = True
+) -> Situation:
     """The present input of a round of the scheduler; inside a snapshot.
 
     ``cluster_id``: only the work that may use what the work of this cluster needs waits in it. ``tree``: the result of
-    ``ledger`` in this snapshot. Where so much waits that no trial fits into the budget, the queues are not read.
+    ``ledger`` in this snapshot. Where so much waits that no trial fits into the budget, the queues are not read, nor
+    without ``queue``.
     """
     tree = ledger(store) if tree is None else tree
     nominations = preemptions.nominations(store)
-    beside = None if cluster_id is None else _beside(tree, cluster_id, nominations)
+    around = beside(tree, cluster_id, nominations)
     run_ids: dict[int, list[str]] = {}
     for row in sorted(runs.live_rows(store), key=lambda row: row["task_id"] is not None):
         run_ids.setdefault(row["job_id"], []).append(row["run_id"])  # the job's own process first
     running_rows = jobs.running_rows(store)
-    waiting = [row for row in tasks.waiting_rows(store) if beside is None or row["cluster_id"] in beside]
+    waiting = [row for row in tasks.waiting_rows(store) if around is None or row["cluster_id"] in around]
     running = [
         RunningHolder(
             row["job_id"],
@@ -76,13 +81,13 @@ def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None
         if not (mine := run_ids.get(row["job_id"])) or not tree.charges.keys().isdisjoint(mine)
     ]
     reported: dict[str, dict[str, tuple[str, str]]] = {}
-    is_crowded = observed.count_waits(store, beside) > MOST_CLASSES
-    for row in () if is_crowded else observed.waits(store, beside):
+    is_crowded = observed.count_waits(store, around) > (MOST_CLASSES if queue else MOST_TOLD)
+    for row in () if is_crowded else observed.waits(store, around):
         reported.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
     known = Running(holder.row for holder in running if holder.row is not None)
     return Situation(
         ledger=tree,
-        pending=() if is_crowded else list(queues.queued(store, beside)),
+        pending=() if is_crowded or not queue else list(queues.queued(store, around)),
         running=running,
         tasks=[rows.task(row).pending() for row in waiting],
         turns=_turns(store, {row["cluster_id"] for row in waiting}),
@@ -112,12 +117,12 @@ def branch_of(store: Store, cluster_id: str) -> str:
     return PRIMARY if is_open or templates(store) else judge_of(store, cluster_id)
 
 
-def _beside(tree: Ledger, cluster_id: str, nominations: Sequence[Nomination]) -> set[str] | None:
+def beside(tree: Ledger, cluster_id: str | None, nominations: Sequence[Nomination]) -> set[str] | None:
     """The clusters whose waiting work may use what the work of a cluster needs; None: all.
 
     What is reserved counts wherever it is; a node that replaces a dead one may come from anywhere.
     """
-    if any(node.state in LOST for node in tree.nodes.values()):
+    if cluster_id is None or any(node.state in LOST for node in tree.nodes.values()):
         return None
     return sharing(tree, cluster_id) | {nomination.parent_id for nomination in nominations}
 

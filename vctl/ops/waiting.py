@@ -81,11 +81,13 @@ def has_ended(store: Store, kind: Kind, ref: str | int) -> bool:
 
 
 def poll(store: Store, kind: Kind, ref: str | int) -> Watched:
-    """Whether something is over now, with its form."""
+    """Whether something is over now, with its form, without a forecast: it is asked again and again."""
     if kind == CLUSTERS:
         return Watched(has_ended(store, kind, ref), None)
     try:
-        form: Form = tasks.get_task(store, str(ref)) if kind == TASKS else jobs.get_job(store, ref)
+        form: Form = (
+            tasks.get_task(store, str(ref)) if kind == TASKS else jobs.get_job(store, ref, forecast=False)
+        )
     except NotFound:
         return GONE
     return Watched(is_over(form), form)

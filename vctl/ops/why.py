@@ -15,7 +15,7 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import counted, listed
 from vctl.errors import NotFound
-from vctl.ops import arrays, feasible, forms, jobs, nodes, self_waiting, situations, submitting
+from vctl.ops import arrays, expected, feasible, forms, jobs, nodes, self_waiting, situations, submitting
 from vctl.ops import tasks as task_ops
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
@@ -57,7 +57,8 @@ def why(store: Store, ref: str | int) -> Why:
         shown = reasons.of(row)
         before = ahead(store, row) if row["status"] == jb.PENDING else []
         position = len(before) + 1 if row["status"] == jb.PENDING else None
-        answer = _answer(forms.job(store, row, position, shown))
+        start = expected.of_job(store, row["job_id"], row["parent_cluster_id"], row["status"])
+        answer = _answer(forms.job(store, row, position, shown, start))
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
                 answer["message"] = (
@@ -155,6 +156,8 @@ def _answer(form: JobForm) -> WhyJob:
         "state_reason": form["state_reason"],
         "message": _words(form["status"], form["message"], form["started_at"], form["ended_at"]),
         "queue_position": form["queue_position"],
+        "expected_start": form["expected_start"],
+        "expected_start_basis": form["expected_start_basis"],
         **nothing_found(),
     }
 

@@ -110,19 +110,19 @@ def decide(
     usage: Usage | None = None,
     preempts: bool = True,
     search_steps: int | None = None,
-    steps: int | None = None,
+    steps: int | Budget | None = None,
     keeps: bool = False,
 ) -> Plan:
     """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
     ``running``: the running jobs; ``usage``: the past usage for fair shares. ``preempts`` False: plan no preemption,
     whatever the settings say. ``search_steps``: the budget of the search for victims. ``steps``: the budget of the
-    round; where it ends, the next round goes on (``Plan.unsearched``). ``keeps``: leave the resources of the starts
-    taken in the ledger (``Plan.trial``), if the round started no task and no start needs growth or shares its
-    parent's cluster. The round clears ``ledger.grown`` and ``ledger.joined``.
+    round, or of several; where it ends, the next round goes on (``Plan.unsearched``). ``keeps``: leave the resources
+    of the starts taken in the ledger (``Plan.trial``), if the round started no task and no start needs growth or
+    shares its parent's cluster. The round clears ``ledger.grown`` and ``ledger.joined``.
     """
     running = Running() if running is None else running
-    budget = Budget(steps)
+    budget = steps if isinstance(steps, Budget) else Budget(steps)
     round_ = Round(
         ledger, queues, running, usage, budget, now_ns, preempts=preempts, search_steps=search_steps
     )

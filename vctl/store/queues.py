@@ -55,6 +55,17 @@ def queued(store: Store, cluster_ids: Iterable[str] | None = None) -> Iterator[P
     return _values(store, chosen, rows.dumps(sorted(cluster_ids)))
 
 
+def first(store: Store, parent_id: str, limit: int) -> Iterator[PendingJob]:
+    """The first jobs that wait in a queue by priority and arrival, or at a gate before it."""
+    chosen = f"{_PENDING} AND parent_cluster_id = ? ORDER BY priority DESC, job_id LIMIT ?"
+    return _values(store, chosen, parent_id, limit)
+
+
+def begun(store: Store) -> Iterator[PendingJob]:
+    """The running jobs, as they would wait again."""
+    return _values(store, f"SELECT {', '.join(rows.PENDING)} FROM {JOBS} WHERE status = 'RUNNING'")
+
+
 def short(store: Store) -> Iterator[PendingJob]:
     """One queued job of each shape that was told last that there is too little for it."""
     judged = (

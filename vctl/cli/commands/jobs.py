@@ -36,7 +36,13 @@ def list_(
     within = call.cluster(cluster)
     members = members or bool(call.filters) or call.output != "table"
     items, total = jobs.list_jobs(
-        call.backend, all=over_too, filters=call.filters, limit=call.limit, cluster=within, members=members
+        call.backend,
+        all=over_too,
+        filters=call.filters,
+        limit=call.limit,
+        cluster=within,
+        members=members,
+        forecast=call.has_place_for(cli.columns.START.at),
     )
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows finished ones"
     form = "JobForm" if members else "ArrayForm"
@@ -82,7 +88,7 @@ def stop(
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
     # an unknown id stops none of them, and a job that is named twice is stopped once
-    targets = [jobs.get_job(call.backend, ref) for ref in jobs_]
+    targets = [jobs.get_job(call.backend, ref, forecast=False) for ref in jobs_]
     names = dict.fromkeys(job["submission_id"] for job in targets)
     if not no_wait and any(job["status"] == "RUNNING" for job in targets):
         call.require_scheduler()
