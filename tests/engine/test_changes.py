@@ -111,7 +111,7 @@ SAMPLES: list[ch.Change] = [
     ),
     ch.ArraySubmitted(
         PendingJob(3, "a", "p", "s", SPEC, {"CPU": 1}, 7, begin_at_ns=5, user="me"),
-        ch.SubmitDetails(None, "{}", None, "{}", None), (0, 10, 3), "0-9:3%2", 2, 3,
+        ch.SubmitDetails(None, "{}", None, "{}", None), ((0, 10, 3), (20, 21, 1)), "0-9:3,20%2", 2, 3,
     ),
     ch.JobForgotten(2, "k"),
     ch.ArrayForgotten("a", 3, 6, ((3, 4), (6, 6))),

@@ -45,10 +45,10 @@ def submitted(
         raise Conflict(
             f"job {name} exists already", fix=f"choose another {param('submission_id')}, or leave it out"
         )
-    reach = (indices.start, indices.stop, indices.step)
+    shown = str(indices) if array_range.at_once is None else f"{indices}%{array_range.at_once}"
     made = len(indices) if len(indices) <= array_limits.WINDOW + 1 else array_limits.WINDOW
     return engine.changes.ArraySubmitted(
-        template, details, reach, _shown(array_range), array_range.at_once, made, after, launch
+        template, details, indices.parts, shown, array_range.at_once, made, after, launch
     )
 
 
@@ -68,13 +68,6 @@ def give_rows(store: Store, numbers: Iterable[int | None]) -> None:
     for row in folded.numbered(store, own):
         spans = spans_of(own[row["job_id"]])
         store.emit(engine.changes.MembersUnfolded(row["array_id"], row["job_id"], row["members"], spans))
-
-
-def _shown(array_range: ArrayRange) -> str:
-    indices = array_range.indices
-    text = str(indices[0]) if len(indices) == 1 else f"{indices[0]}-{indices[-1]}"
-    text += f":{indices.step}" if indices.step > 1 and len(indices) > 1 else ""
-    return text if array_range.at_once is None else f"{text}%{array_range.at_once}"
 
 
 def named(store: Store, ref: str | int) -> Row | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -64,7 +64,7 @@ def resolve(store: Store, ref: str | int) -> int:
     if ref.isascii() and ref.isdigit() and len(ref) < 19 and table.get(store, int(ref)) is not None:
         return int(ref)
     if (array := arrays_table.get(store, ref)) is not None:
-        first = array["range"].partition("-")[0]
+        first = "".join(takewhile(str.isdigit, array["range"]))
         raise BadSpec(f"{ref} is an array of jobs", fix=f"name one of its members, such as {ref}_{first}")
     like = table.numbers_like(store, ref) if ref else []
     if len(like) == 1:

@@ -119,7 +119,7 @@ class Preparation:
             stored_path(request.cwd or _directory()), rows.dumps(_options(request, spec)),
         )  # fmt: skip
         if request.array is not None:
-            check_submission_id(f"{submission_id}_{request.array.indices[-1]}", param("submission_id"))
+            check_submission_id(f"{submission_id}_{request.array.indices.last}", param("submission_id"))
         begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
         job = PendingJob(
             job_id=0,

@@ -273,8 +273,8 @@ class JobRequest:
             array=Annotated[
                 str | None,
                 Opt(
-                    "--array", metavar="INDEXES",
-                    help="One job for each index, such as 0-99 or 0-99:2, with VCTL_ARRAY_INDEX;"
+                    "--array", metavar="INDEXES", longest=100_000,
+                    help="One job for each index, such as 0-99, 0-99:2 or 1,5,7-9, with VCTL_ARRAY_INDEX;"
                     " 0-99%8 runs 8 at a time.",
                 ),
             ],

@@ -74,12 +74,9 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
         )
         common = _common(db, job, one.details, one.launch)
         members = [
-            (
-                first + n, f"{array_id}_{index}", n >= open_, array_id, index, members,
-                one.indices[2] if members > 1 else 1, *common,
-            )
-            for n, index, members in one.rows
-        ]  # fmt: skip
+            (first + n, f"{array_id}_{index}", n >= open_, array_id, index, members, step, *common)
+            for n, index, members, step in one.rows
+        ]
         insert(db, _JOB, members)
         insert(
             db,
