@@ -113,6 +113,12 @@ SAMPLES: list[ch.Change] = [
         PendingJob(3, "a", "p", "s", SPEC, {"CPU": 1}, 7, begin_at_ns=5, user="me"),
         ch.SubmitDetails(None, "{}", None, "{}", None), ((0, 10, 3), (20, 21, 1)), "0-9:3,20%2", 2, 3,
     ),
+    ch.JobsRerun(
+        ch.Members("a", 3, 6, is_array=True),
+        PendingJob(3, "a_0", "p", "s", SPEC, {"CPU": 1}, 7, array_id="a", closed=True, user="me"),
+        ch.SubmitDetails(None, "{}", 1.5, "{}", None), ((3, "a_0", 2, 1, 1), (5, "a_6", 0, 4, 3)), 2, (("any", "j"),),
+        ch.Launch("env SECRET=1"),
+    ),
     ch.JobForgotten(2, "k"),
     ch.ArrayForgotten("a", 3, 6, ((3, 4), (6, 6))),
     ch.JobsPruned(((1, 4), (6, 6))),

@@ -49,7 +49,8 @@ class Commands:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._array: tuple[int, int, LaunchCommand] | None = None
+        self._array: tuple[tuple[str, int], LaunchCommand] | None = None
+        """The array and the command of the last member. A rerun gives some members another command."""
         self._environments: dict[int, SharedVariables] = {}
 
     def of(self, run: Run, array_id: str | None) -> LaunchCommand | None:
@@ -58,14 +59,16 @@ class Commands:
             return self._command(contents.of_task(self.store, run.task_id))
         if array_id is None:
             return self._command(contents.of_job(self.store, run.job_id))
-        if self._array is not None and self._array[0] <= run.job_id <= self._array[1]:
-            return self._array[2]
+        if (command_id := jobs.command_id(self.store, run.job_id)) is None:
+            return None
+        if self._array is not None and self._array[0] == (array_id, command_id):
+            return self._array[1]
         array = arrays.get(self.store, array_id)
         if array is None:
             return None
         command = self._command(contents.of_job(self.store, run.job_id), count=array["count"])
         if command is not None:
-            self._array = array["first_job_id"], array["last_job_id"], command
+            self._array = (array_id, command_id), command
         return command
 
     def _command(self, row: Row | None, count: int = 1) -> LaunchCommand | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vctl import ops, spec
@@ -266,6 +265,6 @@ def task_id(store: Store, ref: str) -> str:
     return str(_row(store, ref)["task_id"])
 
 
-def log_path(store: Store, ref: str) -> Path:
-    """The log file of a task."""
-    return logs.log_of(store.home, task_id(store, ref))
+def log(store: Store, ref: str) -> logs.Log:
+    """The output of a task."""
+    return logs.Log(logs.log_of(store.home, task_id(store, ref)))

@@ -203,6 +203,7 @@ class JobRequest:
         Made(
             _spec,
             _spec_back,
+            "virtual_cluster",
             virtual_cluster=Annotated[
                 Mapping[str, Any] | Written | None,
                 Opt(

@@ -40,6 +40,12 @@ def launch(store: Store, job_id: int) -> Row | None:
     return store.row(launch, job_id) or store.row(launch, folded.row_of(store, job_id))
 
 
+def command_id(store: Store, job_id: int) -> int | None:
+    """The number of the command of a job."""
+    found: int | None = store.value("SELECT command_id FROM jobs WHERE job_id = ?", job_id)
+    return found
+
+
 def files_in_use(store: Store, since: int) -> set[str]:
     """The directories with files of jobs that are not over, or ended after a moment."""
     return set(
@@ -78,6 +84,14 @@ def submission_id(store: Store, job_id: int) -> str | None:
     """The submission id of a job's number."""
     name: str | None = store.value("SELECT submission_id FROM jobs WHERE job_id = ?", job_id)
     return name
+
+
+def matching_id(store: Store, pattern: str) -> list[tuple[int, str | None]]:
+    """Number and array of the jobs whose id matches a pattern of SQLite's GLOB."""
+    found = store.rows(
+        "SELECT job_id, array_id FROM jobs WHERE members = 1 AND submission_id GLOB ?", pattern
+    )
+    return [(row[0], row[1]) for row in found]
 
 
 def numbers_like(store: Store, prefix: str, limit: int = 5) -> list[tuple[int, str]]:

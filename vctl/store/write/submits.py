@@ -15,7 +15,7 @@ from vctl.store.write import contents
 from vctl.store.write.table import insert, writes
 
 _OWN = ("job_id", "submission_id", "closed", "array_id", "array_index", "members", "step")
-_COMMON = (
+COMMON = (
     "parent_cluster_id",
     "shares_parent",
     "status",
@@ -34,11 +34,11 @@ _COMMON = (
     "resources",
     "submitted_by",
 )
-_JOB = f"jobs ({', '.join((*_OWN, *_COMMON))})"
-_WAIT = "dependencies (job_id, condition, awaited)"
+_JOB = f"jobs ({', '.join((*_OWN, *COMMON))})"
+WAIT = "dependencies (job_id, condition, awaited)"
 
 
-def _common(
+def common_of(
     db: sqlite3.Connection, job: PendingJob, details: ch.SubmitDetails, launch: ch.Launch | None
 ) -> tuple[object, ...]:
     """The columns that are the same for all members of an array."""
@@ -57,10 +57,10 @@ def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]
     for one in submitted:
         job = one.job
         own = (job.job_id, job.submission_id, False, None, None, 1, 1)
-        jobs.append((*own, *_common(db, job, one.details, one.launch)))
+        jobs.append((*own, *common_of(db, job, one.details, one.launch)))
         waits += ((job.job_id, condition, awaited) for condition, awaited in one.after)
     insert(db, _JOB, jobs)
-    insert(db, _WAIT, waits)
+    insert(db, WAIT, waits)
 
 
 @writes(ch.ArraySubmitted)
@@ -72,7 +72,7 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
             "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count, at_once) VALUES (?, ?, ?, ?, ?, ?)",
             (array_id, first, first + one.count - 1, one.shown, one.count, one.at_once),
         )
-        common = _common(db, job, one.details, one.launch)
+        common = common_of(db, job, one.details, one.launch)
         members = [
             (first + n, f"{array_id}_{index}", n >= open_, array_id, index, members, step, *common)
             for n, index, members, step in one.rows
@@ -80,7 +80,7 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
         insert(db, _JOB, members)
         insert(
             db,
-            _WAIT,
+            WAIT,
             [(first + n, condition, awaited) for n, *_ in one.rows for condition, awaited in one.after],
         )
         db.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'jobs'", (first + one.count - 1,))
