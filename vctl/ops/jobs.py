@@ -157,8 +157,8 @@ def list_jobs(
 ) -> tuple[Sequence[JobForm], int]:
     """Jobs, newest first, and their number without the limit. Without ``all`` only unfinished jobs.
 
-    Without ``members`` each array is one entry. ``forecast``: with the expected starts of those that wait. ``named``: only the jobs with these ids, patterns and ranges. Raises
-    NotFound for one that names none.
+    Without ``members`` each array is one entry. ``forecast``: with the expected starts of those that wait.
+    ``named``: only the jobs with these ids, patterns and ranges. Raises NotFound for one that names none.
     """
     parsed = parse_filters(filters, FILTER_KEYS)
     states = {
