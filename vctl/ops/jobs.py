@@ -214,21 +214,13 @@ def list_jobs(
 def _named(store: Store, refs: Sequence[str], *, members: bool) -> tuple[list[int], list[str]]:
     """The numbers of the named jobs, and the ids of the named arrays; with ``members`` their members in their place."""
     numbers, array_ids = dict[int, None](), dict[str, None]()
-    for ref in refs:
-        if (found := matching.matches(store, ref)) is None or table.taken(store, [ref]):
-            array = arrays.named(store, ref)
-            found = [resolve(store, ref) if array is None else str(array["array_id"])]
-        if not found:
-            raise matching.nothing(ref)
-        for one in found:
-            if isinstance(one, int):
-                numbers[one] = None
-            elif members:
-                array = arrays_table.get(store, one)
-                assert array is not None
-                numbers |= {job_id: None for job_id, _ in arrays_table.numbered(store, array)}
-            else:
-                array_ids[one] = None
+    for ref in _each(store, refs):
+        if (array := arrays.named(store, ref)) is None:
+            numbers[resolve(store, ref)] = None
+        elif members:
+            numbers |= {job_id: None for job_id, _ in arrays_table.numbered(store, array)}
+        else:
+            array_ids[array["array_id"]] = None
     return list(numbers), list(array_ids)
 
 
