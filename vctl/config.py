@@ -75,6 +75,12 @@ SETTINGS: tuple[Setting, ...] = (
         "own",
     ),
     Setting(
+        "notify",
+        "notify",
+        "VCTL_NOTIFY",
+        "Who is told of the start and the end of each job: a command, a URL or mailto:ADDRESS.",
+    ),
+    Setting(
         "ray_jobs",
         "ray_jobs",
         "VCTL_RAY_JOBS",
@@ -319,6 +325,14 @@ def _text(value: object, where: str) -> str:
     return text
 
 
+def _notify(value: object, where: str) -> str:
+    from vctl.spec.notify import check_notify
+
+    text = _text(value, where)
+    check_notify(text, where)
+    return text
+
+
 def _names(value: object, where: str) -> frozenset[str]:
     """Parse resource names, a list or a text with commas. The default unit resources are added."""
     items = value.split(",") if isinstance(value, str) else value
@@ -356,5 +370,6 @@ _PARSERS: Mapping[str, Callable[[object, str], object]] = {
     "color": _choice(COLORS),
     "job_scope": _choice(JOB_SCOPES),
     "ray_jobs": _choice(RAY_JOBS),
+    "notify": _notify,
     "cluster": lambda value, where: resolve_cluster_id(as_text(value, where, "a cluster id"), where),
 }

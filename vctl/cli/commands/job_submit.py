@@ -114,6 +114,7 @@ def submit(
     }
     values["job_scope"] = call.config.get("job_scope")
     values.setdefault("grace_s", call.config.get("kill_grace"))
+    values.setdefault("notify", call.config.get("notify"))
     if not call.current_job:
         values.setdefault("cluster", call.config.get("cluster"))
     call.note(cli.submission.small_memory(values))
