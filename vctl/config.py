@@ -140,6 +140,11 @@ SETTINGS: tuple[Setting, ...] = (
         0,
     ),
 )
+OF_THE_SCHEDULER = (
+    "ray", "maintenance_interval", "lease_idle_timeout", "lease_cooldown", "lease_duration", "reclaim_grace",
+    "provider", "provider_timeout", "idle_exit", "log_max_bytes",
+)  # fmt: skip
+"""The settings that a scheduler reads once, when it starts: a command that has another value changes nothing."""
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 
@@ -176,6 +181,10 @@ class Config:
                 where = "--" + name.replace("_", "-")
                 values[name], origins[name] = _parse(_setting(name), given, where, self.cwd, self.env), "flag"
         return Config(values, origins, self.cwd, self.env)
+
+    def of_the_scheduler(self) -> dict[str, object]:
+        """The settings that a scheduler with this configuration goes by."""
+        return {name: self.values[name] for name in OF_THE_SCHEDULER}
 
     def handed_on(self, names: Iterable[str]) -> dict[str, str]:
         """Those of the named settings that were set, as environment variables for another process."""

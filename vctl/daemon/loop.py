@@ -88,6 +88,7 @@ def _rule(store: Store, config: Config, lock: SchedulerLock, signals: Signals, *
         if nodes is not None:
             nodes.connect()
         scheduler.start()
+        background.put_in_force(store, config)
         collection.settle()
         say(f"vctl daemon {os.getpid()}{background.BEGAN}{store.home} in the {kind}")
         orderly = _loop(scheduler, signals, collection, commands, notifier, nodes, lock, idle_s)
