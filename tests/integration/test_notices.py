@@ -126,7 +126,9 @@ def test_a_url_gets_the_job_and_a_refusal_is_tried_again(one: Place, server: tup
 
 
 def test_a_failure_is_an_event_and_never_the_jobs(one: Place) -> None:
-    assert one.run("run", "--submission-id", "a", "--notify", "./nonesuch", "--", "true").code == 0
+    ran = one.run("run", "--submission-id", "a", "--notify", "./nonesuch", "--", "true")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.startswith("Warning: nobody is told: there is no command ./nonesuch; ")
 
     def failed() -> list[Any]:
         return [e for e in one.read("list", "events")["items"] if e["kind"] == "notice.failed"]

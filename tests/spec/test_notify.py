@@ -40,6 +40,7 @@ BAD = {
     "mailto:ann@a b": "not a mail address",
     "mailto:-oQ/tmp@host": "not a mail address",
     "mailto:ann,,bob": "no mail address",
+    "'' x": "names no command",
     "sh -c 'x": "no closing quotation",
 }
 

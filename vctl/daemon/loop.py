@@ -165,7 +165,8 @@ def _loop(
             nodes.maintain()
         scheduler.work.handed += commands.handed()
         scheduler.turn()
-        notifier.maintain(scheduler.seen())
+        if scheduler.state is not None:  # None after trouble: the tables may not be readable
+            notifier.maintain(scheduler.seen())
         sleep_s = min(scheduler.sleep_s(), commands.due_s(), notifier.due_s())
         if idle_s is not None:
             if scheduler.is_needed():

@@ -125,7 +125,7 @@ class Scheduler:
 
     def seen(self) -> tuple[int, int]:
         """A value that differs when the tables have changed: the newest entries read and written."""
-        return self.state.seen if self.state is not None else -1, self.store.last_entry
+        return -1 if self.state is None else self.state.seen, self.store.last_entry
 
     def restore_files(self) -> None:
         """Restore the files that somebody removed from the state directory, and watch them."""

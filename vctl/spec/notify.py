@@ -33,8 +33,8 @@ def check_notify(notify: str, path: str) -> None:
         addresses_of(notify, path)
     elif (scheme := _SCHEME.match(notify)) and notify[scheme.end() :].startswith("//"):
         raise refuse(path, f"notices are not sent by {scheme[1]}", _FIX)
-    else:
-        words_of(notify, path)
+    elif not words_of(notify, path)[0]:
+        raise refuse(path, f"{show(notify)} names no command", _FIX)
 
 
 def words_of(notify: str, path: str = "notify") -> list[str]:

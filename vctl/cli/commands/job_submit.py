@@ -118,6 +118,8 @@ def submit(
     if not call.current_job:
         values.setdefault("cluster", call.config.get("cluster"))
     call.note(cli.submission.small_memory(values))
+    if not call.is_remote:
+        call.note(cli.submission.unknown_notice(values))
     if file is not None:
         unfit = {"CMD": "entrypoint" in values, "--dry-run": dry_run, "--stdin": stdin, "--pty": terminal}
         for option in (option for option, is_given in unfit.items() if is_given):
