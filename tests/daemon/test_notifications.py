@@ -148,3 +148,15 @@ def test_a_notice_after_the_end_tells_of_the_start_as_it_was(here: Life) -> None
     assert (told["VCTL_STATUS"], told["VCTL_EXIT_CODE"]) == ("RUNNING", "")
     told = notifying.variables(job_ops.get_job(here.store, "a"))
     assert (told["VCTL_STATUS"], told["VCTL_EXIT_CODE"]) == ("FAILED", "1")
+
+
+def test_members_that_share_a_row_are_waited_for(here: Life) -> None:
+    """A long array ends when its last member does, also one without a row of its own."""
+    submit(here, "a", "true", notify=HOOK, array=parse_array("0-4999"), hold=True)
+    job_ops.stop(here.store, "a_0")
+    job_ops.stop(here.store, "a_4000")  # it gets its row first
+    assert here.store.value("SELECT count(*) FROM jobs WHERE NOT notifies") == 0
+    assert here.store.value("SELECT max(members) FROM jobs WHERE status = 'PENDING'") > 1
+    assert notices(here) == []
+    job_ops.stop(here.store, "a")
+    assert notices(here) == [("a", "end")]
