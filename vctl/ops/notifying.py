@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from vctl import engine, ops
 from vctl.core import jobs as jb
@@ -46,23 +47,18 @@ def next_notice(store: Store, busy: Iterable[str]) -> Notice | None:
             ValueError,
         ) as error:  # the job was deleted, or its row cannot be read
             problem = error.problem if isinstance(error, VctlError) else f"{type(error).__name__}: {error}"
-            _write(store, row, problem)
+            _record(store, row["number"], row["subject"], row["job_id"], row["moment"], problem)
     return None
 
 
 def over(store: Store, notice: Notice, problem: str | None) -> None:
     """Record that a notice was sent, or why it was given up."""
-    change = engine.changes.NoticeSent(
-        notice.number, notice.subject, notice.job_id, notice.moment, problem or None
-    )
-    with ahead.left_alone(store), store.transaction():
-        store.emit(change)
+    _record(store, notice.number, notice.subject, notice.job_id, notice.moment, problem or None)
 
 
-def _write(store: Store, row: Row, problem: str) -> None:
-    change = engine.changes.NoticeSent(row["number"], row["subject"], row["job_id"], row["moment"], problem)
+def _record(store: Store, *fields: Any) -> None:
     with ahead.left_alone(store), store.transaction():
-        store.emit(change)
+        store.emit(engine.changes.NoticeSent(*fields))
 
 
 def _notice(store: Store, row: Row) -> Notice:
