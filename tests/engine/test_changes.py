@@ -104,6 +104,7 @@ SAMPLES: list[ch.Change] = [
     ch.NodeChanged(NODE_OF, settled=True),
     ch.NodeRemoved("n"),
     ch.StopAsked(9, 1, "j", "StoppedByUser", 0.5, "words"),
+    ch.NoticeSent(3, "j", 1, "end", "exit code 1"),
     ch.JobsStopped(9, "a", 1, 9, ((1, 4), (6, 6)), ("a_3",), "StoppedByUser", "words"),
     ch.JobSubmitted(
         PendingJob(2, "k", "p", "s", SPEC, {"CPU": 1}, waits_for=1),

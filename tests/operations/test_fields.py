@@ -53,6 +53,7 @@ FIELDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "priority": (-7, "priority", {}),
     "time_limit_s": (90.5, "time_limit_s", {}),
     "signal": ("USR1@30", "signal", {}),
+    "notify": ("./hook", "notify", {}),
     "begin_at": (4e9, "begin_at", {}),
     "hold": (True, "hold", {}),
     "after": (["any:before"], "after", {}),

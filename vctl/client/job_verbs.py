@@ -58,6 +58,7 @@ class JobFields(TypedDict, total=False):
     priority: int
     time_limit: Duration | None
     signal: str | None
+    notify: str | None
     begin_at: float | None
     hold: bool
     after: Sequence[str]
@@ -178,6 +179,7 @@ class Jobs(Started):
         values: dict[str, Any] = {
             "entrypoint": words_of(entrypoint),
             "grace_s": config.get("kill_grace"),
+            "notify": config.get("notify"),
             "job_scope": config.get("job_scope"),
             **_values(fields),
         }

@@ -34,7 +34,10 @@ MAX_ENVIRONMENTS = 64
 
 @value(frozen=True, slots=True)
 class LaunchCommand:
-    """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty."""
+    """The command of a job or a task; ``count``: members of its array, ``ray``: kind of its private Ray, or empty.
+
+    ``beside``: the run whose resources it sees instead of its own.
+    """
 
     argv: tuple[str, ...]
     env: SharedVariables
@@ -42,6 +45,7 @@ class LaunchCommand:
     sees_all: bool = False
     count: int = 1
     ray: str = ""
+    beside: str = ""
 
 
 class Commands:
@@ -78,7 +82,7 @@ class Commands:
         return LaunchCommand(
             (*relayed(options.get("relay")), *loads(row["argv"])), self._environment(row["environment_id"]),
             os.fsdecode(row["cwd"]), sees_all=bool(options.get("sees_all")), count=count,
-            ray=options.get("private_ray", ""),
+            ray=options.get("private_ray", ""), beside=options.get("beside", ""),
         )  # fmt: skip
 
     def _environment(self, number: int) -> SharedVariables:
@@ -112,10 +116,11 @@ def request_of(
     home = str(store.home)
     attempt = job.attempt if ahead is None else run.attempt
     in_gang = run.task_id is None and job.per_node
-    sees = run.allocation
+    shown_run = state.runs.get(command.beside, run) if command.beside else run
+    sees = shown_run.allocation
     if command.sees_all:
         sees = visible(vnodes_of(ledger, run.cluster_id) if ahead is None else ahead.start.vnodes, run)
-    if in_gang:
+    if shown_run.task_id is None and job.per_node:
         sees = ledger.vnodes[run.vnode_id].allocation
     cpus = sees.amounts.get(CPU, 0)
     own = {

@@ -83,7 +83,10 @@ Environment = Annotated[
 ]
 JOB_FIELDS = Fields(
     lambda: spec.job_request.JobRequest,
-    settings=lambda context: {"grace_s": context.config.get("kill_grace")},
+    settings=lambda context: {
+        "grace_s": context.config.get("kill_grace"),
+        "notify": context.config.get("notify"),
+    },
 )
 Request = Annotated["JobRequest", JOB_FIELDS]
 RerunChanges = Annotated["Overrides[JobRequest]", OptionalFields(lambda: spec.job_request.JobRequest, ())]

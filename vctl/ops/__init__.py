@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from vctl.ops import (
         arrays,
+        attaching,
         background,
         backup,
         batches,

@@ -22,6 +22,7 @@ from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import check_submission_id, full_cluster_id
 from vctl.spec.job_request import DEFAULT_ENTRY, JobRay, JobRequest, entry_amounts
+from vctl.spec.notify import NOBODY
 from vctl.spec.options import WarningSignal, parse_array
 from vctl.store import ahead, clusters, observed, rows, settings
 from vctl.store import jobs as table
@@ -271,6 +272,8 @@ def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
         "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
         **request.ray.options(),
     }
+    if request.notify not in (None, NOBODY):
+        options["notify"] = request.notify
     if request.label:
         options["relay"] = ["label", ""]
     elif request.attach is not None:
@@ -464,6 +467,7 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
         signal=None if signal is None else WarningSignal(**signal),
         array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),
+        notify=options.get("notify"),
         ray=JobRay.of(options),
         **retries,
     )

@@ -100,7 +100,10 @@ class _Batch:
         if task.outputs:
             ops.objects.check_new(store, job_id, task.outputs)
         cwd = spec.text.stored_path(request.cwd or os.getcwd())
-        launch = Launch(argv=rows.dumps(list(request.argv)), env=self._environment(request, environ), cwd=cwd)
+        launch = Launch(
+            argv=rows.dumps(list(request.argv)), env=self._environment(request, environ), cwd=cwd,
+            options=rows.dumps(request.options),
+        )  # fmt: skip
         store.emit(TaskSubmitted(store.clock(), task, launch))
         if task.inputs or task.outputs:
             ops.objects.accept(store, task)

@@ -33,6 +33,14 @@ def next_number(store: Store) -> int:
     return last + 1
 
 
+def main_run(store: Store, job_id: int) -> Row | None:
+    """The main process of a job that runs; of a gang the one of the lowest rank."""
+    return store.row(
+        "SELECT * FROM runs WHERE job_id = ? AND task_id IS NULL AND state <> 'ENDED' ORDER BY rank LIMIT 1",
+        job_id,
+    )
+
+
 def launch(store: Store, job_id: int) -> Row | None:
     """The command of a job: argv, environment, directory, options; ``count``: the members of its array."""
     count = "(SELECT count FROM arrays a WHERE a.array_id = jobs.array_id) AS count"

@@ -1,4 +1,4 @@
-"""``vctl job submit`` with all options of a job, and ``vctl job rerun``."""
+"""``vctl job submit`` with all options of a job, ``vctl job rerun``, and ``vctl attach``."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from vctl.cli.output import Answer, done, single
 from vctl.core import jobs as jb
 from vctl.errors import BadSpec, VctlError
 from vctl.operations import jobs
-from vctl.spec.params import Given, Opt, Together
+from vctl.spec.params import Arg, Given, Opt, Together
 
 NoWait = Annotated[
     bool, Opt("-d", "--detach", "--no-wait", waits=False, help="Print the submission id and return.")
@@ -119,9 +119,12 @@ def submit(
     }
     values["job_scope"] = call.config.get("job_scope")
     values.setdefault("grace_s", call.config.get("kill_grace"))
+    values.setdefault("notify", call.config.get("notify"))
     if not call.current_job:
         values.setdefault("cluster", call.config.get("cluster"))
     call.note(cli.submission.small_memory(values))
+    if not call.is_remote:
+        call.note(cli.submission.unknown_notice(values))
     if file is not None:
         unfit = {"CMD": "entrypoint" in values, "--dry-run": dry_run, "--stdin": stdin, "--pty": terminal}
         for option in (option for option, is_given in unfit.items() if is_given):
@@ -271,3 +274,38 @@ def _attached(
             return cli.attach.converse(call, listener, job["submission_id"])
         listener.hand_over_stdin()
         return cli.waiting.followed(call, cli.waiting.JOBS, job, progress=progress, stop_on_interrupt=True)
+
+
+@command(
+    "attach",
+    "vctl attach last",
+    "vctl attach train -- nvidia-smi",
+    "vctl attach sweep_7 -- py-spy top --pid 4711",
+    common=CHANGES,
+    own_words=True,
+    lasts=True,
+)
+def attach(
+    call: Call,
+    job: jobs.JobRef,
+    words: Annotated[
+        list[str] | None, Arg("CMD", help="A command and its arguments, after --.", complete="command")
+    ] = None,
+) -> int:
+    """Open a shell beside a running job, or run a command there.
+
+    It starts on the node of the job with its directory and the variables that its main process began with, and sees
+    the devices of the job. It holds no resources of its own, and ends when the job ends. Without CMD it is the shell
+    that the variable SHELL names. The exit code is that of the command.
+    """
+    import os
+
+    from vctl.errors import NotPermitted
+
+    if call.config.get("address"):
+        raise NotPermitted(
+            "attach works on the machine of the state directory, not through a server", fix="run it there"
+        )
+    call.require_scheduler()
+    words = words[1:] if words and words[0] == "--" else words
+    return cli.attach.beside(call, job, words or [os.environ.get("SHELL") or "/bin/sh"])

@@ -31,7 +31,15 @@ from vctl.engine.changes.gates import (
     MembersAdmitted,
     MembersUnfolded,
 )
-from vctl.engine.changes.jobs import JobEnded, JobEnding, JobRequeued, JobsStopped, JobStarted, StopAsked
+from vctl.engine.changes.jobs import (
+    JobEnded,
+    JobEnding,
+    JobRequeued,
+    JobsStopped,
+    JobStarted,
+    NoticeSent,
+    StopAsked,
+)
 from vctl.engine.changes.nodes import (
     MachinesAsked,
     MachinesDone,

@@ -33,6 +33,7 @@ COMMON = (
     "grace_s",
     "resources",
     "submitted_by",
+    "notifies",
 )
 _JOB = f"jobs ({', '.join((*_OWN, *COMMON))})"
 WAIT = "dependencies (job_id, condition, awaited)"
@@ -43,12 +44,17 @@ def common_of(
 ) -> tuple[object, ...]:
     """The columns that are the same for all members of an array."""
     request = job.shape, rows.spec_text(job.spec), rows.dumps(job.entry), job.rules
-    command_id = contents.command_of(db, launch or ch.Launch(), request)
+    launch = launch or ch.Launch()
+    command_id = contents.command_of(db, launch, request)
     return (
         job.parent_id, job.shares_parent, jb.PENDING, job.priority, command_id, job.user, job.held, job.begin_at_ns,
         job.waits_for, job.per_node, job.submitted_at_ns, details.name, details.metadata, details.time_limit_s,
-        job.grace_s, details.resources, details.submitted_by,
+        job.grace_s, details.resources, details.submitted_by, _notifies(launch.options),
     )  # fmt: skip
+
+
+def _notifies(options: str) -> bool:
+    return '"notify"' in options and "notify" in rows.loads(options)
 
 
 @writes(ch.JobSubmitted)
