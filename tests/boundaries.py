@@ -49,7 +49,7 @@ class Counted(sqlite3.Connection):
         if WRITES.match(sql) is None or (self.reads and words[0] == "COMMIT"):
             return do(sql, *values)
         name = " ".join(words[: 3 if words[0].upper() in ("INSERT", "DELETE") else 2])[:40]
-        if sql.startswith("INSERT INTO events"):
+        if sql.startswith("INSERT INTO changes"):
             self.changes |= {json.loads(one)["type"] for one in values[0] if str(one).startswith('{"type"')}
         told = f" {' '.join(sorted(self.changes))}" if name == "COMMIT" else ""
         _passed(f"before {name}{told}")

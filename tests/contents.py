@@ -15,7 +15,7 @@ HOMES = {
 }
 KEYS = {"environments": "environment_id", "requests": "request_id", "commands": "command_id"}
 LAUNCHES = "jobs JOIN commands USING (command_id) JOIN environments USING (environment_id)"
-JOURNAL = "events LEFT JOIN changes USING (seq)"
+JOURNAL = "changes LEFT JOIN events USING (seq)"
 WHOLE = f"{LAUNCHES} JOIN requests USING (request_id)"
 
 

@@ -89,8 +89,8 @@ class Heap:
     def _may_give(self, cluster_id: str) -> dict[str, int]:
         """What a cluster has borrowed, and what it may still lend of its minimum.
 
-        What its children are guaranteed it has not borrowed for others. A cluster that has borrowed lends nothing of
-        its minimum: what it has in place of that backs the minimums in it.
+        What its children are guaranteed, or a job itself, it has not borrowed for others. A cluster that has borrowed
+        lends nothing of its minimum: what it has in place of that backs the minimums in it.
         """
         ledger, cluster = self.ledger, self.ledger.clusters[cluster_id]
         has = rs.total(part.allocation.amounts for part in flexible_parts(ledger, cluster_id))
@@ -103,7 +103,10 @@ class Heap:
             for slot in ledger.slots(child.cluster_id)
             if slot.kind != FLEXIBLE
         ]
-        backed = rs.total([*(child.spec.flexible_min for child in children), *fixed])
+        own = (
+            {} if cluster.kind == LOGICAL else cluster.spec.flexible_min
+        )  # of a job's minimum, all is in use
+        backed = rs.total([own, *(child.spec.flexible_min for child in children), *fixed])
         found = {name: max(0, min(a, has.get(name, 0) - backed.get(name, 0))) for name, a in found.items()}
         if cluster.kind == LOGICAL and cluster_id not in ledger.withheld:
             for name, limit in cluster.lending_limit.items():

@@ -13,7 +13,7 @@ from vctl.core.clusters import ClusterSpec
 from vctl.core.nodes import MADE_BY, Template
 from vctl.errors import VctlError
 from vctl.ops import clusters as cluster_ops
-from vctl.ops import job_edits, submitting
+from vctl.ops import job_edits, reruns, submitting
 from vctl.ops import jobs as job_ops
 from vctl.ops import nodes as node_ops
 from vctl.ops import tasks as task_ops
@@ -24,9 +24,11 @@ from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.cluster_spec import parse_cluster_spec
 from vctl.spec.job_request import JobRequest
 from vctl.spec.options import parse_array, parse_dependency, parse_warning_signal
+from vctl.spec.overrides import Overrides
+from vctl.spec.params import Reading, declared
 from vctl.spec.provider_spec import ProviderSpec
 from vctl.spec.task_request import TaskRequest
-from vctl.store import clusters
+from vctl.store import clusters, folded, jobs
 
 TEMPLATES: dict[str, tuple[float, float]] = {"t2": (2, 0), "t4": (4, 1), "t8": (8, 2)}
 PROVIDER = ProviderSpec(
@@ -52,6 +54,7 @@ class Users:
             (4, self.create), (4, self.divide), (4, self.update), (3, self.delete), (1, self.stop_or_resume),
             (11, self.submit), (6, self.submit_array), (7, self.exit_process), (3, self.stop_job),
             (2, self.hold), (2, self.release), (2, self.edit), (2, self.forget_job), (1, self.lose_process),
+            (3, self.rerun),
             (16, self.run_task), (6, self.end_task), (2, self.cancel_task), (8, self.wait),
             (2, self.restart), (3, self.crash),
         ]  # fmt: skip
@@ -256,7 +259,7 @@ class Users:
         found: dict[str, Any] = {"hold": draw.random() < 0.1}
         if draw.random() < 0.15:
             found["begin_at"] = self.world.now() / 1e9 + draw.choice([-1, 2, 10])
-        others = [str(row[0]) for row in self.store.rows("SELECT submission_id FROM jobs ORDER BY job_id")]
+        others = self.jobs("1")
         others += [str(row[0]) for row in self.store.rows("SELECT array_id FROM arrays")]
         if others and draw.random() < 0.25:
             names = draw.sample(others, min(len(others), draw.choice([1, 1, 2])))
@@ -271,7 +274,7 @@ class Users:
             return
         request = JobRequest(
             argv=("x",), submission_id=f"a{self.number():03}", cwd="/", entry=amounts(self.dice.choice([0.5, 1])),
-            array=parse_array(self.dice.choice(["0-2", "0-4%1", "1-7:2%2", "3"])), grace_s=0,
+            array=parse_array(self.dice.choice(["0-2", "0-4%1", "1-7:2%2", "3", "0-8", "2-20:3"])), grace_s=0,
             max_retries=self.dice.choice([0, 0, 1]), retry_on=("NodeFailed", "ExitCode"),
             backoff_s=self.dice.choice([0, 5]), **self.gates(),
         )  # fmt: skip
@@ -279,9 +282,17 @@ class Users:
 
     def job_or_array(self, which: str) -> str | None:
         """A job, or now and then the array that it is in."""
-        job = self.one(f"SELECT submission_id FROM jobs WHERE {which}")
-        array_id = self.store.value("SELECT array_id FROM jobs WHERE submission_id = ?", job)
-        return job if array_id is None or self.dice.random() < 0.5 else array_id
+        if not (found := self.jobs(which)):
+            return None
+        job = self.dice.choice(found)
+        row = jobs.get(self.store, jobs.number_of(self.store, job) or 0)
+        assert row is not None
+        return job if row["array_id"] is None or self.dice.random() < 0.5 else str(row["array_id"])
+
+    def jobs(self, which: str) -> list[str]:
+        """The ids of jobs, members of arrays without rows of their own among them."""
+        rows = self.store.rows(f"SELECT * FROM jobs WHERE {which} ORDER BY job_id")
+        return [name for row in rows for _, name in folded.members(row)]
 
     def hold(self) -> None:
         if job := self.job_or_array("status = 'PENDING' AND NOT held"):
@@ -303,6 +314,20 @@ class Users:
             job_ops.prune(self.store, 30)
         elif job := self.job_or_array("status NOT IN ('PENDING', 'RUNNING')"):
             job_ops.delete(self.store, job)
+
+    def rerun(self) -> None:
+        """Let what did not succeed run again in place, as it is or with another request."""
+        if not (job := self.job_or_array("status IN ('FAILED', 'STOPPED')")):
+            return
+        values: dict[str, Any] = {}
+        if self.dice.random() < 0.4:
+            values = {"priority": self.dice.choice([0, 5]), "time_limit_s": self.dice.choice([4, 60])}
+        if self.dice.random() < 0.3:
+            values |= {"num_cpus": self.dice.choice([0.5, 1, 2]), "hold": self.dice.random() < 0.2}
+        if self.dice.random() < 0.2 and (awaited := self.job_or_array("1")):
+            values["after"] = [f"{self.dice.choice(['ok', 'any', 'notok'])}:{awaited}"]
+        changes = Overrides(declared(JobRequest), Reading(frozenset(), values), values)
+        reruns.rerun(self.store, job, changes, failed=True)
 
     def serve(self) -> None:
         """Let jobs of a queue preempt, or no more."""
@@ -422,10 +447,8 @@ class Users:
 
     def end_everything(self) -> None:
         for _ in range(3):
-            for row in self.store.rows(
-                "SELECT submission_id FROM jobs WHERE status IN ('PENDING', 'RUNNING')"
-            ):
-                job_ops.stop(self.store, row[0], grace_s=0)
+            for job in self.jobs("status IN ('PENDING', 'RUNNING')"):
+                job_ops.stop(self.store, job, grace_s=0)
             for row in self.store.rows("SELECT task_id FROM tasks WHERE ended_at IS NULL"):
                 task_ops.cancel(self.store, row[0])
             self.world.turn()
@@ -452,7 +475,7 @@ class Users:
             "dependencies",
         ):
             assert [tuple(row) for row in self.store.rows(f"SELECT * FROM {table}")] == [], table
-        assert self.count("SELECT count(*) FROM runs WHERE state <> 'ENDED'") == 0
+        assert self.count("SELECT count(*) FROM runs") == 0
         assert self.count("SELECT count(*) FROM tasks WHERE ended_at IS NULL") == 0
         assert self.count("SELECT count(*) FROM jobs WHERE status IN ('PENDING', 'RUNNING')") == 0
         assert list(files.folders(self.world.home)) == []

@@ -22,6 +22,7 @@ from vctl.daemon.clock import Clock
 from vctl.daemon.durations import MAX_AHEAD, RunDurations
 from vctl.daemon.following import FollowedState
 from vctl.daemon.scheduler import Scheduler
+from vctl.engine import array_limits
 from vctl.engine.apply import apply
 from vctl.engine.codec import decode
 from vctl.engine.replay import Replayed
@@ -206,6 +207,9 @@ class MortalStore(Store):
             self.dies_at -= 1
 
 
+WINDOW = array_limits.WINDOW
+
+
 class ShortRuns(RunDurations):
     """All runs count as short, so that others are assigned to follow them."""
 
@@ -218,9 +222,15 @@ class World(Clock):
     """A state directory, its processes, and while it lives its scheduler, which reads no clock but this one."""
 
     def __init__(
-        self, home: Path, *, terms: LeaseTerms | None = None, provider: ProviderSpec | None = None
+        self,
+        home: Path,
+        *,
+        terms: LeaseTerms | None = None,
+        provider: ProviderSpec | None = None,
+        window: int = 2,
     ) -> None:
         self.home = home
+        array_limits.WINDOW = window  # small, so that the rows of arrays are divided often
         self.terms = terms or LeaseTerms(idle_s=10, cooldown_s=2, reclaim_grace_s=5)
         self.provider = provider
         self.elapsed_s = 1_000.0
@@ -309,12 +319,13 @@ class World(Clock):
         assert problems == [], problems
         problems = astray(state.ledger, list(leases.values()), self._entries())
         assert problems == [], problems
-        live = {row[0] for row in self.store.rows("SELECT run_id FROM runs WHERE state <> 'ENDED'")}
+        live = {row[0] for row in self.store.rows("SELECT run_id FROM runs")}
         assert set(state.runs) == live
         assert set(self.processes.running()) <= live
         assert all(count == 1 for count in self.processes.starts.values())
         pending = {row[0] for row in self.store.rows(
-            "SELECT job_id FROM jobs WHERE status = 'PENDING' AND NOT held AND NOT waits_for AND NOT closed"
+            "SELECT job_id FROM jobs"
+            " WHERE status = 'PENDING' AND NOT held AND NOT waits_for AND NOT closed AND members = 1"
         )}  # fmt: skip
         next_ = {row["run_id"]: row["job_id"] for row in ahead.rows(self.store)}
         assert {run_id: one.start.job.job_id for run_id, one in state.ahead.runs.items()} == next_
@@ -325,8 +336,10 @@ class World(Clock):
         running = dict(
             self.store.rows("SELECT array_id, count(*) FROM jobs WHERE status = 'RUNNING' GROUP BY 1")
         )
+        assert not state.array_limits.short, "members that are next have no rows of their own"
         for array_id, window in state.array_limits.array_limits.items():
-            assert running.get(array_id, 0) <= len(window.open) <= window.at_once, array_id
+            if window.at_once is not None:
+                assert running.get(array_id, 0) <= len(window.open) <= window.at_once, array_id
             assert not window.next, f"{array_id} has a place that no member got"
         waiting = self.store.rows(
             "SELECT task_id FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT'"
@@ -425,7 +438,7 @@ class World(Clock):
             tuple(row)
             for row in self.store.rows(
                 "SELECT t.task_id, t.state, t.owner_id FROM tasks t LEFT JOIN runs r"
-                " ON r.task_id = t.task_id AND r.state <> 'ENDED' WHERE t.ended_at IS NULL AND NOT t.detached"
+                " ON r.task_id = t.task_id WHERE t.ended_at IS NULL AND NOT t.detached"
                 " AND r.stop_reason IS NULL AND (EXISTS (SELECT 1 FROM tasks o WHERE o.task_id = t.owner_id AND"
                 " o.ended_at IS NOT NULL) OR EXISTS (SELECT 1 FROM jobs j WHERE j.submission_id = t.owner_id AND"
                 " (j.outcome IS NOT NULL OR j.status <> 'RUNNING')))"
@@ -442,6 +455,7 @@ class World(Clock):
         self.die()
         self.folding.close()
         self.store.close()
+        array_limits.WINDOW = WINDOW
 
     def __enter__(self) -> Self:
         return self
@@ -457,12 +471,12 @@ class Folding:
         WHOLE: "job_id, status, cluster_id, attempt, exit_code, started_at, ended_at, node_ids, resources, outcome,"
         " preemptions, master_port, stop_requested_at, stop_reason, held, begin_at, waits_for, closed, priority, name,"
         " time_limit_s, submission_id, parent_cluster_id, shares_parent, shape, spec, entry, user, metadata, grace_s,"
-        " submitted_at, rules, array_id, array_index, per_node, submitted_by,"
+        " submitted_at, rules, array_id, array_index, per_node, submitted_by, members, step,"
         " state_reason, message",
         "arrays": "array_id, first_job_id, last_job_id, range, count, at_once",  # what is launched stays outside
         "dependencies": "*",
         "runs": "run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances,"
-        " cores, pid, pid_start, boot_id, stop_reason, exit_code, message, assigned_at, started_at, ended_at,"
+        " cores, pid, pid_start, boot_id, stop_reason, assigned_at, started_at,"
         " warned_for",
         "clusters": "*",
         "meta WHERE key = 'primary_queue'": "*",
@@ -518,7 +532,8 @@ class Folding:
             self._compare([row["change"] for row in entries])
 
     def _take_in(self, state: FollowedState | None, entries: Sequence[Any]) -> None:
-        has_moved = all(row["change"] is not None for row in entries)
+        is_whole = feed.base(self.store) <= self.seq  # what is older than a minute may be forgotten
+        has_moved = is_whole and all(row["change"] is not None for row in entries)
         if has_moved:
             self.steps += 1
             self._fold_tables(entries)
@@ -556,7 +571,7 @@ class Folding:
 
 def loaded(store: Store) -> FollowedState:
     """The state that the tables give, read by whoever comes to know of it now."""
-    live = {row["run_id"]: rows.run(row) for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'")}
+    live = {row["run_id"]: rows.run(row) for row in store.rows("SELECT * FROM runs")}
     return FollowedState._read(store, Replayed(clusters.load_ledger(store), live))
 
 
@@ -595,7 +610,8 @@ def picture_of(state: FollowedState) -> dict[object, object]:
     found.update((("with objects", job_id), True) for job_id in tasks.with_objects)
     for array_id, window in state.array_limits.array_limits.items():
         found["window", array_id] = window.at_once, set(window.open), set(window.closed), list(window.waiting)
-        found["ready", array_id] = array_id in state.array_limits.ready
+        found["rest", array_id] = window.folded, window.rest, window.next_of, window.counts
+        found["ready", array_id] = array_id in state.array_limits.ready, array_id in state.array_limits.short
     return found
 
 
@@ -627,7 +643,7 @@ def picture(ledger: Ledger) -> dict[tuple[str, str], object]:
             {name: amount for name, amount in left.free.items() if amount},
             {n: {i: s for i, s in shares.items() if s} for n, shares in left.instances.items() if any(shares.values())},
             left.cores,
-            left.gone,
+            left.missing_cores,
         )
         for vnode_id, left in ledger.capacities.items()
     }  # fmt: skip

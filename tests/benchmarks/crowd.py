@@ -14,11 +14,13 @@ from pathlib import Path
 
 from tests.benchmarks.bed import VCTL, Bed, bed
 from tests.benchmarks.report import Report
+from vctl.core import jobs as jb
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import SCALE
 from vctl.ops import submitting
 from vctl.ops.nodes import add
 from vctl.spec.job_request import JobRequest
+from vctl.store.entries import NEWEST, code_of, content_of
 from vctl.store.store import Store
 
 CPUS = (1, 2, 3, 4)
@@ -26,6 +28,7 @@ CPUS = (1, 2, 3, 4)
 _NUMBERS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)"
 
 
+DAY = 86_400 * 10**9
 FINISHED = 200_000
 PRUNED_S = 20.0
 COMMANDS = {
@@ -115,6 +118,7 @@ def fill(home: Path, *, queued: int = 0, finished: int = 0, nodes: int = 1, cpus
             _copy(store, "ended", finished)
             _end(store)
             _copy(store, "queued", queued)
+            _tell(store)
 
 
 def _copy(store: Store, prefix: str, count: int) -> None:
@@ -129,39 +133,36 @@ def _copy(store: Store, prefix: str, count: int) -> None:
         f" submitted_at + i, {', '.join(same)} FROM n JOIN jobs ON job_id = 1 + i % {len(CPUS)}",
         (count, first, prefix),
     )
-    store.db.execute(
-        "INSERT INTO events (at, kind, object, object_id, place, job_id, data)"
-        " SELECT submitted_at, 'job.submitted', 'job', submission_id, 0, job_id, '{}' FROM jobs"
-        " WHERE job_id >= ?",
-        (first,),
-    )
 
 
 def _end(store: Store) -> None:
-    """All copies made so far ran and are over: their states, processes and events, a day ago."""
-    reach = "job_id > ?1"
-    day = 86_400 * 10**9
+    """All copies made so far ran and are over, a day ago."""
     store.db.execute(
         "UPDATE jobs SET status = CASE job_id % 10 WHEN 0 THEN 'FAILED' ELSE 'SUCCEEDED' END,"
         " state_reason = CASE job_id % 10 WHEN 0 THEN 'NonZeroExit' END, exit_code = (job_id % 10 = 0),"
         " attempt = 1, submitted_at = submitted_at - ?2, started_at = submitted_at - ?2 + 1,"
-        f" ended_at = submitted_at - ?2 + 2, node_ids = '[\"sim-1\"]' WHERE {reach}",
-        (len(CPUS), day),
+        " ended_at = submitted_at - ?2 + 2, node_ids = '[\"sim-1\"]' WHERE job_id > ?1",
+        (len(CPUS), DAY),
     )
-    store.db.execute(
-        "INSERT INTO runs (run_id, job_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances,"
-        " cores, assigned_at, ended_at) SELECT printf('run-%d', job_id), job_id, 1, 0, cluster_id, 'v', 'sim-1',"
-        f" 'ENDED', '{{\"CPU\": 10000}}', '{{}}', '[]', started_at, ended_at FROM jobs WHERE {reach}",
-        (len(CPUS),),
-    )
-    store.db.execute("UPDATE events SET at = at - ?", (day,))
-    for kind, moment in (
-        ("job.started", "started_at"),
-        ("run.started", "started_at"),
-        ("job.ended", "ended_at"),
+
+
+def _tell(store: Store) -> None:
+    """Write the history of all copies. The entries of their processes, which schedulers have read, are forgotten."""
+    store.db.execute("UPDATE events SET at = at - ?", (DAY,))
+    first: int = store.value(f"SELECT {NEWEST} + 1")
+    failed: dict[str, object] = {"status": jb.FAILED, "exit_code": 1, "reason": jb.NON_ZERO_EXIT}
+    for number, kind, moment, place, data, which in (
+        (0, "job.submitted", "submitted_at", 0, {}, "1"),
+        (1, "job.started", "started_at", 1, {"attempt": 1, "nodes": ["sim-1"]}, "attempt = 1"),
+        (4, "job.ended", "ended_at", 1, {"status": jb.SUCCEEDED, "exit_code": 0}, "exit_code = 0"),
+        (4, "job.ended", "ended_at", 1, failed, "exit_code = 1"),
     ):
         store.db.execute(
-            "INSERT INTO events (at, kind, object, object_id, place, job_id, data)"
-            f" SELECT {moment}, '{kind}', 'job', submission_id, 1, job_id, '{{}}' FROM jobs WHERE {reach}",
-            (len(CPUS),),
+            "INSERT INTO events (seq, at, code, object_id, place, job_id, content)"
+            f" SELECT ?1 + 5 * (job_id - ?2) + ?3, {moment}, ?4, submission_id, ?5, job_id, ?6 FROM jobs"
+            f" WHERE job_id > ?2 AND {which}",
+            (first, len(CPUS), number, code_of(kind, "job"), place, content_of(kind, data)),
         )
+    store.db.execute("DELETE FROM changes")
+    store.db.execute("UPDATE sqlite_sequence SET seq = (SELECT max(seq) FROM events) WHERE name = 'changes'")
+    store.db.execute("UPDATE head SET base = (SELECT max(seq) FROM events)")

@@ -12,7 +12,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from tests.benchmarks.bed import Bed, bed
 from tests.benchmarks.report import Report
 from vctl.core.clusters import ClusterSpec, FixedNode, Group
 from vctl.core.resources import SCALE
+from vctl.engine.changes import Change, JobStarted, RunEnded, RunSeen
+from vctl.engine.codec import decode
+from vctl.store import feed
 from vctl.store.store import Store
 
 NODES, CPUS = 4, 8
@@ -238,14 +241,29 @@ def _until_over(place: Bed) -> None:
             time.sleep(0.02)
 
 
+def _times(changes: Iterable[Change]) -> dict[int, tuple[float, float]]:
+    """Job -> when its process started and ended, in seconds."""
+    job_of: dict[str, int] = {}
+    began: dict[str, float] = {}
+    times: dict[int, tuple[float, float]] = {}
+    for change in changes:
+        if isinstance(change, JobStarted):
+            job_of[change.job.run_id] = change.job.job_id
+        if isinstance(change, RunSeen | RunEnded) and change.process is not None:
+            began[change.run_id] = change.process.started_at / 1e9
+        if isinstance(change, RunEnded):
+            times[job_of[change.run_id]] = began[change.run_id], change.at / 1e9
+    return times
+
+
 def _read(place: Bed, work: Work) -> Played:
     """Times of the processes, and changes of leases. Jobs were submitted in their order, so their numbers have it."""
-    times = (
-        "SELECT runs.started_at, runs.ended_at FROM runs JOIN jobs USING (job_id)"
-        f" WHERE priority <> {_BESIDE} AND status = 'SUCCEEDED' ORDER BY job_id"
-    )
+    jobs = f"SELECT job_id FROM jobs WHERE priority <> {_BESIDE} AND status = 'SUCCEEDED' ORDER BY job_id"
     with Store.open(place.home) as store:
-        found = [(row["started_at"] / 1e9, row["ended_at"] / 1e9) for row in store.rows(times)]
+        if feed.base(store):
+            raise RuntimeError("the journal has forgotten when the first processes started")
+        times = _times(decode(row["change"]) for row in feed.journal(store, 0) if row["change"] is not None)
+        found = [times[job_id] for job_id in store.column(jobs)]
         changes = store.value("SELECT count(*) FROM events WHERE kind IN ('lease.granted', 'lease.returned')")
     if len(found) != len(work.jobs):
         raise RuntimeError(f"{len(found)} of {len(work.jobs)} jobs succeeded")

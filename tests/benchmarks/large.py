@@ -29,7 +29,7 @@ from vctl.ops import clusters, jobs, nodes, submitting, why
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.job_request import JobRequest
 from vctl.spec.shape import shape_key
-from vctl.store import observed, shapes
+from vctl.store import observed
 from vctl.store.store import Store
 
 SIZES = {"S": (1_000, 20, 5_000, 1_000), "L": (10_000, 200, 50_000, 10_000)}
@@ -124,7 +124,7 @@ def build(place: Bed, size: tuple[int, int, int, int], *, is_elastic: bool) -> P
     with store.together():  # one commit, and nobody judges whether these shapes fit: all of them do
         for name in names:
             for one in sizes:
-                observed.set_feasible(store, name, shape_key(one, {}), shapes.capacity(store))
+                observed.set_feasible(store, name, shape_key(one, {}), observed.capacity(store))
         for _ in range(waiting):
             submit(store, dice.choice(names), dice.choice(sizes))
     return Place(store, names, blocks)
@@ -212,13 +212,13 @@ def measure(
 def next_start(store: Store, pieces: Pieces, job: str) -> float:
     """End a job; the ms until another one has started in its place, looking at nothing else meanwhile."""
     pieces.until_quiet()
-    number = store.value("SELECT max(job_id) FROM runs")
-    before = store.value("SELECT count(*) FROM runs")
+    newest = "SELECT max(assigned_at) FROM runs"
+    before = store.value(newest)
     pid = store.value("SELECT pid FROM runs JOIN jobs USING (job_id) WHERE submission_id = ?", job)
-    assert pid and number
+    assert pid and before
     began = time.perf_counter()
     os.killpg(pid, signal.SIGKILL)
-    pieces.until(lambda: store.value("SELECT count(*) FROM runs") > before)
+    pieces.until(lambda: store.value(newest) > before)
     return (time.perf_counter() - began) * 1e3
 
 
@@ -287,5 +287,5 @@ def end_all(store: Store, scheduler: Scheduler) -> None:
         for (name,) in list(store.rows("SELECT submission_id FROM jobs WHERE status = 'RUNNING'")):
             jobs.stop(store, name, grace_s=0)
     give_up = time.monotonic() + PATIENCE_S
-    while store.value("SELECT count(*) FROM runs WHERE state <> 'ENDED'") and time.monotonic() < give_up:
+    while store.value("SELECT count(*) FROM runs") and time.monotonic() < give_up:
         scheduler.turn()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+
+from tests.scheduler import trees
 from tests.specification import spec
-from vctl.core.clusters import PRIMARY
+from vctl.core.clusters import FLEXIBLE, PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.nodes import ALIVE, DRAINING, Node
-from vctl.core.resources import CPU, SCALE, whole_node
+from vctl.core.resources import CPU, EMPTY, SCALE, merged, whole_node
+from vctl.core.values import replace
 
 pytestmark = spec("5.conservation")
 
@@ -40,3 +45,40 @@ def test_who_looks_sees_all_changes() -> None:
     twin = ledger.copy()
     for one in (twin, ledger):
         assert [group.ids for group in one.index(PRIMARY).classes.values()] == [["a", "c"]]
+
+
+def test_what_has_anything_free_is_known_after_every_change() -> None:
+    """Random charges, growths and returns: the virtual nodes with anything free are those that one finds by looking."""
+    dice = random.Random(7)
+    ledger = trees.tree("4c, 4c, 4c", "a < primary [0c]: n1~1c, n2~2c", "b < a [0c]: n1~1c")
+    done: Counter[str] = Counter()
+    for step in range(600):
+        vnode = ledger.vnodes[dice.choice(sorted(ledger.vnodes))]
+        capacity, amounts = ledger.capacities[vnode.vnode_id], {CPU: dice.choice([1, 2]) * SCALE}
+        choice = dice.choice(["charge", "discharge", "grow", "shrink", "copy"])
+        if choice == "charge" and capacity.fits(amounts):
+            ledger.charge(f"run {step}", vnode.vnode_id, capacity.choice(amounts))
+        elif choice == "discharge" and ledger.charges:
+            ledger.discharge(dice.choice(sorted(ledger.charges)))
+        elif (
+            choice == "grow"
+            and vnode.kind == FLEXIBLE
+            and (above := ledger.capacities[vnode.parent_id or ""]).fits(amounts)
+        ):
+            ledger.resize(replace(vnode, allocation=merged(vnode.allocation, above.choice(amounts))))
+        elif choice == "shrink" and vnode.cluster_id == "b" and capacity.is_untouched():
+            ledger.release(vnode.vnode_id)
+            ledger.assign(replace(vnode, allocation=EMPTY))
+        elif choice == "copy":
+            ledger = ledger.copy()
+        else:
+            continue
+        done[choice] += 1
+        for cluster_id in dice.sample(sorted(ledger.clusters), 2):
+            found = {
+                one.vnode_id
+                for one in ledger.slots(cluster_id)
+                if any(amount > 0 for amount in ledger.capacities[one.vnode_id].free.values())
+            }
+            assert set(ledger.with_free(cluster_id)) == found, step
+    assert len(done) == 5

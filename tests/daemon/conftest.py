@@ -188,12 +188,12 @@ class Life(Clock):
 
     def close(self) -> None:
         """End every process that a test started."""
-        for row in self.store.rows("SELECT submission_id FROM jobs WHERE status IN ('PENDING', 'RUNNING')"):
-            job_ops.stop(self.store, row[0], grace_s=0)
+        for job in job_ops.list_jobs(self.store)[0]:
+            job_ops.stop(self.store, job["submission_id"], grace_s=0)
         for row in self.store.rows("SELECT task_id FROM tasks WHERE ended_at IS NULL"):
             task_ops.cancel(self.store, row[0], grace_s=0)  # detached ones too
-        if self.store.value("SELECT count(*) FROM runs WHERE state <> 'ENDED'"):
-            self.until(lambda: not self.store.value("SELECT count(*) FROM runs WHERE state <> 'ENDED'"))
+        if self.store.value("SELECT count(*) FROM runs"):
+            self.until(lambda: not self.store.value("SELECT count(*) FROM runs"))
         if self.scheduler is not None:
             self.scheduler.close()
             self.scheduler.store.close()

@@ -10,9 +10,12 @@ import pytest
 from tests.daemon.conftest import Life
 from tests.daemon.test_holding import submit
 from tests.specification import spec
+from vctl.engine.changes import JobStarted, RunEnded, RunStopping
+from vctl.engine.codec import decode
 from vctl.errors import BadSpec
 from vctl.ops import logs
 from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.store import feed
 
 pytestmark = spec("8.per-node")
 
@@ -70,8 +73,14 @@ def test_the_first_bad_member_ends_the_gang(here: Life) -> None:
     submit(here, "g", "sh", "-c", shell, entry=None, spec=gang(1, 1, 1), per_node=True)
     job = over(here, "g")
     assert (job["status"], job["state_reason"], job["exit_code"]) == ("FAILED", "NonZeroExit", 5)
-    states = here.store.rows("SELECT state, stop_reason FROM runs ORDER BY rank")
-    assert [tuple(row) for row in states] == [("ENDED", "GangEnded"), ("ENDED", None), ("ENDED", "GangEnded")]
+    changes = [decode(row["change"]) for row in feed.journal(here.store, 0)]
+    rank = {
+        one.run_id: one.rank for change in changes if isinstance(change, JobStarted) for one in change.runs
+    }
+    stopped = {rank[one.run_id]: one.reason for one in changes if isinstance(one, RunStopping)}
+    assert stopped == {0: "GangEnded", 2: "GangEnded"}
+    assert {rank[one.run_id] for one in changes if isinstance(one, RunEnded)} == {0, 1, 2}
+    assert here.store.value("SELECT count(*) FROM runs") == 0
     assert here.store.value("SELECT count(*) FROM clusters") == 0
 
 

@@ -69,7 +69,7 @@ class Contest(World):
         return next(
             str(row[0])
             for row in self.store.rows(
-                "SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE submission_id = ? AND state <> 'ENDED'", name
+                "SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE submission_id = ?", name
             )
         )  # fmt: skip
 

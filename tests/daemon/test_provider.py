@@ -16,7 +16,7 @@ from tests.specification import spec
 from tests.world import Killed, MortalStore
 from vctl.daemon import provider as provider_module
 from vctl.errors import BadSpec, Infeasible
-from vctl.ops import nodes, views
+from vctl.ops import nodes, overview, views
 from vctl.ops.why import why
 from vctl.spec.provider_spec import ProviderSpec, parse_provider
 from vctl.store.store import Store
@@ -280,6 +280,7 @@ def test_a_machine_that_is_being_released_stays_a_row_until_its_end_has_succeede
     (node,) = nodes.list_nodes(life.store)
     assert (node["state"], node["node_id"]) == ("RELEASING", "8c-p1")
     assert views.cluster_resources(life.store, "primary") == {}
+    assert overview.status(life.store)["resources"] == {}
     life.submit("again", spec=EIGHT)  # there may be one machine of that kind at most, and there still is
     life.until(lambda: life.job("again")["state_reason"] == "InsufficientResources")
     ok.touch()

@@ -29,7 +29,7 @@ from vctl.daemon.following import FollowedState
 from vctl.engine import changes as ch
 from vctl.engine.changes.change import Change, PublicEvent, change
 from vctl.engine.codec import decode, encode
-from vctl.engine.lifecycle import JOB, LIFECYCLES, RUN, IllegalTransition
+from vctl.engine.lifecycle import GONE, JOB, LIFECYCLES, RUN, IllegalTransition
 from vctl.engine.state import SchedulerState
 from vctl.ops import submitting
 from vctl.spec.job_request import JobRequest
@@ -104,6 +104,7 @@ SAMPLES: list[ch.Change] = [
     ch.NodeChanged(NODE_OF, settled=True),
     ch.NodeRemoved("n"),
     ch.StopAsked(9, 1, "j", "StoppedByUser", 0.5, "words"),
+    ch.NoticeSent(3, "j", 1, "end", "exit code 1"),
     ch.JobsStopped(9, "a", 1, 9, ((1, 4), (6, 6)), ("a_3",), "StoppedByUser", "words"),
     ch.JobSubmitted(
         PendingJob(2, "k", "p", "s", SPEC, {"CPU": 1}, waits_for=1),
@@ -111,7 +112,13 @@ SAMPLES: list[ch.Change] = [
     ),
     ch.ArraySubmitted(
         PendingJob(3, "a", "p", "s", SPEC, {"CPU": 1}, 7, begin_at_ns=5, user="me"),
-        ch.SubmitDetails(None, "{}", None, "{}", None), (0, 10, 3), "0-9:3%2", 2,
+        ch.SubmitDetails(None, "{}", None, "{}", None), ((0, 10, 3), (20, 21, 1)), "0-9:3,20%2", 2, 3,
+    ),
+    ch.JobsRerun(
+        ch.Members("a", 3, 6, is_array=True),
+        PendingJob(3, "a_0", "p", "s", SPEC, {"CPU": 1}, 7, array_id="a", closed=True, user="me"),
+        ch.SubmitDetails(None, "{}", 1.5, "{}", None), ((3, "a_0", 2, 1, 1), (5, "a_6", 0, 4, 3)), 2, (("any", "j"),),
+        ch.Launch("env SECRET=1"),
     ),
     ch.JobForgotten(2, "k"),
     ch.ArrayForgotten("a", 3, 6, ((3, 4), (6, 6))),
@@ -124,6 +131,7 @@ SAMPLES: list[ch.Change] = [
     ),
     ch.ArrayLimited("a", 1, 9, 2, "1-9%2", ((3, 9),), ()),
     ch.MembersAdmitted("a", ((5, 5),)),
+    ch.MembersUnfolded("a", 5, 9, ((6, 7), (9, 9))),
     ch.BeginTimesPassed(((1, 2),)),
     ch.DependencyMet(2, "k", "p", "ok", "j", 0),
     ch.JobRequeued(PendingJob(1, "j", "p", "s", SPEC, {"CPU": 1}), "Backoff", "m", {"cause": "ExitCode"}),
@@ -277,7 +285,7 @@ def test_every_move_leads_from_and_to_phases_that_have_a_way_in() -> None:
         reached = {*one.begins, *(phase for _, targets in one.moves.values() for phase in targets)}
         assert {phase for sources, _ in one.moves.values() for phase in sources} <= reached, one.name
     assert "end" in RUN.moves_from("ASSIGNED")
-    assert "end" not in RUN.moves_from("ENDED")
+    assert "end" not in RUN.moves_from(GONE)
 
 
 def test_no_rule_changes_the_tree_or_the_leases_beside_apply() -> None:

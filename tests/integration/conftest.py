@@ -219,7 +219,7 @@ class Place:
         self.running_process(ref)
         with self.sql() as db:
             (run_id,) = db.execute(
-                "SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE submission_id = ? AND state <> 'ENDED'",
+                "SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE submission_id = ?",
                 (ref,),
             ).fetchone()
         start = LocalRuntime(self.home).observe(run_id).start
@@ -280,7 +280,7 @@ class Place:
         with self.sql() as db:
             for table in ("vnodes", "clusters"):
                 assert db.execute(f"SELECT * FROM {table}").fetchall() == [], table
-            assert db.execute("SELECT * FROM runs WHERE state <> 'ENDED'").fetchall() == []
+            assert db.execute("SELECT * FROM runs").fetchall() == []
         doctor = self.run("doctor", "--prove", "-o", "json")
         assert doctor.code == 0, doctor.out
         assert doctor.json["findings"] == []

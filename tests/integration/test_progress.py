@@ -7,6 +7,7 @@ import pty
 import select
 import sys
 import time
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -87,6 +88,30 @@ def test_a_waiting_submit_keeps_a_line_and_then_says_where_it_runs(full: Place) 
     full.ok("job", "stop", "hog")
     assert terminal.end() == 0
     assert terminal.screen() == ["mine runs on 4c8g-00, 4c8g-01", "begin", "end", ""]
+
+
+@spec("13.expected")
+def test_the_line_and_why_say_when_a_job_is_expected_to_start(one: Place) -> None:
+    one.daemon()
+    one.submit("--submission-id", "first", "--num-cpus", "4", "--time-limit", "1h", "--", "sleep", "1000")
+    began = datetime.fromisoformat(one.reach("first", "RUNNING")["started_at"])
+    terminal = Terminal(one, "job", "submit", "--submission-id", "b", "--num-cpus", "4", "--", "true")
+    terminal.until("; start ")
+    terminal.until("; vctl why b")
+    at = (began + timedelta(hours=1)).astimezone()
+    assert (
+        f"(#1 in primary); start {at:%H:%M}" in terminal.told
+        or f"; start {at:%Y-%m-%d %H:%M}" in terminal.told
+    )
+    stamp = (began + timedelta(hours=1)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    said = {"expected_start": stamp, "expected_start_basis": f"when first ends by its time limit at {stamp}"}
+    for words in (("why", "b"), ("job", "status", "b")):
+        assert said.items() <= one.read(*words).items()
+    assert said.items() <= one.read("job", "list")["items"][0].items()
+    assert said.items() <= one.read("status")["queue"]["head"][0].items()
+    assert f"expected start: {at:%Y-%m-%d %H:%M:%S}, when first ends by its time limit" in one.ok("why", "b")
+    os.write(terminal.fd, b"\x03")
+    assert terminal.end() == 130
 
 
 def test_job_wait_and_logs_say_so_too(full: Place) -> None:

@@ -181,7 +181,7 @@ def check(place: Place) -> None:
         assert ops.replay.replay(store, dry_run=True)["changes"] == 0
         told = store.rows("SELECT object_id, kind FROM events WHERE kind IN ('job.submitted', 'job.ended')")
         assert len(told) == len(set(map(tuple, told)))
-        assert store.value("SELECT count(*) FROM runs WHERE state <> 'ENDED'") == 0
+        assert store.value("SELECT count(*) FROM runs") == 0
         assert store.value("SELECT count(*) FROM vnodes WHERE cluster_id LIKE '%##%'") == 0
         assert store.value("SELECT count(*) FROM leases") == 0
     assert os.listdir(place.home / "stops") == []

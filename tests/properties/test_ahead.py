@@ -262,7 +262,7 @@ class Siblings(Flow):
 
 
 def run(home: Path, seed: int, kind: type[Flow] = Flow) -> Flow:
-    with World(home) as world:
+    with World(home, window=8) as world:
         flow = kind(world, seed)
         world.turn()
         try:
@@ -286,7 +286,7 @@ def home(tmp_path: Path) -> Path:
 
 def test_a_submit_takes_back_those_that_it_may_come_before(home: Path) -> None:
     """By priority, in another queue, or where the order of the queue may say so: spec 9, orders of queues."""
-    with World(home) as world:
+    with World(home, window=8) as world:
         flow = Flow(world, 1)
 
         def ahead() -> int:
@@ -325,7 +325,7 @@ def test_a_job_in_whose_place_another_one_is_being_started_keeps_its_cluster(hom
         {"replica_sets": {"t": 1}} if is_whole else {"flexible_resource_min": {"CPU": 1}}
     )
     more = parse_cluster_spec({"fixed_size_nodes": [{"resources": {"CPU": 1}}]})
-    with World(home) as world:
+    with World(home, window=8) as world:
         node_ops.add(world.store, resources=amounts(2), node_id="n1", template="t")
         request = JobRequest(
             argv=("x",), submission_id="a", cwd="/", entry=amounts(1), array=parse_array("1-9"), spec=gang
@@ -389,7 +389,7 @@ def test_an_array_is_stopped_while_a_member_of_it_is_being_started(
     """Of a long array that runs, some member is being started at nearly every moment. A stop of all of it was refused
     and tried again until none was: a transaction of seconds each time, in which the scheduler could not record the
     start (finding 35). Now it leaves that member out, and stops it when its start is recorded."""
-    with World(home) as world:
+    with World(home, window=8) as world:
         name = array_with_a_member_that_is_being_started(world)
         waited = settled_by_turns(world, monkeypatch)
         changes: list[object] = []
@@ -415,7 +415,7 @@ def test_an_array_is_stopped_while_a_member_of_it_is_being_started(
 def test_an_array_is_not_stopped_in_part_where_other_things_happen_in_the_same_transaction(
     home: Path,
 ) -> None:
-    with World(home) as world:
+    with World(home, window=8) as world:
         array_with_a_member_that_is_being_started(world)
         with pytest.raises(BeingStarted), world.store.together():
             job_ops.stop(world.store, "a", grace_s=0)
@@ -425,7 +425,7 @@ def test_an_array_is_not_stopped_in_part_where_other_things_happen_in_the_same_t
 @pytest.mark.parametrize("held", [True, False])
 def test_an_array_is_held_while_a_member_of_it_is_being_started(home: Path, held: bool) -> None:
     """That member waits no more: it stays as it is, as those that run."""
-    with World(home) as world:
+    with World(home, window=8) as world:
         name = array_with_a_member_that_is_being_started(world)
         if held:
             job_edits.hold(world.store, "a")
@@ -457,7 +457,7 @@ def test_while_a_place_goes_over_to_another_cluster_clusters_and_nodes_stay_as_t
     home: Path, name: str
 ) -> None:
     """The moves of its loans are not written yet, and the job runs already: else it would have no place."""
-    with World(home) as world:
+    with World(home, window=8) as world:
         node_ops.add(world.store, resources=amounts(2), node_id="n1", template="t")
         node_ops.add(world.store, resources=amounts(1), node_id="n2", template="small")
         for cluster in ("c0", "c1"):

@@ -212,7 +212,7 @@ def test_what_waits_elsewhere_changes_no_answer_about_a_job(tmp_path: Path) -> N
                 done["smaller"] += len(near.pending) < len(everything.pending)
                 found = []
                 for situation in (near, everything):
-                    trials = Trials(situation, job, left=10**6)
+                    trials = Trials(situation, job, budget=10**6)
                     one = trials.outcome(replace(NOTHING, job=job), preempts=True)
                     told = None if one.wait is None else (one.wait.reason, shown(one.wait))
                     changes, _ = helpful(trials, situations.kinds_of_nodes(trees.store))

@@ -74,15 +74,13 @@ def end_some(users: Users) -> None:
         if users.dice.random() < 0.5:
             ended = "UPDATE jobs SET status = 'FAILED', ended_at = 1, held = 0 WHERE job_id = ?"
             users.store.db.execute(ended, (row[0],))
-            users.store.db.execute(
-                "UPDATE runs SET state = 'ENDED' WHERE task_id IS NULL AND job_id = ?", (row[0],)
-            )
+            users.store.db.execute("DELETE FROM runs WHERE task_id IS NULL AND job_id = ?", (row[0],))
     for row in users.store.rows("SELECT task_id FROM tasks WHERE ended_at IS NULL"):
         if users.dice.random() < 0.6:
             users.store.db.execute(
                 "UPDATE tasks SET state = 'FAILED', ended_at = 1 WHERE task_id = ?", (row[0],)
             )
-            users.store.db.execute("UPDATE runs SET state = 'ENDED' WHERE task_id = ?", (row[0],))
+            users.store.db.execute("DELETE FROM runs WHERE task_id = ?", (row[0],))
 
 
 def compare(store: Store) -> int:

@@ -72,6 +72,7 @@ def without_memory(ledger: Any, queues: Any, tasks: Any, more: Any) -> tuple[Pla
     more["running"]._sums.clear()
     for queue in queues.values():
         queue.memo = None
+        queue.doubts.untold.update(dict.fromkeys(queue.shapes))  # all of them are looked at
         queue.users = Counter(job.user for job in queue.jobs.values())
     return decide(ledger, queues, tasks, **more), queues
 

@@ -169,7 +169,7 @@ def test_what_is_free_is_the_same_everywhere(
                 assert slot.labels() == ledger.vnodes[slot_id].labels
             growers = [ledger.clusters[one] for one in growing(ledger, cluster_id)]
             for above, grower in zip(reach.above(cluster_id), growers, strict=True):
-                assert above.left == allowance(ledger, grower)
+                assert above.allowance == allowance(ledger, grower)
             sums = forms_of[cluster_id]
             below = [one for one in forms_of.values() if one["parent_id"] == cluster_id]
             assert without_zeros(sums["total"]) == without_zeros(in_units(living(ledger, cluster_id)))

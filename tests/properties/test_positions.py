@@ -98,7 +98,7 @@ class Scene:
             self.world.sleep(draw.choice((0, 0, 0, 7)))
 
     def run_ids(self, whose: str) -> list[str]:
-        sql = f"SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE state <> 'ENDED' AND {whose} ORDER BY run_id"
+        sql = f"SELECT run_id FROM runs JOIN jobs USING (job_id) WHERE {whose} ORDER BY run_id"
         return [row[0] for row in self.store.rows(sql)]
 
     def past(self) -> None:

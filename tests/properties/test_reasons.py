@@ -62,7 +62,7 @@ class Count:
             if any(gone for _, _, gone in inside):
                 continue
             used = [one[:2] for one in inside] + list(self.db.execute(
-                "SELECT amounts, instances FROM runs WHERE state <> 'ENDED' AND vnode_id = ?", (slot,)
+                "SELECT amounts, instances FROM runs WHERE vnode_id = ?", (slot,)
             ))  # fmt: skip
             rest = json.loads(total).get(name, 0) - sum(json.loads(one[0]).get(name, 0) for one in used)
             whole = json.loads(instances).get(name)

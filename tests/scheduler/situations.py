@@ -113,12 +113,14 @@ def starts_when(seed: int, change: ProposedChange) -> bool:
     job = change.job or case.job
     pending = [one for one in case.situation.pending if one.job_id != case.job.job_id]
     anew = [] if job.job_id != case.job.job_id else [job]
-    if change.gone is not None or not anew:  # a stop takes time, as does a new submit: what fits starts first
+    if (
+        change.stopped is not None or not anew
+    ):  # a stop takes time, as does a new submit: what fits starts first
         for start in decide(world, queues_of([*pending, *anew]), now_ns=0).starts:
             pl.apply(world, start)
             pending = [one for one in pending if one.job_id != start.job.job_id]
-    if change.gone is not None:
-        stop(world, change.gone)
+    if change.stopped is not None:
+        stop(world, change.stopped)
     plan = decide(world, queues_of([*pending, job]), now_ns=0)
     return any(start.job.job_id == job.job_id for start in plan.starts)
 

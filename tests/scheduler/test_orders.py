@@ -165,7 +165,7 @@ def test_turns_told_ahead_are_the_turns_of_a_round(seed: int) -> None:
         PRIMARY,
         [(job, asked[job.job_id]) for job in waiting],
     )
-    assert trace.round() == [job.submission_id for job in told]
+    assert trace.round() == [job.submission_id for job, _ in told]
 
 
 def test_new_settings_reorder_a_queue_at_once() -> None:

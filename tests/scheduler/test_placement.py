@@ -372,7 +372,11 @@ class TestTwoVirtualNodesOnOnePhysicalNode:
     def test_a_bundle_lies_in_one_slot(self) -> None:
         plan = place(self.world(), "part", spec("PACK: 3c"), {})
         assert isinstance(plan, Unplaced)
-        assert (plan.refusal.subject, plan.refusal.asked, plan.refusal.have) == ("CPU", 3 * SCALE, 2 * SCALE)
+        assert (plan.refusal.subject, plan.refusal.requested, plan.refusal.have) == (
+            "CPU",
+            3 * SCALE,
+            2 * SCALE,
+        )
 
     def test_a_cluster_only_uses_its_own_nodes(self) -> None:
         plan = place(self.world(), PRIMARY, spec("PACK: 4c"), {})
@@ -456,7 +460,7 @@ class TestEver:
     ) -> None:
         limit = ever(world_of("4c 1g, 4c 1g", "n1:4c", {}), PRIMARY, want_spec, {})
         assert limit is not None
-        assert (limit.refusal.subject, limit.refusal.asked, limit.refusal.have) == (
+        assert (limit.refusal.subject, limit.refusal.requested, limit.refusal.have) == (
             resource,
             need * SCALE,
             have * SCALE,

@@ -117,3 +117,15 @@ def test_a_lender_that_admits_no_jobs_gets_back_what_it_lent_in_the_commit_too()
     assert still_fits(ledger, start)
     ledger.put_cluster(replace(ledger.clusters["b"], state="STOPPED"))
     assert not still_fits(ledger, start)
+
+
+def test_a_refusal_counts_what_is_idle_elsewhere_and_what_lenders_may_give() -> None:
+    """Spec 8: a job needs 9 CPUs. 1 is free above, 5 of a loan are idle, 1 of a minimum may be lent: it can have 7."""
+    ledger = tree("12c", "a < primary []: n1~9c", "c < primary [2c] lend=1c: n1~2c", "b < primary []")
+    ledger.put_lease(lease(ledger, "a/0: 9c"))
+    use(ledger, "a/0: 4c")
+    queue = Queue("b")
+    queue.put(PendingJob(1, "j1", "b", "9c", g.spec("PACK: 9c"), {}))
+    (wait,) = decide(ledger, {"b": queue}, now_ns=0).waits
+    assert wait.message == "needs 9 CPU in total, 7 can be had with growth"
+    assert parts(ledger, "a") == "n1~9c"

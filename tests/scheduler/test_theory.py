@@ -119,4 +119,4 @@ def test_one_node_comes_free_for_200_shapes(monkeypatch: pytest.MonkeyPatch) -> 
     ledger.discharge("run on n1")
     plan = round_()
     assert [start.job.job_id for start in plan.starts] == [1]
-    assert done == {"search": 1, "step": 41}
+    assert done == {"search": 1, "step": 22}

@@ -33,11 +33,11 @@ class Rounds:
         self.now_ns, self.number = S, 0
         for name in "abc":
             self.submit(name)
-        scan, seen = cycle.QueueScan, self.seen = cycle.QueueScan, []
+        scan, self.scans = cycle.QueueScan, list[cycle.QueueScan]()
 
         def noted(ledger: Ledger, queue: Queue, *args: object, **more: object) -> cycle.QueueScan:
-            seen.append(queue.parent_id)
-            return scan(ledger, queue, *args, **more)  # type: ignore[arg-type]
+            self.scans.append(scan(ledger, queue, *args, **more))  # type: ignore[arg-type]
+            return self.scans[-1]
 
         monkeypatch.setattr(cycle, "QueueScan", noted)
 
@@ -59,10 +59,15 @@ class Rounds:
         )
 
     def looked_at(self) -> str:
-        self.seen.clear()
+        self.scans.clear()
         plan = decide(self.ledger, self.queues, now_ns=self.now_ns, running=self.running)
         assert not plan.starts
-        return "".join(self.seen)
+        return self.seen
+
+    @property
+    def seen(self) -> str:
+        """The queues of which a job was looked at."""
+        return "".join(scan.queue.parent_id for scan in self.scans if not scan.is_skipped)
 
     def policy(self, name: str, **values: object) -> None:
         cluster = self.ledger.clusters[name]
@@ -128,10 +133,10 @@ def test_only_where_something_has_happened(monkeypatch: pytest.MonkeyPatch, even
 def test_where_something_came_free_for_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = full(Rounds(monkeypatch, *FIXED))
     rounds.ledger.discharge("old-a")
-    rounds.seen.clear()
+    rounds.scans.clear()
     plan = decide(rounds.ledger, rounds.queues, now_ns=rounds.now_ns, running=rounds.running)
     assert [start.job.parent_id for start in plan.starts] == ["a"]
-    assert rounds.seen == ["a"]
+    assert rounds.seen == "a"
 
 
 def test_what_comes_free_above_concerns_all_that_can_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,9 +148,9 @@ def test_what_comes_free_above_concerns_all_that_can_grow(monkeypatch: pytest.Mo
     rounds.submit("b", size="3.5c")
     assert rounds.looked_at() == "ab"
     rounds.ledger.discharge("old-b")
-    rounds.seen.clear()
+    rounds.scans.clear()
     plan = decide(rounds.ledger, rounds.queues, now_ns=rounds.now_ns, running=rounds.running)
-    assert rounds.seen == ["b"], "what came free is a part of its minimum"
+    assert rounds.seen == "b", "what came free is a part of its minimum"
     assert [start.job.parent_id for start in plan.starts] == ["b"]
 
 

@@ -98,7 +98,7 @@ def test_a_job_is_stopped_in_which_a_task_would_start(waiting):
     found, cut = helpful(Trials(situation, job(spec="PACK: 4c")), {})
     assert [change.subject for change in found if change.kind == "stop"] == ["j1"]
     assert not cut
-    stopped = ProposedChange("stop", gone=other)
+    stopped = ProposedChange("stop", stopped=other)
     rested = Trials(situation, job(spec="PACK: 4c")).after(stopped).situation
     assert [one.submission_id for one in rested.running] == ["j9"]
     assert (rested.tasks, list(rested.ledger.charges)) == ([], ["trial:9"])
@@ -180,7 +180,7 @@ def test_a_share_when_no_whole_device_is_left():
 
 def test_too_much_to_try_is_said():
     world = g.ledger("4c")
-    found, cut = helpful(Trials(Situation(world, [job(1)]), job(spec="PACK: 4c"), left=0), {})
+    found, cut = helpful(Trials(Situation(world, [job(1)]), job(spec="PACK: 4c"), budget=0), {})
     assert (found, cut) == ([], True)
 
 
@@ -199,7 +199,7 @@ def check(seeds: range, most: int) -> tuple[int, int]:
     for seed, case in cases(seeds):
         if situations == most:
             break
-        found, cut = helpful(Trials(case.situation, case.job, left=10_000), case.templates)
+        found, cut = helpful(Trials(case.situation, case.job, budget=10_000), case.templates)
         assert not cut
         for change in found:
             assert starts_when(seed, change), (seed, change)
@@ -238,7 +238,7 @@ def test_what_is_known_of_the_state_before_a_change_changes_no_answer():
     for seed, case in cases(range(40)):
         answers = []
         for kind in (Trials, Anew):
-            trials = kind(case.situation, case.job, left=10_000)
+            trials = kind(case.situation, case.job, budget=10_000)
             outcome = trials.outcome()
             answers.append((outcome, helpful(trials, case.templates), nearest(trials, case.templates)))
         assert answers[0] == answers[1], seed
@@ -290,7 +290,7 @@ def test_the_last_round_is_believed_where_a_count_proves_it_and_nowhere_else(mon
     tried.clear()
     queue = [job(2, "PACK: 3c"), job(4, "PACK: 4c, 4c")]
     told = {PRIMARY: {one.shape: (INSUFFICIENT, "once") for one in queue}}
-    outcome = Trials(Situation(world, queue, [other], told=told), job(9, "PACK: 2c")).outcome()
+    outcome = Trials(Situation(world, queue, [other], reported=told), job(9, "PACK: 2c")).outcome()
     assert (outcome.starts, outcome.others) == (False, (2,))
     assert set(tried) == {"s2", "s9"}
     assert outcome.wait is not None

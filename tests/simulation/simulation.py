@@ -29,7 +29,8 @@ from vctl.daemon.following import FollowedState
 from vctl.daemon.measuring import measure
 from vctl.daemon.scheduler import Scheduler
 from vctl.daemon.turn import Turn
-from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded, TaskStarted
+from vctl.engine import array_limits
+from vctl.engine.changes import Change, JobStarted, JobSubmitted, RunEnded, RunStopping, TaskStarted
 from vctl.engine.codec import decode, encode
 from vctl.engine.settings import LeaseTerms
 from vctl.engine.stimuli import Outputs
@@ -169,12 +170,14 @@ class Simulation(World):
         self.mail: list[tuple[Scheduler, Waiting]] = []
         """Jobs on their way to a scheduler."""
         self.submitted: set[str] = set()
+        self.stopping: set[str] = set()
         """Jobs that were submitted without a name of their own."""
         self.follows = swarm.random() < 0.5
         """Whether runs count as short, so that others are assigned to follow them."""
         self.short_arrays = swarm.random() < 0.25
         if self.short_arrays:  # they do only where arrays wait and little else happens
             self.follows = True
+            array_limits.WINDOW = 8
             self.user_gap_s = max(1.0, self.user_gap_s)
             self.processes.lasts_s = [0.001, 0.001, 0.01, 0.01, 0.1, 0.3]
             few = (
@@ -571,10 +574,10 @@ class Simulation(World):
         """A supervisor takes a run: it must have been decided and written before, and not be over."""
         of_job = "JOIN commands USING (command_id) JOIN requests q USING (request_id)"
         row = self.store.row(
-            "SELECT r.state, r.task_id IS NOT NULL OR r.attempt = j.attempt AS current, r.task_id IS NOT NULL OR"
+            "SELECT r.task_id IS NOT NULL OR r.attempt = j.attempt AS current, r.task_id IS NOT NULL OR"
             " r.attempt <= 1 + coalesce(json_extract(q.rules, '$.max_retries'), 0) + j.preemptions AS allowed"
             f" FROM runs r JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1"
-            " UNION ALL SELECT 'AHEAD', 1, j.attempt <= coalesce(json_extract(q.rules, '$.max_retries'), 0)"
+            " UNION ALL SELECT 1, j.attempt <= coalesce(json_extract(q.rules, '$.max_retries'), 0)"
             f" + j.preemptions FROM runs_ahead JOIN jobs j USING (job_id) {of_job} WHERE run_id = ?1",
             run_id,
         )
@@ -583,9 +586,7 @@ class Simulation(World):
         if row is None and run_id in self.processes.accepted:
             return  # its place was given to another run meanwhile
         if row is None:
-            raise Violation(f"{run_id} was launched before it was in the tables")
-        if row["state"] == "ENDED":
-            raise Violation(f"{run_id} was launched after its end")
+            raise Violation(f"{run_id} was launched before it was in the tables, or after its end")
         if not row["allowed"]:
             raise Violation(f"{run_id} is one attempt more than its job has")
         if not row["current"]:
@@ -593,8 +594,8 @@ class Simulation(World):
 
     def killed(self, run_id: str) -> None:
         """A process is to end: somebody must have asked for it, or its supervisor is gone."""
-        row = self.store.row("SELECT state, stop_reason FROM runs WHERE run_id = ?", run_id)
-        if row is not None and row["state"] != "ENDED" and row["stop_reason"] is None:
+        row = self.store.row("SELECT stop_reason FROM runs WHERE run_id = ?", run_id)
+        if row is not None and row["stop_reason"] is None:
             if run_id not in self.processes.orphaned:
                 raise Violation(f"{run_id} is killed, and nobody has asked for it")
 
@@ -637,26 +638,26 @@ class Simulation(World):
                 if change.job.submission_id in self.submitted:
                     raise Violation(f"{change.job.submission_id} was submitted twice")
                 self.submitted.add(change.job.submission_id)
+            case RunStopping():
+                self.stopping.add(change.run_id)
             case RunEnded():
-                self._check_end(change.run_id)
+                self._check_end(change)
 
     def _check_numbers(self) -> None:
         """No supervisor has two runs; one of which the end is known, and not in the tables yet, does not count."""
         runs: dict[int, str] = {}
-        for row in self.store.rows("SELECT supervisor, run_id FROM runs WHERE state <> 'ENDED'"):
+        for row in self.store.rows("SELECT supervisor, run_id FROM runs"):
             if row["run_id"] not in self.processes.over:
                 if row["supervisor"] in runs:
                     raise Violation(f"{row['run_id']} has the supervisor of {runs[row['supervisor']]}")
                 runs[row["supervisor"]] = row["run_id"]
 
-    def _check_end(self, run_id: str) -> None:
-        row = self.store.row("SELECT exit_code, message, stop_reason FROM runs WHERE run_id = ?", run_id)
-        kernel: Kernel = self.processes
+    def _check_end(self, end: RunEnded) -> None:
+        run_id, kernel = end.run_id, self.processes
         if (process := kernel.processes.get(run_id)) is not None and process.alive:
             raise Violation(f"{run_id} has ended, and its process lives")
-        if row is not None and row["stop_reason"] is None:
-            if row["exit_code"] != kernel.truth.get(run_id, row["exit_code"]):
-                raise Violation(f"{run_id} ended with {kernel.truth[run_id]}, not {tuple(row)}")
+        if run_id not in self.stopping and end.exit_code != kernel.truth.get(run_id, end.exit_code):
+            raise Violation(f"{run_id} ended with {kernel.truth[run_id]}, not {end}")
 
     def _check_array(self, array_id: str) -> None:
         at_once, running = self.store.rows(
@@ -725,8 +726,8 @@ class Simulation(World):
             self._ask(lambda node=row[0]: node_ops.undrain(self.store, node))
         for row in self.store.rows("SELECT cluster_id FROM clusters WHERE kind = 'logical'"):
             self._ask(lambda cluster=row[0]: cluster_ops.resume(self.store, cluster))
-        for row in self.store.rows("SELECT submission_id FROM jobs WHERE status = 'PENDING' AND held"):
-            self._ask(lambda job=row[0]: job_edits.release(self.store, job))
+        for name in self.users.jobs("status = 'PENDING' AND held"):
+            self._ask(lambda job=name: job_edits.release(self.store, job))
         self.settle(600)
         self.at_rest()
         self._end_everything()
@@ -756,8 +757,8 @@ class Simulation(World):
                 raise Violation(f"{row['submission_id']} waits, and nobody says why")
 
     def _end_everything(self) -> None:
-        for row in self.store.rows("SELECT submission_id FROM jobs WHERE status IN ('PENDING', 'RUNNING')"):
-            self._ask(lambda job=row[0]: job_ops.stop(self.store, job, grace_s=0))
+        for name in self.users.jobs("status IN ('PENDING', 'RUNNING')"):
+            self._ask(lambda job=name: job_ops.stop(self.store, job, grace_s=0))
         for row in self.store.rows("SELECT task_id FROM tasks WHERE ended_at IS NULL"):
             self._ask(lambda task=row[0]: task_ops.cancel(self.store, task))
         self.settle(60)

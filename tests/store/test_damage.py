@@ -320,7 +320,7 @@ def test_a_text_that_is_no_utf_8_is_named_and_set_aside(
     """One wrong bit in a word is the damage that no check of SQLite sees."""
     columns = {
         "job": ("submission_id", "metadata"),
-        "event": ("object_id", "data"),
+        "event": ("object_id", "content"),
         "node": ("node_id", "hostname"),
     }
     verb = {"job": jobs.list_jobs, "event": views.list_events, "node": nodes.list_nodes}[row]

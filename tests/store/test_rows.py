@@ -16,15 +16,18 @@ from vctl.core.labels import Condition
 from vctl.core.queue_policy import LONGEST, QueuePolicy
 from vctl.core.resources import Allocation
 from vctl.engine.changes import JobForgotten, JobNominated, JobSubmitted, Launch, SubmitDetails
+from vctl.engine.changes.change import PublicEvent
 from vctl.errors import BadSpec
 from vctl.ops import clusters
 from vctl.ops.arrays import stop_requested
 from vctl.spec.cluster_change import ClusterChange
 from vctl.spec.tree_file import parse_tree
-from vctl.store import job_views, jobs, observed, queues, rows
+from vctl.store import job_views, jobs, observed, queues, reservations, rows
 from vctl.store import settings as settings_of
-from vctl.store.entries import Event
+from vctl.store.rows import dumps
 from vctl.store.store import Store
+from vctl.store.write import _EVENT, _row
+from vctl.store.write.table import insert
 
 pytestmark = spec("17.migration")
 
@@ -63,6 +66,21 @@ def test_a_spec_comes_back_as_it_was(spec: ClusterSpec) -> None:
 def test_a_holding_comes_back_as_it_was(allocation: Allocation) -> None:
     amounts, instances, cores = rows.allocation_columns(allocation)
     assert rows.allocation({"amounts": amounts, "instances": instances, "cores": cores}) == allocation  # type: ignore[arg-type]
+
+
+def test_equal_columns_are_one_allocation() -> None:
+    """So that equal virtual nodes share their free capacity, and the same change of many is computed once."""
+    row = {"amounts": '{"CPU":10000}', "instances": "{}", "cores": "[1]"}
+    assert rows.allocation(row) is rows.allocation(dict(row))  # type: ignore[arg-type]
+    assert rows.allocation(row) != rows.allocation(row | {"cores": "[2]"})  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="are no amounts"):
+            rows.allocation(row | {"amounts": "7"})  # type: ignore[arg-type]
+
+
+def test_reservations_are_read_without_the_jobs_that_have_none(store: Store) -> None:
+    steps = [row["detail"] for row in store.rows(f"EXPLAIN QUERY PLAN {reservations._VALID}")]
+    assert [step for step in steps if step.startswith("SCAN")] == ["SCAN r"]
 
 
 def test_a_queue_whose_order_was_makespan_is_longest(store: Store) -> None:
@@ -223,6 +241,12 @@ def test_the_queue_as_values_is_the_queue_as_rows(store: Store) -> None:
     assert {job.time_limit_ns for job in found} == {None, 1_500_000_000}
 
 
+def tell(store: Store, event: PublicEvent) -> None:
+    """Write an event without a change."""
+    with store.transaction():
+        insert(store.db, _EVENT, [_row(1, 1, event)])
+
+
 @pytest.mark.parametrize(
     "cluster_id",
     [
@@ -242,10 +266,45 @@ def test_the_queue_as_values_is_the_queue_as_rows(store: Store) -> None:
 @pytest.mark.parametrize("object_id", ["a", "x", "7"])
 def test_the_cluster_of_an_event_is_kept_whole(store: Store, cluster_id: str | None, object_id: str) -> None:
     """It is written without what the id of the object says already: 30 bytes of each event of a job."""
-    with store.transaction():
-        store._unwritten.append(Event(1, "job.x", "job", object_id, cluster_id, 1, "{}"))
-        store.head.seq += 1  # type: ignore[union-attr]
+    tell(store, PublicEvent("job.x", "job", object_id, cluster_id, 1))
     assert store.column("SELECT cluster_id FROM events") == [cluster_id]
     assert store.value("SELECT count(*) FROM v_events WHERE cluster_id IS ?", cluster_id) == 1
     small = cluster_id in (PRIMARY, f"{PRIMARY}##{object_id}")
     assert (store.value("SELECT typeof(place) FROM events") == "integer") == small
+
+
+USUAL = [
+    ("job.submitted", "job", {}),
+    ("job.started", "job", {"attempt": 1, "nodes": ["n-00"]}),
+    ("job.ended", "job", {"status": "SUCCEEDED", "exit_code": 0}),
+    ("job.ended", "job", {"status": "FAILED", "exit_code": 7, "reason": "NonZeroExit"}),
+]
+OTHERS = [
+    ("job.submitted", "job", {"exit_code": 0}),
+    ("job.started", "job", {"attempt": 2, "nodes": ["n-00"]}),
+    ("job.started", "job", {"attempt": 1, "nodes": ["n-00", "n-01"]}),
+    ("job.started", "job", {"attempt": 1, "nodes": []}),
+    *(("job.started", "job", {"attempt": 1, "nodes": [name]}) for name in ("{n", 'a"b', "a\\b", "é", "\n")),
+    ("job.ended", "job", {"status": "SUCCEEDED", "exit_code": 3}),
+    ("job.ended", "job", {"status": "FAILED", "exit_code": 0, "reason": "NonZeroExit"}),
+    ("job.ended", "job", {"status": "FAILED", "exit_code": 1, "reason": "OutOfMemory"}),
+    ("job.ended", "job", {"status": "FAILED", "exit_code": True, "reason": "NonZeroExit"}),
+    ("job.ended", "job", {"status": "STOPPED", "exit_code": None, "reason": "StoppedByUser"}),
+    ("job.ended", "job", {"status": "FAILED", "exit_code": 1}),
+    ("row.set_aside", "runs", {"problem": "x y"}),
+    ("node.heartbeat", "node", {"timeout_s": 0.5}),
+    ("jobs.pruned", "jobs", {"count": 0}),
+]
+
+
+@pytest.mark.parametrize(("kind", "object_kind", "data"), USUAL + OTHERS)
+def test_an_event_is_kept_whole(store: Store, kind: str, object_kind: str, data: dict[str, object]) -> None:
+    """A usual event of a job is kept without names: another 60 bytes."""
+    tell(store, PublicEvent(kind, object_kind, "x", None, 1, data))
+    row = store.row("SELECT kind, object, data FROM events")
+    assert tuple(row or ()) == (kind, object_kind, dumps(data))
+    assert tuple(store.row("SELECT kind, object, data FROM v_events") or ()) == tuple(row or ())
+    assert tuple(store.row("SELECT kind, object, count FROM event_counts") or ()) == (kind, object_kind, 1)
+    assert (store.value("SELECT length(code) + coalesce(length(content), 0) FROM events") < 6) == (
+        (kind, object_kind, data) in USUAL
+    )

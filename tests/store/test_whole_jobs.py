@@ -26,7 +26,7 @@ CODES = (0, 0, 3, 0, 1, 0)
 @pytest.mark.parametrize("divisible", [True, False])
 def test_the_rows_are_those_of_starts_and_ends_written_one_by_one(tmp_path: Path, *, divisible: bool) -> None:
     """In a divisible cluster a job has a cluster of its own, which comes and goes; in others it has none."""
-    with World(tmp_path / "state") as world:
+    with World(tmp_path / "state", window=16) as world:
         store = world.store
         nodes.add(store, resources=amounts(1), node_id="n", template="t")
         clusters.create(store, "c", ClusterChange(divisible=divisible, replica_sets={"t": 1}))

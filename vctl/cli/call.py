@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vctl import cli, operations, ops, spec
 from vctl.cli.common import CHOSEN_BY
 from vctl.cli.declare import Command
-from vctl.config import Config, load
+from vctl.config import OF_THE_SCHEDULER, Config, load
 from vctl.core.caller import Caller
 from vctl.core.clusters import PRIMARY
 from vctl.core.text import visible
@@ -112,6 +112,7 @@ class Call:
                 self._store.progress = self._tell
             if self.command.path not in _LOCAL:
                 self._scheduling().attend(self._store)
+                self._say_what_is_not_in_force(self._store)
         else:
             self._store.reopen_tables()
         return self._store
@@ -148,6 +149,13 @@ class Call:
         """Refuse later changes that need a scheduler where none may be started; a server does so anyway."""
         self._scheduling().insisted = True
 
+    def _say_what_is_not_in_force(self, store: "Store") -> None:
+        """Say which of the settings given here the running scheduler does not have; where one only looks, nothing."""
+        given = any(self.config.origins[name] != "default" for name in OF_THE_SCHEDULER)
+        if given and all(param.name != "watch" for param in self.command.params):
+            for sentence in ops.background.not_in_force(store, self.config):
+                self.note(f"Warning: {sentence}. Restart it: `vctl daemon --stop`")
+
     def _scheduling(self) -> "Background":
         if self._background is None:
             self._background = ops.background.Background(self.config)
@@ -157,6 +165,12 @@ class Call:
     def for_people(self) -> bool:
         """Whether a table is shown, not data."""
         return self.output == "table"
+
+    def has_place_for(self, least: int) -> bool:
+        """Whether the output shows a column that needs this width of a terminal; data has all fields."""
+        if self.output == "name":
+            return False
+        return self.output != "table" or not sys.stdout.isatty() or cli.screen.size_of(sys.stdout)[0] >= least
 
     @property
     def limit(self) -> int | None:

@@ -85,6 +85,10 @@ def _use(total: str, used: str) -> list[Column]:
     ]
 
 
+START = Column(
+    "START", lambda job: words.soon(job.get("expected_start")), at=WIDER, reads=("expected_start",)
+)
+"""The expected start of a waiting job, which costs time."""
 JOBS = [
     key("SUBMISSION", "submission_id"),
     Column("ID", "job_id", right=True, at=WIDEST),
@@ -96,6 +100,7 @@ JOBS = [
     cluster("CLUSTER", "parent_cluster_id"),
     Column("PRIO", "priority", right=True, at=WIDER),
     Column("POS", "queue_position", right=True, at=WIDER),
+    START,
     *_amounts("resources", at=WIDE),
     Column("TIME", _running_for, right=True, reads=("started_at", "ended_at")),
     _age("submitted_at", at=WIDER),

@@ -224,7 +224,7 @@ def _live(ids: Callable[["Backend"], list[Offer]], home: str | None) -> list[Off
 
 
 def _jobs(backend: "Backend") -> list[Offer]:
-    jobs, _ = operations.jobs.list_jobs(backend, limit=MAX_OFFERED)
+    jobs, _ = operations.jobs.list_jobs(backend, limit=MAX_OFFERED, forecast=False)
     newest = [("last", "The job submitted last.")] if jobs else []
     return [(job["submission_id"], f"{job['status']} {job['name'] or ''}".rstrip()) for job in jobs] + newest
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vctl import ops
+from vctl.cli import words
 from vctl.cli.screen import replaces_text
 from vctl.core import jobs as jb
 from vctl.core import tasks as tk
@@ -34,6 +35,8 @@ class Progress:
     """One line, drawn when it is due and has changed."""
 
     EVERY_S = 0.5
+    START_EVERY_S = 10.0
+    """Seconds between two questions for the expected start, which costs time."""
     LINES_EVERY_S = 5.0
     """Seconds between the lines about an array, or about other work that counts, where each change is a new line."""
 
@@ -48,6 +51,9 @@ class Progress:
         """How many bytes of its output were shown."""
         self._began = self._looked_at = time.monotonic()
         self._drawn = ""
+        self._start = ""
+        """The expected start, as the line shows it."""
+        self._asked_at: float | None = None
         self._counts = False
         self._console: Console | None = None
 
@@ -56,6 +62,20 @@ class Progress:
         """Whether the state should be looked at now, although nothing has happened."""
         every_s = self.LINES_EVERY_S if self.settled else self.EVERY_S
         return self.active and time.monotonic() - self._looked_at >= every_s
+
+    @property
+    def wants_start(self) -> bool:
+        """Whether the expected start is to be asked for now: before the first line, then from time to time."""
+        now = time.monotonic()
+        if not self.active or now - self._began < FIRST_S:
+            return False
+        return self._asked_at is None or now - self._asked_at >= self.START_EVERY_S
+
+    def expect(self, stamp: str | None) -> None:
+        """Note the expected start of what waits; the next lines show it if it is still to come."""
+        self._asked_at = time.monotonic()
+        said = words.soon(stamp)
+        self._start = f"; start {said}" if said not in ("", "now") else ""
 
     def see(self, form: Form | None, *, over: bool, follows: bool = False) -> None:
         """Show the state of a job or task. ``follows``: its output is shown while it runs."""
@@ -79,7 +99,8 @@ class Progress:
             self.end()
         elif form is not None:
             self.settled = runs and follows
-            self._draw((_running if runs else _waiting)(form, self.about), stays=self.settled)
+            line = _running(form, self.about) if runs else _waiting(form, self.about, self._start)
+            self._draw(line, stays=self.settled)
 
     def tell(self, text: str) -> None:
         """Show how far some work is; '' when it is over."""
@@ -163,14 +184,14 @@ def _cut(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
-def _waiting(form: Form, about: str) -> Line:
+def _waiting(form: Form, about: str, start: str = "") -> Line:
     name = form.get("submission_id") or form["task_id"]
     why = form["message"] or form["state_reason"] or "the scheduler has not evaluated it yet"
     position = form.get("queue_position")
     where = (
         f" (#{position} in {form['parent_cluster_id'].replace(PRIMARY, PRIMARY_ALIAS)})" if position else ""
     )
-    return Line(f"{name} waits: ", why, (where, f"; vctl why {name}", about))
+    return Line(f"{name} waits: ", why, (where, start, f"; vctl why {name}", about))
 
 
 def _running(form: Form, about: str) -> Line:

@@ -44,6 +44,15 @@ class Drawn(str):
     __slots__ = ()
 
 
+def size_of(terminal: TextIO) -> tuple[int, int]:
+    """The columns and lines of a terminal; 80 and 24 where it does not say."""
+    try:
+        width, height = os.get_terminal_size(terminal.fileno())
+    except OSError:
+        width, height = 0, 0
+    return width or 80, height or 24
+
+
 class Screen:
     """The target of output: whether it takes colour and characters beyond ASCII (``fine``), its width and height."""
 
@@ -66,13 +75,7 @@ class Screen:
     def on(cls, stream: TextIO, *, color: str, header: bool = True) -> "Screen":
         """The screen behind a stream; ``color`` is auto, always or never."""
         terminal = stream.isatty()
-        width = height = None
-        if terminal:
-            try:
-                width, height = os.get_terminal_size(stream.fileno())
-            except OSError:
-                width, height = 0, 0
-            width, height = width or 80, height or 24
+        width, height = size_of(stream) if terminal else (None, None)
         fine = (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
         colour = color == "always" or (color == "auto" and terminal)
         return cls(colour=colour, width=width, height=height, header=header, fine=fine)

@@ -176,6 +176,7 @@ _QUEUE = [
     Column("POS", "queue_position", right=True),
     Column("PRIO", "priority", right=True),
     state("REASON", lambda job: Cell(job["state_reason"] or "", "yellow")),
+    Column("START", lambda job: words.soon(job.get("expected_start")), at=WIDE),
     matters("WHY", "message"),
 ]
 _FAILURES = [

@@ -24,6 +24,7 @@ WorkingDir = Annotated[
 Metadata = Annotated[
     list[str] | None, Opt("--metadata", metavar="K=V", help="Metadata stored with the job; repeatable.")
 ]
+MetadataJson = Annotated[str | None, Opt("--metadata-json", metavar="JSON", help="Metadata as a JSON map.")]
 
 
 def surroundings(
@@ -79,6 +80,24 @@ def small_amounts(values: Mapping[str, Any]) -> str | None:
         if re.fullmatch("[0-9]{1,7}", size) and 0 < int(size) < 1 << 20:
             return f"Warning: {option}: {size} means {size} bytes. Write {size}GiB or {size}MiB for more"
     return None
+
+
+def unknown_notice(values: Mapping[str, Any]) -> str | None:
+    """A warning when a notice is a command that this machine does not have; else None."""
+    import os
+    import shutil
+
+    notify = values.get("notify")
+    kinds = spec.notify
+    if notify is None or notify == kinds.NOBODY or kinds.kind_of(notify) != kinds.COMMAND:
+        return None
+    kinds.check_notify(notify, "--notify")
+    word = kinds.words_of(notify)[0]
+    if shutil.which(os.path.join(values.get("cwd") or ".", word) if "/" in word else word) is not None:
+        return None
+    return (
+        f"Warning: nobody is told: there is no command {word}; notify takes a command, https://… or mailto:…"
+    )
 
 
 def unread_input() -> str | None:

@@ -30,13 +30,16 @@ JOBS: Kind = "jobs"
 TASKS: Kind = "tasks"
 KEYS = {JOBS: "submission_id", TASKS: "task_id"}
 
+ANY_S = 0.5
+"""Seconds between two looks at several jobs of which one is to end."""
+
 SHELL_WORDS = frozenset("cd export source . alias ulimit umask set unset if for while exit".split())
 
 
 def get(call: Call, kind: Kind, ref: str) -> Form:
     """A job or a task by any of its names."""
     if kind == JOBS:
-        return operations.jobs.get_job(call.backend, ref)
+        return operations.jobs.get_job(call.backend, ref, forecast=False)
     return operations.tasks.get_task(call.backend, ref)
 
 
@@ -61,12 +64,14 @@ def follow(
     progress: bool,
     stop_on_interrupt: bool = False,
     silent: bool = False,
+    merged: bool = False,
 ) -> int:
     """Wait for the end of a job or task; returns its exit code. Ctrl-C detaches, or stops the job.
 
-    Its output is shown, and why it failed, unless ``silent``.
+    Its output is shown, and why it failed, unless ``silent``. Of an array the progress is shown, or the ``merged``
+    output of its members.
     """
-    name, array = str(form[KEYS[kind]]), "array" in form
+    name, array = str(form[KEYS[kind]]), "array" in form and not merged
     shows = not (array or silent)
     warn_of_itself(call, name)
     with _interruptible(call):
@@ -92,15 +97,27 @@ def _goes_on(kind: Kind, name: str) -> str:
 
 
 def waited(
-    call: Call, kind: Kind, refs: Sequence[str], *, timeout_s: float | None, progress: bool
+    call: Call,
+    kind: Kind,
+    refs: Sequence[str],
+    *,
+    timeout_s: float | None,
+    progress: bool,
+    first: bool = False,
 ) -> Answer | int:
-    """Wait until all jobs or tasks are over; with ``-o`` then show them."""
+    """Wait until all jobs or tasks are over, or the ``first`` of the jobs; with ``-o`` then show them."""
+    refs = cli.matching.expanded(call, refs) if kind == JOBS else refs
     forms = [get(call, kind, ref) for ref in refs]
     for form in forms:
         _warn_of_own_end(call, kind, form)
     names = [str(form[KEYS[kind]]) for form in forms]
     for name in names:
         warn_of_itself(call, name)
+    if first:
+        ended = first_over(call, names, timeout_s=timeout_s)
+        if ended is None:
+            return INTERRUPTED
+        return _all(call, kind, [ended["submission_id"]], exit_code(ended))
     code = wait_for(call, kind, names, timeout_s=timeout_s, progress=progress)
     if call.requested_output is None:
         return code
@@ -143,7 +160,7 @@ def print_log(call: Call, kind: Kind, ref: str, *, follows: bool, tail: int | No
     if follows:
         form = get(call, kind, ref)
         _warn_of_own_end(call, kind, form)
-        return follow(call, kind, form, progress=progress)
+        return follow(call, kind, form, progress=progress, merged=True)
     written = False
     for block in call.backend.log(kind, ref, tail=tail):
         written = written or bool(block)
@@ -171,12 +188,36 @@ def wait_for(
         for index, name in enumerate(names):
             line.about = f" ({index} of {len(names)} are over)" if len(names) > 1 else ""
             try:
-                codes.append(exit_code(_until_over(call, kind, name, line, give_up=give_up)))
+                ended = _until_over(call, kind, name, line, give_up=give_up)
+                codes.append(exit_code(ended))
+                if ended is not None and "array" in ended and call.requested_output is None:
+                    _tell_end(call, ended)
             except TimedOut:
                 raise TimedOut(f"not done after {timeout_s:g} s", fix="wait longer with --timeout") from None
             except KeyboardInterrupt:
                 return INTERRUPTED
     return next((code for code in codes if code), 0)
+
+
+def first_over(call: Call, names: Sequence[str], *, timeout_s: float | None) -> Form | None:
+    """Wait until one of some jobs is over, an array standing for its members; its form, None after an interrupt.
+
+    Of several that are over it is the one that ended first.
+    """
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    with _interruptible(call):
+        try:
+            while True:
+                jobs, _ = operations.jobs.list_jobs(call.backend, named=names, forecast=False)
+                over = [job for job in jobs if job["status"] in jb.FINAL]
+                if over:
+                    return min(over, key=lambda job: (job["ended_at"] or "", job["job_id"]))
+                left_s = ANY_S if give_up is None else give_up - time.monotonic()
+                if left_s <= 0:
+                    raise TimedOut(f"none is over after {timeout_s:g} s", fix="wait longer with --timeout")
+                call.backend.wait(JOBS, names[0], min(ANY_S, left_s))  # sees to it that a scheduler runs
+        except KeyboardInterrupt:
+            return None
 
 
 def until_removed(call: Call, cluster_id: str) -> bool:
@@ -231,7 +272,7 @@ def _until_over(
                 remaining_s = max(0.0, give_up - time.monotonic())
                 timeout_s = remaining_s if timeout_s is None else min(timeout_s, remaining_s)
             over, form = call.backend.wait(kind, name, timeout_s)
-            line.see(form, over=over)
+            line.see(_with_start(call, form, line), over=over)
             if over:
                 return form
             if give_up is not None and time.monotonic() >= give_up:
@@ -239,6 +280,18 @@ def _until_over(
     except BaseException:
         line.end()
         raise
+
+
+def _with_start(call: Call, form: Form | None, line: Progress) -> Form | None:
+    """The form of what is waited for, with the expected start of a job where the line is to show it."""
+    if form is None or form.get("status") != jb.PENDING or "array" in form or not line.wants_start:
+        return form
+    try:
+        asked = operations.jobs.get_job(call.backend, str(form["submission_id"]))
+    except NotFound:
+        return form
+    line.expect(asked["expected_start"])
+    return form
 
 
 def _show(call: Call, kind: Kind, name: str, line: Progress) -> None:
@@ -249,7 +302,7 @@ def _show(call: Call, kind: Kind, name: str, line: Progress) -> None:
         for block in blocks:
             if line.is_due or (block and not line.settled):  # a line goes before output comes
                 over, form = call.backend.wait(kind, name, 0)
-                line.see(form, over=over, follows=True)
+                line.see(_with_start(call, form, line), over=over, follows=True)
             line.shown += len(block)
             write_out(block)
 
@@ -269,7 +322,10 @@ def _tell_end(call: Call, form: Form) -> None:
     """Tell why a job or task failed, where its output does not show that."""
     if "task_id" in form:
         call.note(failure_of(form))
-    elif "array" not in form and form["status"] != jb.SUCCEEDED and form["state_reason"] != jb.NON_ZERO_EXIT:
+    elif "array" in form:
+        for told in ops.arrays.failed(form):
+            call.note(told)
+    elif form["status"] != jb.SUCCEEDED and form["state_reason"] != jb.NON_ZERO_EXIT:
         call.note(f"Job {form['submission_id']} {form['status']}: {form['state_reason']}: {form['message']}")
         if form["state_reason"] == jb.LAUNCH_FAILED and (line := _shell_line(form["entrypoint"])):
             typed = call.command.path

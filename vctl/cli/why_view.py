@@ -27,6 +27,13 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
         )
         return
     yield from screen.text((name, "bold"), " waits (", (reason, "yellow"), f"): {data['message']}")
+    if basis := data.get("expected_start_basis"):
+        when = words.moment(data["expected_start"])
+        yield from screen.text(
+            "expected start: ",
+            (when or "unknown", "bold" if when else ""),
+            f", {basis}" if when else basis.removeprefix("unknown"),
+        )
     if data["waits_for_itself"]:
         yield from screen.text((data["waits_for_itself"], "red"))
     yield from _ahead(screen, data)

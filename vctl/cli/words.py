@@ -58,6 +58,16 @@ def moment(stamp: str | None) -> str:
     return f"{datetime.fromisoformat(stamp).astimezone():%Y-%m-%d %H:%M:%S}" if stamp else ""
 
 
+def soon(stamp: str | None) -> str:
+    """A time to come in the local zone, as short as it can be: ``14:05``, with the date on another day."""
+    if not stamp:
+        return ""
+    at, now = datetime.fromisoformat(stamp).astimezone(), datetime.now(UTC).astimezone()
+    if at <= now:
+        return "now"
+    return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
+
+
 def few(names: Sequence[str]) -> str:
     """At most three names, and the number of the others."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

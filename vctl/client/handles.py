@@ -112,7 +112,7 @@ class Job(Handle):
 
     def status(self) -> str:
         """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED; ``info()`` has the reason."""
-        return self.info()["status"]
+        return jobs.get_job(self.backend, self.ref, forecast=False)["status"]
 
     def stop(self, *, grace_s: float | None = None, wait: bool = True) -> JobForm:
         """Stop it, and by default wait until all its processes have ended."""
@@ -127,9 +127,12 @@ class Job(Handle):
 
         return jobs.edit(self.backend, self.ref, **changes_of({**fields, "max_running": max_running}))
 
-    def rerun(self) -> Job:
-        """Submit the same request again under a new id."""
-        return Job(self.backend, jobs.rerun(self.backend, self.ref)["submission_id"])
+    def rerun(self, *, failed: bool = False) -> Job:
+        """Submit it again under a new id, or with ``failed`` what did not succeed of it, in place.
+
+        ``Jobs.rerun`` takes other values of its fields.
+        """
+        return Job(self.backend, jobs.rerun(self.backend, self.ref, failed=failed)["submission_id"])
 
 
 class Task(Handle):

@@ -87,10 +87,15 @@ class State:
             listed = [node for node in listed if node["node_id"] in own]
         return _chosen(listed, filters, limit, "NodeForm")
 
-    def list_jobs(self, *, filters: Filters = (), limit: int | None = None) -> list[JobForm]:
-        """Jobs that were submitted to the cluster, and the job whose cluster it is; newest first."""
+    def list_jobs(
+        self, *, filters: Filters = (), limit: int | None = None, forecast: bool = True
+    ) -> list[JobForm]:
+        """Jobs that were submitted to the cluster, and the job whose cluster it is; newest first.
+
+        Without ``forecast`` the expected starts are left out, which saves up to a tenth of a second.
+        """
         within = None if self.cluster_id == PRIMARY else self.cluster_id
-        listed, _ = jobs.list_jobs(self.backend, cluster=within)
+        listed, _ = jobs.list_jobs(self.backend, cluster=within, forecast=forecast)
         return _chosen(listed, filters, limit, "JobForm")
 
     def list_tasks(self, *, filters: Filters = (), limit: int | None = None) -> list[TaskForm]:
@@ -137,7 +142,7 @@ class State:
 
     def summarize_jobs(self) -> Summary:
         """The number of jobs in each state."""
-        return _summary("jobs", "status", self.list_jobs())
+        return _summary("jobs", "status", self.list_jobs(forecast=False))
 
     def _inside(self, listed: list[F], filters: Filters, limit: int | None, form: str) -> list[F]:
         below = self._scope()

@@ -128,11 +128,11 @@ class Cluster:
         limits = [] if self.spec.flexible_max is None else [self.spec.flexible_max]
         if self.borrow_limit is not None:
             limits.append({n: self.spec.flexible_min.get(n, 0) + a for n, a in self.borrow_limit.items()})
-        left: dict[str, int] = {}
+        rest: dict[str, int] = {}
         for limit in limits:
-            for name, most in limit.items():
-                left[name] = max(min(left.get(name, most), most - has.get(name, 0)), 0)
-        return left
+            for name, maximum in limit.items():
+                rest[name] = max(min(rest.get(name, maximum), maximum - has.get(name, 0)), 0)
+        return rest
 
     @property
     def starts_jobs(self) -> bool:

@@ -141,7 +141,7 @@ class Demand:
         for condition in request.selector:
             self._keys[condition.key] += 1
             if condition.key not in self._traits.keys:
-                self._begin_anew()
+                self._begin_again()
 
     def _go(self, request: Request) -> None:
         self._drop_pattern(self._masks.pop(request))
@@ -160,7 +160,7 @@ class Demand:
         self._known.clear()
         self.edition += 1
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         """Tell nodes apart by one more label."""
         self._traits, self._seen = _Traits(self._keys), 0
         self._masks = dict.fromkeys(self._masks, 0)

@@ -22,9 +22,12 @@ def opens_at(held: object, waits_for: object, begin_at: int | None) -> int:
     return NEVER if held or waits_for else begin_at or 0
 
 
-def is_in_queue(held: object, waits_for: object, closed: object) -> bool:
-    """Whether a waiting job is in its queue. One whose begin time is to come is: a place may be reserved for it."""
-    return not (held or waits_for or closed)
+def is_in_queue(held: object, waits_for: object, closed: object, members: int = 1) -> bool:
+    """Whether a waiting job is in its queue. One whose begin time is to come is: a place may be reserved for it.
+
+    A row that stands for several members of an array is not: members get rows of their own before they start.
+    """
+    return not (held or waits_for or closed or members > 1)
 
 
 def gate_of(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from vctl.core import gates
 from vctl.core.clusters import ClusterSpec
 from vctl.core.resources import EMPTY, Allocation, Amounts
-from vctl.core.values import field, value
+from vctl.core.values import field, replace, value
 
 PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED = "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"
+NOT_SUCCEEDED = (FAILED, STOPPED)
 FINAL = frozenset({SUCCEEDED, FAILED, STOPPED})
 STATES = (PENDING, RUNNING, SUCCEEDED, FAILED, STOPPED)
 
@@ -39,7 +40,7 @@ DEPENDENCY_FAILED = "DependencyFailed"
 EXIT_STOPPED, EXIT_TIME_LIMIT, EXIT_NEVER_RAN = 143, 124, 3
 
 # states of a run
-ASSIGNED, RUNNING, ENDED = "ASSIGNED", "RUNNING", "ENDED"
+ASSIGNED, RUNNING = "ASSIGNED", "RUNNING"
 
 
 def cluster_of(parent_id: str, submission_id: str, shares_parent: bool) -> str:
@@ -75,10 +76,15 @@ class PendingJob:
     attempt: int = 0
     """The number of attempts that it has made."""
     preemptions: int = 0
-    """How many of these attempts were preempted."""
+    """How many of these attempts are no failures that ``--max-retries`` counts: preempted ones, and those before a
+    rerun."""
     rules: str = "{}"
     """The rules for its end, as JSON: retries, the warning signal."""
     grace_s: float = 0.0
+    members: int = 1
+    """For how many members of its array it stands, itself and those behind it, which are all like it."""
+    step: int = 1
+    """The difference between the indices of neighbours among them."""
 
     @property
     def cluster_id(self) -> str:
@@ -92,8 +98,16 @@ class PendingJob:
 
     @property
     def is_gated(self) -> bool:
-        """Whether a hold, a condition on other jobs or the limit of its array keeps it out of the queue."""
-        return not gates.is_in_queue(self.held, self.waits_for, self.closed)
+        """Whether it is kept out of the queue: by a hold, by a condition on other jobs, or by its array."""
+        return not gates.is_in_queue(self.held, self.waits_for, self.closed, self.members)
+
+    def member(self, number: int, members: int = 1) -> PendingJob:
+        """The member of this number, which is the job itself or one for which it stands, with those behind it."""
+        index = int(self.submission_id.rpartition("_")[2]) + (number - self.job_id) * self.step
+        return replace(
+            self, job_id=number, submission_id=f"{self.array_id}_{index}", members=members,
+            step=self.step if members > 1 else 1,
+        )  # fmt: skip
 
     def may_start(self, now_ns: int) -> bool:
         """Whether no gate but the limit of its array prevents its start."""

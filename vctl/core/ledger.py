@@ -64,6 +64,9 @@ class Ledger:
         self._indexes: dict[str, SlotIndex] = {}
         self._sums: dict[str, tuple[tuple[int, int], Amounts]] = {}
         self._indexes_made = 0
+        self._with_free: dict[str, dict[str, None]] = {}
+        self._to_look_at: dict[str, dict[str, None]] = {}
+        """cluster id -> those of its virtual nodes that may have anything free, or no longer have."""
         self.edition = 0
         """The number of changes of what is free, who has borrowed, who lends, and of the limits of clusters."""
         self.derived: dict[tuple[str, object], object] = {}
@@ -74,26 +77,38 @@ class Ledger:
 
     def copy(self) -> Ledger:
         """An independent copy, for trials that are not reverted."""
-        twin = Ledger()
-        twin.nodes, twin.clusters, twin.vnodes = dict(self.nodes), dict(self.clusters), dict(self.vnodes)
-        twin.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
-        twin.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
-        twin.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
-        twin.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
-        twin.charges, twin.homes, twin.removing = dict(self.charges), dict(self.homes), set(self.removing)
-        twin.lenders = set(self.lenders)
-        twin.grown, twin.joined = (
-            {one: set(ids) for one, ids in was.items()} for was in (self.grown, self.joined)
+        ledger = Ledger()
+        ledger.nodes, ledger.clusters, ledger.vnodes = (
+            dict(self.nodes),
+            dict(self.clusters),
+            dict(self.vnodes),
         )
-        twin.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
-        twin._leases = dict(self._leases)
-        twin._borrowed = {one: dict(leases) for one, leases in self._borrowed.items()}
-        twin.templates, twin.versions, twin.withheld = self.templates, dict(self.versions), self.withheld
-        twin.inside = dict(self.inside)
-        twin._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
-        twin.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
-        twin.demand, twin._indexes_made = self.demand.copy(), self._indexes_made
-        return twin
+        ledger.capacities = {vnode_id: capacity.copy() for vnode_id, capacity in self.capacities.items()}
+        ledger.members = {cluster_id: dict(ids) for cluster_id, ids in self.members.items()}
+        ledger.children = {vnode_id: dict(ids) for vnode_id, ids in self.children.items()}
+        ledger.subclusters = {cluster_id: dict(ids) for cluster_id, ids in self.subclusters.items()}
+        ledger.charges, ledger.homes, ledger.removing = (
+            dict(self.charges),
+            dict(self.homes),
+            set(self.removing),
+        )
+        ledger.lenders = set(self.lenders)
+        ledger.grown, ledger.joined = (
+            {cluster_id: set(ids) for cluster_id, ids in was.items()} for was in (self.grown, self.joined)
+        )
+        ledger.promised = {cluster_id: dict(amounts) for cluster_id, amounts in self.promised.items()}
+        ledger._leases = dict(self._leases)
+        ledger._borrowed = {cluster_id: dict(leases) for cluster_id, leases in self._borrowed.items()}
+        ledger.templates, ledger.versions, ledger.withheld = (
+            self.templates,
+            dict(self.versions),
+            self.withheld,
+        )
+        ledger.inside = dict(self.inside)
+        ledger._indexes = {cluster_id: self.index(cluster_id).copy() for cluster_id in self._indexes}
+        ledger.kinds = self.kinds.copy()  # not before the indexes, which number new kinds
+        ledger.demand, ledger._indexes_made = self.demand.copy(), self._indexes_made
+        return ledger
 
     def part(self, cluster_ids: Iterable[str]) -> Ledger:
         """A copy with the capacities of these clusters alone, without charges, for trials of placement."""
@@ -220,7 +235,7 @@ class Ledger:
         self.demand.put(cluster_id)
         del self.members[cluster_id]
         self.kinds.forget_cluster(cluster_id)
-        for known in (self._indexes, self._sums):
+        for known in (self._indexes, self._sums, self._with_free, self._to_look_at):
             known.pop(cluster_id, None)
         self.subclusters.pop(cluster_id, None)
         self.inside.pop(cluster_id, None)
@@ -249,7 +264,7 @@ class Ledger:
         changed = [vnode for vnode in latest.values() if self.vnodes.get(vnode.vnode_id) != vnode]
         for vnode in reversed(changed):  # give back first: one may get what another gives back
             old = self.vnodes.get(vnode.vnode_id)
-            if old is not None and old.parent_id == vnode.parent_id:
+            if old is not None and (old.parent_id, old.node_id) == (vnode.parent_id, vnode.node_id):
                 self.capacities[old.parent_id or ""].give_back(old.allocation)
             elif old is not None:
                 self.release(old.vnode_id)
@@ -312,6 +327,8 @@ class Ledger:
         assert self.capacities[vnode_id].is_untouched(), (vnode, self.capacities[vnode_id].free)
         if index := self._indexes.get(vnode.cluster_id):
             index.drop(vnode_id)
+        if (some := self._to_look_at.get(vnode.cluster_id)) is not None:
+            some[vnode_id] = None
         self.capacities[vnode.parent_id].give_back(vnode.allocation)
         del self.vnodes[vnode_id], self.capacities[vnode_id], self.children[vnode_id]
         self.kinds.forget(vnode_id)
@@ -357,6 +374,21 @@ class Ledger:
             index.unfiled.clear()
         return index
 
+    def with_free(self, cluster_id: str) -> Collection[str]:
+        """The virtual nodes of a cluster that have anything free, on whatever nodes."""
+        if (known := self._with_free.get(cluster_id)) is None:
+            known = self._with_free[cluster_id] = {}
+            self._to_look_at[cluster_id] = dict(self.members.get(cluster_id, {}))
+        changed = self._to_look_at[cluster_id]
+        for vnode_id in changed:
+            capacity = self.capacities.get(vnode_id)
+            if capacity is not None and any(amount > 0 for amount in capacity.free.values()):
+                known[vnode_id] = None
+            else:
+                known.pop(vnode_id, None)
+        changed.clear()
+        return known
+
     def slots(self, cluster_id: str) -> Iterator[VNode]:
         """All virtual nodes of a cluster, by id."""
         return (self.vnodes[vnode_id] for vnode_id in sorted(self.members.get(cluster_id, ())))
@@ -371,11 +403,6 @@ class Ledger:
         for below_id in (below := sorted(self.subclusters.get(cluster_id, ()))):  # grows on the way
             below += sorted(self.subclusters.get(below_id, ()))
         return below
-
-    def outlives_job(self, cluster_id: str) -> bool:
-        """Whether a sub-cluster outlives its job: it is detached, and neither it nor one above is to be removed."""
-        is_detached = self.clusters[cluster_id].kind == cl.SUB and self.clusters[cluster_id].detached
-        return is_detached and not any(up.cluster_id in self.removing for up in self.upward(cluster_id))
 
     def total(self, cluster_id: str) -> Amounts:
         """The total of a cluster on nodes that are not lost, cached until virtual nodes or nodes change."""
@@ -421,8 +448,11 @@ class Ledger:
         """Let the next use of the index file these virtual nodes anew; until then they may change often."""
         self.edition += 1
         for vnode_id in vnode_ids:
-            if (index := self._indexes.get(self.vnodes[vnode_id].cluster_id)) is not None:
+            cluster_id = self.vnodes[vnode_id].cluster_id
+            if (index := self._indexes.get(cluster_id)) is not None:
                 index.unfiled[vnode_id] = None
+            if (some := self._to_look_at.get(cluster_id)) is not None:
+                some[vnode_id] = None
 
     def _has_left_the_view(self, vnode_id: str) -> bool:
         """Whether a logical cluster has all of a virtual node: even work without a request is kept out."""

@@ -45,10 +45,10 @@ class Listed(Sequence[F]):
 
     def field(self, name: str) -> Values:
         """The column of a field; None for every object if there is no such field."""
-        found = self._fields.get(name)
-        if callable(found):
-            found = self._fields[name] = found()
-        return Alike(None, self._count) if found is None else found
+        values = self._fields.get(name)
+        if callable(values):
+            values = self._fields[name] = values()
+        return Alike(None, self._count) if values is None else values
 
     def fields(self) -> dict[str, Values]:
         """All columns by the names of their fields, in the order of the form."""
@@ -135,8 +135,8 @@ def filled(places: Sequence[tuple[str, Values]], count: int) -> Iterator[str]:
         return
     varying = [values for _, values in places if not isinstance(values, Alike)]
     row = "".join(
-        (place % values[0]).replace("%", "%%") if isinstance(values, Alike) else place
-        for place, values in places
+        (position % values[0]).replace("%", "%%") if isinstance(values, Alike) else position
+        for position, values in places
     )
     size = BLOCK // len(row) + 1
     for start in range(0, count, size):

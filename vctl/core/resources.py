@@ -114,26 +114,26 @@ class FreeCapacity:
     virtual nodes share them, a copy is cheap, and the same change of many of them is computed once.
     """
 
-    __slots__ = ("all_cores", "cores", "free", "gone", "instances", "total")
+    __slots__ = ("all_cores", "cores", "free", "instances", "missing_cores", "total")
 
     free: Amounts
     instances: Mapping[str, Mapping[int, int]]
     cores: frozenset[int]
-    gone: frozenset[int]
+    missing_cores: frozenset[int]
     """Cores that are held although the node no longer has them."""
 
     def __init__(self, allocation: Allocation) -> None:
         self.total = allocation
         self.free, self.instances = allocation.amounts, allocation.instances
         self.all_cores = self.cores = _core_set(allocation.cores)
-        self.gone = _core_set(())
+        self.missing_cores = _core_set(())
 
     def copy(self) -> FreeCapacity:
         """An independent copy, for trials."""
         copy = FreeCapacity.__new__(FreeCapacity)
         copy.total, copy.all_cores = self.total, self.all_cores
         copy.free, copy.instances = self.free, self.instances
-        copy.cores, copy.gone = self.cores, self.gone
+        copy.cores, copy.missing_cores = self.cores, self.missing_cores
         return copy
 
     def fits(self, request: Amounts) -> bool:
@@ -203,14 +203,14 @@ class FreeCapacity:
                 instances[name] = more
         return Allocation(amounts, instances, tuple(sorted(self.cores - other.cores)))
 
-    def take_most(self, wanted: Allocation) -> Allocation:
+    def take_most(self, requested: Allocation) -> Allocation:
         """Take the part of an allocation that is free, of the same instances but of any cores; returns it."""
         amounts: dict[str, int] = {}
         instances: dict[str, dict[int, int]] = {}
-        for name, amount in wanted.amounts.items():
+        for name, amount in requested.amounts.items():
             if name in self.instances:
                 have = self.instances[name]
-                parts = {i: min(s, have.get(i, 0)) for i, s in wanted.instances.get(name, {}).items()}
+                parts = {i: min(s, have.get(i, 0)) for i, s in requested.instances.get(name, {}).items()}
                 if parts := {index: share for index, share in parts.items() if share > 0}:
                     instances[name], amounts[name] = parts, sum(parts.values())
             else:
@@ -234,7 +234,7 @@ class FreeCapacity:
 
     def take_exactly(self, allocation: Allocation) -> None:
         """Take named instances and cores; the caller has checked ``fits_exactly``."""
-        if not self._repeat(_taken, allocation):
+        if not self._repeat(_last_taken, allocation):
             before, free = _state(self), dict(self.free)
             for name, amount in allocation.amounts.items():
                 free[name] = free.get(name, 0) - amount
@@ -249,14 +249,14 @@ class FreeCapacity:
             self.free, self.cores = free, self.cores.difference(allocation.cores)
             if allocation.instances:
                 self.instances = instances
-            _taken[0] = allocation, before, _state(self)
+            _last_taken[0] = allocation, before, _state(self)
 
     def _repeat(self, last: _Last, allocation: Allocation) -> bool:
         """Apply the result of the last change if allocation and state are the same objects; else False."""
         what, before, after = last[0]
         if what is not allocation or not all(map(is_, _state(self), before)):
             return False
-        _, self.free, self.instances, self.cores, self.gone = after
+        _, self.free, self.instances, self.cores, self.missing_cores = after
         return True
 
     def take_beyond(self, allocation: Allocation) -> None:
@@ -268,12 +268,12 @@ class FreeCapacity:
             for index, share in shares.items():
                 have[index] = have.get(index, 0) - share
         self.instances = instances
-        self.gone |= frozenset(allocation.cores) - self.cores
+        self.missing_cores |= frozenset(allocation.cores) - self.cores
         self.cores -= frozenset(allocation.cores)
 
     def is_overdrawn(self) -> bool:
         """Whether more is held than the total."""
-        if self.gone or min(self.free.values(), default=0) < 0:
+        if self.missing_cores or min(self.free.values(), default=0) < 0:
             return True
         return any(min(shares.values(), default=0) < 0 for shares in self.instances.values())
 
@@ -298,8 +298,8 @@ class FreeCapacity:
         if allocation.instances:
             self.instances = instances
         if allocation.cores:
-            self.cores |= frozenset(allocation.cores) - self.gone
-            self.gone -= frozenset(allocation.cores)
+            self.cores |= frozenset(allocation.cores) - self.missing_cores
+            self.missing_cores -= frozenset(allocation.cores)
         if self.is_untouched():  # share the values of the total again
             self.free, self.instances = self.total.amounts, self.total.instances
             self.cores = self.all_cores
@@ -327,10 +327,10 @@ class FreeCapacity:
                     del have[index]
             if not have and name not in allocation.instances:
                 del instances[name]
-        held = (self.all_cores - self.cores) | self.gone
+        held = (self.all_cores - self.cores) | self.missing_cores
         self.free, self.instances = free, instances
         self.total, self.all_cores = allocation, _core_set(allocation.cores)
-        self.cores, self.gone = self.all_cores - held, held - self.all_cores
+        self.cores, self.missing_cores = self.all_cores - held, held - self.all_cores
 
     def is_untouched(self) -> bool:
         """Whether nothing is held: no amount, no instance and no core."""
@@ -342,13 +342,13 @@ class FreeCapacity:
             (len(free) == len(total.amounts) or shape_of(free) == shape_of(total.amounts))
             and self.instances == total.instances
             and self.cores == self.all_cores
-            and not self.gone
+            and not self.missing_cores
         )
 
 
 _Last = list[tuple[Allocation, tuple[Any, ...], tuple[Any, ...]]]
-_state = attrgetter("total", "free", "instances", "cores", "gone")
-_taken: _Last = [(EMPTY, (None,), ())]
+_state = attrgetter("total", "free", "instances", "cores", "missing_cores")
+_last_taken: _Last = [(EMPTY, (None,), ())]
 """The last allocation taken, the state before and after: a gang mostly takes equal pieces of equal nodes."""
 _returned: _Last = [(EMPTY, (None,), ())]
 """The last allocation given back, the state before and after."""

@@ -91,7 +91,7 @@ class SlotIndex:
                 id(capacity.total),
             )
             key = alike.get(identity)
-            if key is None or capacity.gone:
+            if key is None or capacity.missing_cores:
                 key = alike[identity] = _key(static, capacity)
                 if key not in self.classes:
                     self.classes[key] = SlotClass(labels, template_id, capacity.copy(), bool(key[3]))
@@ -136,10 +136,10 @@ class SlotIndex:
         for vnode_id in vnode_ids:
             self.stamp ^= hash((mark, self._order[vnode_id]))
 
-    def _note_node(self, node_id: str, here: frozenset[str]) -> None:
+    def _note_node(self, node_id: str, vnode_ids: frozenset[str]) -> None:
         for known, least in ((self._on_node, 1), (self.crowded, 2)):
-            if len(here) >= least:
-                known[node_id] = here
+            if len(vnode_ids) >= least:
+                known[node_id] = vnode_ids
             else:
                 known.pop(node_id, None)
 

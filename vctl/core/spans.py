@@ -22,3 +22,16 @@ def numbers_of(spans: Spans) -> Iterator[int]:
     """The numbers in spans."""
     for first, last in spans:
         yield from range(first, last + 1)
+
+
+def parts_of(first: int, count: int, own: Spans) -> list[tuple[int, int]]:
+    """The parts (first, count) of consecutive numbers of which those in ``own`` are parts by themselves."""
+    parts, at = list[tuple[int, int]](), first
+    for number in numbers_of(own):
+        if number > at:
+            parts.append((at, number - at))
+        parts.append((number, 1))
+        at = number + 1
+    if at < first + count:
+        parts.append((at, first + count - at))
+    return parts

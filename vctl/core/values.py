@@ -102,7 +102,7 @@ else:
             shown = ", ".join([f"{member.name}={{self.{member.name}!r}}" for member in known if member.repr])
             return f"def __repr__(self): return f'{{self.__class__.__qualname__}}({shown})'"
         if name == "__hash__":
-            hashed = [one.name for one in known if (one.compare if one.hash is None else one.hash)]
+            hashed = [field.name for field in known if (field.compare if field.hash is None else field.hash)]
             return f"def __hash__(self): return hash(({''.join([f'self.{name}, ' for name in hashed])}))"
         mine = "".join([f"self.{member.name}, " for member in known if member.compare])
         return (

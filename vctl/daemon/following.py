@@ -220,24 +220,23 @@ class FollowedState(SchedulerState):
         """Apply the changes that others wrote since the last call; True if there were any."""
         if store.head is not None and store.head.seq == self.seen:
             return False
-        events = feed.journal(store, self.seen)
-        if not events:
+        entries = feed.journal(store, self.seen)
+        newest = entries[-1]["seq"] if entries else feed.last(store)
+        if newest <= self.seen:
             return False
-        if events[0]["seq"] > self.seen + 1:
-            raise Unreadable(f"events before {events[0]['seq']} were pruned before they were read")
-        strange = {event["object"] for event in events if event["change"] is None}
-        if strange and events[0]["seq"] <= (base := feed.base(store)):
-            raise Unreadable(f"the changes up to entry {base} were forgotten before they were read")
-        if others := strange - {"node"}:  # heartbeats
-            raise Unreadable(f"rows were changed by hand: {', '.join(sorted(others))}")
+        if not entries or entries[0]["seq"] > self.seen + 1:
+            raise Unreadable(f"entries after {self.seen} were forgotten before they were read")
+        by_hand = {entry["object"] for entry in entries if entry["change"] is None} - {"node"}  # heartbeats
+        if by_hand:
+            raise Unreadable(f"rows were changed by hand: {', '.join(sorted(map(str, by_hand)))}")
         try:
-            for event in events:
-                if event["change"] is not None and event["seq"] not in self._own:
-                    apply(self, decode(event["change"]))
-                elif event["change"] is None and event["object"] == "node":
-                    self.changed.nodes.add(event["object_id"])  # its heartbeat lease has changed
+            for entry in entries:
+                if entry["change"] is None:
+                    self.changed.nodes.add(entry["object_id"])  # its heartbeat lease has changed
+                elif entry["seq"] not in self._own:
+                    apply(self, decode(entry["change"]))
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
             raise Unreadable(f"{type(error).__name__}: {error}") from error
-        self.seen = events[-1]["seq"]
+        self.seen = newest
         self._own.clear()
         return True

@@ -72,6 +72,7 @@ JOB = Lifecycle(
         "entry_over": ((jb.RUNNING, ENDING), (ENDING,)),
         "end": ((jb.RUNNING, ENDING), (jb.SUCCEEDED, jb.FAILED, jb.STOPPED)),
         "requeue": ((jb.RUNNING, ENDING), (jb.PENDING,)),
+        "rerun": ((jb.FAILED, jb.STOPPED), (jb.PENDING,)),
         "forget": ((jb.SUCCEEDED, jb.FAILED, jb.STOPPED), (GONE,)),
     },
 )
@@ -80,8 +81,7 @@ RUN = Lifecycle(
     (jb.ASSIGNED,),
     {
         "seen": ((jb.ASSIGNED, jb.RUNNING), (jb.RUNNING,)),  # RUNNING: adopted before its process was found
-        "end": ((jb.ASSIGNED, jb.RUNNING), (jb.ENDED,)),
-        "forget": ((jb.ENDED,), (GONE,)),
+        "end": ((jb.ASSIGNED, jb.RUNNING), (GONE,)),
     },
 )
 TASK = Lifecycle(

@@ -46,6 +46,7 @@ def rules(
     if state.to_stop:
         yield from stops.requested(state)
     yield from stops.limits(state, now.uptime)
+    yield from gates.unfold_members(state)
     yield from gates.begin_due(state, now.wall)
     yield from gates.admit_members(state)
     if state.nominations or state.preemptions:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from vctl import ops, spec
 from vctl.errors import param
 from vctl.operations.declare import Context, Operation, asks, operation
+from vctl.spec.overrides import OptionalFields
 from vctl.spec.params import (
     LONGEST_S,
     NOT_GIVEN,
     Arg,
-    Change,
-    Changes,
     Fields,
     Filters,
     Limit,
@@ -23,6 +22,7 @@ from vctl.spec.params import (
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm, SubmittedForm
     from vctl.spec.job_request import JobRequest
+    from vctl.spec.overrides import Overrides
     from vctl.spec.reports import DryRun, Why
 
 T = TypeVar("T")
@@ -31,7 +31,12 @@ Job = Annotated[str | int, JOB]
 JobRef = Annotated[str, JOB]
 Jobs = Annotated[
     Sequence[str],
-    Arg("JOB", longest=100_000, help="Submission ids, numbers, unique prefixes, or last.", complete="jobs"),
+    Arg(
+        "JOB",
+        longest=100_000,
+        help="Submission ids, numbers, unique prefixes, or last; patterns ('sweep_*'), members (sweep_2-4).",
+        complete="jobs",
+    ),
 ]
 Grace = Annotated[
     float | None,
@@ -67,9 +72,13 @@ Environment = Annotated[
 ]
 JOB_FIELDS = Fields(
     lambda: spec.job_request.JobRequest,
-    settings=lambda context: {"grace_s": context.config.get("kill_grace")},
+    settings=lambda context: {
+        "grace_s": context.config.get("kill_grace"),
+        "notify": context.config.get("notify"),
+    },
 )
 Request = Annotated["JobRequest", JOB_FIELDS]
+RerunChanges = Annotated["Overrides[JobRequest]", OptionalFields(lambda: spec.job_request.JobRequest, ())]
 
 
 @operation("job submit", "POST /jobs")
@@ -160,17 +169,37 @@ def list_jobs(
     limit: Limit = None,
     cluster: Annotated[str | None, Opt(help="Only jobs of this cluster.")] = None,
     members: Annotated[bool, Opt(help="List array members one by one.")] = True,
+    forecast: Annotated[bool, Opt(help="Say when waiting jobs are expected to start.")] = True,
+    named: Annotated[
+        Sequence[str],
+        Opt(wire="job", longest=1000, help="Only these: ids, patterns and ranges of members; repeatable."),
+    ] = (),
 ) -> "tuple[Sequence[JobForm], int]":
     """Jobs, newest first."""
     return ops.jobs.list_jobs(
-        context.store, all=all, filters=filters, limit=limit, cluster=cluster, members=members
+        context.store,
+        all=all,
+        filters=filters,
+        limit=limit,
+        cluster=cluster,
+        members=members,
+        forecast=forecast,
+        named=named,
     )
 
 
 @operation("job get", "GET /jobs/{job}")
-def get_job(context: Context, ref: Job) -> "JobForm":
+def get_job(
+    context: Context,
+    ref: Job,
+    *,
+    forecast: Annotated[
+        bool,
+        Opt("--forecast", off="--no-forecast", help="Say when it is expected to start, if it waits."),
+    ] = True,
+) -> "JobForm":
     """Show one job: its state, the reason it waits, the resources it holds."""
-    return ops.jobs.get_job(context.store, str(ref))
+    return ops.jobs.get_job(context.store, str(ref), forecast=forecast)
 
 
 @operation("job delete", "DELETE /jobs/{job}")
@@ -198,9 +227,26 @@ def stop(
 
 
 @operation("job rerun", "POST /jobs/{job}/rerun")
-def rerun(context: Context, ref: Job) -> "JobForm":
-    """Submit a job again under a new id."""
-    return ops.submitting.rerun(context.store, str(ref))
+@asks
+def rerun(
+    context: Context,
+    ref: Job,
+    changes: RerunChanges,
+    *,
+    failed: Annotated[
+        bool,
+        Opt(
+            "--failed",
+            help="Only what did not succeed, in place: members of an array run again under their own indices.",
+        ),
+    ] = False,
+) -> "JobForm":
+    """Submit a job again, with the fields that are sent in place of its own.
+
+    It gets a new id, or with ``failed`` runs again in place. ``env`` and ``metadata`` are put on top of those of the
+    job.
+    """
+    return ops.reruns.rerun(context.store, str(ref), changes, failed=failed)
 
 
 @operation("job hold", "POST /jobs/{job}/hold")
@@ -215,7 +261,7 @@ def release(context: Context, ref: Job) -> "JobForm":
     return ops.job_edits.release(context.store, str(ref))
 
 
-JOB_CHANGES = Changes(
+JOB_CHANGES = OptionalFields(
     lambda: spec.job_request.JobRequest,
     but=("argv", "submission_id", "array", "hold", "clean_env", "job_scope"),
 )
@@ -226,7 +272,7 @@ JOB_CHANGES = Changes(
 def edit(
     context: Context,
     ref: Job,
-    changes: Annotated["Change[JobRequest]", JOB_CHANGES],
+    changes: Annotated["Overrides[JobRequest]", JOB_CHANGES],
     *,
     max_running: Annotated[
         int | None,

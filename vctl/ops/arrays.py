@@ -7,23 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 from vctl import engine
 from vctl.core import jobs as jb
+from vctl.core.indices import Indices
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
+from vctl.engine import array_limits
 from vctl.errors import Conflict, param
-from vctl.ops import forms
+from vctl.ops import forms, matching
 from vctl.spec.ids import LAST
 from vctl.store import arrays as table
-from vctl.store import job_views, jobs
+from vctl.store import folded, job_views, jobs
 from vctl.store.dependencies import awaited_members
+from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from vctl.engine.changes import ArraySubmitted, JobEnded, Launch, StopAsked, SubmitDetails
-    from vctl.spec.documents import ArrayForm
+    from vctl.spec.documents import ArrayFailures, ArrayForm
     from vctl.spec.options import ArrayRange
 
+MAX_SHOWN = 120
+"""Characters of a list of indices that a line shows."""
 NEVER_STARTED, AGAIN = "stopped before it started", "stopped before its next attempt"
 Pairs = tuple[tuple[str, str], ...]
 """Pairs of a condition and the id of the job or array that is awaited."""
@@ -39,22 +44,34 @@ def submitted(
 ) -> ArraySubmitted:
     """The change that queues all members. ``template`` is the first member, under the id of the array."""
     indices, array_id = array_range.indices, template.submission_id
-    if in_use := table.taken(store, array_id).intersection(f"{array_id}_{index}" for index in indices):
+    if in_use := [name for name in table.taken(store, array_id) if index_of(name) in indices]:
         name = min(in_use)
         raise Conflict(
             f"job {name} exists already", fix=f"choose another {param('submission_id')}, or leave it out"
         )
-    reach = (indices.start, indices.stop, indices.step)
+    shown = str(indices) if array_range.at_once is None else f"{indices}%{array_range.at_once}"
+    made = len(indices) if len(indices) <= array_limits.WINDOW + 1 else array_limits.WINDOW
     return engine.changes.ArraySubmitted(
-        template, details, reach, _shown(array_range), array_range.at_once, after, launch
+        template, details, indices.parts, shown, array_range.at_once, made, after, launch
     )
 
 
-def _shown(array_range: ArrayRange) -> str:
-    indices = array_range.indices
-    text = str(indices[0]) if len(indices) == 1 else f"{indices[0]}-{indices[-1]}"
-    text += f":{indices.step}" if indices.step > 1 and len(indices) > 1 else ""
-    return text if array_range.at_once is None else f"{text}%{array_range.at_once}"
+def index_of(name: str) -> int | None:
+    """The index of the member with this id, if a member of an array can have it."""
+    digits = name.rpartition("_")[2]
+    is_number = digits.isascii() and digits.isdigit() and len(digits) < 10 and digits == str(int(digits))
+    return int(digits) if is_number else None
+
+
+def give_rows(store: Store, numbers: Iterable[int | None]) -> None:
+    """Give rows of their own to those of some jobs that have none, inside a transaction that changes or awaits them."""
+    own: dict[int, list[int]] = {}
+    for number in sorted({number for number in numbers if number is not None}):
+        if (first := folded.row_of(store, number)) is not None:
+            own.setdefault(first, []).append(number)
+    for row in folded.numbered(store, own):
+        spans = spans_of(own[row["job_id"]])
+        store.emit(engine.changes.MembersUnfolded(row["array_id"], row["job_id"], row["members"], spans))
 
 
 def named(store: Store, ref: str | int) -> Row | None:
@@ -67,6 +84,8 @@ def named(store: Store, ref: str | int) -> Row | None:
     exact = table.get(store, ref)
     if exact is not None or jobs.number_of(store, ref) is not None:
         return exact
+    if (match := matching.the_one(store, ref)) is not None:
+        return table.get(store, match) if isinstance(match, str) else None
     like = table.like(store, ref)
     if len(like) == 1 and not table.strangers_like(store, ref, like[0]["array_id"]):
         return like[0]
@@ -104,10 +123,52 @@ def form(store: Store, array: Row, *, submitted: bool = False) -> ArrayForm:
         "array_id": array["array_id"],
         "array_index": None,
         "array": {
-            "indices": array["range"], "count": array["count"], "at_once": array["at_once"],
+            "indices": array["range"], "count": sum(counts.values()), "at_once": array["at_once"],
             "states": counts, "done": sum(counts.get(state, 0) for state in jb.FINAL),
+            "failures": _failures(store, array) if counts.keys() & {*jb.NOT_SUCCEEDED} else [],
         },
     }  # fmt: skip
+
+
+def _failures(store: Store, array: Row) -> list[ArrayFailures]:
+    return [
+        {
+            "status": row["status"], "state_reason": row["state_reason"], "exit_code": row["exit_code"],
+            "message": row["message"], "count": row["count"],
+            "indices": str(Indices.of(sorted(_indices(loads(row["indices"]))))),
+        }
+        for row in table.failures(store, array)
+    ]  # fmt: skip
+
+
+def _indices(rows: Iterable[tuple[int, int, int]]) -> Iterator[int]:
+    for first, members, step in rows:
+        yield from range(first, first + members * step, step)
+
+
+def failed(array: Mapping[str, Any]) -> list[str]:
+    """Which members of an array did not succeed, and why, as lines, from its JSON form; none if all did."""
+    about, name = array["array"], array["submission_id"]
+    groups = about["failures"]
+    if not groups:
+        return []
+    count = sum(group["count"] for group in groups)
+    reasons = (f"  {group['status']}: {why_failed(group)}" for group in groups)
+    head = f"{name}: {count} of {about['count']} did not succeed"
+    return [head, *reasons, f"Run them again with: vctl job rerun {name} --failed"]
+
+
+def why_failed(group: Mapping[str, Any]) -> str:
+    """How many members of an array did not succeed for one reason, the reason, and their indices."""
+    why = ": ".join(word for word in (group["state_reason"], group["message"]) if word)
+    return f"{group['count']} {why}: {_short(group['indices'])}"
+
+
+def _short(indices: str) -> str:
+    """A list of indices without its end, if it is long."""
+    if len(indices) <= MAX_SHOWN:
+        return indices
+    return indices[:MAX_SHOWN].rpartition(",")[0] + ",…"
 
 
 def list_(
@@ -116,12 +177,15 @@ def list_(
     all: bool,  # noqa: A002  # the option's name
     within: tuple[str, Sequence[object]],
     limit: int | None,
+    named: Collection[str] | None = None,
 ) -> tuple[list[ArrayForm], int]:
     """The newest arrays, and how many there are; without ``all`` only arrays with a member that is not over.
 
-    ``within``: an SQL condition on their jobs ``j`` and its values.
+    ``within``: an SQL condition on their jobs ``j`` and its values. ``named``: only these.
     """
     rows = table.matching(store, *within)
+    if named is not None:
+        rows = [row for row in rows if row["array_id"] in named]
     if not all:
         rows = table.unfinished(store, rows)
     return [form(store, row) for row in rows[:limit]], len(rows)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from vctl import ops
 from vctl.core.clusters import PRIMARY
+from vctl.core.indices import Indices
 from vctl.core.jobs import PendingJob
 from vctl.core.values import replace
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, VctlError, param
-from vctl.ops import arrays, logs, nodes, submitting
+from vctl.ops import arrays, nodes, submitting
 from vctl.spec.fields import refuse
 from vctl.store import jobs as table
 from vctl.store import observed
@@ -25,7 +26,7 @@ from vctl.store.store import Store
 if TYPE_CHECKING:
     from vctl.ops.submitting import Prepared
     from vctl.spec.job_request import JobRequest
-    from vctl.spec.options import Dependency
+    from vctl.spec.options import ArrayRange, Dependency
 
 MAX_JOBS = 1_000_000
 """The most jobs of a batch; each member of an array counts."""
@@ -86,7 +87,7 @@ class _Batch:
         self._now = store.clock()
         self._lines: dict[str, int] = {}
         """The id of a job or array -> its line."""
-        self._arrays: dict[str, range] = {}
+        self._arrays: dict[str, Indices] = {}
         """The id of an array of this batch -> the indices of its members."""
         self._like_members: dict[str, dict[int, str]] = {}
         """For ids of single jobs like those of members: ``a`` -> 7 -> ``a_7``."""
@@ -98,7 +99,8 @@ class _Batch:
         self._open: set[str] = {PRIMARY}
         self._awaited: dict[Dependency, tuple[arrays.Pairs, list[str]]] = {}
         self._lost: list[str] = []
-        self._old_logs: list[str] = []
+        self._chosen: dict[str, ArrayRange | None] = {}
+        """The ids that their submitters chose."""
 
     def add(
         self, line: int, request: JobRequest, job: PendingJob, details: SubmitDetails, launch: Launch
@@ -113,28 +115,32 @@ class _Batch:
             self._open.add(job.parent_id)
         after = self._after(request, line)
         job = replace(submitting.timed(job, self._first, self._now), waits_for=len(after))
-        change, names = submitting.submission(self._store, request, job, details, after, launch)
+        change = submitting.submission(self._store, request, job, details, after, launch)
         self._changes.append(change)
-        self._first += len(names)
         if request.array is not None:
             self._arrays[name] = request.array.indices
-        elif (member := _as_member(name))[1] is not None:
-            self._like_members.setdefault(member[0], {})[member[1]] = name
+            self._first += len(request.array.indices)
+        else:
+            self._first += 1
+            prefix, index = _as_member(name)
+            if index is not None:
+                self._like_members.setdefault(prefix, {})[index] = name
         self._lines[name] = line
         self.ids.append(name)
         if request.submission_id:  # a log with this name is of a deleted job
-            self._old_logs += names
+            self._chosen[name] = request.array
 
     def emit(self) -> None:
         """Write all of them, and end those whose condition is impossible already."""
         for change in self._changes:
             self._store.emit(change)
-        for name in self._old_logs:
-            logs.forget_log(self._store.home, name)
+        awaited = {name for change in self._changes for _, name in change.after}
+        arrays.give_rows(self._store, (table.number_of(self._store, name) for name in awaited))
+        submitting.forget_logs(self._store, self._chosen)
         if self._lost:
             ops.dependencies.settle(self._store, self._lost)
 
-    def _check_id(self, name: str, indices: range | None) -> None:
+    def _check_id(self, name: str, indices: Indices | None) -> None:
         """Refuse the id of a job, or the ids of an array and its members, if a job has it."""
         if name in self._in_use:
             raise submitting.exists(name)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import LOGICAL, PRIMARY
-from vctl.core.nodes import ALIVE, DEAD, LOST
+from vctl.core.nodes import ALIVE, LOST
 from vctl.core.resources import Amounts
 from vctl.core.values import field, value
 from vctl.ops import forms
@@ -48,43 +47,30 @@ class Capacity:
 
 
 def capacities(store: Store) -> dict[str, Capacity]:
-    """The sums of every cluster, in one pass over the tables; the cost does not depend on the queues."""
-    is_alive: dict[str, bool] = {}
-    sums: dict[str, Capacity] = {PRIMARY: Capacity()}
-    for node in nodes.all_rows(store):
-        is_alive[node["node_id"]] = node["state"] != DEAD
-        if is_alive[node["node_id"]]:
-            _add(sums[PRIMARY].total, loads(node["amounts"]))
+    """The sums of every cluster, in one pass over the clusters; the cost does not depend on the queues."""
+    totals, of_runs = clusters.totals(store), clusters.held_by_runs(store)
     rows = clusters.parents_first(clusters.all_rows(store))
-    for row in rows:
-        sums[row["cluster_id"]] = Capacity()
-    for vnode in clusters.all_vnode_rows(store):
-        if is_alive.get(vnode["node_id"]) and vnode["cluster_id"] in sums:
-            _add(sums[vnode["cluster_id"]].total, loads(vnode["amounts"]))
+    sums = {
+        cluster_id: Capacity(totals.get(cluster_id, {}))
+        for cluster_id in (PRIMARY, *(row["cluster_id"] for row in rows))
+    }
+    nobody = Capacity()
     for row in reversed(rows):  # children first
-        capacity, parent = sums[row["cluster_id"]], sums.get(row["parent_id"], Capacity())
+        capacity, parent = sums[row["cluster_id"]], sums.get(row["parent_id"], nobody)
         if row["kind"] == LOGICAL:
-            for run in clusters.run_allocations(store, row["cluster_id"]):
-                if is_alive.get(run["node_id"]):
-                    _add(capacity.used, loads(run["amounts"]))
-        else:
-            capacity.used = dict(capacity.total)
-        if row["kind"] == LOGICAL:
+            _add(capacity.used, of_runs.get(row["cluster_id"], {}))
             capacity.idle = {n: max(a - capacity.used.get(n, 0), 0) for n, a in capacity.total.items()}
             if row["parent_id"] == PRIMARY:
                 _add(sums[PRIMARY].idle, capacity.idle)
+        else:
+            capacity.used = dict(capacity.total)
         _add(parent.reserved, capacity.total)
         _add(parent.used, capacity.used)
-    _add_leases(store, sums)
-    return sums
-
-
-def _add_leases(store: Store, sums: Mapping[str, Capacity]) -> None:
-    nobody = Capacity()
     for lease in leases.all_rows(store):
         amounts = loads(lease["amounts"])
         _add(sums.get(lease["borrower_id"], nobody).borrowed, amounts)
         _add(sums.get(lease["lender_id"], nobody).lent, amounts)
+    return sums
 
 
 def _add(sums: Sums, amounts: Amounts, times: int = 1) -> None:
@@ -144,8 +130,8 @@ def _available(state: str, free: Amounts) -> Sums:
     return {name: max(amount, 0) if state == ALIVE else 0 for name, amount in free.items()}
 
 
-def _total(one: EqualSlots) -> Amounts:
-    has, free = one.capacity.total.amounts, one.capacity.free
+def _total(slots: EqualSlots) -> Amounts:
+    has, free = slots.capacity.total.amounts, slots.capacity.free
     beyond = [name for name, amount in free.items() if amount and name not in has]
     return {**has, **dict.fromkeys(beyond, 0)} if beyond else has
 
@@ -153,28 +139,28 @@ def _total(one: EqualSlots) -> Amounts:
 def slots_of(store: Store, cluster_id: str, *, owned: bool = False) -> dict[str, ClusterSlot]:
     """The virtual nodes of a cluster by id; whole nodes that a logical child owns only if ``owned``."""
     of: dict[str, tuple[str, Amounts, Amounts]] = {}
-    for one in alike(store, cluster_id):
-        if owned or not one.left:
+    for group in alike(store, cluster_id):
+        if owned or not group.owned:
             of.update(
                 dict.fromkeys(
-                    [slot_id for _, slot_id in one.slots], (one.state, _total(one), one.capacity.free)
+                    [slot_id for _, slot_id in group.slots], (group.state, _total(group), group.capacity.free)
                 )
             )
-    key, found = (
+    key, rows = (
         ("node_id", nodes.all_rows(store))
         if cluster_id == PRIMARY
         else ("vnode_id", clusters.vnode_rows(store, cluster_id))
     )
-    return {row[key]: ClusterSlot(row, *of[row[key]]) for row in found if row[key] in of}
+    return {row[key]: ClusterSlot(row, *of[row[key]]) for row in rows if row[key] in of}
 
 
 def totals_of(store: Store, cluster_id: str) -> tuple[Sums, Sums]:
     """Sums over the virtual nodes of a cluster: (total without lost nodes, free on ALIVE nodes)."""
     total: Sums = {}
     free: Sums = {}
-    for one in alike(store, cluster_id):
-        if one.left or one.state in LOST:
+    for group in alike(store, cluster_id):
+        if group.owned or group.state in LOST:
             continue
-        _add(total, _total(one), len(one.slots))
-        _add(free, _available(one.state, one.capacity.free), len(one.slots))
+        _add(total, _total(group), len(group.slots))
+        _add(free, _available(group.state, group.capacity.free), len(group.slots))
     return total, free

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from vctl.core import resources as rs
@@ -14,7 +15,7 @@ from vctl.ops import forms
 from vctl.ops.forms import parse_filters
 from vctl.spec.ids import full_cluster_id
 from vctl.store import clusters as table
-from vctl.store import job_views, nodes, rows, settings, tasks
+from vctl.store import folded, job_views, nodes, rows, settings, tasks
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def _contents(store: Store, cluster_id: str, spec: ClusterSpec | None) -> Cluste
         "available_resources": forms.amounts(available),
         "max_resources": maximum,
         "children": [child["cluster_id"] for child in table.children(store, cluster_id)],
-        "jobs": [row["submission_id"] for row in reversed(job_views.unfinished_in(store, cluster_id))],
+        "jobs": [*chain(*map(folded.names, reversed(job_views.unfinished_in(store, cluster_id))))],
     }
 
 
@@ -251,6 +252,6 @@ def blockers_of(store: Store, cluster_id: str) -> list[str]:
     ]
     return [
         *(f"cluster {row['cluster_id']}" for row in children),
-        *(f"job {row['submission_id']}" for row in unfinished),
+        *(f"job {name}" for row in unfinished for name in reversed([*folded.names(row)])),
         *(f"task {row['task_id']}" for row in alone),
     ]

@@ -176,7 +176,7 @@ def _stop_everything(store: Store, cluster_id: str, *, attached_too: bool) -> No
     clusters_inside = [cluster_id, *table.subtree(store, cluster_id)]
     for below in clusters_inside:
         for row in job_views.unfinished_in(store, below):
-            ops.jobs.stop(store, int(row["job_id"]))
+            ops.jobs.stop(store, int(row["job_id"]) if row["members"] == 1 else str(row["array_id"]))
     for below in clusters_inside:  # detached tasks outlive their jobs
         for row in tasks.unfinished_in(store, below):
             if attached_too or row["detached"]:

@@ -1,9 +1,8 @@
 """Dependencies of a new job: whether its conditions on other jobs and arrays are met, open or impossible.
 
 Only open conditions have a row in ``dependencies``; a job enters the queue when it has none. An awaited id exists when
-a job is submitted, so no new job waits for itself; an edit is checked for that (``circle``). The end of an awaited job
-is handled by a rule
-(``vctl/engine/rules/gates.py``).
+a job is submitted, so no new job waits for itself; reruns and edits are checked for that (``refuse_circle``). The end
+of an awaited job is handled by a rule (``vctl/engine/rules/gates.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING
 from vctl.engine.changes import JobEnded
 from vctl.engine.rules.gates import IMPOSSIBLE, MET, OPEN, followed, judged
 from vctl.engine.stimuli import AwaitedOver
+from vctl.errors import param
+from vctl.spec.fields import refuse
 from vctl.store import dependencies as table
 from vctl.store import jobs, rows
 from vctl.store.store import Store
@@ -33,6 +34,24 @@ def unmet(store: Store, after: Iterable[Dependency]) -> tuple[tuple[tuple[str, s
     verdicts = {pair: judged(pair[0], over(store, pair[1])) for pair in pairs}
     unsatisfied = tuple(pair for pair, verdict in verdicts.items() if verdict != MET)
     return unsatisfied, [name for (_, name), verdict in verdicts.items() if verdict == IMPOSSIBLE]
+
+
+def refuse_circle(store: Store, own: Collection[str], after: Iterable[Dependency]) -> None:
+    """Raise BadSpec if jobs that are known already would wait for themselves, directly or through others.
+
+    ``own``: their ids. A new job cannot: nothing waits for it yet.
+    """
+    left, seen = [one.job for one in after], set[str]()
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        names = table.names_of(store, name)
+        if not {name, *names}.isdisjoint(own):
+            path = param("after")
+            raise refuse(path, f"{min(own)} would wait for itself", "name a job that does not wait for it")
+        left += table.awaited_by(store, name)
 
 
 def settle(store: Store, names: Iterable[str]) -> None:
@@ -55,23 +74,3 @@ def settle(store: Store, names: Iterable[str]) -> None:
                     remaining += [
                         name for name in (change.submission_id, change.array_id) if name is not None
                     ]
-
-
-def circle(store: Store, own: Collection[str], names: Iterable[str]) -> list[str] | None:
-    """The ids along which jobs would wait for themselves if those with the ids ``own`` waited for ``names``."""
-    came_from: dict[str, str | None] = dict.fromkeys(names)
-    remaining = list(came_from)
-    while remaining:
-        name = remaining.pop()
-        if name in own:
-            path: list[str] = []
-            step: str | None = name
-            while step is not None:
-                path.append(step)
-                step = came_from[step]
-            return [name, *reversed(path)]
-        for awaited in table.awaited_by(store, name):
-            if awaited not in came_from:
-                came_from[awaited] = name
-                remaining.append(awaited)
-    return None

@@ -77,7 +77,7 @@ def check_feasible(store: Store, parent_id: str, spec: ClusterSpec, entry: Amoun
 def numbers_of(unplaced: Unplaced, have: str) -> dict[str, Any]:
     """The details of an error: the resource, what was asked of it, and what there is, by the name ``have``."""
     refusal = unplaced.refusal
-    return {"resource": refusal.subject, "need": refusal.asked / SCALE, have: refusal.have / SCALE}
+    return {"resource": refusal.subject, "need": refusal.requested / SCALE, have: refusal.have / SCALE}
 
 
 def fix_for(store: Store, cluster_id: str, never: Unplaced) -> str:

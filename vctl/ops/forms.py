@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from vctl.core import jobs as jb
 from vctl.core import wording
 from vctl.core.jobs import NON_ZERO_EXIT, cluster_of
-from vctl.core.listed import Listed, Values, mapped
+from vctl.core.listed import Alike, Listed, Values, mapped
 from vctl.core.tasks import CANCELLED, FAILED, FINISHED, OWNER_ENDED
 from vctl.errors import param
 from vctl.ops.logs import log_path
@@ -19,7 +19,8 @@ from vctl.store.rows import loads
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
-    from vctl.spec.documents import EventForm, JobForm
+    from vctl.simulate.forecast import Expected
+    from vctl.spec.documents import EventForm, ExpectedForm, JobForm
 
 Form = dict[str, Any]
 
@@ -45,17 +46,34 @@ JOB = (
 """The columns of ``jobs`` that the JSON form of a job needs."""
 
 
+NEW: ExpectedForm = {
+    "expected_start": None,
+    "expected_start_basis": "unknown: the scheduler has not considered it yet",
+}
+"""The expected start of a job that was just submitted."""
+NONE: ExpectedForm = {"expected_start": None, "expected_start_basis": None}
 Shown = tuple[str | None, str | None]
 """The reason token and the message."""
 
 
-def job(store: Store, row: Row, position: int | None, shown: Shown) -> JobForm:
-    """The JSON form of a job, with its position in the queue and its reason."""
-    return jobs(store, {name: (row[name],) for name in JOB}, (position,), (shown,))[0]
+def job(
+    store: Store, row: Row, position: int | None, shown: Shown, expected: ExpectedForm | None = None
+) -> JobForm:
+    """The JSON form of a job, with its position in the queue, its reason and its expected start."""
+    form = jobs(store, {name: (row[name],) for name in JOB}, (position,), (shown,))[0]
+    return form if expected is None else {**form, **expected}
 
 
-def jobs(store: Store, columns: Mapping[str, Values], positions: Values, shown: Values) -> Listed[JobForm]:
-    """The JSON forms of jobs, from the columns ``JOB``, their queue positions and what is ``Shown``."""
+def jobs(
+    store: Store,
+    columns: Mapping[str, Values],
+    positions: Values,
+    shown: Values,
+    expected: Mapping[int, Expected] | None = None,
+) -> Listed[JobForm]:
+    """The JSON forms of jobs, from the columns ``JOB``, their positions, what is ``Shown``, and their starts."""
+    numbers = columns["job_id"]
+    starts: Values = Alike(None, len(shown)) if not expected else list(map(expected.get, numbers))
     submitted, started, ended = columns["submitted_at"], columns["started_at"], columns["ended_at"]
     now, home, parents = store.clock(), os.fspath(store.home), columns["parent_cluster_id"]
 
@@ -81,6 +99,8 @@ def jobs(store: Store, columns: Mapping[str, Values], positions: Values, shown: 
             "parent_cluster_id": parents,
             "priority": columns["priority"],
             "queue_position": positions,
+            "expected_start": lambda: mapped(lambda one: one and timestamp(one.start_ns), starts),
+            "expected_start_basis": lambda: mapped(lambda one: one and one.basis, starts),
             "entrypoint": columns["entrypoint"],
             "attempt": columns["attempt"],
             "user": columns["user"],

@@ -25,7 +25,8 @@ from vctl.ops import arrays, rights, submitting
 from vctl.ops.arrays import Pairs
 from vctl.ops.jobs import get_job, resolve
 from vctl.spec.job_request import JobRequest
-from vctl.spec.params import NOT_GIVEN, Change, Reading, declared, document_of
+from vctl.spec.overrides import Overrides
+from vctl.spec.params import NOT_GIVEN, Reading, declared, document_of
 from vctl.store import arrays as arrays_table
 from vctl.store import jobs as table
 from vctl.store import observed, preemptions
@@ -34,6 +35,7 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
+    from vctl.spec.options import Dependency
 
 _WHILE_RUNNING = ("time_limit_s",)
 """The parameters of a running job that may change."""
@@ -82,7 +84,7 @@ def _put_on_hold(store: Store, ref: str | int, *, held: bool) -> JobForm:
 def edit(
     store: Store,
     ref: str | int,
-    changes: Mapping[str, object] | Change[JobRequest],
+    changes: Mapping[str, object] | Overrides[JobRequest],
     *,
     max_running: int | None = NOT_GIVEN,
 ) -> JobForm:
@@ -92,28 +94,38 @@ def edit(
     ``max_running``: how many members of the array may run at once; None: all.
     """
     if isinstance(changes, Mapping):
-        changes = Change(declared(JobRequest), Reading(DEFAULT_UNITS, changes), changes)
+        changes = Overrides(declared(JobRequest), Reading(DEFAULT_UNITS, changes), changes)
     if not changes.values and max_running is NOT_GIVEN:
         raise BadSpec("nothing is to be changed", fix=_EXAMPLE)
     with store.transaction():
+        awaited = _awaited(store, changes)
         array, rows = _rows(store, ref)
         if max_running is not NOT_GIVEN:
             _limit(store, array, rows, max_running)
         if changes.values:
-            _change(store, array, rows, changes)
+            _change(store, array, rows, changes, awaited)
         return get_job(store, ref)
 
 
-def _change(store: Store, array: Row | None, rows: list[Row], changes: Change[JobRequest]) -> None:
+def _change(
+    store: Store,
+    array: Row | None,
+    rows: list[Row],
+    changes: Overrides[JobRequest],
+    awaited: list[Dependency] | None,
+) -> None:
     whom = _editable(array, rows, changes.values, set(store.being_started))
-    after = _conditions(store, array, [row for row, _ in whom], changes)
+    after = None if awaited is None else _conditions(store, array, [row for row, _ in whom], awaited)
     found: dict[tuple[str, Launch | None], tuple[JobsEdited, list[int]]] = {}
     for alike, names in _alike(whom):
         row = table.get(store, alike[0])
         assert row is not None
         one = _edited(store, _members(array, row), row, changes, names, after)
         if one is not None:
-            key = encode(replace(one, job=replace(one.job, job_id=0, submission_id=""))), one.launch
+            key = (
+                encode(replace(one, job=replace(one.job, job_id=0, submission_id="", members=1, step=1))),
+                one.launch,
+            )
             found.setdefault(key, (one, []))[1].extend(alike)
     for one, numbers in found.values():
         _drop_nominations(store, one, numbers)
@@ -132,7 +144,10 @@ def _limit(store: Store, array: Row | None, rows: list[Row], at_once: int | None
     waiting = [r for r in left if r["status"] == jb.PENDING and r["job_id"] not in store.being_started]
     closed: list[int] = []
     if at_once is not None:
-        with_place = [row["job_id"] for row in waiting if not (row["closed"] or row["held"])]
+        alone = [
+            row for row in waiting if row["members"] == 1
+        ]  # where a row stands for many, none has a place
+        with_place = [row["job_id"] for row in alone if not (row["closed"] or row["held"])]
         keep = set(with_place[: max(0, at_once - (len(left) - len(waiting)))])
         closed = [row["job_id"] for row in waiting if not row["closed"] and row["job_id"] not in keep]
     opened = [row["job_id"] for row in waiting if row["closed"]] if at_once is None else []
@@ -170,7 +185,7 @@ def _edited(
     store: Store,
     members: Members,
     row: Row,
-    changes: Change[JobRequest],
+    changes: Overrides[JobRequest],
     names: list[str],
     after: Pairs | None,
 ) -> JobsEdited | None:
@@ -224,27 +239,26 @@ def _request_of(row: Row, launch: Row) -> JobRequest:
     )
 
 
-def _conditions(
-    store: Store, array: Row | None, rows: list[Row], changes: Change[JobRequest]
-) -> Pairs | None:
-    """What the jobs wait for from now on; None: as before. Refuses what can no longer happen, and circles."""
+def _awaited(store: Store, changes: Overrides[JobRequest]) -> list[Dependency] | None:
+    """What is to be waited for, each with a row of its own, as one that stands for others cannot be awaited."""
     if "after" not in changes.values:
         return None
-    wanted = changes.of(JobRequest(argv=("true",)), ["after"]).after
-    pairs, lost = ops.dependencies.unmet(store, submitting.resolved(store, wanted))
+    awaited = submitting.resolved(store, changes.of(JobRequest(argv=("true",)), ["after"]).after)
+    arrays.give_rows(store, (table.number_of(store, one.job) for one in awaited))
+    return awaited
+
+
+def _conditions(store: Store, array: Row | None, rows: list[Row], awaited: list[Dependency]) -> Pairs:
+    """What the jobs wait for from now on. Refuses what can no longer happen, and circles."""
+    pairs, lost = ops.dependencies.unmet(store, awaited)
     if lost:
         wish = next(f"{condition}:{name}" for condition, name in pairs if name in lost)
         raise Conflict(
             f"{param('after')}: {wish} can no longer happen, {lost[0]} is over",
             fix="wait for another job, or for none",
         )
-    names = {row["submission_id"] for row in rows} | {row["array_id"] for row in rows if row["array_id"]}
-    own = names if array is None else names | {array["array_id"]}
-    if (circle := ops.dependencies.circle(store, own, [name for _, name in pairs])) is not None:
-        raise Conflict(
-            f"{param('after')}: {' waits for '.join(circle)}: none of them would ever start",
-            fix="wait for a job that does not wait for this one",
-        )
+    own = {row["submission_id"] for row in rows}
+    ops.dependencies.refuse_circle(store, own if array is None else own | {array["array_id"]}, awaited)
     return pairs
 
 
@@ -285,6 +299,7 @@ def _rows(store: Store, ref: str | int) -> tuple[Row | None, list[Row]]:
     row = table.get(store, resolve(store, ref))
     assert row is not None
     rights.check_job(store, row)
+    arrays.give_rows(store, [row["job_id"]])
     return None, [row]
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
-from pathlib import Path
+from itertools import accumulate, chain, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from vctl import engine
 from vctl.core import jobs as jb
-from vctl.core.listed import Alike, Values, joined, runs
+from vctl.core.listed import Alike, Values, field_of, joined, runs
 from vctl.core.spans import spans_of
 from vctl.core.wording import cluster_text
 from vctl.errors import BadSpec, Conflict, NotFound, VctlError
-from vctl.ops import arrays, forms, logs, rights, scope
+from vctl.ops import arrays, forms, logs, matching, rights, scope
 from vctl.ops.forms import Shown, parse_filters
 from vctl.spec.ids import LAST
-from vctl.store import ahead, clusters, feed, job_views, observed, tasks
+from vctl.spec.options import parse_array
+from vctl.store import ahead, clusters, feed, folded, job_views, observed, tasks
 from vctl.store import arrays as arrays_table
 from vctl.store import jobs as table
 from vctl.store.filters import Condition, Filter
@@ -25,6 +26,7 @@ from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.ops.reasons import Reasons
+    from vctl.simulate.forecast import Expected
     from vctl.spec.documents import JobForm, Pruned
 
 
@@ -61,8 +63,10 @@ def resolve(store: Store, ref: str | int) -> int:
         return number
     if ref.isascii() and ref.isdigit() and len(ref) < 19 and table.get(store, int(ref)) is not None:
         return int(ref)
-    if (array := arrays_table.get(store, ref)) is not None:
-        first = array["range"].partition("-")[0]
+    if isinstance(match := matching.the_one(store, ref) if ref else None, int):
+        return match
+    if (array := arrays_table.get(store, ref if match is None else match)) is not None:
+        first = "".join(takewhile(str.isdigit, array["range"]))
         raise BadSpec(f"{ref} is an array of jobs", fix=f"name one of its members, such as {ref}_{first}")
     like = table.numbers_like(store, ref) if ref else []
     if len(like) == 1:
@@ -88,14 +92,37 @@ def _no_job(ref: str) -> NotFound:
     return NotFound(f"there is no job {ref!r}", fix="see `vctl job list -a`", details={"job": ref})
 
 
-def get_job(store: Store, ref: str | int) -> JobForm:
-    """One job, or an array of them."""
+def get_job(store: Store, ref: str | int, *, forecast: bool = True) -> JobForm:
+    """One job, or an array of them. ``forecast``: with the expected start of what waits."""
     with store.snapshot():
         if (array := arrays.named(store, ref)) is not None:
-            return arrays.form(store, array)
+            form: JobForm = arrays.form(store, array)
+            return form if not forecast else _forecast([form], store)[0]
         row = job_views.get(store, resolve(store, ref))
         assert row is not None
-        return _form(store, row)
+        form = _form(store, row)
+        return form if not forecast else _forecast([form], store)[0]
+
+
+def _forecast(forms_: Sequence[JobForm], store: Store) -> list[JobForm]:
+    """Forms of jobs and arrays with their expected starts: for an array, that of its next member."""
+    numbers: dict[int, int] = {}
+    for form in forms_:
+        if "array" in form:
+            array = arrays_table.get(store, form["submission_id"])
+            assert array is not None
+            if (number := arrays_table.example(store, array, "'PENDING'")) is not None:
+                numbers[form["job_id"]] = number
+        elif form["status"] == jb.PENDING:
+            numbers[form["job_id"]] = form["job_id"]
+    if not numbers:
+        return list(forms_)
+    from vctl.ops import expected  # where nothing waits, nothing is played forward
+
+    waiting = [form["parent_cluster_id"] for form in forms_ if form["job_id"] in numbers]
+    found = expected.of(store, set(numbers.values()), set(waiting))
+    starts = {job_id: found[number] for job_id, number in numbers.items()}
+    return [{**form, **expected.form(starts.get(form["job_id"]))} for form in forms_]
 
 
 def _form(store: Store, row: Row, *, is_new: bool = False) -> JobForm:
@@ -103,7 +130,8 @@ def _form(store: Store, row: Row, *, is_new: bool = False) -> JobForm:
     from vctl.ops.reasons import Reasons
 
     reasons = Reasons(store)
-    return forms.job(store, row, position(store, row), reasons.fresh(row) if is_new else reasons.of(row))
+    shown = reasons.fresh(row) if is_new else reasons.of(row)
+    return forms.job(store, row, position(store, row), shown, forms.NEW if is_new else None)
 
 
 def just_submitted(store: Store, submission_id: str) -> JobForm:
@@ -124,10 +152,13 @@ def list_jobs(
     limit: int | None = None,
     cluster: str | None = None,
     members: bool = True,
+    forecast: bool = True,
+    named: Sequence[str] = (),
 ) -> tuple[Sequence[JobForm], int]:
     """Jobs, newest first, and their number without the limit. Without ``all`` only unfinished jobs.
 
-    Without ``members`` each array is one entry.
+    Without ``members`` each array is one entry. ``forecast``: with the expected starts of those that wait.
+    ``named``: only the jobs with these ids, patterns and ranges. Raises NotFound for one that names none.
     """
     parsed = parse_filters(filters, FILTER_KEYS)
     states = {
@@ -136,67 +167,168 @@ def list_jobs(
         if forms.matches({"status": state}, [condition for condition in parsed if condition[0] == "status"])
     }
     derived = [condition for condition in parsed if condition[0] == "state_reason"]
+    own = [condition for condition in parsed if condition[0] in job_views.OWN_FILTERS]
     within, values = scope.of_jobs(store, cluster)
     with store.snapshot():
-        narrowed, its_values = job_views.condition(
-            store, [condition for condition in parsed if condition[0] not in ("status", "state_reason")]
-        )
-        parts = [within, narrowed, "1" if members else "j.array_index IS NULL"]
-        where = " AND ".join(part for part in parts if part != "1") or "1"
+        common = [one for one in parsed if one[0] not in ("status", "state_reason", *job_views.OWN_FILTERS)]
+        narrowed, its_values = job_views.condition(store, common)
+        parts = [within, narrowed, "1" if members or named else job_views.SINGLE]
         values += its_values
-        listed, total = _listed(store, states, (where, values), limit, derived)
+        numbers: list[int] | None = None
+        its_arrays: list[str] | None = None
+        if named:
+            numbers, its_arrays = _named(store, named, members=members)
+            among, its_values = job_views.with_numbers(folded.rows_of(store, numbers))
+            parts.append(among)
+            values += its_values
+        where = " AND ".join(part for part in parts if part != "1") or "1"
+        listed, total = _listed(
+            store,
+            states,
+            (where, values),
+            limit,
+            derived,
+            own,
+            None if numbers is None else {*numbers},
+            forecast=forecast,
+        )
         if not members:
             entries, count = arrays.list_(
-                store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit
+                store,
+                all=all,
+                within=scope.of_jobs(store, cluster),
+                limit=None if parsed else limit,
+                named=its_arrays,
             )
             if parsed:
                 entries = [form for form in entries if forms.matches(form, parsed)]
                 count = len(entries)
             total += count
             if entries:
+                if forecast:
+                    entries = _forecast(entries, store)  # type: ignore[assignment]
                 listed = _merged([*listed, *entries], limit)
     return listed, total
 
 
+def _named(store: Store, refs: Sequence[str], *, members: bool) -> tuple[list[int], list[str]]:
+    """The numbers of the named jobs, and the ids of the named arrays; with ``members`` their members in their place."""
+    numbers, array_ids = dict[int, None](), dict[str, None]()
+    for ref in _each(store, refs):
+        if (array := arrays.named(store, ref)) is None:
+            numbers[resolve(store, ref)] = None
+        elif members:
+            numbers |= {job_id: None for job_id, _ in arrays_table.numbered(store, array)}
+        else:
+            array_ids[array["array_id"]] = None
+    return list(numbers), list(array_ids)
+
+
 def _listed(
-    store: Store, states: set[str], within: Condition, limit: int | None, derived: list[Filter]
+    store: Store,
+    states: set[str],
+    within: Condition,
+    limit: int | None,
+    derived: list[Filter],
+    own: list[Filter],
+    only: Collection[int] | None = None,
+    *,
+    forecast: bool,
 ) -> tuple[Sequence[JobForm], int]:
     """The newest jobs in some states that match, and how many match.
 
     The filters ``derived`` are about the reason, which the tables have only for jobs that do not wait: those that wait
-    are read and judged.
+    are read and judged. The filters ``own`` are about what differs among members of an array that share a row.
+    ``only``: the numbers of the jobs that may be listed, whose rows ``within`` names.
     """
     where, values = within
     if derived:
-        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [])
-        chosen: Sequence[JobForm] = [form for form in waiting if forms.matches(form, derived)]
+        waiting, _ = _listed(store, states & {jb.PENDING}, within, None, [], own, only, forecast=forecast)
+        judged = zip(field_of(waiting, "job_id"), field_of(waiting, "state_reason"), strict=True)
+        at = [n for n, (_, reason) in enumerate(judged) if forms.matches({"state_reason": reason}, derived)]
         more, its_values = job_views.condition(store, derived)
         rest = f"{where} AND {more}", [*values, *its_values]
-        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [])
-        return _merged([*chosen, *others], limit), total + len(chosen)
+        others, total = _listed(store, states - {jb.PENDING}, rest, limit, [], own, only, forecast=False)
+        return _merged([*(waiting[n] for n in at[:limit]), *others], limit), total + len(at)
+    shared = folded.among(store, f"{job_views.in_states(states)} AND {where}", values) if states else []
+    narrowed, its_values = job_views.condition(store, own)
+    where, values = (
+        " AND ".join(part for part in (where, narrowed) if part != "1") or "1",
+        [*values, *its_values],
+    )
+    if shared:
+        return _with_shared(store, states, (where, values), limit, {
+            row["job_id"]: numbers for row in shared
+            if (numbers := _among(job_views.passing(row, own), only))
+        }, forecast=forecast)  # fmt: skip
     if limit is None and jb.FINAL & states:  # all are read, and most jobs are over
         condition = where if len(states) == len(jb.STATES) else f"{job_views.in_states(states)} AND {where}"
-        listed = _forms(store, condition, values)
+        listed = _forms(store, condition, values, forecast=forecast)
         return listed, len(listed)
     numbers = job_views.newest(store, states, where, values, limit)
     total = len(numbers)
     if total == limit:
         total = job_views.count(store, states, where, values)
-    return _forms(store, *job_views.with_numbers(numbers)), total
+    return _forms(store, *job_views.with_numbers(numbers), forecast=forecast), total
+
+
+def _among(numbers: Sequence[int], only: Collection[int] | None) -> Sequence[int]:
+    return numbers if only is None else [number for number in numbers if number in only]
+
+
+def _with_shared(
+    store: Store,
+    states: set[str],
+    within: Condition,
+    limit: int | None,
+    shared: dict[int, Sequence[int]],
+    *,
+    forecast: bool,
+) -> tuple[Sequence[JobForm], int]:
+    """Like ``_listed``; ``shared``: rows that stand for several members of an array -> those that match."""
+    where, values = within
+    single = job_views.OWN_ROW if where == "1" else f"{where} AND {job_views.OWN_ROW}"
+    numbers = job_views.newest(store, states, single, values, limit)
+    total = job_views.count(store, states, where, values, sum(map(len, shared.values())))
+    chosen = numbers + [one for its in shared.values() for one in (its if limit is None else its[-limit:])]
+    least = min(sorted(chosen, reverse=True)[:limit], default=0)
+    shared = {row: its[bisect_left(its, least) :] for row, its in shared.items() if its[-1] >= least}
+    row_numbers = sorted([*(one for one in numbers if one >= least), *shared], reverse=True)
+    return _forms(store, *job_views.with_numbers(row_numbers), shared, forecast=forecast), total
 
 
 def _merged(listed: list[JobForm], limit: int | None) -> Sequence[JobForm]:
     return sorted(listed, key=lambda form: -form["job_id"])[:limit]
 
 
-def _forms(store: Store, where: str, values: Sequence[object]) -> Sequence[JobForm]:
-    columns = job_views.listed(store, COLUMNS, where, values)
+def _forms(
+    store: Store,
+    where: str,
+    values: Sequence[object],
+    members: Mapping[int, Sequence[int]] = {},
+    *,
+    forecast: bool,
+) -> Sequence[JobForm]:
+    columns = job_views.listed(store, COLUMNS, where, values, members)
     if jb.PENDING not in columns["status"]:
         shown = joined([*zip(columns["state_reason"], columns["message"], strict=True)])
         return forms.jobs(store, columns, Alike(None, len(shown)), shown)
     from vctl.ops.positions import positions
 
-    return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns))
+    starts = _starts(store, columns) if forecast else None
+    return forms.jobs(store, columns, positions(store, columns), _reasons(store, columns), starts)
+
+
+def _starts(store: Store, columns: Mapping[str, Values]) -> Mapping[int, Expected]:
+    """The expected starts of the listed jobs that wait."""
+    from vctl.ops import expected
+
+    numbers, clusters_ = set[int](), set[str]()
+    for (status, cluster_id), at in runs(columns["status"], columns["parent_cluster_id"]):
+        if status == jb.PENDING:
+            numbers.update(columns["job_id"][at.start : at.stop])
+            clusters_.add(cluster_id)
+    return expected.of(store, numbers, clusters_)
 
 
 def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
@@ -210,17 +342,25 @@ def _reasons(store: Store, columns: Mapping[str, Values]) -> Values:
         if kind[0] != jb.PENDING:
             shown.append(Alike(kind[1:3], len(numbers)))
             continue
-        row = job_views.get(store, numbers[0])
-        assert row is not None
-        if not winners and reasons.gate(row) is None:
-            winners = reasons.winners
-        own = set(numbers) if row["waits_for"] else set(winners) and set(winners).intersection(numbers)
+        waits_for = kind[ALIKE.index("waits_for")]
+        if not winners and not waits_for and kind not in known:
+            row = job_views.get(store, numbers[0])
+            assert row is not None
+            if reasons.gate(row) is None:
+                winners = reasons.winners
+        own = set(numbers) if waits_for else set(winners) and set(winners).intersection(numbers)
         if kind not in known and (common := next((job_id for job_id in numbers if job_id not in own), None)):
             known[kind] = _reason(store, reasons, common)
         if own:  # these reasons depend on the job itself
-            shown.append(
-                [_reason(store, reasons, job_id) if job_id in own else known[kind] for job_id in numbers]
-            )
+            first = {one: one for one in own}
+            for its in folded.among(
+                store, "j.status = 'PENDING' AND j.waits_for", ()
+            ):  # they wait for the same
+                first |= dict.fromkeys(
+                    own.intersection(range(its["job_id"], its["job_id"] + its["members"])), its["job_id"]
+                )
+            judged = {one: _reason(store, reasons, one) for one in set(first.values())}
+            shown.append([judged[first[one]] if one in own else known[kind] for one in numbers])
         else:
             shown.append(Alike(known[kind], len(numbers)))
     return shown[0] if len(shown) == 1 else list(chain(*shown))
@@ -242,12 +382,15 @@ def _reason(store: Store, reasons: Reasons, job_id: int) -> Shown:
     return reasons.of(row)
 
 
-def log_path(store: Store, ref: str) -> Path:
-    """The log file of a job."""
-    job_id = resolve(store, ref)
-    row = table.get(store, job_id)
+def log(store: Store, ref: str) -> logs.Log:
+    """The output of a job, or of the members of an array."""
+    if (array := arrays.named(store, ref)) is not None:
+        from vctl.ops.array_logs import ArrayLog
+
+        return ArrayLog(store.home, array["array_id"], parse_array(array["range"]).indices)
+    row = table.get(store, resolve(store, ref))
     assert row is not None
-    return logs.log_of(store.home, row["submission_id"])
+    return logs.Log(logs.log_of(store.home, row["submission_id"]))
 
 
 def stop(
@@ -279,8 +422,9 @@ def stop(
             row = table.get(store, job_id)
             assert row is not None
             rights.check_job(store, row)
+            arrays.give_rows(store, [job_id])
             stop_job(row)
-            return get_job(store, job_id)
+            return get_job(store, job_id, forecast=False)
         rights.check_array(store, array)
         starting = arrays.stop(store, array, grace_s=grace_s, message=message)
         if not starting:
@@ -293,7 +437,7 @@ def stop(
 def delete(store: Store, *refs: str | int) -> list[JobForm]:
     """Delete finished jobs with their logs: all of them or none."""
     with store.transaction():
-        deleted = [get_job(store, ref) for ref in refs]
+        deleted = [get_job(store, one, forecast=False) for one in dict.fromkeys(_each(store, refs))]
         removed: list[str] = []
         for form in deleted:
             rights.check_number(store, form["job_id"])
@@ -302,10 +446,13 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
                     f"job {form['submission_id']} is {form['status']}",
                     fix=f"vctl job stop {form['submission_id']}, then delete it",
                 )
-            removed += _refuse_while_used(store, form)
+            array = arrays.named(store, form["submission_id"]) if "array" in form else None
+            reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
+            removed += refuse_while_used(store, reach, "delete the job")
             if "array" in form:
                 removed += arrays.delete(store, form["submission_id"])
             else:
+                arrays.give_rows(store, [form["job_id"]])
                 store.emit(engine.changes.JobForgotten(form["job_id"], form["submission_id"]))
                 removed.append(form["submission_id"])
         arrays.forget_empty(store, (form["array_id"] for form in deleted))
@@ -313,21 +460,33 @@ def delete(store: Store, *refs: str | int) -> list[JobForm]:
     return deleted
 
 
-def _refuse_while_used(store: Store, form: JobForm) -> list[str]:
-    """The ids of the tasks of a finished job. Raises Conflict while something detached of the job is left."""
-    array = arrays.named(store, form["submission_id"]) if "array" in form else None
-    reach = (form["job_id"],) * 2 if array is None else (array["first_job_id"], array["last_job_id"])
+def _each(store: Store, refs: Sequence[str | int]) -> Iterator[str | int]:
+    """The references, with the jobs that a pattern or a range names in its place."""
+    for ref in refs:
+        found = None
+        if isinstance(ref, str) and not table.taken(store, [ref]):
+            found = matching.matches(store, ref)
+        if found == []:
+            raise matching.nothing(str(ref))
+        yield from [ref] if found is None else found
+
+
+def refuse_while_used(store: Store, reach: tuple[int, int], then: str) -> list[str]:
+    """The ids of the tasks of finished jobs. Raises Conflict while something detached of these jobs is left.
+
+    ``then``: what may be done with them when nothing is.
+    """
     task = tasks.unfinished_among(store, *reach)
     if task is not None:
         raise Conflict(
             f"task {task['task_id']} of job {task['submission_id']} is detached and not over",
-            fix=f"vctl task cancel {task['task_id']}, or wait for it, then delete the job",
+            fix=f"vctl task cancel {task['task_id']}, or wait for it, then {then}",
             details={"task_id": task["task_id"]},
         )
     if (cluster_id := clusters.detached_among(store, *reach)) is not None:
         raise Conflict(
             f"cluster {cluster_text(cluster_id)} is detached and still there",
-            fix=f"vctl vc delete '{cluster_text(cluster_id)}', then delete the job",
+            fix=f"vctl vc delete '{cluster_text(cluster_id)}', then {then}",
             details={"cluster_id": cluster_id},
         )
     return tasks.ids_among(store, [reach])
@@ -347,7 +506,7 @@ def prune(store: Store, older_than_s: float, *, dry_run: bool = False) -> Pruned
     if dry_run:
         numbers = table.numbers_ended(store, before)
         ended = table.ended_before(store, before, numbers)
-        old = [(row["job_id"], row["submission_id"]) for row in ended]
+        old = [member for row in ended for member in folded.members(row)]
     else:
         try:
             for forgotten in _forgotten(store, before):
@@ -383,11 +542,12 @@ def _forgotten(store: Store, before_ns: int) -> Iterator[list[tuple[int, str]]]:
 def _forgotten_events(store: Store, before_ns: int) -> int:
     """Delete the events before a moment, but none that a scheduler may not have read; returns how many."""
     lowest, highest = feed.span_before(store, min(before_ns, store.clock() - feed.UNREAD_NS))
-    count = max(0, highest + 1 - lowest)
-    each = range(1, count + 1)
-    for end, _ in _slices(store, each, lambda _, end: feed.delete_until(store, lowest + end - 1)):
-        store.progress(f"{end} of {count} entries of the history deleted")
-    return count
+    count, deleted = feed.count(store, "seq <= ?", [highest]), 0
+    each = range(1, highest + 2 - lowest)
+    for _, events in _slices(store, each, lambda _, end: feed.delete_until(store, lowest + end - 1)):
+        deleted += events
+        store.progress(f"{deleted} of {count} entries of the history deleted")
+    return deleted
 
 
 def _forget(
@@ -400,10 +560,11 @@ def _forget(
             return []
         spans = spans_of(row["job_id"] for row in ended)
         names = [row["submission_id"] for row in ended] + tasks.ids_among(store, spans)
-        store.emit(engine.changes.JobsPruned(spans))
+        removed = [member for row in ended for member in folded.members(row)]
+        store.emit(engine.changes.JobsPruned(spans, len(removed) - len(ended)))
         arrays.forget_empty(store, (row["array_id"] for row in ended))
     _forget_logs(store, [name for name in names if name in have_logs])
-    return [(row["job_id"], row["submission_id"]) for row in ended]
+    return removed
 
 
 def _forget_logs(store: Store, names: Sequence[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from vctl.core import resources as rs
@@ -13,7 +15,7 @@ from vctl.ops import forms
 from vctl.ops.reasons import Reasons
 from vctl.ops.task_reasons import TaskReasons
 from vctl.spec.fields import refuse
-from vctl.store import job_views, leases, rows
+from vctl.store import folded, job_views, leases, rows
 from vctl.store import tasks as table
 from vctl.store.store import Store
 
@@ -54,16 +56,18 @@ def demand(store: Store) -> list[DemandForm]:
         reasons, task_reasons = Reasons(store), TaskReasons(store)
         for row in reversed(job_views.matching(store, job_views.in_states({PENDING}))):
             key: _Key = ("job", str(row["parent_cluster_id"]), str(reasons.of(row)[0]), row["shape"])
-            _count(lines, key, rows.loads(row["resources"]), row["submission_id"])
+            _count(lines, key, rows.loads(row["resources"]), folded.names(row), row["members"])
         for row in table.waiting_rows(store):
             amounts = rows.loads(row["request"])
             shape = (rs.shape_of(amounts), row["selector"])
             key = ("task", str(row["cluster_id"]), str(task_reasons.of(row)[0]), shape)
-            _count(lines, key, amounts, row["task_id"])
+            _count(lines, key, amounts, [row["task_id"]])
     return list(lines.values())
 
 
-def _count(lines: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], who: str) -> None:
+def _count(
+    lines: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], names: Iterable[str], members: int = 1
+) -> None:
     line = lines.get(key)
     if line is None:
         kind, cluster_id, reason, _ = key
@@ -75,9 +79,8 @@ def _count(lines: dict[_Key, DemandForm], key: _Key, amounts: dict[str, int], wh
             "reason": reason,
             "by": [],
         }
-    line["count"] += 1
-    if len(line["by"]) < MAX_NAMES:
-        line["by"].append(who)
+    line["count"] += members
+    line["by"] += islice(names, MAX_NAMES - len(line["by"]))
 
 
 def check_lending(kind: str, limit: Amounts | None) -> None:

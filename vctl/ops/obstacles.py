@@ -14,13 +14,12 @@ from vctl.core.resources import Amounts
 from vctl.core.tasks import PendingTask
 from vctl.core.wording import cluster_text
 from vctl.ops import forms
-from vctl.scheduler.explain.nodes import AVAILABLE, FEASIBLE, INFEASIBLE, NodeVerdict, explain, explain_task
+from vctl.scheduler.explain.nodes import AVAILABLE, RANK, NodeVerdict, explain, explain_task
 from vctl.scheduler.explain.trial import RunningHolder, Situation
 
 if TYPE_CHECKING:
     from vctl.spec.reports import HolderForm, NodeObstacle, Obstacles
 
-RANK = (INFEASIBLE, FEASIBLE, AVAILABLE)
 NO_TASKS: Mapping[str, str] = {}
 
 
@@ -49,7 +48,7 @@ def obstacles(situation: Situation, job: PendingJob) -> Obstacles:
 
 def obstacles_of_task(situation: Situation, task: PendingTask, others: Sequence[RunningHolder]) -> Obstacles:
     """The verdicts on the virtual nodes of the task's cluster, by rank; ``others``: the tasks that run there."""
-    holders = _Holders(situation, {run: one.submission_id for one in others for run in one.run_ids})
+    holders = _Holders(situation, {run: holder.submission_id for holder in others for run in holder.run_ids})
     verdicts = dict(explain_task(situation.ledger, task))
     chosen, left_out = _chosen(verdicts)
     listed: list[NodeObstacle] = [
@@ -62,8 +61,8 @@ def obstacles_of_task(situation: Situation, task: PendingTask, others: Sequence[
 
 def _chosen(verdicts: Mapping[str, NodeVerdict]) -> tuple[set[str], dict[str, int]]:
     """The nodes that are listed, those that lack least first; and how many of each verdict are left out."""
-    order = sorted(verdicts, key=lambda one: -RANK.index(verdicts[one].verdict))  # stable
-    left_out = Counter(verdicts[one].verdict for one in order[MOST_NODES:])
+    order = sorted(verdicts, key=lambda name: -RANK.index(verdicts[name].verdict))  # stable
+    left_out = Counter(verdicts[name].verdict for name in order[MOST_NODES:])
     return set(order[:MOST_NODES]), dict(left_out)
 
 
@@ -103,9 +102,11 @@ class _Holders:
     def __init__(self, situation: Situation, tasks: Mapping[str, str] = NO_TASKS) -> None:
         self.ledger = situation.ledger
         self._tasks = tasks
-        self._job_of_run = {run: one.submission_id for one in situation.running for run in one.run_ids}
+        self._job_of_run = {
+            run: holder.submission_id for holder in situation.running for run in holder.run_ids
+        }
         self._job_of_cluster = {
-            one.cluster_id: one.submission_id for one in situation.running if one.cluster_id
+            holder.cluster_id: holder.submission_id for holder in situation.running if holder.cluster_id
         }
         self._slots: dict[str, dict[str, list[str]]] = {}
         self._runs: dict[str, list[str]] = {}
@@ -143,10 +144,10 @@ class _Holders:
 
     def _slots_on(self, cluster_id: str) -> dict[str, list[str]]:
         if cluster_id not in self._slots:
-            found: dict[str, list[str]] = {}
+            by_node: dict[str, list[str]] = {}
             for vnode in self.ledger.slots(cluster_id):
-                found.setdefault(vnode.node_id, []).append(vnode.vnode_id)
-            self._slots[cluster_id] = found
+                by_node.setdefault(vnode.node_id, []).append(vnode.vnode_id)
+            self._slots[cluster_id] = by_node
         return self._slots[cluster_id]
 
 

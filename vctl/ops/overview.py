@@ -127,7 +127,7 @@ def _lines(
                 "below_minimum": _minimum(lacking.get(cluster_id)),
             }
         )
-        stack += [(one, depth + 1) for one in reversed(below.get(cluster_id, []))]
+        stack += [(child, depth + 1) for child in reversed(below.get(cluster_id, []))]
     return lines
 
 

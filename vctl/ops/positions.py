@@ -11,7 +11,10 @@ scheduler: by key; in the order ``fair`` by the shares of the users as they are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
@@ -37,7 +40,7 @@ def position(store: Store, row: Row) -> int | None:
     policy = settings.queue_of(store, row["parent_cluster_id"])
     if is_plain(policy):
         return queues.position(store, row["parent_cluster_id"], row["priority"], row["job_id"])
-    return _places(_in_order(store, row["parent_cluster_id"], policy))[row["job_id"]]
+    return _place(_in_order(store, row["parent_cluster_id"], policy), row["job_id"])
 
 
 def positions(store: Store, columns: Mapping[str, Values]) -> Values:
@@ -54,7 +57,9 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
     }
     if len(kinds) == 1 and not special and all(isinstance(columns[name], Alike) for name in _GATES):
         _, cluster_id, priority = kinds[0][0]
-        last, first = (queues.position(store, cluster_id, priority, one) for one in (numbers[0], numbers[-1]))
+        last, first = (
+            queues.position(store, cluster_id, priority, number) for number in (numbers[0], numbers[-1])
+        )
         if opens_at(*(columns[name][0] for name in _GATES)) > store.clock():
             if last == first:
                 return Alike(last, len(numbers))
@@ -66,18 +71,21 @@ def positions(store: Store, columns: Mapping[str, Values]) -> Values:
         for job_id in numbers[at.start : at.stop]
         if status == jb.PENDING and cluster_id not in special
     ]
-    found: dict[int, int] = {}
+    known: dict[int, int] = {}
     if len(plain) > FEW:
         for cluster_id in clusters.difference(special):
-            found |= queues.positions(store, cluster_id)
+            known |= queues.positions(store, cluster_id)
     else:
-        found = {
+        known = {
             job_id: queues.position(store, cluster_id, priority, job_id)
             for job_id, cluster_id, priority in plain
         }
+    listed = sorted(numbers) if special else []
     for cluster_id, policy in special.items():
-        found |= _places(_in_order(store, cluster_id, policy))
-    return list(map(found.get, numbers))
+        for (first, count, row), place in _places(_in_order(store, cluster_id, policy)):
+            its = listed[bisect_left(listed, first) : bisect_left(listed, first + count)]
+            known |= {number: place + (number - first) * row["is_ready"] for number in its}
+    return list(map(known.get, numbers))
 
 
 def ahead(store: Store, row: Row) -> list[int]:
@@ -87,8 +95,10 @@ def ahead(store: Store, row: Row) -> list[int]:
     if is_plain(policy):
         return queues.ids_before(store, cluster_id, row["priority"], row["job_id"])
     order = _in_order(store, cluster_id, policy)
-    place = _places(order)[row["job_id"]]
-    return [one["job_id"] for one in order if one["is_ready"]][: place - 1]
+    ready = (
+        number for first, count, one in order if one["is_ready"] for number in range(first, first + count)
+    )
+    return list(islice(ready, _place(order, row["job_id"]) - 1))
 
 
 def head(store: Store, cluster_id: str, limit: int) -> list[tuple[Row, int, int]]:
@@ -97,22 +107,23 @@ def head(store: Store, cluster_id: str, limit: int) -> list[tuple[Row, int, int]
     A member of an array stands for the members behind it that have its priority.
     """
     policy = settings.queue_of(store, cluster_id)
-    found: list[tuple[Row, int, int]] = []
+    heads: list[tuple[Row, int, int]] = []
     if is_plain(policy):
-        place = 1
+        number = 1
         for row, members, ready in job_views.head(store, cluster_id, limit):
-            found.append((row, members, place))
-            place += ready
-        return found
+            heads.append((row, members, number))
+            number += ready
+        return heads
     order = _in_order(store, cluster_id, policy)
-    places, lines = _places(order), dict[tuple[object, int], list[int]]()
-    for one in order:
-        line = (one["job_id"] if one["array_id"] is None else one["array_id"], one["priority"])
-        lines.setdefault(line, []).append(one["job_id"])
-    for job_id, *others in list(lines.values())[:limit]:
+    lines = dict[tuple[object, int], tuple[int, int, int]]()
+    for (first, count, one), place in _places(order):
+        line = (first if one["array_id"] is None else one["array_id"], one["priority"])
+        head_, members, its_place = lines.get(line, (first, 0, place))
+        lines[line] = head_, members + count, its_place
+    for job_id, members, place in list(lines.values())[:limit]:
         if (shown := job_views.get(store, job_id)) is not None:
-            found.append((shown, 1 + len(others), places[job_id]))
-    return found
+            heads.append((shown, members, place))
+    return heads
 
 
 def is_plain(policy: QueuePolicy) -> bool:
@@ -120,11 +131,28 @@ def is_plain(policy: QueuePolicy) -> bool:
     return policy.order == PRIORITY and policy.ageing_ns is None
 
 
-def _places(order: list[Row]) -> dict[int, int]:
-    return queues.placed((row["job_id"], row["is_ready"]) for row in order)
+Part = tuple[int, int, Row]
+"""Jobs that follow each other in a queue: the number of the first one, how many they are, and their row."""
 
 
-def _in_order(store: Store, cluster_id: str, policy: QueuePolicy) -> list[Row]:
+def _places(order: list[Part]) -> Iterator[tuple[Part, int]]:
+    """Each part of a queue with the position of its first job."""
+    place = 1
+    for part in order:
+        yield part, place
+        place += part[1] * part[2]["is_ready"]
+
+
+def _place(order: list[Part], job_id: int) -> int:
+    """The position of a job."""
+    return next(
+        place + (job_id - first) * int(row["is_ready"])
+        for (first, count, row), place in _places(order)
+        if first <= job_id < first + count
+    )
+
+
+def _in_order(store: Store, cluster_id: str, policy: QueuePolicy) -> list[Part]:
     """The waiting jobs of a queue in the order in which the scheduler takes them."""
     from vctl.scheduler.orders import order_key
 
@@ -132,18 +160,22 @@ def _in_order(store: Store, cluster_id: str, policy: QueuePolicy) -> list[Row]:
     if policy.order == FAIR:
         return _by_turns(store, cluster_id, waiting)
     waiting.sort(key=lambda row: order_key(_job_of(row), policy))
-    return waiting
+    return [(row["job_id"], row["members"], row) for row in waiting]
 
 
-def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Row]:
+def _by_turns(store: Store, cluster_id: str, waiting: list[Row]) -> list[Part]:
     """The jobs in the order of fair shares."""
     from vctl.scheduler.fairness import order_of_starts
     from vctl.store import usage
 
     held = {request: _held(store, *request) for request in {(row["spec"], row["entry"]) for row in waiting}}
-    found = {row["job_id"]: row for row in waiting}
+    by_id = {row["job_id"]: row for row in waiting}
     given = [(_job_of(row), held[row["spec"], row["entry"]] if row["is_ready"] else None) for row in waiting]
-    return [found[job.job_id] for job in order_of_starts(usage.shares(store, cluster_id), cluster_id, given)]
+    order, passed = list[Part](), Counter[int]()
+    for job, count in order_of_starts(usage.shares(store, cluster_id), cluster_id, given):
+        order.append((job.job_id + passed[job.job_id], count, by_id[job.job_id]))
+        passed[job.job_id] += count
+    return order
 
 
 def _held(store: Store, spec_text: str, entry_text: str) -> Amounts:
@@ -158,5 +190,5 @@ def _held(store: Store, spec_text: str, entry_text: str) -> Amounts:
 def _job_of(row: Row) -> PendingJob:
     return PendingJob(
         row["job_id"], "", "", "", _NO_SPEC, {}, row["priority"], user=row["user"],
-        submitted_at_ns=row["submitted_at"], time_limit_ns=rows.in_ns(row["time_limit_s"]),
+        submitted_at_ns=row["submitted_at"], time_limit_ns=rows.in_ns(row["time_limit_s"]), members=row["members"],
     )  # fmt: skip

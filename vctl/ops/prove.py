@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from vctl.store.repair import live_rows, table_rows, wrong_counts
+from vctl.store.repair import live_rows, table_rows, wrong_counts, wrong_members
 from vctl.store.store import Store
 
 PRIMARY = "kPrimaryClusterID"
@@ -34,7 +34,7 @@ def prove(store: Store, *, all_rows: bool = True) -> list[str]:
     with store.snapshot():
         read = table_rows if all_rows else live_rows
         tables = {name: read(store, name) for name in KEYS}
-        counts = wrong_counts(store, all_rows=all_rows)
+        counts = wrong_counts(store, all_rows=all_rows) + wrong_members(store)
     facts = _Facts(tables)
     return [
         *facts.problems,
@@ -70,7 +70,7 @@ class _Facts:
                             plain[column] = [] if column == "cores" else {}
                 found[plain[KEYS[table]]] = plain
             self.by_id[table] = found
-        self.live_runs = [run for run in self.by_id["runs"].values() if run["state"] != "ENDED"]
+        self.runs = list(self.by_id["runs"].values())
 
     def slot(self, slot_id: str) -> dict[str, Any] | None:
         return self.by_id["vnodes"].get(slot_id) or self.by_id["nodes"].get(slot_id)
@@ -173,7 +173,7 @@ def _holders(facts: _Facts) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     inside: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
     for vnode_id, vnode in facts.by_id["vnodes"].items():
         inside[vnode["parent_vnode_id"]].append((f"virtual node {vnode_id}", vnode))
-    for run in facts.live_runs:
+    for run in facts.runs:
         inside[run["vnode_id"]].append((f"run {run['run_id']}", run))
     return inside
 
@@ -226,8 +226,8 @@ def _devices(facts: _Facts) -> Iterator[str]:
 
 def _jobs(facts: _Facts) -> Iterator[str]:
     clusters, jobs = facts.by_id["clusters"], facts.by_id["jobs"]
-    running = {run["job_id"] for run in facts.live_runs}
-    attached = {run["job_id"] for run in facts.live_runs if not _outlives(facts, run["task_id"])}
+    running = {run["job_id"] for run in facts.runs}
+    attached = {run["job_id"] for run in facts.runs if not _outlives(facts, run["task_id"])}
     for job_id, job in jobs.items():
         name = f"job {job['submission_id']}"
         if job["status"] == "RUNNING" and job_id not in running:
@@ -242,7 +242,7 @@ def _jobs(facts: _Facts) -> Iterator[str]:
             its = jobs.get(int(cluster["job_id"] or 0))
             if its is None or its["status"] != "RUNNING":
                 yield f"cluster {cluster_id}: its job is over"
-    for run in facts.live_runs:
+    for run in facts.runs:
         if run["job_id"] not in jobs:
             yield f"run {run['run_id']}: its job does not exist"
 

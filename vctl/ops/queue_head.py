@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from vctl.core.jobs import PENDING
+from vctl.ops import expected
 from vctl.ops.positions import head as head_of
 from vctl.ops.positions import position
 from vctl.ops.reasons import Reasons
@@ -15,6 +16,7 @@ from vctl.store import job_views
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
+    from vctl.spec.documents import ExpectedForm
     from vctl.spec.reports import ClusterLine, WaitingLine
 
 HEAD = 5
@@ -31,17 +33,27 @@ def head(
     ]
     first = merge(*heads, key=lambda one: (-one[0]["priority"], one[0]["job_id"]))  # each keeps its own order
     reasons = Reasons(store)
-    return [_waiting(row, members, place, reasons) for row, members, place in islice(first, HEAD)]
+    return _lines(store, [*islice(first, HEAD)], reasons)
 
 
 def within(store: Store, where: str, values: Sequence[object]) -> list[WaitingLine]:
     """The newest waiting jobs of a job's own cluster, by a condition on ``jobs j``."""
     found = job_views.matching(store, f"{where} AND j.status = ?", [*values, PENDING], HEAD)
     reasons = Reasons(store)
-    return [_waiting(row, 1, position(store, row), reasons) for row in found]
+    return _lines(store, [(row, row["members"], position(store, row)) for row in found], reasons)
 
 
-def _waiting(row: Row, members: int, place: int | None, reasons: Reasons) -> WaitingLine:
+def _lines(store: Store, found: Sequence[tuple[Row, int, int | None]], reasons: Reasons) -> list[WaitingLine]:
+    starts = expected.of(
+        store, [row["job_id"] for row, *_ in found], {row["parent_cluster_id"] for row, *_ in found}
+    )
+    return [
+        _waiting(row, members, place, reasons, expected.form(starts[row["job_id"]]))
+        for row, members, place in found
+    ]
+
+
+def _waiting(row: Row, members: int, place: int | None, reasons: Reasons, start: ExpectedForm) -> WaitingLine:
     reason, message = reasons.of(row)
     return {
         "submission_id": row["submission_id"],
@@ -53,4 +65,5 @@ def _waiting(row: Row, members: int, place: int | None, reasons: Reasons) -> Wai
         "message": message,
         "queue_position": place,
         "members": members,
+        **start,
     }

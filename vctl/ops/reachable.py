@@ -26,6 +26,8 @@ class Reachable:
         self._slots: dict[tuple[str, int], Slots] = {}
         self._above: dict[tuple[str, int], list[Above]] = {}
         self._clusters: dict[str, Cluster | None] = {}
+        self._lenders_in: dict[str, set[str]] = {}
+        self._flexible: dict[str, dict[str, int]] = {}
         self.nominations = preemptions.nominations(store)
         self._reserved_in: dict[str, set[int]] = {}
         """Cluster -> jobs with reserved resources on its virtual nodes; complete after ``slots`` of that cluster."""
@@ -42,12 +44,8 @@ class Reachable:
         key = (cluster_id, winner := self._winner(job_id))
         if key not in self._slots:
             self._slots[key] = Slots(self._read(cluster_id, winner))
-            # not even nodes that take no work
-            if (
-                cluster_id != PRIMARY
-                and not self._slots[key].all
-                and not clusters.vnode_rows(self.store, cluster_id)
-            ):
+            is_empty = not self._slots[key].groups and cluster_id != PRIMARY
+            if is_empty and not clusters.vnode_rows(self.store, cluster_id):  # not even such as take no work
                 self._slots[key].nothing = f"nothing, {cluster_text(cluster_id)} has no virtual nodes"
         return self._slots[key]
 
@@ -64,16 +62,11 @@ class Reachable:
     def _read_above(self, cluster_id: str, job_id: int) -> list[Above]:
         levels: list[Above] = []
         for cluster, parent_id in self.growing(cluster_id):
-            siblings = clusters.children(self.store, parent_id)
-            lends = any(
-                row["settings"] != "{}" and any(rows.cluster(row).lending_limit.values())
-                for row in siblings
-                if row["cluster_id"] != cluster.cluster_id and row["kind"] == LOGICAL
-            )
+            lends = not self._lenders(parent_id) <= {cluster.cluster_id}
             levels.append(
                 Above(
                     cluster_text(parent_id), self.slots(parent_id, job_id), cluster_text(cluster.cluster_id),
-                    self._room(cluster), lends,
+                    self._allowance(cluster), lends,
                 )
             )  # fmt: skip
         return levels
@@ -84,6 +77,17 @@ class Reachable:
         while cluster is not None and cluster.spec.flexible and cluster.parent_id is not None:
             yield cluster, cluster.parent_id
             cluster = self.cluster(cluster.parent_id)
+
+    def _lenders(self, parent_id: str) -> set[str]:
+        if parent_id not in self._lenders_in:
+            self._lenders_in[parent_id] = {
+                row["cluster_id"]
+                for row in clusters.children(self.store, parent_id)
+                if row["kind"] == LOGICAL
+                and row["settings"] != "{}"
+                and any(rows.cluster(row).lending_limit.values())
+            }
+        return self._lenders_in[parent_id]
 
     def reserved_for(self, cluster_id: str, job_id: int) -> list[str]:
         """Ids of other jobs with reserved resources in a cluster, or in a cluster from which it can grow."""
@@ -112,13 +116,17 @@ class Reachable:
             cluster = None if cluster.parent_id is None else self.cluster(cluster.parent_id)
         return [lease for lease in self.called if lease.borrower_id in borrowers]
 
-    def _room(self, cluster: Cluster) -> dict[str, int]:
+    def _allowance(self, cluster: Cluster) -> dict[str, int]:
         """The resources that a cluster can still gain; a name without a limit is missing."""
-        if not cluster.is_limited:
-            return {}
-        return cluster.left_to_grow(clusters.flexible_amounts(self.store, cluster.cluster_id))
+        return cluster.left_to_grow(self.flexible(cluster.cluster_id)) if cluster.is_limited else {}
 
-    def _read(self, cluster_id: str, winner: int) -> Iterator[Slot]:
+    def flexible(self, cluster_id: str) -> dict[str, int]:
+        """What a cluster has in flexible virtual nodes."""
+        if cluster_id not in self._flexible:
+            self._flexible[cluster_id] = clusters.flexible_amounts(self.store, cluster_id)
+        return self._flexible[cluster_id]
+
+    def _read(self, cluster_id: str, winner: int) -> Iterator[list[Slot]]:
         reserved: dict[str, list[tuple[int, Allocation]]] = {}
         for nomination in self.nominations:
             for slot_id, allocation in nomination.pieces if nomination.job_id != winner else ():
@@ -130,6 +138,14 @@ class Reachable:
                 self._reserved_in.setdefault(cluster_id, set()).add(job_id)
                 group.capacity.take_most(Allocation(allocation.amounts, allocation.instances))
             capacity, template, untouched = group.capacity, group.template, group.capacity.is_untouched()
-            for node_id, slot_id in group.slots:
-                labels = partial(group.labels_of, node_id, slot_id)
-                yield Slot(node_id, capacity, labels, template, untouched, slot_id)
+            yield [
+                Slot(
+                    node_id,
+                    capacity,
+                    partial(group.labels_of, node_id, slot_id),
+                    template,
+                    untouched,
+                    slot_id,
+                )
+                for node_id, slot_id in group.slots
+            ]

@@ -122,7 +122,7 @@ class Reasons:
     @cached_property
     def winners(self) -> set[int]:
         """Jobs with reserved resources, which are free for them and not for other jobs."""
-        return {one.job_id for one in self.capacity.nominations}
+        return {nomination.job_id for nomination in self.capacity.nominations}
 
     def _key(self, row: Row) -> object:
         winner = row["job_id"] if row["job_id"] in self.winners else 0
@@ -154,7 +154,6 @@ class Reasons:
         return jb.PENDING_EVALUATION if self._fits(row) else jb.INSUFFICIENT
 
     def _words(self, row: Row) -> str:
-        """The message beside the token."""
         key = self._verdict_key(row)
         if key not in self._messages:
             self._messages[key] = self._explained(row)
@@ -186,10 +185,9 @@ class Reasons:
         return self._has_place(row) if fits is None else fits
 
     def _lack(self, row: Row) -> str:
-        """The lack of resources in words."""
         short = self.shortage(row)
-        kept = self.capacity.reserved_for(str(row["parent_cluster_id"]), int(row["job_id"]))
-        beside = f"; not counting resources reserved for {listed(kept, MOST_NAMED)}" if kept else ""
+        reserved = self.capacity.reserved_for(str(row["parent_cluster_id"]), int(row["job_id"]))
+        beside = f"; not counting resources reserved for {listed(reserved, MOST_NAMED)}" if reserved else ""
         if short.fits is None:
             from vctl.scheduler.explain.shortage import parts_of
 
@@ -209,9 +207,9 @@ class Reasons:
 
     def _coming_back(self, row: Row) -> str:
         """The end of a message: the resources that a job needs and that borrowers are giving back."""
-        wanted = rows.loads(row["resources"])
+        resources = rows.loads(row["resources"])
         called = self.capacity.coming_back(str(row["parent_cluster_id"]))
-        return self._given_back(lease for lease in called if wanted.keys() & lease.amounts.keys())
+        return self._given_back(lease for lease in called if resources.keys() & lease.amounts.keys())
 
     @cached_property
     def _minimums(self) -> dict[str, BelowMinimum]:
@@ -233,7 +231,7 @@ class Reasons:
         return self._given_back(self.capacity.to_give_back(cluster_id))
 
     def _given_back(self, called: Iterable[Lease]) -> str:
-        found = [
+        loans = [
             f"{cluster_text(lease.borrower_id)} gives {amounts_text(lease.amounts)} back to"
             f" {cluster_text(lease.lender_id)} "
             + (
@@ -243,10 +241,9 @@ class Reasons:
             )
             for lease in called
         ]
-        return f"; {listed(found, MOST_NAMED)}" if found else ""
+        return f"; {listed(loans, MOST_NAMED)}" if loans else ""
 
     def _limit(self, row: Row, parent_id: str) -> Refusal | None:
-        """The reached limit of running jobs; None when no limit is reached."""
         from vctl.scheduler.limits import has_limit, reached
 
         policy = self._policy(parent_id)
@@ -279,9 +276,9 @@ class Reasons:
         return self._never[key]
 
     def _searched_never(self, job: PendingJob) -> str | None:
-        from vctl.scheduler.feasibility import ever
+        from vctl.scheduler.feasibility import ever, with_machines
 
-        ledger = self._larger(job.parent_id)
+        ledger = with_machines(self.ledger(job.parent_id))
         if job.parent_id not in ledger.clusters:
             return None
         never = ever(ledger, job.parent_id, job.spec, job.entry)
@@ -289,8 +286,7 @@ class Reasons:
         return None if never is None else f"exceeds the capacity of {where}: {never.capacity}"
 
     def _has_place(self, row: Row) -> bool:
-        from vctl.scheduler.elasticity import revert_growth
-        from vctl.scheduler.gang_growth import place_or_grow
+        from vctl.scheduler.gang_growth import why_no_place
         from vctl.scheduler.nominations import Nominations
 
         self._searches += 1
@@ -298,16 +294,17 @@ class Reasons:
             return False
         job = rows.pending(row)
         ledger = self.ledger(job.parent_id)
-        kept = Nominations(ledger, [one for one in self.capacity.nominations if one.job_id != job.job_id])
+        nominated = Nominations(
+            ledger,
+            [nomination for nomination in self.capacity.nominations if nomination.job_id != job.job_id],
+        )
         try:
-            if job.parent_id not in ledger.clusters:
-                return False
-            found = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
-            for step in reversed(found[0] if isinstance(found, tuple) else []):
-                revert_growth(ledger, step)
-            return isinstance(found, tuple)
+            return (
+                job.parent_id in ledger.clusters
+                and why_no_place(ledger, job.parent_id, job.spec, job.entry) is None
+            )
         finally:
-            kept.close()
+            nominated.close()
 
     def ledger(self, cluster_id: str) -> Ledger:
         """The tree, as far as the work of a cluster can have something of it; read once."""
@@ -316,12 +313,6 @@ class Reasons:
         if (top_id := situations.branch_of(self.store, cluster_id)) not in self._ledgers:
             self._ledgers[top_id] = situations.ledger(self.store, top_id)
         return self._ledgers[top_id]
-
-    def _larger(self, cluster_id: str) -> Ledger:
-        """The ledger with all machines of the node provider."""
-        from vctl.scheduler.feasibility import with_machines
-
-        return with_machines(self.ledger(cluster_id))
 
 
 def is_gate(reason: str | None) -> bool:
@@ -348,8 +339,8 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
         case jb.PREEMPTED:
             return token, row["message"]  # the cause is shown until the job runs again
         case jb.BACKOFF:
-            kept = row["message"] if row["state_reason"] == jb.BACKOFF else None
-            return token, kept or f"next try at {timestamp(row['begin_at'])}"
+            cause = row["message"] if row["state_reason"] == jb.BACKOFF else None
+            return token, cause or f"next try at {timestamp(row['begin_at'])}"
         case jb.BEGIN_TIME:
             return token, f"begins at {timestamp(row['begin_at'])}"
     return token, None if token is None else AT_LIMIT
@@ -357,20 +348,20 @@ def gate(store: Store, row: Row) -> tuple[str | None, str | None]:
 
 def _places(store: Store, array_id: str) -> str | None:
     """Why a member of an array may not start yet, with numbers; None if the array has no limit."""
-    found = arrays.places(store, array_id)
-    if found is None:
+    places = arrays.places(store, array_id)
+    if places is None:
         return None
-    most, run, following = found
+    limit, run, following = places
     why = (
         AT_LIMIT
-        if run + following >= most
+        if run + following >= limit
         else "the next round of the scheduler gives out the free places of its array"
     )
     beside = f" and {following} {'is' if following == 1 else 'are'} next" if following else ""
-    return f"{why}: {run} run{'s' if run == 1 else ''}{beside}, at most {most} may run at a time"
+    return f"{why}: {run} run{'s' if run == 1 else ''}{beside}, at most {limit} may run at a time"
 
 
 def _awaited(store: Store, job_id: int) -> str:
-    found = dependencies.awaited(store, job_id, NAMED + 1)
-    names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in found[:NAMED])
-    return f"waits for {names}{' …' if len(found) > NAMED else ''}"
+    awaited = dependencies.awaited(store, job_id, NAMED + 1)
+    names = ", ".join(f"{row['condition']}:{row['awaited']}" for row in awaited[:NAMED])
+    return f"waits for {names}{' …' if len(awaited) > NAMED else ''}"

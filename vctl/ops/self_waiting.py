@@ -20,7 +20,7 @@ from vctl.ops import situations
 from vctl.scheduler.explain.trial import Situation, stop
 from vctl.scheduler.explain.words import limit_beside
 from vctl.scheduler.feasibility import with_machines
-from vctl.scheduler.gang_growth import grow, place_or_grow
+from vctl.scheduler.gang_growth import grow, why_no_place
 from vctl.scheduler.limits import reached
 from vctl.scheduler.tasking import choose, growing_for, pinned_to, settled
 from vctl.store import arrays, dependencies, jobs, rows, runs, settings, tasks
@@ -37,15 +37,17 @@ def job_waits_for_itself(store: Store, row: Row, now: Situation | None = None) -
     chain = _submitters(store, row["submitted_by"])
     if row["status"] != jb.PENDING or not chain:
         return None
-    names = [str(one["submission_id"]) for one in chain]
+    names = [str(submitter["submission_id"]) for submitter in chain]
     if (awaited := _awaited(store, row, chain)) is not None:
         return _warning(str(row["submission_id"]), [awaited], f"it waits for {awaited} (--after)")
-    beside = [one["user"] for one in chain if one["parent_cluster_id"] == row["parent_cluster_id"]]
+    beside = [
+        submitter["user"] for submitter in chain if submitter["parent_cluster_id"] == row["parent_cluster_id"]
+    ]
     policy = settings.queue_of(store, row["parent_cluster_id"])
     if (refusal := reached(policy, len(beside), beside.count(row["user"]))) is not None:
         return _warning(str(row["submission_id"]), names, limit_beside(refusal))
     now = situations.load(store, str(row["parent_cluster_id"])) if now is None else now
-    ledger = _emptied(now, {int(one["job_id"]) for one in chain})
+    ledger = _emptied(now, {int(submitter["job_id"]) for submitter in chain})
     if _has_place(ledger, rows.pending(row)):
         return None
     return _warning(str(row["submission_id"]), names, "it needs resources that are held there")
@@ -65,11 +67,11 @@ def task_waits_for_itself(store: Store, row: Row, now: Situation | None = None) 
         above = tasks.get(store, above["owner_id"])
     now = situations.load(store, str(row["cluster_id"])) if now is None else now
     task = rows.task(row).pending()
-    kept = {str(one["task_id"]) for one in owners}
+    owner_ids = {str(owner["task_id"]) for owner in owners}
     task_of = {str(run["run_id"]): run["task_id"] for run in runs.live_rows(store)}
     ledger = _emptied(now, {task.job_id})
     for run_id in list(ledger.charges):
-        if (owner := task_of.get(run_id)) is not None and owner not in kept:
+        if (owner := task_of.get(run_id)) is not None and owner not in owner_ids:
             ledger.discharge(run_id)
     if _task_has_place(ledger, task):
         return None
@@ -78,25 +80,29 @@ def task_waits_for_itself(store: Store, row: Row, now: Situation | None = None) 
     if not _task_has_place(ledger, task):
         return None  # the task is too large even for its empty cluster
     job = jobs.get(store, task.job_id)
-    names = [*kept] if kept else [f"the command of {job['submission_id']}" if job is not None else "its job"]
+    names = (
+        [*owner_ids]
+        if owner_ids
+        else [f"the command of {job['submission_id']}" if job is not None else "its job"]
+    )
     return _warning(task.task_id, names, f"it needs {amounts_text(task.request)}, which is held there")
 
 
 def _awaited(store: Store, row: Row, chain: list[Row]) -> str | None:
     """The submitter for which a job waits by its dependencies, directly or through other jobs; else None."""
     whose = {
-        name: str(one["submission_id"]) for one in chain for name in (one["array_id"], one["submission_id"])
+        name: str(job["submission_id"]) for job in chain for name in (job["array_id"], job["submission_id"])
     }
-    seen, left = {row["job_id"]}, [row["job_id"]]
-    while left and len(seen) < MOST_AWAITED:
-        for one in dependencies.awaited(store, left.pop(0), MOST_AWAITED):
-            if (name := one["awaited"]) in whose:
+    seen, to_visit = {row["job_id"]}, [row["job_id"]]
+    while to_visit and len(seen) < MOST_AWAITED:
+        for dependency in dependencies.awaited(store, to_visit.pop(0), MOST_AWAITED):
+            if (name := dependency["awaited"]) in whose:
                 return whose[name]
             array = arrays.get(store, name)
-            number = jobs.number_of(store, name) if array is None else array["first_job_id"]
+            number = jobs.number_of(store, name) if array is None else arrays.first(store, array)
             if number is not None and number not in seen:
                 seen.add(number)
-                left.append(number)
+                to_visit.append(number)
     return None
 
 
@@ -111,22 +117,24 @@ def _warning(name: str, chain: list[str], why: str) -> str:
 
 def _submitters(store: Store, number: int | None) -> list[Row]:
     """The running jobs in the chain of submitters, the nearest first."""
-    found: list[Row] = []
-    while number is not None and len(found) < MOST_DEEP:
+    chain: list[Row] = []
+    while number is not None and len(chain) < MOST_DEEP:
         row = jobs.get(store, number)
         if row is None:
             break
         if row["status"] == jb.RUNNING:
-            found.append(row)
+            chain.append(row)
         number = row["submitted_by"]
-    return found
+    return chain
 
 
-def _emptied(now: Situation, kept: set[int]) -> Ledger:
-    """The ledger with only the jobs ``kept``, drained nodes in service, and all machines of a provider."""
+def _emptied(now: Situation, job_ids: set[int]) -> Ledger:
+    """The ledger with only the jobs ``job_ids``, drained nodes in service, and all machines of a provider."""
     ledger = now.ledger.copy()
     for holder in now.running:
-        if holder.job_id not in kept and (holder.cluster_id is None or holder.cluster_id in ledger.clusters):
+        if holder.job_id not in job_ids and (
+            holder.cluster_id is None or holder.cluster_id in ledger.clusters
+        ):
             stop(ledger, holder)
     for node in list(ledger.nodes.values()):
         if node.state in (DRAINING, DRAINED):
@@ -137,15 +145,16 @@ def _emptied(now: Situation, kept: set[int]) -> Ledger:
 def _has_place(ledger: Ledger, job: PendingJob) -> bool:
     if job.parent_id not in ledger.clusters:
         return True
-    found = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
-    return isinstance(found, tuple) or found.exhausted
+    refusal = why_no_place(ledger, job.parent_id, job.spec, job.entry)
+    return refusal is None or refusal.exhausted
 
 
 def _task_has_place(ledger: Ledger, task: PendingTask) -> bool:
     if task.cluster_id not in ledger.clusters or choose(ledger, task) is not None:
         return True
     task = settled(ledger, task)
-    asked = growing_for(task, ledger.vnodes.get(pinned_to(task) or ""))
+    request = growing_for(task, ledger.vnodes.get(pinned_to(task) or ""))
     return (
-        asked is not None and grow(ledger.copy(), task.cluster_id, task.request, asked.selector) is not None
+        request is not None
+        and grow(ledger.copy(), task.cluster_id, task.request, request.selector) is not None
     )

@@ -45,24 +45,29 @@ if TYPE_CHECKING:
     from vctl.spec.reports import Loan, PieceForm, Preempted
 
 
+MOST_TOLD = 1_000
+"""The most reasons of the last round that are read for a look at the first jobs of a queue."""
 MOST_SPARE = 64
 """The most whole nodes of each template that a cluster could be given."""
 
 
-def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None) -> Situation:
+def load(
+    store: Store, cluster_id: str | None = None, tree: Ledger | None = None, *, queue: bool = True
+) -> Situation:
     """The present input of a round of the scheduler; inside a snapshot.
 
     ``cluster_id``: only the work that may use what the work of this cluster needs waits in it. ``tree``: the result of
-    ``ledger`` in this snapshot. Where so much waits that no trial fits into the budget, the queues are not read.
+    ``ledger`` in this snapshot. Where so much waits that no trial fits into the budget, the queues are not read, nor
+    without ``queue``.
     """
     tree = ledger(store) if tree is None else tree
     nominations = preemptions.nominations(store)
-    beside = None if cluster_id is None else _beside(tree, cluster_id, nominations)
+    around = beside(tree, cluster_id, nominations)
     run_ids: dict[int, list[str]] = {}
     for row in sorted(runs.live_rows(store), key=lambda row: row["task_id"] is not None):
         run_ids.setdefault(row["job_id"], []).append(row["run_id"])  # the job's own process first
     running_rows = jobs.running_rows(store)
-    waiting = [row for row in tasks.waiting_rows(store) if beside is None or row["cluster_id"] in beside]
+    waiting = [row for row in tasks.waiting_rows(store) if around is None or row["cluster_id"] in around]
     running = [
         RunningHolder(
             row["job_id"],
@@ -75,14 +80,14 @@ def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None
         for row in running_rows
         if not (mine := run_ids.get(row["job_id"])) or not tree.charges.keys().isdisjoint(mine)
     ]
-    told: dict[str, dict[str, tuple[str, str]]] = {}
-    is_crowded = observed.count_waits(store, beside) > MOST_CLASSES
-    for row in () if is_crowded else observed.waits(store, beside):
-        told.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
+    reported: dict[str, dict[str, tuple[str, str]]] = {}
+    is_crowded = observed.count_waits(store, around) > (MOST_CLASSES if queue else MOST_TOLD)
+    for row in () if is_crowded else observed.waits(store, around):
+        reported.setdefault(row["parent_cluster_id"], {})[row["shape"]] = (row["reason"], row["message"])
     known = Running(holder.row for holder in running if holder.row is not None)
     return Situation(
         ledger=tree,
-        pending=() if is_crowded else list(queues.queued(store, beside)),
+        pending=() if is_crowded or not queue else list(queues.queued(store, around)),
         running=running,
         tasks=[rows.task(row).pending() for row in waiting],
         turns=_turns(store, {row["cluster_id"] for row in waiting}),
@@ -93,8 +98,8 @@ def load(store: Store, cluster_id: str | None = None, tree: Ledger | None = None
         ],
         nominations=nominations,
         usage=Usage.joined(usage.load(store), tree, Shares(tree, known).held, store.clock()),
-        kept=reservations.load(store),
-        told=told,
+        reservations=reservations.load(store),
+        reported=reported,
         next_job=jobs.next_number(store),
         next_task=tasks.next_number(store),
         passed=[row["task_id"] for row in waiting if row["state_reason"] in (jb.INSUFFICIENT, jb.INFEASIBLE)],
@@ -108,18 +113,18 @@ def branch_of(store: Store, cluster_id: str) -> str:
     Machines that a provider makes, places reserved by preemptions, and a node that replaces a dead one may come from
     anywhere.
     """
-    is_open = any(one in LOST for one in nodes.states(store)) or preemptions.nominations(store)
+    is_open = any(state in LOST for state in nodes.states(store)) or preemptions.nominations(store)
     return PRIMARY if is_open or templates(store) else judge_of(store, cluster_id)
 
 
-def _beside(tree: Ledger, cluster_id: str, nominations: Sequence[Nomination]) -> set[str] | None:
+def beside(tree: Ledger, cluster_id: str | None, nominations: Sequence[Nomination]) -> set[str] | None:
     """The clusters whose waiting work may use what the work of a cluster needs; None: all.
 
     What is reserved counts wherever it is; a node that replaces a dead one may come from anywhere.
     """
-    if any(node.state in LOST for node in tree.nodes.values()):
+    if cluster_id is None or any(node.state in LOST for node in tree.nodes.values()):
         return None
-    return sharing(tree, cluster_id) | {one.parent_id for one in nominations}
+    return sharing(tree, cluster_id) | {nomination.parent_id for nomination in nominations}
 
 
 def _turns(store: Store, cluster_ids: Collection[str]) -> dict[str, Turns]:
@@ -138,13 +143,13 @@ def ledger(store: Store, cluster_id: str | None = None) -> Ledger:
     """
     top_id = PRIMARY if cluster_id is None else branch_of(store, cluster_id)
     if top_id == PRIMARY:
-        found = clusters.load_ledger(store)
-        found.templates = templates(store)
+        tree = clusters.load_ledger(store)
+        tree.templates = templates(store)
     else:
-        found = partial.load_branch(store, top_id, MOST_SPARE)
-    if any(any(cluster.lending_limit.values()) for cluster in found.clusters.values()):
-        found.withheld = keepers(found, _waiting(store, found), preemptions.nominations(store))
-    return found
+        tree = partial.load_branch(store, top_id, MOST_SPARE)
+    if any(any(cluster.lending_limit.values()) for cluster in tree.clusters.values()):
+        tree.withheld = keepers(tree, _waiting(store, tree), preemptions.nominations(store))
+    return tree
 
 
 def _waiting(store: Store, tree: Ledger) -> Iterator[Waiting]:
@@ -159,7 +164,7 @@ def _waiting(store: Store, tree: Ledger) -> Iterator[Waiting]:
 
 def kinds_of_nodes(store: Store) -> dict[str, Node]:
     """One new node of every known template, with the id that ``vctl node add`` would choose; inside a snapshot."""
-    found: dict[str, Node] = {}
+    kinds: dict[str, Node] = {}
     known = set(nodes.ids_like(store, ""))
     for node in sorted(
         map(rows.node, nodes.examples(store)), key=lambda node: (node.state in LOST, node.node_id)
@@ -167,26 +172,26 @@ def kinds_of_nodes(store: Store) -> dict[str, Node]:
         amounts = {name: amount for name, amount in sorted(node.total.amounts.items()) if amount}
         labels = {name: value for name, value in sorted(node.labels.items()) if name != MADE_BY}
         key = json.dumps([node.template_id, amounts, labels])
-        if key in found or not amounts or node.shrunk:
+        if key in kinds or not amounts or node.shrunk:
             continue
         node_id = next(
-            one for n in range(len(known) + 1) if (one := f"{node.template_id}-{n:02d}") not in known
+            unused for n in range(len(known) + 1) if (unused := f"{node.template_id}-{n:02d}") not in known
         )
         total = whole_node(amounts, node.total.instances)
-        found[key] = Node(node_id, node.template_id, total, node_id, labels, node.source)
-    return found
+        kinds[key] = Node(node_id, node.template_id, total, node_id, labels, node.source)
+    return kinds
 
 
 def preempted(situation: Situation, victims: Sequence[Victim]) -> list[Preempted]:
     """The JSON forms of jobs that would be preempted: their lost run time, also weighted by their share."""
     return [
         {
-            "submission_id": one.job.submission_id,
-            "priority": one.job.priority,
-            "lost_s": round((situation.now_ns - one.job.started_at_ns) / 1e9, 3),
-            "lost_share_s": round(one.loss / 1e12, 3),
+            "submission_id": victim.job.submission_id,
+            "priority": victim.job.priority,
+            "lost_s": round((situation.now_ns - victim.job.started_at_ns) / 1e9, 3),
+            "lost_share_s": round(victim.loss / 1e12, 3),
         }
-        for one in victims
+        for victim in victims
     ]
 
 
@@ -221,14 +226,14 @@ def pieces(start: Start) -> list[PieceForm]:
 
 def borrowed(ledger: Ledger, start: Start) -> list[Loan]:
     """The resources that clusters would borrow for a start, and the lenders."""
-    found: list[Loan] = []
+    loans: list[Loan] = []
     done = []
     for step in start.growth:
         apply_growth(ledger, step)
         done.append(step)
         cluster = ledger.clusters[step.after.cluster_id]
         if lent := above_minimum(ledger, step):
-            found.append(
+            loans.append(
                 {
                     "borrower_id": cluster.cluster_id,
                     "lender_id": step.lender_id or cluster.parent_id,
@@ -238,4 +243,4 @@ def borrowed(ledger: Ledger, start: Start) -> list[Loan]:
             )
     for step in reversed(done):
         revert_growth(ledger, step)
-    return found
+    return loans

@@ -1,9 +1,9 @@
-"""Submitting a job, an array of jobs, or a job once more."""
+"""Submitting a job or an array of jobs, and the request of a submitted one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,20 +16,21 @@ from vctl.core.values import replace, value
 from vctl.core.wording import cluster_text
 from vctl.engine.changes import ArraySubmitted, JobSubmitted, Launch, SubmitDetails
 from vctl.errors import BadSpec, Conflict, param
-from vctl.ops import arrays, jobs, logs, nodes, rights
+from vctl.ops import arrays, logs, nodes, rights
 from vctl.ops.feasible import check_feasible, requested
 from vctl.ops.jobs import just_submitted, resolve_named
 from vctl.spec.fields import refuse
 from vctl.spec.ids import check_submission_id, full_cluster_id
 from vctl.spec.job_request import DEFAULT_ENTRY, JobRay, JobRequest, entry_amounts
+from vctl.spec.notify import NOBODY
 from vctl.spec.options import WarningSignal, parse_array
-from vctl.store import ahead, clusters, observed, rows, settings, shapes
+from vctl.store import ahead, clusters, observed, rows, settings
 from vctl.store import jobs as table
 from vctl.store.store import Row, Store
 
 if TYPE_CHECKING:
     from vctl.spec.documents import JobForm
-    from vctl.spec.options import Dependency
+    from vctl.spec.options import ArrayRange, Dependency
 
 DEFAULT_GRACE_S = 3.0
 _OF_THE_JOB = ("VCTL_JOB_ID", "VCTL_SUBMISSION_ID", "VCTL_ATTEMPT", "VCTL_CLUSTER_ID", "VCTL_CLUSTER_PATH",
@@ -70,7 +71,7 @@ class Preparation:
 
     @cached_property
     def _capacity(self) -> int:
-        return shapes.capacity(self._store)
+        return observed.capacity(self._store)
 
     @cached_property
     def _caller(self) -> int | None:
@@ -97,7 +98,7 @@ class Preparation:
         shape = shape_key(spec, entry) + (";shared" if shares_parent else "")
         known = self._known.get((parent_id, shape))
         if known is None:
-            known = self._known[parent_id, shape] = shapes.is_feasible(store, parent_id, shape)
+            known = self._known[parent_id, shape] = observed.is_feasible(store, parent_id, shape)
             if not known:
                 check_feasible(store, parent_id, spec, entry)
         return Prepared(parent_id, shares_parent, spec, entry, shape, None if known else self._capacity)
@@ -119,7 +120,7 @@ class Preparation:
             stored_path(request.cwd or _directory()), rows.dumps(_options(request, spec)),
         )  # fmt: skip
         if request.array is not None:
-            check_submission_id(f"{submission_id}_{request.array.indices[-1]}", param("submission_id"))
+            check_submission_id(f"{submission_id}_{request.array.indices.last}", param("submission_id"))
         begin_at = 0 if request.begin_at is None else int(request.begin_at * 1e9)
         job = PendingJob(
             job_id=0,
@@ -190,9 +191,10 @@ def write(store: Store, request: JobRequest, prepared: Prepared, around: Mapping
             job = replace(job, waits_for=len(after))
         if lost or ahead.may_precede(store, job, lambda: settings.queue_of(store, parent_id).order):
             ahead.take_back(store)
-        change, names = submission(store, request, job, details, after, launch)
-        for name in names if request.submission_id else ():  # a log with this name is of a deleted job
-            logs.forget_log(store.home, name)
+        change = submission(store, request, job, details, after, launch)
+        if request.submission_id:
+            forget_logs(store, {submission_id: request.array})
+        arrays.give_rows(store, (table.number_of(store, name) for _, name in after))
         store.emit(change)
         if lost:
             ops.dependencies.settle(store, lost)
@@ -208,12 +210,26 @@ def submission(
     details: SubmitDetails,
     after: arrays.Pairs,
     launch: Launch,
-) -> tuple[JobSubmitted | ArraySubmitted, list[str]]:
-    """The change that queues a job or an array, and the ids of its jobs."""
+) -> JobSubmitted | ArraySubmitted:
+    """The change that queues a job or an array."""
     if request.array is None:
-        return JobSubmitted(job, details, after, launch), [job.submission_id]
-    names = [f"{job.submission_id}_{index}" for index in request.array.indices]
-    return arrays.submitted(store, request.array, job, details, after, launch), names
+        return JobSubmitted(job, details, after, launch)
+    return arrays.submitted(store, request.array, job, details, after, launch)
+
+
+def forget_logs(store: Store, chosen: Mapping[str, ArrayRange | None]) -> None:
+    """Remove logs with ids that submitters chose for new jobs and arrays: those of jobs that were deleted."""
+    if not any(chosen.values()):
+        names: Iterable[str] = chosen
+    else:  # an array has too many members to look for the log of each
+        of_arrays = {name: array.indices for name, array in chosen.items() if array is not None}
+        names = (
+            name
+            for name in logs.names(store.home)
+            if name in chosen or arrays.index_of(name) in of_arrays.get(name.rpartition("_")[0], ())
+        )
+    for name in names:
+        logs.forget_log(store.home, name)
 
 
 def numbered(store: Store, job: PendingJob) -> PendingJob:
@@ -256,6 +272,8 @@ def _options(request: JobRequest, spec: ClusterSpec) -> dict[str, object]:
         "sees_all": request.entry is None and (spec.has_gang or bool(request.ray.own)),
         **request.ray.options(),
     }
+    if request.notify not in (None, NOBODY):
+        options["notify"] = request.notify
     if request.label:
         options["relay"] = ["label", ""]
     elif request.attach is not None:
@@ -415,34 +433,6 @@ def _inherited(store: Store, around: Mapping[str, str]) -> str:
     return PRIMARY
 
 
-_TIES = {"terminal": "its terminal", "stdin": "its standard input", "hold": "its allocation"}
-
-
-def rerun(store: Store, ref: str | int) -> JobForm:
-    """Queue a job, or all of an array, again. One member of an array sees the index that it had."""
-    with store.snapshot():
-        array = arrays.named(store, ref)
-        job_id = array["first_job_id"] if array is not None else jobs.resolve(store, ref)
-        row, launch = table.get(store, job_id), table.launch(store, job_id)
-        assert row is not None
-        assert launch is not None
-        rights.check_job(store, row)
-        if (relay := rows.loads(launch["options"]).get("relay")) is not None and relay[0] != "label":
-            raise BadSpec(
-                f"job {row['submission_id']} depended on the program that submitted it: {_TIES[relay[0]]}",
-                fix="run that program again",
-            )
-        request = request_of(row, launch, array)
-    return submit(store, request, environment={"PATH": request.env.get("PATH", os.defpath)})
-
-
-def _entry_of(row: Row, options: Mapping[str, object], spec: ClusterSpec) -> dict[str, int] | None:
-    """The request for the entrypoint; None where a submit without one gives the same."""
-    entry = dict(rows.entry(row["entry"]))
-    is_default = options.get("sees_all") or row["per_node"] or (not spec.has_gang and entry == DEFAULT_ENTRY)
-    return None if is_default else entry
-
-
 def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
     """The request of a job, or of an array, as far as another job can have the same."""
     options, rules, spec = rows.loads(launch["options"]), rows.loads(row["rules"]), rows.spec(row["spec"])
@@ -453,6 +443,8 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
             "VCTL_ARRAY_INDEX": str(row["array_index"]),
             "VCTL_ARRAY_COUNT": str(launch["count"]),
         }
+    entry = rows.entry(row["entry"])
+    is_default = options.get("sees_all") or row["per_node"] or (entry == DEFAULT_ENTRY and not spec.has_gang)
     signal = rules.get("signal")
     retries = {name: rules[name] for name in ("max_retries", "backoff_s") if rules.get("max_retries")}
     if retries:
@@ -461,7 +453,7 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
         argv=tuple(rows.loads(launch["argv"])),
         cluster=row["parent_cluster_id"],
         spec=None if row["shares_parent"] or spec == ClusterSpec() else spec,
-        entry=_entry_of(row, options, spec),
+        entry=None if is_default else entry,
         priority=row["priority"],
         time_limit_s=row["time_limit_s"],
         name=row["name"] or "",
@@ -475,6 +467,7 @@ def request_of(row: Row, launch: Row, array: Row | None = None) -> JobRequest:
         signal=None if signal is None else WarningSignal(**signal),
         array=None if array is None else parse_array(array["range"]),
         job_scope=rules.get("job_scope", rights.OWN),
+        notify=options.get("notify"),
         ray=JobRay.of(options),
         **retries,
     )

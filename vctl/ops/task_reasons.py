@@ -56,18 +56,18 @@ class TaskReasons:
             return jb.PENDING_EVALUATION, f"{UNSEEN}; {short.text}"
         named, slots = pinned_to(task), self._slots(task)
         grows = self._may_ever_grow(task)
-        if named is not None and not slots and not grows:
+        if named is not None and not slots.all and not grows:
             where = cluster_text(task.cluster_id)
             return (
                 jb.INFEASIBLE,
                 f"its strategy names {named}, where {where} has no virtual node that takes work",
             )
-        if not any(self._holds(slot, task) for slot in slots) and not grows:
-            alike = [slot for slot in slots if _matches(slot, task)]
+        if not any(self._holds(slot, task) for slot in slots.all) and not grows:
+            alike = [slot for slot in slots.all if _matches(slot, task)]
             return jb.INFEASIBLE, self._too_large(task, alike) if alike else short.text
         if short.fits:
             return jb.PENDING_EVALUATION, f"{FITS_NOW}; {short.text}"
-        if task.bound_vnode_id in {slot.slot_id for slot in slots}:
+        if task.bound_vnode_id in {slot.slot_id for slot in slots.all}:
             drawn = f"feasible but not available on {task.bound_vnode_id}, which it drew"
             return jb.INSUFFICIENT, f"needs {short.need}; {drawn}; free: {short.free}"
         return jb.INSUFFICIENT, short.text
@@ -77,26 +77,28 @@ class TaskReasons:
         task = self._settled(task)
         slots = self._slots(task)
         if task.bound_vnode_id is not None:
-            slots = [slot for slot in slots if slot.slot_id == task.bound_vnode_id] or slots
+            drawn = [slot for slot in slots.all if slot.slot_id == task.bound_vnode_id]
+            slots = Slots([drawn]) if drawn else slots
         growing = self._growing_for(task) if task.bound_vnode_id is None else None
         above = () if growing is None else self.capacity.above(task.cluster_id)
         if growing is not None and above:
-            slots, task = slots or self.capacity.slots(task.cluster_id).all, growing
+            slots, task = slots if slots.all else Slots(self.capacity.slots(task.cluster_id).groups), growing
         part = Part("one", {n: a for n, a in task.request.items() if a}, 1, task.selector)
-        return Shortage([part], Slots(slots), above)
+        return Shortage([part], slots, above)
 
     def _settled(self, task: PendingTask) -> PendingTask:
         return settled_by(
             task,
             lambda there: (
-                any(self._holds(slot, there) for slot in self._slots(there)) or self._may_ever_grow(there)
+                any(self._holds(slot, there) for slot in self._slots(there).all) or self._may_ever_grow(there)
             ),
         )
 
-    def _slots(self, task: PendingTask) -> list[Slot]:
-        named = pinned_to(task)
-        slots = self.capacity.slots(task.cluster_id).all
-        return [slot for slot in slots if named is None or named in (slot.slot_id, slot.node_id)]
+    def _slots(self, task: PendingTask) -> Slots:
+        named, groups = pinned_to(task), self.capacity.slots(task.cluster_id).groups
+        if named is not None:
+            groups = [[slot for slot in group if named in (slot.slot_id, slot.node_id)] for group in groups]
+        return Slots(group for group in groups if group)
 
     def _holds(self, slot: Slot, task: PendingTask) -> bool:
         return _matches(slot, task) and rs.within(task.request, slot.capacity.total.amounts)

@@ -18,7 +18,6 @@ from vctl.ops.cluster_views import existing, get_cluster, resolve
 from vctl.ops.forms import fields_of, parse_filters
 from vctl.store import clusters, feed, job_views, locks
 from vctl.store.files import command_name
-from vctl.store.filters import conditions
 from vctl.store.rows import loads
 from vctl.store.store import HEARTBEAT_EVERY_S, Store
 
@@ -166,7 +165,7 @@ def list_events(
     parsed = parse_filters(filters, fields_of("EventForm"))
     remaining = [part for part in parsed if part[0] not in feed.FILTERED]
     with store.snapshot():
-        narrowed, more = conditions(store, feed.FILTERED, [part for part in parsed if part not in remaining])
+        narrowed, more = feed.condition(store, [part for part in parsed if part not in remaining])
         condition = " AND ".join([*where, narrowed])
         values += more
         if remaining:
@@ -177,10 +176,10 @@ def list_events(
         rows = feed.matching(store, condition, values, -1 if limit is None else limit, first=bool(since))
         if limit is None or len(rows) < limit:
             total = len(rows)
-        elif len(values) == 1 and not parsed:
-            total = feed.count_after(store, since)
         else:
-            total = feed.count(store, condition, values)
+            everywhere = job is cluster is None and not since
+            counted = feed.count_kinds(store, parsed) if everywhere else None
+            total = feed.count(store, condition, values) if counted is None else counted
     return [forms.event(row) for row in rows], total
 
 

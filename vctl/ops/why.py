@@ -15,7 +15,7 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import replace
 from vctl.core.wording import counted, listed
 from vctl.errors import NotFound
-from vctl.ops import arrays, feasible, forms, jobs, nodes, self_waiting, situations, submitting
+from vctl.ops import arrays, expected, feasible, forms, jobs, nodes, self_waiting, situations, submitting
 from vctl.ops import tasks as task_ops
 from vctl.ops.forms import Shown
 from vctl.ops.obstacles import obstacles, obstacles_of_task
@@ -56,8 +56,9 @@ def why(store: Store, ref: str | int) -> Why:
         reasons = Reasons(store)
         shown = reasons.of(row)
         before = ahead(store, row) if row["status"] == jb.PENDING else []
-        place = len(before) + 1 if row["status"] == jb.PENDING else None
-        answer = _answer(forms.job(store, row, place, shown))
+        position = len(before) + 1 if row["status"] == jb.PENDING else None
+        start = expected.of_job(store, row["job_id"], row["parent_cluster_id"], row["status"])
+        answer = _answer(forms.job(store, row, position, shown, start))
         if row["status"] != jb.PENDING:
             if (leaving := preemptions.of(store, row["job_id"])) is not None:
                 answer["message"] = (
@@ -102,10 +103,10 @@ def why(store: Store, ref: str | int) -> Why:
     if not outcome.tried:
         answer["cut"] = NONE_TESTED
     elif gate in (None, jb.HELD) and (gate or outcome.start is None):
-        found, cut = helpful(trials, kinds)
-        answer["changes"] = [remedy(change, row, launch, answer["state_reason"]) for change in found]
+        changes, cut = helpful(trials, kinds)
+        answer["changes"] = [remedy(change, row, launch, answer["state_reason"]) for change in changes]
         answer["searched"], answer["cut"] = True, CUT if cut else None
-        if not found and not cut and (both := nearest(trials, kinds)) is not None:
+        if not changes and not cut and (both := nearest(trials, kinds)) is not None:
             answer["nearest"] = [remedy(change, row, launch, answer["state_reason"]) for change in both]
     return answer
 
@@ -138,7 +139,7 @@ def _number(store: Store, ref: str | int) -> int:
         for statuses in ("'PENDING'", "'RUNNING'"):
             if (number := members.example(store, array, statuses)) is not None:
                 return number
-        return int(array["first_job_id"])
+        return members.first(store, array)
     try:
         return jobs.resolve(store, ref)
     except NotFound as none:
@@ -155,6 +156,8 @@ def _answer(form: JobForm) -> WhyJob:
         "state_reason": form["state_reason"],
         "message": _words(form["status"], form["message"], form["started_at"], form["ended_at"]),
         "queue_position": form["queue_position"],
+        "expected_start": form["expected_start"],
+        "expected_start_basis": form["expected_start_basis"],
         **nothing_found(),
     }
 
@@ -186,7 +189,7 @@ def _now(before: Sequence[int], outcome: TrialOutcome, short: Shortage) -> tuple
 
 def _ends(outcome: TrialOutcome) -> str:
     """The end of a message that names the jobs to be preempted."""
-    names = [one.job.submission_id for one in outcome.preempts]
+    names = [victim.job.submission_id for victim in outcome.preempts]
     return f"; would preempt: {listed(names, NAMED)}" if names else ""
 
 
@@ -195,13 +198,13 @@ def _coming(store: Store) -> str:
     texts = []
     for row in provider.rows(store):
         if row["action"] == UP:
-            asked = f"{counted(len(rows.loads(row['nodes'])), 'node')} of {row['template']}"
+            machines = f"{counted(len(rows.loads(row['nodes'])), 'node')} of {row['template']}"
             problem = (row["message"] or "").partition("; ")[
                 0
             ]  # without the time of the next try, which passes
             failed = f" (the last try failed: {problem})" if problem else ""
             texts.append(
-                f"; the node provider was asked for {asked} at {forms.timestamp(row['created_at'])}{failed}"
+                f"; the node provider was asked for {machines} at {forms.timestamp(row['created_at'])}{failed}"
             )
     return "".join(texts)
 
@@ -220,36 +223,37 @@ def _after(before: Sequence[int], outcome: TrialOutcome) -> str:
 
 def _leaving(store: Store, situation: Situation, winner_id: int) -> list[Preempted]:
     """The jobs that are being preempted for a job."""
-    victims = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
-    found = [one.row for one in situation.running if one.row is not None and one.job_id in victims]
-    total = [situation.ledger.total(one.parent_id) for one in found]
+    leaving = {row["victim_id"] for row in preemptions.all_rows(store) if row["winner_id"] == winner_id}
+    victims = [
+        holder.row for holder in situation.running if holder.row is not None and holder.job_id in leaving
+    ]
+    total = [situation.ledger.total(holder.parent_id) for holder in victims]
     return situations.preempted(
         situation,
         [
-            Victim(one, loss_of(
-                situation.now_ns - one.started_at_ns,
-                (held.amounts for _, held in allocations_of(situation.ledger, one)), whole,
+            Victim(holder, loss_of(
+                situation.now_ns - holder.started_at_ns,
+                (held.amounts for _, held in allocations_of(situation.ledger, holder)), whole,
             ))
-            for one, whole in zip(found, total, strict=True)
+            for holder, whole in zip(victims, total, strict=True)
         ],
     )  # fmt: skip
 
 
 def _ahead(store: Store, reasons: Reasons, job_ids: Sequence[int]) -> list[Ahead]:
     """The JSON forms of the first of the jobs that are ahead."""
-    found = (job_views.get(store, job_id) for job_id in job_ids[:MOST_AHEAD])
-    return [_queued(reasons, row) for row in found if row is not None]
-
-
-def _queued(reasons: Reasons, row: Row) -> Ahead:
-    """The JSON form of a job that is ahead in the queue."""
-    return {
-        "submission_id": row["submission_id"],
-        "user": row["user"],
-        "priority": row["priority"],
-        "resources": forms.amounts(rows.loads(row["resources"])) if row["resources"] else {},
-        "state_reason": reasons.token(row),
-    }
+    ahead_rows = (job_views.get(store, job_id) for job_id in job_ids[:MOST_AHEAD])
+    return [
+        {
+            "submission_id": row["submission_id"],
+            "user": row["user"],
+            "priority": row["priority"],
+            "resources": forms.amounts(rows.loads(row["resources"])) if row["resources"] else {},
+            "state_reason": reasons.token(row),
+        }
+        for row in ahead_rows
+        if row is not None
+    ]
 
 
 def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str] | None = None) -> DryRun:
@@ -260,9 +264,9 @@ def dry_run(store: Store, request: JobRequest, *, environment: Mapping[str, str]
     """
     environ = os.environ if environment is None else environment
     with nodes.as_if_joined(store):
-        wanted = submitting.prepare(store, request, environ)
+        prepared = submitting.prepare(store, request, environ)
         with nodes.rolled_back(store):
-            row = job_views.get(store, _number(store, submitting.write(store, request, wanted, environ)))
+            row = job_views.get(store, _number(store, submitting.write(store, request, prepared, environ)))
             assert row is not None
             reasons = Reasons(store)
             shown, gate = reasons.of(row), reasons.gate(row) if row["status"] == jb.PENDING else None
@@ -342,12 +346,12 @@ def why_task(store: Store, row: Row) -> WhyTask:
         others = _running(store, task)
         answer["waits_for_itself"] = task_waits_for_itself(store, row, situation)
         coming, kinds = _coming(store), situations.kinds_of_nodes(store)
-    together = [one for one in situation.tasks if one.cluster_id == task.cluster_id]
+    together = [other for other in situation.tasks if other.cluster_id == task.cluster_id]
     order = in_turn(together, situation.turns.get(task.cluster_id, {}))
-    ahead = list(takewhile(lambda one: one.task_id != task.task_id, order))
+    ahead = list(takewhile(lambda other: other.task_id != task.task_id, order))
     answer["queue_position"] = len(ahead) + 1
     answer["ahead"] = [
-        {"task_id": one.task_id, "resources": forms.amounts(one.request)} for one in ahead[:MOST_AHEAD]
+        {"task_id": other.task_id, "resources": forms.amounts(other.request)} for other in ahead[:MOST_AHEAD]
     ]
     there = obstacles_of_task(situation, task, others)
     answer["nodes"], answer["nodes_left_out"] = there["nodes"], there["nodes_left_out"]
@@ -361,8 +365,8 @@ def why_task(store: Store, row: Row) -> WhyTask:
         answer["message"] = f"{answer['message']}; nothing blocks it"
         return answer
     answer["message"] = f"{answer['message']}{coming}"
-    found, cut = helpful(trials, kinds)
-    answer["changes"] = [remedy_for_task(change, row, launch) for change in found]
+    changes, cut = helpful(trials, kinds)
+    answer["changes"] = [remedy_for_task(change, row, launch) for change in changes]
     answer["searched"], answer["cut"] = True, CUT if cut else None
     return answer
 
@@ -392,8 +396,8 @@ def _words(state: str, message: str | None, started_at: str | None, ended_at: st
 
 def _running(store: Store, task: PendingTask) -> list[RunningHolder]:
     """The running tasks in the cluster of a task, the newest first."""
-    found = [row for row in runs.live_rows(store) if row["task_id"] and row["cluster_id"] == task.cluster_id]
+    live = [row for row in runs.live_rows(store) if row["task_id"] and row["cluster_id"] == task.cluster_id]
     return [
         RunningHolder(0, str(row["task_id"]), 0, None, (str(row["run_id"]),))
-        for row in sorted(found, key=lambda row: -row["assigned_at"])
+        for row in sorted(live, key=lambda row: -row["assigned_at"])
     ]

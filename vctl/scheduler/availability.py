@@ -14,7 +14,7 @@ from vctl.core.jobs import RunningJob
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, Amounts, total
 from vctl.core.values import replace
-from vctl.scheduler.running import Running, allocations_of
+from vctl.scheduler.running import Running
 
 Part = str | tuple[str, int]
 """A resource without instances (its name), or one numbered instance (name, index)."""
@@ -139,8 +139,11 @@ class Availability(AvailabilityProfile):
         self.ledger = ledger
         self.now_ns = now_ns
         self.level = level
+        self._running = running
         self._held: dict[int, tuple[tuple[str, Allocation], ...]] = {}
         self._returned: dict[str, list[tuple[int, dict[Part, int]]]] = {}
+        self._returns: dict[str, list[tuple[int, Allocation]]] = {}
+        """Virtual node of the level -> what comes back there, and when."""
         below = list(elastic_below(ledger, level))
         self._above_min = {
             cluster_id: _above_minimum(ledger, cluster_id) for cluster_id in below if cluster_id not in own
@@ -160,7 +163,7 @@ class Availability(AvailabilityProfile):
         self.endless = [job for job in endless if self._comes_back(job)]
         for at_ns, job in self.ends:
             for slot_id, allocation in self.held_by(job):
-                self._returned.setdefault(slot_id, []).append((at_ns, parts_of(allocation)))
+                self._returns.setdefault(slot_id, []).append((at_ns, allocation))
 
     def held_by(self, job: RunningJob) -> tuple[tuple[str, Allocation], ...]:
         """The allocations of a job: (virtual node of the level, allocation)."""
@@ -168,7 +171,7 @@ class Availability(AvailabilityProfile):
         if held is None:
             parts = [
                 (self.slot_of(vnode_id), allocation)
-                for vnode_id, allocation in allocations_of(self.ledger, job)
+                for vnode_id, allocation in self._running.held_by(self.ledger, job)
             ]
             held = self._held[job.job_id] = tuple(parts)
         return held
@@ -177,8 +180,8 @@ class Availability(AvailabilityProfile):
         """The amounts that a job returns at its end."""
         return total(allocation.amounts for _, allocation in self.held_by(job))
 
-    def _look_at(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:  # noqa: ARG002
-        return []  # ``__init__`` has listed all returns
+    def _look_at(self, vnode_id: str) -> list[tuple[int, dict[Part, int]]]:
+        return [(at_ns, parts_of(allocation)) for at_ns, allocation in self._returns.get(vnode_id, ())]
 
     def slot_of(self, vnode_id: str) -> str:
         """The virtual node of the level in which a virtual node lies."""
@@ -189,7 +192,7 @@ class Availability(AvailabilityProfile):
 
     def _idle_parts(self, cluster_id: str) -> Iterator[tuple[str, Allocation]]:
         for vnode_id, allocation in idle_parts(self.ledger, cluster_id):
-            if self._take(cluster_id, allocation):
+            if self._take(cluster_id, allocation.amounts):
                 yield self.slot_of(vnode_id), allocation
 
     def _comes_back(self, job: RunningJob) -> bool:
@@ -197,10 +200,13 @@ class Availability(AvailabilityProfile):
 
         A cluster gives back no part of its minimum, so a return stops there if it exceeds the surplus.
         """
-        taken = [self._take(job.parent_id, allocation) for _, allocation in allocations_of(self.ledger, job)]
-        return all(taken)
+        if self._take(job.parent_id, self._running.amounts_of(self.ledger, job)):
+            return True
+        held = self._running.held_by(self.ledger, job)
+        counted = [self._take(job.parent_id, allocation.amounts) for _, allocation in held]
+        return all(counted)
 
-    def _take(self, cluster_id: str, allocation: Allocation) -> bool:
+    def _take(self, cluster_id: str, amounts: Amounts) -> bool:
         """Subtract a return from the surplus over the minimum of each cluster on the way up to the level.
 
         False, and nothing is subtracted: the return exceeds the surplus of one of them.
@@ -210,10 +216,10 @@ class Availability(AvailabilityProfile):
             if (left := self._above_min.get(cluster_id)) is not None:
                 path.append(left)
             cluster_id = self.ledger.clusters[cluster_id].parent_id or self.level
-        if any(amount > left.get(name, 0) for left in path for name, amount in allocation.amounts.items()):
+        if any(amount > left.get(name, 0) for left in path for name, amount in amounts.items()):
             return False
         for left in path:
-            for name, amount in allocation.amounts.items():
+            for name, amount in amounts.items():
                 left[name] = left.get(name, 0) - amount
         return True
 

@@ -12,7 +12,9 @@ The idea. Work in proportion to what changed, at three levels.
   (``reach``). Such a verdict is doubted, not forgotten: when the turn comes to the shape, it stands again without a
   search if others have taken by then what came free.
 - A *queue* keeps a memo (``Memo``) of its last scan: what the scan depends on (running jobs, virtual nodes, machines),
-  and when time alone may change it. It is not scanned while the memo holds and nothing that came free may help.
+  and when time alone may change it. It is not scanned while the memo holds and nothing that came free may help. What
+  came free elsewhere puts all its verdicts in doubt with one number (``Doubts``); they are looked at when the turn
+  comes to the queue, and only those that may fit into what is left by then.
 - A *round* ends at a budget of steps; the scheduler gives it 2,500, about 50 ms. One that ends so is *cut*. What it
   did not reach is scanned in the next one, which goes on at once; what was judged is passed there, mostly without a
   look.
@@ -38,14 +40,14 @@ Invariants.
 
 Example (``tests/scheduler/test_theory.py``). 20 elastic clusters have a queue of 10 shapes each, of 6 to 7.9 CPUs;
 all nodes are in use. Nothing is known at first: 200 searches, 8 rounds if each has 250 steps. A round after that
-looks at no job. One node of 8 CPUs comes free. It may help every shape, so all 20 queues are scanned. The oldest job
-is searched a place and takes 7.5 CPUs. In each queue the first head is compared with the 0.5 that are left, and so
-are the shapes behind it, without a turn of their own: one search, and 41 steps of scans, one to open each queue and
-21 for heads.
+looks at no job. One node of 8 CPUs comes free. It may help every shape, so all 20 queues get a turn. The oldest job
+is searched a place and takes 7.5 CPUs. The 0.5 that are left help none of the shapes behind it, nor any of another
+queue: one search, and 22 steps of scans, 3 in the first queue and one to pass over each of the others.
 
-What it costs. Per round: a look at each queue (does its memo hold?); for each queue that is scanned, its shapes once;
-for each shape that is tried, counting (``plain_reason``) or a search; for each shape that may be helped, a comparison
-with the amounts of the nodes that have anything free.
+What it costs. Per round: a look at each queue (does its memo hold?); for each queue that something came free for, a
+comparison with what its shapes need at least (``needs``), when its turn comes and others have taken their part; for
+each queue that is scanned, its first heads and the shapes that may fit; for each of these, a comparison with the
+amounts of the nodes that have anything free, and then counting (``plain_reason``) or a search.
 
 Not done. Where anything is reserved, preempted or shared fairly, each round scans all queues that this may bind; the
 shapes with known verdicts are passed, not skipped. Tasks are not cut, nor is a single search for a very large gang,
@@ -65,12 +67,12 @@ from vctl.core.clusters import PRIMARY
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, SECOND, STRICT
 from vctl.core.wording import cluster_text
-from vctl.scheduler.elasticity import level_above, suppliers
+from vctl.scheduler.elasticity import can_grow, level_above, suppliers_outside
 from vctl.scheduler.fairness import Shares, Usage, is_fair
 from vctl.scheduler.nominations import Nominations
 from vctl.scheduler.plan import Plan, Start, Trial, Wait, revert
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queue_scan import QueueScan
+from vctl.scheduler.queue_scan import Before, QueueScan
 from vctl.scheduler.queueing import Memo, Queue
 from vctl.scheduler.recall import has_loosened, is_loose
 from vctl.scheduler.running import Running
@@ -83,6 +85,8 @@ from vctl.scheduler.work import Budget
 
 MOST_STARTS = 256
 """The most starts in one round. They are committed together; the limit makes a burst visible in steps."""
+NEVER = -1
+"""No edition of the ledger."""
 RECHECK_NS = 5 * SECOND
 """How long a round holds where the passing of time alone may change whose turn it is."""
 
@@ -106,19 +110,19 @@ def decide(
     usage: Usage | None = None,
     preempts: bool = True,
     search_steps: int | None = None,
-    steps: int | None = None,
+    steps: int | Budget | None = None,
     keeps: bool = False,
 ) -> Plan:
     """Plan one round over all queues: tasks of running jobs first, then jobs, each queue by its own policy.
 
     ``running``: the running jobs; ``usage``: the past usage for fair shares. ``preempts`` False: plan no preemption,
     whatever the settings say. ``search_steps``: the budget of the search for victims. ``steps``: the budget of the
-    round; where it ends, the next round goes on (``Plan.unsearched``). ``keeps``: leave the resources of the starts
-    taken in the ledger (``Plan.trial``), if the round started no task and no start needs growth or shares its
-    parent's cluster. The round clears ``ledger.grown`` and ``ledger.joined``.
+    round, or of several; where it ends, the next round goes on (``Plan.unsearched``). ``keeps``: leave the resources
+    of the starts taken in the ledger (``Plan.trial``), if the round started no task and no start needs growth or
+    shares its parent's cluster. The round clears ``ledger.grown`` and ``ledger.joined``.
     """
     running = Running() if running is None else running
-    budget = Budget(steps)
+    budget = steps if isinstance(steps, Budget) else Budget(steps)
     round_ = Round(
         ledger, queues, running, usage, budget, now_ns, preempts=preempts, search_steps=search_steps
     )
@@ -192,41 +196,64 @@ class Round:
         """Choose the queues in which something may have changed, and begin to scan them."""
         ledger, running, now_ns = self.ledger, self.running, self.now_ns
         may_loosen = cache(partial(is_loose, ledger))
-        visited = [queue for queue in self._changed(may_loosen) if _admits(ledger, queue, self.waits)]
+        changed = [
+            (queue, before)
+            for queue, before in self._changed(may_loosen)
+            if _admits(ledger, queue, self.waits)
+        ]
         shares = _shares(ledger, self.queues, running, self.usage, now_ns)
+        visited = [queue for queue, _ in changed]
         self.shared = SharedReservations(ledger, visited, running, now_ns, self.grown, self.budget)
         self.scans = [
             QueueScan(
                 ledger, queue, running, shares, self.preemptor, self.shared,
                 now_ns=now_ns, may_loosen=may_loosen, budget=self.budget,
-                rest=None if queue.memo is None else queue.memo.rest,
+                rest=None if queue.memo is None else queue.memo.rest, before=before,
             )
-            for queue in visited
+            for queue, before in changed
         ]  # fmt: skip
         for queue in visited:
             queue.memo = None
 
-    def _changed(self, may_loosen: Callable[[], bool]) -> Iterator[Queue]:
-        """The queues without those that are known to be as they were, prepared for their scans."""
+    def _changed(self, may_loosen: Callable[[], bool]) -> Iterator[tuple[Queue, Before | None]]:
+        """The queues without those that are known to be as they were, prepared for their scans.
+
+        Each with what is known of it if nothing of what came free helps a job there.
+        """
         ledger, grown = self.ledger, self.grown
+        outside: dict[str, Freed] = {}
         for parent_id in sorted(self.queues):
             queue = self.queues[parent_id]
-            freed = _freed(ledger, parent_id, grown, may_loosen)
+            freed = self._freed(parent_id, outside, may_loosen)
             is_settled = not self.is_nominated and _is_settled(
                 ledger, queue, self.running, self.scopes, self.now_ns
             )
             if is_settled and queue.memo is not None and not any(freed):
                 if queue.memo.rest is not None:
-                    yield queue
+                    yield queue, None
                 continue
             memo, until_ns = queue.memo, queue.until_ns
-            may_fit = _reconsider(ledger, queue, grown, freed)
+            _reconsider(ledger, queue, grown, freed)
             is_known = is_settled and memo is not None and memo.rest is None
-            if may_fit or not is_known or _may_reserve(queue, until_ns):
-                queue.memo = None
-                yield queue
-            else:
-                queue.memo, queue.until_ns = memo, until_ns
+            before = (memo, until_ns) if memo is not None and is_known else None
+            queue.memo = None
+            yield queue, None if _may_reserve(queue, until_ns) else before
+
+    def _freed(self, parent_id: str, outside: dict[str, Freed], may_loosen: Callable[[], bool]) -> Freed:
+        """What came free since the last round that may help the jobs of a cluster.
+
+        ``outside``: what did outside of siblings that can grow, by the cluster above them.
+        """
+        ledger, grown, parent = self.ledger, self.grown, self.ledger.clusters.get(parent_id)
+        if parent is None or not grown:
+            return Freed()
+        above_id = (parent.parent_id or PRIMARY) if can_grow(parent) else f"below {parent_id}"
+        if (freed := outside.get(above_id)) is None:
+            near = not suppliers_outside(ledger, parent_id).isdisjoint(grown)
+            freed = Freed(near, has_loosened(ledger, level_above(ledger, parent_id), grown))
+            outside[above_id] = freed
+        near = freed.near or parent_id in grown
+        return Freed(near, freed.with_loans or (near and may_loosen()))
 
     def take_turns(self) -> None:
         """Let the queues take turns, job by job, until nothing is left, or the round has enough."""
@@ -238,6 +265,7 @@ class Round:
 
     def hand_over(self) -> None:
         """Leave to the next round what it needs to know: reservations, and the reasons why jobs wait."""
+        self.scans = [scan for scan in self.scans if not scan.is_skipped]
         for scan in self.scans:
             scan.finish()
             self.waits += scan.waits
@@ -335,23 +363,41 @@ def _settle(
     *,
     is_cut: bool,
 ) -> None:
-    """Note how far scans have come in their queues, if nobody else decides about the jobs.
+    """Note how far scans have come in their queues, as far as that will hold (``_holds_for``).
 
-    Others do where shares decide about the order, where the queue preempts, and where anything is reserved: a
-    reserved start depends on jobs of other clusters, too. If the round was cut, what is reserved is noted for as long
-    as nothing at all changes.
+    What holds only as long as nothing at all changes is noted if the round was cut, because the next one goes on.
     """
     for scan in scans:
         queue, rest = scan.queue, scan.rest
-        is_bound = queue.policy.preempts or is_fair(ledger, queue.parent_id) or _binds(ledger, queue, scopes)
-        if is_cut and (rest is not None or not is_bound):
-            edition = ledger.edition if is_bound or queue.kept else None
-        elif not (is_bound or queue.kept):
-            edition = None
-        else:
+        edition = _holds_for(ledger, queue, scopes)
+        if edition == NEVER or (edition is not None and not is_cut):
             continue
-        due_ns = min(_due_at(ledger, queue, now_ns), default=None)
-        queue.memo = Memo(_stamp(ledger, queue, running), due_ns, rest, edition)
+        if rest is not None or not _binds(ledger, queue, scopes):
+            due_ns = min(_due_at(ledger, queue, now_ns), default=None)
+            queue.memo = Memo(_stamp(ledger, queue, running), due_ns, rest, edition)
+
+
+def _is_settled(ledger: Ledger, queue: Queue, running: Running, scopes: Collection[str], now_ns: int) -> bool:
+    """Whether a scan would find what the last one has found, which was noted then."""
+    memo, parent = queue.memo, ledger.clusters.get(queue.parent_id)
+    if memo is None or parent is None or parent.queue != queue.policy:
+        return False
+    if memo.stamp != _stamp(ledger, queue, running) or (memo.due_ns is not None and now_ns >= memo.due_ns):
+        return False
+    if memo.edition is not None:
+        return memo.edition == ledger.edition
+    return _holds_for(ledger, queue, scopes) is None
+
+
+def _holds_for(ledger: Ledger, queue: Queue, scopes: Collection[str]) -> int | None:
+    """The edition of the ledger for which a scan of a queue holds; None: for any, nobody else decides about its jobs.
+
+    Others do where shares decide about the order and where the queue preempts: it never holds there. Where anything is
+    reserved, a reserved start depends on jobs of other clusters, too: it holds for the present edition.
+    """
+    if queue.policy.preempts or is_fair(ledger, queue.parent_id):
+        return NEVER
+    return ledger.edition if queue.kept or _binds(ledger, queue, scopes) else None
 
 
 def _binds(ledger: Ledger, queue: Queue, scopes: Collection[str]) -> bool:
@@ -367,25 +413,6 @@ def _stamp(ledger: Ledger, queue: Queue, running: Running) -> object:
     return running.version(parent_id), ledger.versions.get(PRIMARY, 0), versions, ledger.templates
 
 
-def _is_settled(ledger: Ledger, queue: Queue, running: Running, scopes: Collection[str], now_ns: int) -> bool:
-    """Whether a scan would find what the last one has found, which was noted then (``_settle``)."""
-    memo, parent = queue.memo, ledger.clusters.get(queue.parent_id)
-    if (
-        memo is None
-        or parent is None
-        or parent.queue != queue.policy
-        or memo.stamp != _stamp(ledger, queue, running)
-    ):
-        return False
-    if is_fair(ledger, queue.parent_id):
-        return False
-    if memo.edition is None and _binds(ledger, queue, scopes):
-        return False
-    if memo.edition is not None and memo.edition != ledger.edition:
-        return False
-    return memo.due_ns is None or now_ns < memo.due_ns
-
-
 def _may_reserve(queue: Queue, until_ns: int | None) -> bool:
     """Whether the first heads of a queue may get a reservation that they could not get before.
 
@@ -395,21 +422,8 @@ def _may_reserve(queue: Queue, until_ns: int | None) -> bool:
     return discipline == BACKFILL or (discipline == BEST_EFFORT and until_ns is None)
 
 
-def _freed(
-    ledger: Ledger, parent_id: str, grown: Mapping[str, set[str]], may_loosen: Callable[[], bool]
-) -> Freed:
-    """What came free since the last round that may help the jobs of a cluster."""
-    parent = ledger.clusters.get(parent_id)
-    if parent is None or not grown:
-        return Freed()
-    near = not suppliers(ledger, parent_id).isdisjoint(grown)
-    return Freed(near, has_loosened(ledger, level_above(ledger, parent_id), grown) or (near and may_loosen()))
-
-
-def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]], freed: Freed) -> bool:
+def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]], freed: Freed) -> None:
     """Prepare a queue for the round: its policy, its capacity, and the verdicts that no longer hold.
-
-    Returns whether a job may fit for which there was too little before.
 
     A verdict is forgotten if capacity that came free since the last round may help its shape: in the parent,
     or, if the parent can grow, in a cluster from which it can grow, or in one whose idle loans can come home.
@@ -426,7 +440,6 @@ def _reconsider(ledger: Ledger, queue: Queue, grown: Mapping[str, set[str]], fre
         queue.reconsider(ledger, grown.get(queue.parent_id, ()))
     if freed.with_loans or (freed.near and parent is not None and parent.spec.flexible):
         queue.regard(ledger)
-    return any(shape.blocked is None for shape in queue.shapes.values())
 
 
 def _admits(ledger: Ledger, queue: Queue, waits: list[Wait]) -> bool:

@@ -156,11 +156,16 @@ def lenders_to(ledger: Ledger, cluster: Cluster) -> Iterator[tuple[str, dict[str
 
 
 def suppliers(ledger: Ledger, cluster_id: str) -> set[str]:
-    """A cluster and the clusters whose free capacity it may get: those above it, and all below these that lend."""
-    cluster_ids = {
-        cluster_id,
-        *(ledger.clusters[above_id].parent_id or PRIMARY for above_id in growing(ledger, cluster_id)),
-    }
+    """A cluster and the clusters whose free capacity it may get."""
+    return {cluster_id, *suppliers_outside(ledger, cluster_id)}
+
+
+def suppliers_outside(ledger: Ledger, cluster_id: str) -> set[str]:
+    """The clusters whose free capacity a cluster may get by growth: those above it, and all below these that lend.
+
+    The same for all siblings that can grow.
+    """
+    cluster_ids = {ledger.clusters[above_id].parent_id or PRIMARY for above_id in growing(ledger, cluster_id)}
     if ledger.lenders:
         top_id = level_above(ledger, cluster_id)
         cluster_ids |= {lender_id for lender_id in ledger.lenders if is_below(ledger, lender_id, top_id)}

@@ -13,8 +13,10 @@ the same order (``order_of_starts``), so that nobody is told another order than 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -184,9 +186,17 @@ class HeldShares:
         self._known.pop(member, None)
         self.held[member] = rs.add(self.held.get(member, {}), amounts)
 
-    def of_user(self, cluster_id: str, user: str) -> float:
-        """A user's share of a cluster."""
-        return self._share((cluster_id, "", user), 1)
+    def of_user(self, cluster_id: str, user: str, more: Amounts | None = None, times: int = 0) -> float:
+        """A user's share of a cluster, if he held amounts so many times in addition."""
+        member = cluster_id, "", user
+        if not more or not times:
+            return self._share(member, 1)
+        before = self.held.get(member, {})
+        self.hold(member, {name: amount * times for name, amount in more.items()})
+        share = self._share(member, 1)
+        self.held[member] = before
+        del self._known[member]
+        return share
 
     def of_child(self, parent_id: str, cluster_id: str) -> float:
         """A child cluster's share of its parent, by its weight."""
@@ -239,24 +249,45 @@ class Shares(HeldShares):
 
 def order_of_starts(
     shares: HeldShares, cluster_id: str, waiting: Iterable[tuple[PendingJob, Amounts | None]]
-) -> list[PendingJob]:
+) -> list[tuple[PendingJob, int]]:
     """The jobs of a fair queue in the order in which they would start now, if there were room for all of them.
 
     Each comes with the amounts that it will hold; None for a job that may not start yet: it gets the place that it
     would have now, and delays nobody. Who is next is decided by the share of the user at that turn, which only the
-    user's own starts raise; so the jobs can be sorted. The shares of the users have grown afterwards.
+    user's own starts raise; so the lines of the users are merged. Each job is returned with how many start one after
+    the other: one that stands for several members of an array is there once for each time that others interrupt
+    them. The shares of the users have grown afterwards.
     """
     policy = shares.tree.clusters[cluster_id].queue
     lines: dict[str, list[tuple[OrderKey, PendingJob, Amounts | None]]] = {}
     for job, amounts in waiting:
         lines.setdefault(job.user, []).append((order_key(job, policy), job, amounts))
-    found: list[tuple[float, OrderKey, PendingJob]] = []
+    heads: list[tuple[float, OrderKey, str, int]] = []
     for user, line in lines.items():
-        for key, job, amounts in sorted(line, key=itemgetter(0)):
-            found.append((shares.of_user(cluster_id, user), key, job))
-            if amounts:
-                shares.hold((cluster_id, "", user), amounts)
-    return [job for *_, job in sorted(found, key=itemgetter(0, 1))]
+        line.sort(key=itemgetter(0), reverse=True)
+        heads.append((shares.of_user(cluster_id, user), line[-1][0], user, line[-1][1].members))
+    heapify(heads)
+    order: list[tuple[PendingJob, int]] = []
+    while heads:
+        _, key, user, left = heappop(heads)
+        line, (_, job, amounts) = lines[user], lines[user][-1]
+
+        def is_behind(
+            count: int, key: OrderKey = key, user: str = user, held: Amounts | None = amounts
+        ) -> bool:
+            """Whether the next one of another user starts before the one after so many of these."""
+            return bool(heads) and (shares.of_user(cluster_id, user, held, count), key) > heads[0][:2]
+
+        count = 1 if left == 1 else 1 + bisect_left(range(1, left), 1, key=is_behind)
+        order.append((job, count))
+        if amounts:
+            shares.hold((cluster_id, "", user), {name: amount * count for name, amount in amounts.items()})
+        if count == left:
+            line.pop()
+        if line:
+            left = left - count or line[-1][1].members
+            heappush(heads, (shares.of_user(cluster_id, user), line[-1][0], user, left))
+    return order
 
 
 def _above(ledger: Tree, cluster_id: str) -> list[Member]:
@@ -266,7 +297,7 @@ def _above(ledger: Tree, cluster_id: str) -> list[Member]:
 
 def is_fair(ledger: Ledger, cluster_id: str) -> bool:
     """Whether shares matter for the jobs of a cluster: the cluster or one above it has the order ``fair``."""
-    return cluster_id in ledger.clusters and (
-        ledger.clusters[cluster_id].queue.order == FAIR
-        or any(ledger.clusters[above].queue.order == FAIR for above, *_ in _above(ledger, cluster_id))
-    )
+    cluster = ledger.clusters.get(cluster_id)
+    while cluster is not None and cluster.queue.order != FAIR:
+        cluster = None if cluster.parent_id is None else ledger.clusters.get(cluster.parent_id)
+    return cluster is not None

@@ -90,10 +90,10 @@ def _surely_fits(candidates: CandidateNodes, spec: ClusterSpec, count: UpperBoun
     """
     if count.is_exact(entry):
         return count.is_met(count.within(candidates.classes))
-    needed, most = rs.maximum(spec.flexible_min, entry), spec.flexible_max or {}
+    needed, maximum = rs.maximum(spec.flexible_min, entry), spec.flexible_max or {}
     if not spec.flexible or spec.groups or spec.replica_sets or not PLAIN.issuperset(needed):
         return False
-    return all(amount <= most.get(name, amount) for name, amount in needed.items()) and any(
+    return all(amount <= maximum.get(name, amount) for name, amount in needed.items()) and any(
         within(needed, group.capacity.free) for group in candidates.classes
     )
 
@@ -165,11 +165,11 @@ def _takes_something(
         return True
     if not spec.flexible:
         return False
-    wanted = [*spec.flexible_min.items(), *entry.items()]
-    if not any(amount for _, amount in wanted):
+    amounts = [*spec.flexible_min.items(), *entry.items()]
+    if not any(amount for _, amount in amounts):
         return not nodes and not any(spec.replica_sets.values())
     # a piece may be one unit of one resource or a fraction, so whatever is free may be what was missing
-    return any(amount and capacity.free.get(name, 0) > 0 for name, amount in wanted)
+    return any(amount and capacity.free.get(name, 0) > 0 for name, amount in amounts)
 
 
 # ---- a cluster and those above it with nothing running ----
@@ -182,24 +182,26 @@ def emptied(ledger: Ledger, cluster_id: str) -> Ledger:
         if node.state in (ALIVE, DRAINING):
             empty.put_node(replace(node, state=ALIVE))
     chain = ledger.upward(cluster_id)
-    found = idle_parts(ledger, chain)
+    parts = idle_parts(ledger, chain)
     for cluster in reversed(chain):
         empty.put_cluster(replace(cluster, state="ACTIVE"))
-        for vnode_id, allocation in found[cluster.cluster_id].items():
+        for vnode_id, allocation in parts[cluster.cluster_id].items():
             vnode = ledger.vnodes[vnode_id]
             if vnode.parent_id in empty.vnodes:
                 empty.assign(replace(vnode, allocation=allocation))
-    for node in [one for one in empty.nodes.values() if one.shrunk and not is_overdrawn(empty, one.node_id)]:
+    for node in [
+        node for node in empty.nodes.values() if node.shrunk and not is_overdrawn(empty, node.node_id)
+    ]:
         empty.put_node(replace(node, shrunk=False))
     return empty
 
 
 def is_overdrawn(ledger: Ledger, node_id: str) -> bool:
     """Whether more is held on a node, or in a virtual node on it, than it has, because the node shrank."""
-    here = [node_id]
-    for vnode_id in here:  # the loop appends to the list
-        here += ledger.children[vnode_id]
-    return any(ledger.capacities[one].is_overdrawn() for one in here)
+    vnode_ids = [node_id]
+    for vnode_id in vnode_ids:  # the loop appends to the list
+        vnode_ids += ledger.children[vnode_id]
+    return any(ledger.capacities[slot_id].is_overdrawn() for slot_id in vnode_ids)
 
 
 def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allocation]]:
@@ -208,7 +210,7 @@ def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allo
     Each cluster has then given back what it has above its minimum, from its newest virtual nodes first.
     Flexible virtual nodes that become empty are left out.
     """
-    found: dict[str, dict[str, Allocation]] = {}
+    parts: dict[str, dict[str, Allocation]] = {}
     inside: dict[str, list[Allocation]] = {}
     for cluster in chain:
         mine = sorted((ledger.vnodes[v] for v in ledger.members[cluster.cluster_id]), key=lambda v: v.rank)
@@ -219,12 +221,14 @@ def idle_parts(ledger: Ledger, chain: list[Cluster]) -> dict[str, dict[str, Allo
         allocations = {vnode.vnode_id: vnode.allocation for vnode in mine}
         for vnode in reversed(flexible):
             allocations[vnode.vnode_id] = _without(vnode, inside.get(vnode.vnode_id, ()), surplus)
-        gone = {v.vnode_id for v in flexible if not any(allocations[v.vnode_id].amounts.values())}
-        gone -= set(inside)
-        found[cluster.cluster_id] = {v: allocation for v, allocation in allocations.items() if v not in gone}
-        for vnode_id, allocation in found[cluster.cluster_id].items():
+        dropped = {v.vnode_id for v in flexible if not any(allocations[v.vnode_id].amounts.values())}
+        dropped -= set(inside)
+        parts[cluster.cluster_id] = {
+            v: allocation for v, allocation in allocations.items() if v not in dropped
+        }
+        for vnode_id, allocation in parts[cluster.cluster_id].items():
             inside.setdefault(ledger.vnodes[vnode_id].parent_id or "", []).append(allocation)
-    return found
+    return parts
 
 
 def _without(vnode: VNode, inside: Sequence[Allocation], surplus: dict[str, int]) -> Allocation:
@@ -234,17 +238,17 @@ def _without(vnode: VNode, inside: Sequence[Allocation], surplus: dict[str, int]
         capacity.take_beyond(allocation)
     amounts: dict[str, int] = {}
     instances: dict[str, Mapping[int, int]] = {}
-    for name, most in surplus.items():
-        left = amount = max(min(most, capacity.free.get(name, 0)), 0)
+    for name, limit in surplus.items():
+        remaining = amount = max(min(limit, capacity.free.get(name, 0)), 0)
         if name in capacity.instances:
             back: dict[int, int] = {}
             for index, share in sorted(capacity.instances[name].items(), reverse=True):
-                if taken := max(min(share, left), 0):
-                    back[index], left = taken, left - taken
-            instances[name], amount = back, amount - left
+                if part := max(min(share, remaining), 0):
+                    back[index], remaining = part, remaining - part
+            instances[name], amount = back, amount - remaining
         if amount:
             amounts[name] = amount
-            surplus[name] = most - amount
+            surplus[name] = limit - amount
     rest = vnode.allocation.amounts.get(CPU, 0) - amounts.get(CPU, 0)
     cores = sorted(capacity.cores)[: max(len(vnode.allocation.cores) - rest // SCALE, 0)]
     less = difference(vnode.allocation, Allocation(amounts, instances, tuple(cores)))

@@ -25,6 +25,7 @@ from vctl.scheduler.elasticity import (
     growing,
     lenders_to,
     level_above,
+    revert_growth,
 )
 from vctl.scheduler.explain.refusal import GROWN_IN_TOTAL, GROWN_ON_ONE, NO_GROWTH, Refusal
 from vctl.scheduler.growth_candidates import GrowthCandidates, growth_candidates
@@ -32,7 +33,7 @@ from vctl.scheduler.growth_supply import OWN, UNLIMITED, Need, Supply
 from vctl.scheduler.placement import BUDGET, Placed, Unplaced, place, place_on
 from vctl.scheduler.placement_result import Piece, seated
 from vctl.scheduler.reach import has_idle, reach_of
-from vctl.scheduler.recall import Move, lend, put_back, recall, undo
+from vctl.scheduler.recall import Move, idle_in_all, lend, put_back, recall, undo
 from vctl.scheduler.upper_bound import UpperBound
 from vctl.scheduler.work import Work, finished
 
@@ -62,8 +63,11 @@ def place_with_growth(
 
     found = search(lends=False)
     chain, moves = growing(ledger, parent_id), list[Move]()
-    if isinstance(found, Unplaced) and loose and chain:
-        for more in _loosened(ledger, parent_id, spec, chain):
+    if isinstance(found, Unplaced) and loose and chain and (top_id := level_above(ledger, parent_id)):
+        if has_idle(ledger, top_id) and not reach_of(ledger, parent_id).may_hold(UpperBound(spec)):
+            idle = idle_in_all(ledger, top_id, chain)  # nothing moves, as it is not enough together
+            return shortage(ledger, parent_id, spec, lending=False, idle=idle) or found
+        for more in _loosened(ledger, parent_id, chain):
             moves += more
             found = search(lends=not more)
             if not isinstance(found, Unplaced):
@@ -75,9 +79,7 @@ def place_with_growth(
     return [*_needed(ledger, moves, placed, steps), *steps], placed
 
 
-def _loosened(
-    ledger: Ledger, parent_id: str, spec: ClusterSpec, chain: Sequence[str]
-) -> Iterator[list[Move]]:
+def _loosened(ledger: Ledger, parent_id: str, chain: Sequence[str]) -> Iterator[list[Move]]:
     """What moves in the ledger for a cluster that grows, bit by bit: loans go home, then siblings lend, then others.
 
     Each from the nearest clusters to those far away. An empty list: siblings lend, which the search does itself, so
@@ -85,7 +87,7 @@ def _loosened(
     serves it, so they keep their own loans; only their limits can ask for these.
     """
     top_id = level_above(ledger, parent_id)
-    if not has_idle(ledger, top_id) or not reach_of(ledger, parent_id).may_hold(UpperBound(spec)):
+    if not has_idle(ledger, top_id):
         return
     levels = [ledger.clusters[one].parent_id or "" for one in chain]
     is_limited = any(allowance(ledger, ledger.clusters[one]) for one in chain)
@@ -150,6 +152,16 @@ def place_or_grow(
     if isinstance(more, Unplaced):
         return replace(more, exhausted=found.exhausted or more.exhausted)
     return more
+
+
+def why_no_place(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -> Unplaced | None:
+    """Why a gang has no place, not even with growth; None: it has one. The ledger is left as it was."""
+    answer = place_or_grow(ledger, parent_id, spec, entry)
+    if isinstance(answer, Unplaced):
+        return answer
+    for step in reversed(answer[0]):
+        revert_growth(ledger, step)
+    return None
 
 
 def find_growth(
@@ -224,10 +236,13 @@ def grow(
     return found[0] if isinstance(found, tuple) else None
 
 
-def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool) -> Unplaced | None:
+def shortage(
+    ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: bool, idle: Amounts = EMPTY.amounts
+) -> Unplaced | None:
     """A reason if a cluster and its suppliers together have too little of a resource; None: no such resource.
 
-    This is a cheap necessary condition. ``lending``: siblings that lend are suppliers, too.
+    This is a cheap necessary condition. ``lending``: siblings that lend are suppliers, too. ``idle``: what could move
+    besides.
     """
     chain = growing(ledger, cluster_id)
     if not chain:
@@ -243,7 +258,7 @@ def shortage(ledger: Ledger, cluster_id: str, spec: ClusterSpec, *, lending: boo
             continue
         own, own_most = _free(ledger, cluster_id, name)
         others = [_free(ledger, one, name) for one in above]
-        gain = min(sum(free for free, _ in others), limit.get(name, UNLIMITED))
+        gain = min(sum(free for free, _ in others) + idle.get(name, 0), limit.get(name, UNLIMITED))
         largest = max((resources.get(name, 0) for resources in fixed), default=0)
         for need, have, rule in (
             (amount, own + gain, GROWN_IN_TOTAL),

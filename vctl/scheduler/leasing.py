@@ -111,10 +111,11 @@ def idle_parts(
     cluster = ledger.clusters.get(lease.borrower_id)
     if cluster is None:
         return
-    parts = flexible_parts(ledger, lease.borrower_id)
-    free = [one for one in parts if any(a > 0 for a in ledger.capacities[one.vnode_id].free.values())]
+    some = [ledger.vnodes[one] for one in sorted(ledger.with_free(lease.borrower_id))]
+    free = [one for one in some if one.kind == FLEXIBLE]
     if not free:
         return
+    parts = flexible_parts(ledger, lease.borrower_id)
     beside = [one for one in ledger.borrowed(lease.borrower_id) if one.lease_id != lease.lease_id]
     least: Amounts = cluster.spec.flexible_min
     if is_of_gang(ledger, lease):  # of this only what the job has grown by is ever idle

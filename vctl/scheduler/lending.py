@@ -63,7 +63,7 @@ def work_in_lenders(
     """The work in lenders that waits for resources. ``judged``: only if nothing came free since it was looked at."""
     for queue in queues.values():
         if in_lender(ledger, queue.parent_id):
-            yield from (waiting_job(ledger, job) for job in queue.short(now_ns, judged=judged))
+            yield from (waiting_job(ledger, job) for job in queue.short(ledger, now_ns, judged=judged))
     for waiting in tasks.values():
         if in_lender(ledger, waiting.cluster_id):
             yield from waiting_tasks(ledger, waiting, judged=judged)

@@ -28,7 +28,7 @@ def quick_reason(problem: Problem) -> Unplaced | None:
     """The reason of the first necessary condition that fails. None does not prove that there is a place."""
     if not problem.node_classes.counts:
         return _no_node()
-    checks = (_one_bundle, _totals, _nodes_of_phase, _copies, _flexible, _growth)
+    checks = (_single_bundles, _totals, _nodes_of_phase, _copies, _flexible, _growth)
     return next((reason for check in checks if (reason := check(problem))), None)
 
 
@@ -55,17 +55,17 @@ def plain_reason(index: SlotIndex, count: UpperBound) -> Unplaced | None:
 def search_reason(problem: Problem, tried: Tried) -> Unplaced:
     """The reason when every necessary condition holds and the search still found no place."""
     items = len(problem.items)
-    wanted = {n: sum(b.amounts.get(n, 0) for _, b in problem.items) for n in problem.names}
-    wanted = {n: a + problem.flexible.get(n, 0) for n, a in wanted.items()}
+    requested = {n: sum(b.amounts.get(n, 0) for _, b in problem.items) for n in problem.names}
+    requested = {n: a + problem.flexible.get(n, 0) for n, a in requested.items()}
     free = amounts_of(problem, _free(problem))
-    name = max(problem.names, key=lambda n: wanted[n] * 1000 // max(free.get(n, 0), 1), default="")
+    name = max(problem.names, key=lambda n: requested[n] * 1000 // max(free.get(n, 0), 1), default="")
     refusal = Refusal(
         rules.WITHIN_BUDGET if tried.exhausted else rules.TOGETHER,
         name,
-        wanted.get(name, 0),
+        requested.get(name, 0),
         free.get(name, 0),
-        of=wanted,
-        free={n: free.get(n, 0) for n in wanted},
+        of=requested,
+        free={n: free.get(n, 0) for n in requested},
         whole=Counter(bundle.template for _, bundle in problem.items if bundle.template),
         count=tried.steps if tried.exhausted else items,
         fit=tried.depth,
@@ -91,7 +91,7 @@ def _closest(request: Amounts, capacities: Sequence[Amounts]) -> Shortage:
         if need > have:
             shortages.append((need * 1000 // max(have, 1), name, need, have))
     if shortages:
-        _, name, need, have = max(shortages, key=lambda one: one[0])
+        _, name, need, have = max(shortages, key=lambda shortage: shortage[0])
         return name, need, have
     gaps = []
     for capacity in capacities:
@@ -104,7 +104,7 @@ def _closest(request: Amounts, capacities: Sequence[Amounts]) -> Shortage:
 # ---- necessary conditions, each a function from the problem to a reason or None ----
 
 
-def _one_bundle(problem: Problem) -> Unplaced | None:
+def _single_bundles(problem: Problem) -> Unplaced | None:
     for demand_id, demand in enumerate(problem.demands):
         if problem.sums[demand_id]:
             continue
@@ -162,21 +162,20 @@ def _untouched(problem: Problem, demand: BundleKind) -> int:
 
 def _totals(problem: Problem) -> Unplaced | None:
     free = amounts_of(problem, _free(problem))
-    wanted = {n: problem.flexible.get(n, 0) for n in problem.names}
+    requested = {n: problem.flexible.get(n, 0) for n in problem.names}
     for _, bundle in problem.items:
         for name, amount in bundle.amounts.items():
             if amount:
-                wanted[name] += amount
-    return _short(wanted, free)
+                requested[name] += amount
+    return _short(requested, free)
 
 
-def _short(wanted: Amounts, free: Amounts) -> Unplaced | None:
-    """A reason if there is too little of a resource in total."""
-    short = [(a * 1000 // max(free.get(n, 0), 1), n) for n, a in wanted.items() if a > free.get(n, 0)]
+def _short(requested: Amounts, free: Amounts) -> Unplaced | None:
+    short = [(a * 1000 // max(free.get(n, 0), 1), n) for n, a in requested.items() if a > free.get(n, 0)]
     if not short:
         return None
     name = max(short)[1]
-    return _refused(rules.IN_TOTAL, name, wanted[name], free.get(name, 0))
+    return _refused(rules.IN_TOTAL, name, requested[name], free.get(name, 0))
 
 
 def _nodes_of_phase(problem: Problem) -> Unplaced | None:
@@ -251,17 +250,17 @@ def _growth(problem: Problem) -> Unplaced | None:
     """A reason if all nodes together cannot have enough within the limits of the clusters that would grow."""
     budgets = problem.budgets
     for r, name in enumerate(problem.names):
-        wanted = problem.flexible.get(name, 0) + sum(b.amounts.get(name, 0) for _, b in problem.items)
-        if budgets is None or not wanted or not budgets.is_limited(name):
+        requested = problem.flexible.get(name, 0) + sum(b.amounts.get(name, 0) for _, b in problem.items)
+        if budgets is None or not requested or not budgets.is_limited(name):
             continue
         needs = [
             Need(supply, count, 0, potential * count)
             for s, count in problem.node_classes.counts.items()
             for supply, potential in problem.node_classes.places(s, r)
         ]
-        have = budgets.most(name, needs, wanted)
-        if have < wanted:
-            return _refused(rules.GROWTH_LIMITS, name, wanted, have)
+        have = budgets.most(name, needs, requested)
+        if have < requested:
+            return _refused(rules.GROWTH_LIMITS, name, requested, have)
     return None
 
 

@@ -6,8 +6,8 @@ and preemption decide which jobs behind a passed job may start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Collection
+from functools import cache, cached_property
 
 from vctl.core import jobs as jb
 from vctl.core import resources as rs
@@ -20,22 +20,20 @@ from vctl.scheduler.disciplines import DISCIPLINES, ReservationTable
 from vctl.scheduler.explain import words
 from vctl.scheduler.fairness import Shares, is_fair
 from vctl.scheduler.gang_growth import place_loosely, place_with_growth, surely_grows
+from vctl.scheduler.heads import Heads
 from vctl.scheduler.orders import OrderKey, order_key
 from vctl.scheduler.placement import Placed, Unplaced, place_again
 from vctl.scheduler.placement_reasons import plain_reason
 from vctl.scheduler.placement_result import seated
 from vctl.scheduler.plan import Start, Wait, revert, start_of, take
 from vctl.scheduler.preemption import Preemptor
-from vctl.scheduler.queueing import Candidates, Queue, Rest
+from vctl.scheduler.queueing import Candidates, Memo, Queue, Rest
 from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import Reservation, Shared
 from vctl.scheduler.running import Running
 from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, Verdict
 from vctl.scheduler.shared_reservations import SharedReservations
 from vctl.scheduler.work import Budget
-
-Head = tuple[float, OrderKey, SubQueue, Candidates | None]
-"""(Share of the user, key of the first job, sub-queue, the jobs behind it or None before the first try)."""
 
 OVERTAKEN = 24
 """How many jobs behind a job that needs idle loans of other clusters may go first, of those that need none.
@@ -48,6 +46,8 @@ HEADS = 16
 """The heads that are lined up, or passed, in one step."""
 START, VNODE = 15, 4
 """The steps of writing and carrying out a start, and of each virtual node of it."""
+Before = tuple[Memo, int | None]
+"""The memo of the last scan of a queue, and when that ends to hold (``Queue.until_ns``)."""
 Turn = tuple[int, int, bool]
 
 
@@ -72,6 +72,7 @@ class QueueScan:
         may_loosen: Callable[[], bool],
         budget: Budget,
         rest: Rest | None = None,
+        before: Before | None = None,
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -93,40 +94,70 @@ class QueueScan:
         self.budget = budget
         self.judged = 0
         """The number of classes that got a verdict."""
-        self._table = ReservationTable(ledger, queue, running, budget, now_ns=now_ns)
+        self._before = before
+        """What is known if nothing that came free helps a job here: then there is nothing to scan."""
+        self.is_skipped = False
         self._users: set[str] = set()
-        self._heads: list[Head] = []
+        self._heads = Heads()
         self._is_open = False
         if rest is not None:  # the first heads were passed before the cut, and nothing has happened since
             self._table.heads, self._is_open = self._table.most_heads, True
-            self._heads, self._said, self._table.seen = rest
+            self._heads, self._said, self._table.seen = Heads(rest.heads), rest.said, rest.seen
         elif shares is not None and self.policy.order == FAIR:
             self._open()
 
+    @cached_property
+    def _table(self) -> ReservationTable:
+        return ReservationTable(self.ledger, self.queue, self.running, self.budget, now_ns=self.now_ns)
+
     def _open(self) -> None:
-        """Line up the heads. Most queues do not come to their turn in a round that is cut."""
+        """Line up the heads, unless no job may fit for which there was too little before.
+
+        Most queues do not come to their turn in a round that is cut.
+        """
         self._is_open = True
-        self._heads = [
-            (self._share_of(sub_queue.user), sub_queue.order[0], sub_queue, None)
-            for shape in self.queue.shapes.values()
-            for sub_queue in shape.sub_queues.values()
-        ]
-        heapify(self._heads)
-        self.budget.spend(len(self._heads) // HEADS)
-        self._users = {head[2].user for head in self._heads}
+        if self._before is not None and self._goes_on(self._before):
+            return
+        if self.shares is None or self.policy.order != FAIR:
+            self._heads = Heads(behind=self.queue.heads)
+            return
+        heads, share_of = self.queue.heads, self._share_of
+        self._heads = Heads((share_of(one.user), key, one, None) for key, one in heads)
+        self.budget.spend(len(heads) // HEADS)
+        self._users = {one.user for _, one in heads}
+
+    def _goes_on(self, before: Before) -> bool:
+        """Whether the first head still has to wait, so that the scan goes on where that may fit which did not before.
+
+        If there is no such job, the scan is over, and what is known from the last one holds.
+        """
+        heads, shapes = self.queue.heads, self.queue.shapes
+        first = self.queue.jobs[heads[0][0][1]]
+        if not (first.may_start(self.now_ns) and self.queue.has_verdict(self.ledger, shapes[first.shape])):
+            return False
+        if self.policy.discipline != STRICT and len(heads) > 1:
+            self._heads = Heads(behind=heads, at=1)
+            self._settled_at = self.ledger.edition
+            self._pass_over(())
+        self.queue.until_ns = before[1]
+        if self.is_over:
+            self.queue.memo, self.is_skipped = before[0], True
+        else:
+            self._table.heads = self._table.most_heads
+        return True
 
     @property
     def rest(self) -> Rest | None:
         """Where the scan was cut, if it needs no second look at what it has come to."""
-        is_cut = self._is_open and self._heads and self._table.heads >= self._table.most_heads
+        is_cut = self._is_open and not self.is_over and self._table.heads >= self._table.most_heads
         if not is_cut or not self._passes_unseen or self._goes_first or self.policy.discipline == STRICT:
             return None
-        return Rest(self._heads, self._said, self._table.seen)
+        return Rest(self._heads.line_up_all(), self._said, self._table.seen)
 
     @property
     def _first(self) -> OrderKey:
         """The first head."""
-        return self._heads[0][1] if self._is_open else self.queue.first
+        return self._heads.first if self._is_open else self.queue.first
 
     @property
     def _passes_unseen(self) -> bool:
@@ -136,7 +167,7 @@ class QueueScan:
     @property
     def is_over(self) -> bool:
         """Whether every job was started or passed."""
-        return self._is_open and not self._heads
+        return self._is_open and self._heads.is_empty
 
     def rank(self) -> tuple[tuple[float, ...], Turn]:
         """The rank of the queue: the queue with the least rank has the next turn.
@@ -148,7 +179,7 @@ class QueueScan:
         turn = turn_of(job.priority, job.job_id, is_held=self._held == job.job_id)
         if self.shares is None:
             return (), turn
-        share = self._heads[0][0] if self._heads else 0.0
+        share = self._heads.lined_up[0][0] if self._heads.lined_up else 0.0
         return (*self.shares.turn_of(self.queue.parent_id), share), turn
 
     def finish(self) -> None:
@@ -181,7 +212,7 @@ class QueueScan:
         outer = self.shared.binding(job)
         mine = own or self.shared.of(job)
         kept_off = [*binding, *(shared.reservation for shared in outer)]
-        if kept_off and mine is None and sub_queue.is_blocked_by(kept_off):
+        if kept_off and mine is None and self.queue.keeps_back(self.ledger, sub_queue, kept_off):
             self._pass_reserved(job, sub_queue, rest, binding, outer)
             return None
         is_held, self._held = self._held == job.job_id, None
@@ -193,9 +224,8 @@ class QueueScan:
             if start is None and (is_held or self._may_loosen()):
                 if not (is_held or self._goes_first):
                     self._held = job.job_id
-                    heappush(
-                        self._heads,
-                        (self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest),
+                    self._heads.push(
+                        (self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest)
                     )
                     return None
                 start, found = self._try_due(job, shape, binding, outer, mine, loose=True)
@@ -204,7 +234,7 @@ class QueueScan:
         if start is not None:
             self._push(sub_queue, rest)
         elif found is None:
-            sub_queue.blocked_by = tuple(kept_off)
+            sub_queue.blocked_by, sub_queue.blocked_at = tuple(kept_off), self.queue.doubts.regards
             self.preemptor.lapse(job)
             self._pass_reserved(job, sub_queue, rest, binding, outer)
         else:
@@ -229,10 +259,15 @@ class QueueScan:
         return None
 
     def _next_head(self) -> tuple[PendingJob, SubQueue, Candidates] | None:
-        """Take out the first head; None: its key was out of date, and it is filed again."""
-        before, key, sub_queue, rest = heappop(self._heads)
+        """Take out the first head; None: it needs no look any more, or its key was out of date."""
+        if self._settled_at not in (-1, self.ledger.edition):
+            first = self._first
+            self._pass_settled()
+            if self.is_over or self._first != first:
+                return None
+        before, key, sub_queue, rest = self._heads.pop()
         if before < (share := self._share_of(sub_queue.user)):
-            heappush(self._heads, (share, key, sub_queue, rest))  # jobs of its user started meanwhile
+            self._heads.push((share, key, sub_queue, rest))  # jobs of its user started meanwhile
             return None
         job = self.queue.jobs[key[1]]
         if rest is None:
@@ -305,29 +340,34 @@ class QueueScan:
         if not (self._passes_unseen and self.shared.is_settled_for(self.queue, self._users)):
             return
         self._settled_at = self.ledger.edition
-        self.budget.spend(len(self._heads) // HEADS)
         reserved = {self.queue.jobs[job_id].shape for job_id in self._reserved}
-        known: dict[str, bool] = {}
-        left = []
-        for head in self._heads:
-            if head[3] is None and (name := head[2].shape) not in reserved:
-                if name not in known:
-                    known[name] = self._is_known(self.queue.shapes[name])
-                if known[name]:
-                    continue
-            left.append(head)
-        self._heads = left
-        heapify(left)
+        if self._heads.has_behind:
+            self._pass_over(reserved)
+        self.budget.spend(len(self._heads.lined_up) // HEADS)
+        known = cache(lambda name: name not in reserved and self._is_known(self.queue.shapes[name]))
+        self._heads.retain(lambda head: head[3] is not None or not known(head[2].shape))
+
+    def _pass_over(self, reserved: Collection[str]) -> None:
+        """Pass over the heads that are not lined up and need no look, up to the first one that needs one."""
+        shapes, doubts = self.queue.shapes, self.queue.doubts
+        reach = reach_of(self.ledger, self.queue.parent_id)
+
+        def needs_look(name: str) -> bool:
+            if name in reserved or (name in doubts.untold and not self._is_known(shapes[name])):
+                return True
+            return shapes[name].is_doubted and reach.may_hold(shapes[name].count)
+
+        names = {*self.queue.to_look_at(self.ledger), *reserved}
+        self.budget.spend(self._heads.pass_over(shapes, names, needs_look) // HEADS)
 
     def _is_known(self, shape: SchedulingClass) -> bool:
         """Whether the verdict of a class stands and was reported for all of its sub-queues."""
-        if (
-            not shape.is_told
-            and self.queue.has_verdict(self.ledger, shape)
-            and (verdict := shape.verdict) is not None
-        ):
+        if (verdict := shape.verdict) is None or not self.queue.has_verdict(self.ledger, shape):
+            return False
+        if not shape.is_told:
             told, key = self.queue.told, self.queue.wait_key
-            shape.is_told = all(told.get(key(one)) == verdict[:2] for one in shape.sub_queues.values())
+            if all(told.get(key(one)) == verdict[:2] for one in shape.sub_queues.values()):
+                shape.note_told(is_told=True)
         return shape.is_told
 
     def _keep_back(self, sub_queue: SubQueue, reason: str, message: str, *, winners: bool) -> bool:
@@ -336,14 +376,11 @@ class QueueScan:
         Returns True.
         """
         self._say(sub_queue, reason, message)
-        left = []
-        for head in self._heads:
-            if head[2].winner and not winners:
-                left.append(head)
-            elif head[3] or any(Candidates(self.queue, head[2], self.now_ns)):
-                self._say(head[2], reason, message)
-        self._heads = left
-        heapify(left)
+        for head in self._heads.line_up_all():
+            if not head[2].winner or winners:
+                if head[3] or any(Candidates(self.queue, head[2], self.now_ns)):
+                    self._say(head[2], reason, message)
+        self._heads.retain(lambda head: bool(head[2].winner) and not winners)
         return True
 
     def _is_kept_back(self, job: PendingJob, sub_queue: SubQueue) -> bool:
@@ -544,7 +581,7 @@ class QueueScan:
         self._said.add(key)
         if self.queue.told.get(key) != (reason, message):
             self.queue.told[key] = (reason, message)
-            self.queue.shapes[sub_queue.shape].is_told = False
+            self.queue.shapes[sub_queue.shape].note_told(is_told=False)
             self.waits.append(Wait(self.queue.parent_id, key, reason, message))
 
     def _share_of(self, user: str) -> float:
@@ -555,9 +592,7 @@ class QueueScan:
     def _push(self, sub_queue: SubQueue, rest: Candidates) -> None:
         job = next(rest, None)
         if job is not None:
-            heappush(
-                self._heads, (self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest)
-            )
+            self._heads.push((self._share_of(sub_queue.user), order_key(job, self.policy), sub_queue, rest))
 
 
 def _with_doubt(found: Unplaced, grown: Unplaced) -> Unplaced:

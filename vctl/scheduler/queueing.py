@@ -1,7 +1,7 @@
 """Queues: the pending jobs of one cluster by scheduling class, so that equal jobs are judged once.
 
-A class that did not fit keeps its verdict until capacity came free that could help it (``reconsider``,
-``regard``), the capacity of the cluster changed (``judge_capacity``), or its limits or those of
+A class that did not fit keeps its verdict until capacity came free that could help it (``reconsider`` in its cluster,
+``regard`` elsewhere), the capacity of the cluster changed (``judge_capacity``), or its limits or those of
 clusters around it (``forget_verdicts``). The policy changes the order, never what fits.
 """
 
@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.ledger import Ledger
 from vctl.core.queue_policy import DEFAULT, FAIR, QueuePolicy
 from vctl.scheduler.feasibility import FeasibilityJudge, could_help
+from vctl.scheduler.needs import Needs
 from vctl.scheduler.nominations import Nomination
 from vctl.scheduler.orders import ORDERS, OrderKey, order_key
 from vctl.scheduler.reach import reach_of
 from vctl.scheduler.reservations import FOR_EVER, Reservation, Shared
-from vctl.scheduler.scheduling_class import SchedulingClass, SubQueue, SubQueueKey, Verdict
+from vctl.scheduler.scheduling_class import Doubts, SchedulingClass, SubQueue, SubQueueKey, Verdict
 
 MOST_LEFT = 64
 """The number of shapes without a waiting job whose places are remembered."""
@@ -65,8 +67,12 @@ class Queue:
         self.users: Counter[str] = Counter()
         """User -> the number of jobs here."""
         self.shapes: dict[str, SchedulingClass] = {}
-        self._first: OrderKey | None = None
-        """The key of the first job; None: not known."""
+        self.doubts = Doubts()
+        """Which of them may need a look."""
+        self.needs = Needs()
+        """The shapes by what they need on a node."""
+        self._heads: list[tuple[OrderKey, SubQueue]] | None = None
+        """The sub-queues by their first jobs; None: to be sorted again."""
         self.timed: set[int] = set()
         """Jobs with a begin time."""
         self.emptied: set[str] = set()
@@ -110,21 +116,29 @@ class Queue:
         """When the last scan ends to hold, even if nothing else happens; None: it holds (``note_until``)."""
 
     @property
-    def first(self) -> OrderKey:
-        """The key of the first job in the order of the queue, where users do not count."""
-        if self._first is None:
-            self._first = min(
-                sub_queue.order[0]
-                for shape in self.shapes.values()
-                for sub_queue in shape.sub_queues.values()
+    def heads(self) -> Sequence[tuple[OrderKey, SubQueue]]:
+        """The sub-queues by the keys of their first jobs, in the order of the queue where users do not count."""
+        if self._heads is None:
+            self._heads = sorted(
+                (
+                    (sub_queue.order[0], sub_queue)
+                    for shape in self.shapes.values()
+                    for sub_queue in shape.sub_queues.values()
+                ),
+                key=itemgetter(0),
             )
-        return self._first
+        return self._heads
+
+    @property
+    def first(self) -> OrderKey:
+        """The key of the first job."""
+        return self.heads[0][0]
 
     def put(self, job: PendingJob) -> None:
         """Add a job, or take over its new row (priority, hold)."""
         if job.job_id in self.jobs:
             self.drop(job.job_id)
-        self.memo = self._first = None
+        self.memo = self._heads = None
         self.jobs[job.job_id] = job
         self.users[job.user] += 1
         self._file(job)
@@ -133,7 +147,7 @@ class Queue:
 
     def put_all(self, jobs: Mapping[int, PendingJob]) -> None:
         """Add many jobs at once, by number. None of them is in the queue yet."""
-        self.memo = self._first = None
+        self.memo = self._heads = None
         self.jobs.update(jobs)
         self.users.update(job.user for job in jobs.values())
         self.timed.update(job_id for job_id, job in jobs.items() if job.begin_at_ns is not None)
@@ -185,12 +199,14 @@ class Queue:
         """The sub-queue of a job; made for the first job in it."""
         shape = self.shapes.get(job.shape)
         if shape is None:
-            shape = self.shapes[job.shape] = SchedulingClass(job, places=self.places.pop(job.shape, {}))
+            known = self.places.pop(job.shape, {})
+            shape = self.shapes[job.shape] = SchedulingClass(job, self.doubts, places=known)
+            self.needs.put(job.shape, shape.count)
             self.unnoted[job.shape] = None
         sub_queue = shape.sub_queues.get(key := self._sub_queue_key(job))
         if sub_queue is None:
             sub_queue = shape.sub_queues[key] = SubQueue(job.shape, *key)
-            shape.is_told = False
+            shape.note_told(is_told=False)
             self.emptied.discard(self.wait_key(sub_queue))
         return sub_queue
 
@@ -199,7 +215,7 @@ class Queue:
         job = self.jobs.pop(job_id, None)
         if job is None:
             return
-        self.memo = self._first = None
+        self.memo = self._heads = None
         self.users[job.user] -= 1
         if not self.users[job.user]:
             del self.users[job.user]
@@ -214,6 +230,8 @@ class Queue:
         del shape.sub_queues[self._sub_queue_key(job)]
         if not shape.sub_queues:
             del self.shapes[job.shape]
+            self.doubts.drop(job.shape)
+            self.needs.drop(job.shape)
             self.unnoted[job.shape] = None
             if shape.places:
                 if len(self.places) >= MOST_LEFT:
@@ -245,19 +263,20 @@ class Queue:
         self.shared.clear()
         self.kept.clear()
         self.search = self.snapshot = None  # victims are chosen by the policy
-        self._first = None
+        self._heads, self.doubts, self.needs = None, Doubts(self.doubts.regards), Needs()
         before, self.shapes = self.shapes, {}
         self._file_all(self.jobs.values())
         for name, shape in self.shapes.items():
             if (was := before.get(name)) is not None:
-                shape.verdict, shape.grown, shape.places = was.verdict, was.grown, was.places
+                shape.judge(was.verdict)
+                shape.grown, shape.judged_at, shape.places = was.grown, was.judged_at, was.places
         self.recall(self.told)
 
     def recall(self, told: Mapping[str, tuple[str, str]]) -> None:
         """Take over the reasons that were reported before; keys without a waiting job go to ``emptied``."""
         self.told = dict(told)
         for shape in self.shapes.values():
-            shape.is_told = False
+            shape.note_told(is_told=False)
         keys = {
             self.wait_key(sub_queue)
             for shape in self.shapes.values()
@@ -288,9 +307,9 @@ class Queue:
         return (job.user if self.splits_users else "", priority, winner)
 
     def reconsider(self, ledger: Ledger, grown: Iterable[str]) -> None:
-        """Mark the verdicts on shapes that may fit after capacity came free in these virtual nodes.
+        """Mark the verdicts on shapes that may fit after capacity came free in these virtual nodes of its cluster.
 
-        ``stands`` decides about a marked verdict when the next job of the shape is tried.
+        ``has_verdict`` decides about a marked verdict when the next job of the shape is tried.
         """
         slots = [vnode_id for vnode_id in grown if vnode_id in ledger.capacities]
         if not slots:
@@ -327,9 +346,7 @@ class Queue:
                     shape.judge(None)
 
     def can_help(self, ledger: Ledger, shape: SchedulingClass, slots: list[str]) -> bool:
-        """Whether the free capacity of these virtual nodes may help a class; ``[]``: what is free anywhere."""
-        if not slots or ledger.clusters[self.parent_id].spec.flexible:
-            return reach_of(ledger, self.parent_id).may_hold(shape.count)
+        """Whether the free capacity of these virtual nodes of its cluster may help a class."""
         index = ledger.index(self.parent_id)
         if index.stamp in shape.places:
             return True
@@ -340,13 +357,27 @@ class Queue:
     def has_verdict(self, ledger: Ledger, shape: SchedulingClass) -> bool:
         """Whether the verdict of a class holds: no capacity that may help came free, or others took it."""
         verdict = shape.verdict
-        if verdict is None or shape.grown is None:
-            return verdict is not None
-        if not shape.grown or verdict.valid_for != ledger.index(self.parent_id).stamp:
-            if verdict.exhausted or self.can_help(ledger, shape, shape.grown):
-                return False
-        shape.grown = None
+        if verdict is None:
+            return False
+        if shape.is_doubted and reach_of(ledger, self.parent_id).may_hold(shape.count):
+            return False
+        if shape.grown is not None:
+            if verdict.valid_for != ledger.index(self.parent_id).stamp:
+                if verdict.exhausted or self.can_help(ledger, shape, shape.grown):
+                    return False
+            shape.grown = None
         return True
+
+    def known_verdict(self, ledger: Ledger, shape: SchedulingClass) -> Verdict | None:
+        """The verdict of a class; None if capacity that may help came free since."""
+        return shape.blocked if shape.grown is None and self.has_verdict(ledger, shape) else None
+
+    def to_look_at(self, ledger: Ledger) -> Collection[str]:
+        """The shapes whose verdict may not hold, or was not reported for all of their jobs; and maybe others."""
+        if not self.doubts.regards:
+            return self.doubts.untold
+        some = self.needs.within(reach_of(ledger, self.parent_id).largest_piece)
+        return [*self.doubts.untold, *some]
 
     def forget_verdicts(self) -> None:
         """Forget all verdicts and known places."""
@@ -361,32 +392,35 @@ class Queue:
         """Judge the verdicts again after capacity came free elsewhere: where this cluster can grow from, or where
         something borrowed is idle.
 
-        An uncertain verdict is forgotten. A certain one is left to ``stands`` if its shape may fit now: it holds again
-        if other starts take what came free.
+        An uncertain verdict is forgotten. A certain one is doubted until it is found again; whether it stands is asked
+        when the turn comes to its shape (``has_verdict``), so nothing has to be done here for each of them.
         """
         self.growths += 1
-        reach = reach_of(ledger, self.parent_id)
-        for shape in self.shapes.values():
-            told = shape.verdict
-            if told is None or not self._is_sure(told):
-                shape.forget()
-            elif reach.may_hold(shape.count):
-                shape.forget()
-                shape.verdict = told
-                shape.doubt([])
+        self.doubts.regards += 1
+        for name in list(self.shapes if self.nominations else self.doubts.unsure):
+            self.shapes[name].forget()
+        if self.policy.preempts:
+            for shape in self.shapes.values():
+                if not self.has_verdict(ledger, shape):
+                    for sub_queue in shape.sub_queues.values():
+                        sub_queue.no_victims = None
 
-    def _is_sure(self, told: Verdict) -> bool:
-        """Whether a verdict was a proof for what was free then."""
-        is_short = told.reason in (INFEASIBLE, INSUFFICIENT)
-        return is_short and not (self.nominations or told.nominations or told.exhausted)
+    def keeps_back(self, ledger: Ledger, sub_queue: SubQueue, binding: Sequence[Reservation]) -> bool:
+        """Whether these reservations are known to leave too little free for a sub-queue."""
+        if not sub_queue.is_blocked_by(binding):
+            return False
+        count = self.shapes[sub_queue.shape].count
+        is_doubted = sub_queue.blocked_at != self.doubts.regards
+        return not (is_doubted and reach_of(ledger, self.parent_id).may_hold(count))
 
-    def short(self, now_ns: int, *, judged: bool) -> Iterator[PendingJob]:
+    def short(self, ledger: Ledger, now_ns: int, *, judged: bool) -> Iterator[PendingJob]:
         """An example of each class with a job that may start now and was told that there is too little for it.
 
         ``judged``: only classes for which nothing has come free since.
         """
         for shape in self.shapes.values():
-            if judged and (shape.blocked is None or shape.blocked.reason != INSUFFICIENT):
+            blocked = self.known_verdict(ledger, shape) if judged else None
+            if judged and (blocked is None or blocked.reason != INSUFFICIENT):
                 continue
             if any(
                 self.told.get(self.wait_key(sub_queue), ("", ""))[0] == INSUFFICIENT

@@ -53,7 +53,13 @@ class FreeByNode:
     def holds(self, count: UpperBound) -> bool:
         """Whether enough nodes hold the pieces of a gang, each kind as if it were the only one."""
         for kind, wanted in zip(count.kinds, count.requested, strict=True):
-            if not any(all(free.get(name, 0) >= amount for name, amount in kind) for free in self.peaks):
+            for free in self.peaks:
+                for name, amount in kind:
+                    if free.get(name, 0) < amount:
+                        break
+                else:
+                    break  # this one holds a piece
+            else:
                 return False
             left = wanted - 1
             for free, many in self.nodes if left else ():
@@ -72,6 +78,14 @@ class Reach:
     edition: int
     supply: FreeByNode
     total: Amounts
+
+    @property
+    def largest_piece(self) -> Amounts:
+        """Of each resource, the most that one piece can have."""
+        return {
+            name: min(max(free.get(name, 0) for free in self.supply.peaks), amount)
+            for name, amount in (self.total.items() if self.supply.peaks else ())
+        }
 
     def may_hold(self, count: UpperBound) -> bool:
         """Whether a gang may have a place. False is certain."""
@@ -131,10 +145,15 @@ def _with_idle(ledger: Ledger, top_id: str) -> frozenset[str]:
 def _supply(ledger: Ledger, sources: frozenset[str]) -> FreeByNode:
     """What clusters have free; added up again only if that has changed."""
     known = ledger.derived.get(key := ("supply", sources))
+    if isinstance(known, tuple) and known[0] == ledger.edition:
+        supply: FreeByNode = known[1]
+        return supply
     indexes = {one: ledger.index(one) for one in sorted(sources)}
     stamps = tuple([index.stamp for index in indexes.values()])
-    if isinstance(known, FreeByNode) and known.stamps == stamps:
-        return known
+    if isinstance(known, tuple) and known[1].stamps == stamps:
+        supply = known[1]
+        ledger.derived[key] = (ledger.edition, supply)
+        return supply
     found: list[tuple[int, str, SlotIndex, list[tuple[dict[str, int], SlotClass]]]] = []
     for one, index in indexes.items():
         some = [(free, group) for group in index.classes.values() if (free := _positive(group.capacity.free))]
@@ -153,7 +172,7 @@ def _supply(ledger: Ledger, sources: frozenset[str]) -> FreeByNode:
     supply = FreeByNode(
         stamps, tuple(nodes), tuple(_peaks([free for free, _ in nodes])), of, rs.total(of.values())
     )
-    ledger.derived[key] = supply
+    ledger.derived[key] = (ledger.edition, supply)
     return supply
 
 

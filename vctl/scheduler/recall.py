@@ -87,7 +87,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from vctl.core import resources as rs
-from vctl.core.clusters import LOGICAL, Cluster, VNode
+from vctl.core.clusters import FLEXIBLE, LOGICAL, Cluster, VNode
 from vctl.core.leases import Lease
 from vctl.core.ledger import Ledger
 from vctl.core.resources import Allocation, Amounts, difference
@@ -105,7 +105,15 @@ from vctl.scheduler.elasticity import (
     revert_growth,
     within_limits,
 )
-from vctl.scheduler.leasing import borrowed_in, free_of, idle_parts, newest_first, restored, return_of
+from vctl.scheduler.leasing import (
+    borrowed_in,
+    free_of,
+    idle_parts,
+    least_of,
+    newest_first,
+    restored,
+    return_of,
+)
 
 Move = tuple[Grow, ...]
 """The steps of one return (the borrower's virtual node gets smaller, then those of a lending sibling larger), or
@@ -133,8 +141,7 @@ def is_loose(ledger: Ledger) -> bool:
 
 
 def _has_idle(ledger: Ledger, cluster_id: str) -> bool:
-    parts = (part.vnode_id for part in flexible_parts(ledger, cluster_id))
-    return any(amount > 0 for one in parts for amount in ledger.capacities[one].free.values())
+    return any(ledger.vnodes[one].kind == FLEXIBLE for one in ledger.with_free(cluster_id))
 
 
 def _is_stuck(ledger: Ledger, vnode: VNode) -> bool:
@@ -258,6 +265,23 @@ def _replaceable(ledger: Ledger, cluster: Cluster, child_id: str) -> dict[str, i
     others = rs.total(one.amounts for one in borrowed_in(ledger, cluster.cluster_id, child_id))
     most = {name: min(amount, others.get(name, 0)) for name, amount in over.items()}
     return {name: amount for name, amount in most.items() if amount > 0}
+
+
+# ---- how much there is ----
+
+
+def idle_in_all(ledger: Ledger, top_id: str, chain: Collection[str]) -> dict[str, int]:
+    """What ``recall`` and ``lend`` could move for clusters that grow (``chain``), wherever it is."""
+    known = ledger.derived.get(key := ("idle", top_id))
+    if not isinstance(known, tuple) or known[0] != ledger.edition:
+        idle: dict[str, Amounts] = {}
+        for one in {*ledger.borrowers, *ledger.lenders}:
+            if is_below(ledger, one, top_id) and _has_idle(ledger, one):
+                cluster = ledger.clusters[one]
+                gives = rs.add(above_its_minimum(ledger, cluster), lendable(ledger, cluster))
+                idle[one] = least_of(ledger.available(one), gives)
+        known = ledger.derived[key] = (ledger.edition, idle)
+    return rs.total(amounts for one, amounts in known[1].items() if one not in chain)
 
 
 # ---- only what is needed moves ----

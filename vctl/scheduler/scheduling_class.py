@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
-from vctl.core.jobs import PendingJob
+from vctl.core.jobs import INFEASIBLE, INSUFFICIENT, PendingJob
 from vctl.core.values import field, value
 from vctl.scheduler.orders import OrderKey
 from vctl.scheduler.reservations import Reservation
@@ -37,6 +37,8 @@ class SubQueue:
     order: list[OrderKey] = field(default_factory=list)
     blocked_by: tuple[Reservation, ...] = ()
     """Reservations that kept its first job back at the last attempt; they do so while all of them bind."""
+    blocked_at: int = 0
+    """``Doubts.regards`` at that attempt."""
     no_victims: tuple[str, object, int, int | None] | None = None
     """The verdict that ending other jobs does not help, and until when it holds (see ``preemption``)."""
 
@@ -59,21 +61,44 @@ class Verdict(NamedTuple):
     nominations: frozenset[int] = frozenset()
     """The nominations that the search could use. A job that may use another one must be tried itself."""
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether it was a proof for what was free then."""
+        return self.reason in (INFEASIBLE, INSUFFICIENT) and not (self.nominations or self.exhausted)
+
+
+@value(slots=True)
+class Doubts:
+    """Which classes of a queue may need a look: they share this, so that nobody has to go through all of them."""
+
+    regards: int = 0
+    """The number of times that something came free elsewhere that may help any class (``Queue.regard``)."""
+    untold: dict[str, None] = field(default_factory=dict)
+    """The classes without a verdict that stood at the last look and was reported for all of their sub-queues."""
+    unsure: dict[str, None] = field(default_factory=dict)
+    """The classes whose verdict is no proof."""
+
+    def drop(self, name: str) -> None:
+        """Forget a class that has no jobs any more."""
+        self.untold.pop(name, None)
+        self.unsure.pop(name, None)
+
 
 @value(slots=True)
 class SchedulingClass:
     """The queued jobs of one shape and the verdict on them (None: not judged yet)."""
 
     example: PendingJob
+    doubts: Doubts = field(default_factory=Doubts)
     sub_queues: dict[SubQueueKey, SubQueue] = field(default_factory=dict)
     verdict: Verdict | None = None
     """The verdict of the last attempt."""
     grown: list[str] | None = None
-    """Virtual nodes with capacity that came free since then and may help; ``[]``: elsewhere; None: none."""
+    """Virtual nodes of its cluster with capacity that came free since then and may help; None: none."""
+    judged_at: int = 0
+    """``Doubts.regards`` at the last attempt."""
     places: Places = field(default_factory=dict)
     """Places of its gang by the free capacity of the cluster."""
-    is_told: bool = False
-    """Whether the verdict stood when it was looked at last, and was reported for all of its sub-queues."""
     _count: UpperBound | None = None
 
     @property
@@ -84,17 +109,40 @@ class SchedulingClass:
         return self._count
 
     @property
+    def is_told(self) -> bool:
+        """Whether the verdict stood when it was looked at last, and was reported for all of its sub-queues."""
+        return self.example.shape not in self.doubts.untold
+
+    @property
     def blocked(self) -> Verdict | None:
-        """The verdict; None if capacity that may help came free."""
+        """The verdict; None if capacity of its cluster that may help came free (elsewhere: ``is_doubted``)."""
         return self.verdict if self.grown is None else None
+
+    def note_told(self, *, is_told: bool) -> None:
+        """Note whether that is so."""
+        if is_told:
+            self.doubts.untold.pop(self.example.shape, None)
+        else:
+            self.doubts.untold[self.example.shape] = None
 
     def judge(self, verdict: Verdict | None) -> None:
         """Take over the verdict of an attempt; None: there is no verdict any more."""
-        self.verdict, self.grown, self.is_told = verdict, None, False
+        self.verdict, self.grown, self.judged_at = verdict, None, self.doubts.regards
+        self.note_told(is_told=False)
+        if verdict is None or verdict.is_sure:
+            self.doubts.unsure.pop(self.example.shape, None)
+        else:
+            self.doubts.unsure[self.example.shape] = None
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether something came free elsewhere since the verdict."""
+        return self.verdict is not None and self.judged_at != self.doubts.regards
 
     def doubt(self, slots: list[str]) -> None:
         """Leave the verdict to whoever tries the class next: capacity came free in these virtual nodes."""
-        self.grown, self.is_told = slots, False
+        self.grown = slots
+        self.note_told(is_told=False)
 
     def forget(self) -> None:
         """Forget all verdicts."""

@@ -42,6 +42,11 @@ class UpperBound:
         for name, amount in spec.flexible_min.items():
             if amount:
                 self.needed[name] = self.needed.get(name, 0) + amount
+        self.largest: dict[str, int] = {}
+        """The largest amount of each resource that a piece asks for."""
+        for kind in self.kinds:
+            for name, amount in kind:
+                self.largest[name] = max(amount, self.largest.get(name, 0))
         self._known: tuple[int, list[int]] | None = None
         is_single = len(self.kinds) == 1 and len(self.kinds[0]) == 1
         self._only = self.kinds[0][0] if is_single else None

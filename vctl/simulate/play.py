@@ -20,11 +20,13 @@ from vctl.core.values import field, replace, value
 from vctl.engine.rules.leases import granted, granted_to_gang, loans_of
 from vctl.scheduler.cycle import MOST_STARTS, decide
 from vctl.scheduler.elasticity import apply_growth
+from vctl.scheduler.explain.trial import RunningHolder, stop
 from vctl.scheduler.fairness import Usage
-from vctl.scheduler.lending import end_leases, take_back
+from vctl.scheduler.lending import take_back
 from vctl.scheduler.plan import Plan, Start, Trial, take
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.running import Running
+from vctl.scheduler.work import Budget
 from vctl.simulate.workload import Arrival
 
 UNKNOWN_CLUSTER = "UnknownCluster"
@@ -62,16 +64,18 @@ class Player:
         self.queues: dict[str, Queue] = {}
         self.running = Running()
         self.usage = Usage()
+        self.budget = Budget()
+        """The steps that are left for all rounds."""
         self.now_ns = 0
         self.rounds = 0
         self.jobs: dict[int, Played] = {}
         self.waits: dict[tuple[str, str], tuple[str, str]] = {}
         """(cluster, wait key) -> the last reason and message."""
-        self._lease_ids = count(1)
+        self._lease_ids = count(1 + max(ledger.leases, default=0))
         self._ends: list[tuple[int, int, int]] = []
         """A heap of (end, job id, number of the attempt)."""
         self._begins: list[int] = []
-        self._starts: dict[int, Start] = {}
+        self._holders: dict[int, RunningHolder] = {}
 
     # ---- events ----
 
@@ -93,11 +97,9 @@ class Player:
 
     def end(self, job_id: int) -> None:
         """End a job. What its cluster has borrowed stays there, idle, until work that waits starts with it."""
-        start = self._starts.pop(job_id)
-        self.ledger.discharge(start.run_id)
-        if start.cluster is not None:
-            end_leases(self.ledger, start.cluster.cluster_id)
-            self.ledger.remove_cluster(start.cluster.cluster_id)
+        holder = self._holders.pop(job_id)
+        stop(self.ledger, holder)
+        if holder.cluster_id is not None:
             take_back(self.ledger)
         self.running.drop(job_id)
 
@@ -105,14 +107,7 @@ class Player:
         """Run rounds as long as the scheduler would go on at once; returns the starts."""
         started: list[Start] = []
         while True:
-            plan = decide(
-                self.ledger,
-                self.queues,
-                now_ns=self.now_ns,
-                running=self.running,
-                usage=self.usage,
-                keeps=True,
-            )
+            plan = self._decide()
             self.rounds += 1
             self._note(plan)
             for start in plan.starts:
@@ -121,6 +116,17 @@ class Player:
             goes_on = self._preempt(plan)
             if len(plan.starts) < MOST_STARTS and not goes_on and not plan.has_loans:
                 return started
+
+    def _decide(self) -> Plan:
+        return decide(
+            self.ledger,
+            self.queues,
+            now_ns=self.now_ns,
+            running=self.running,
+            usage=self.usage,
+            steps=self.budget,
+            keeps=True,
+        )
 
     def _preempt(self, plan: Plan) -> bool:
         """Carry out the preemptions of a plan; True if the scheduler would go on at once."""
@@ -175,13 +181,17 @@ class Player:
             self.ledger.put_lease(change.lease)
         self._unmark(self.queues[job.parent_id], job.job_id)
         self.queues[job.parent_id].drop(job.job_id)
-        self.running.put(RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns))
+        row = RunningJob.begun(job, start.cluster_id, start.run_id, self.now_ns)
+        self.running.put(row)
         limit_ns, lasts_ns = job.time_limit_ns, played.arrival.runs_ns
         if limit_ns is not None and limit_ns < lasts_ns:
             lasts_ns, played.cut = limit_ns, True
         played.start_ns, played.end_ns = self.now_ns, self.now_ns + lasts_ns
         played.held = rs.total([part.allocation.amounts for part in start.vnodes or (start,)])
-        self._starts[job.job_id] = start
+        self._holders[job.job_id] = RunningHolder(
+            job.job_id, job.submission_id, job.priority,
+            None if start.cluster is None else start.cluster_id, (start.run_id,), row,
+        )  # fmt: skip
         heappush(self._ends, (played.end_ns, job.job_id, played.preempted))
 
     # ---- in the order of time ----
@@ -204,13 +214,7 @@ class Player:
         while (moment := self._next(ordered, coming)) is not None:
             if until_ns is not None and moment > until_ns:
                 break
-            self.now_ns = moment
-            while self._ends and self._ends[0][0] <= moment:
-                _, job_id, attempt = heappop(self._ends)
-                if job_id in self._starts and attempt == self.jobs[job_id].preempted:
-                    self.end(job_id)
-            while self._begins and self._begins[0] <= moment:
-                heappop(self._begins)
+            self._go_to(moment)
             while coming < len(ordered) and ordered[coming].job.submitted_at_ns <= moment:
                 self.submit(ordered[coming])
                 coming += 1
@@ -222,6 +226,16 @@ class Player:
         if until_ns is None:
             self._close()
         return list(self.jobs.values())
+
+    def _go_to(self, moment: int) -> None:
+        """Let the time come: what is to end by then ends."""
+        self.now_ns = moment
+        while self._ends and self._ends[0][0] <= moment:
+            _, job_id, attempt = heappop(self._ends)
+            if job_id in self._holders and attempt == self.jobs[job_id].preempted:
+                self.end(job_id)
+        while self._begins and self._begins[0] <= moment:
+            heappop(self._begins)
 
     def _next(self, ordered: Sequence[Arrival], coming: int) -> int | None:
         moments = [self._ends[0][0]] if self._ends else []

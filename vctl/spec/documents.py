@@ -8,6 +8,16 @@ from typing import Any, TypedDict
 Amounts = dict[str, float]
 
 
+class ExpectedForm(TypedDict):
+    """When a waiting job is expected to start: null where that is unknown. ``expected_start_basis``: what it rests on.
+
+    Both are null for a job that does not wait, and in lists that are asked for without a forecast.
+    """
+
+    expected_start: str | None
+    expected_start_basis: str | None
+
+
 class JobForm(TypedDict):
     """A job."""
 
@@ -22,6 +32,8 @@ class JobForm(TypedDict):
     parent_cluster_id: str
     priority: int
     queue_position: int | None
+    expected_start: str | None
+    expected_start_basis: str | None
     entrypoint: str
     attempt: int
     user: str
@@ -39,14 +51,26 @@ class JobForm(TypedDict):
     array_index: int | None
 
 
+class ArrayFailures(TypedDict):
+    """The members of an array that did not succeed for one reason: how many, and their indices."""
+
+    status: str
+    state_reason: str | None
+    exit_code: int | None
+    message: str | None
+    count: int
+    indices: str
+
+
 class ArrayCounts(TypedDict):
-    """The progress of an array."""
+    """The progress of an array; ``count`` is without deleted members."""
 
     indices: str
     count: int
     at_once: int | None
     states: dict[str, int]
     done: int
+    failures: list[ArrayFailures]
 
 
 class ArrayForm(JobForm):

@@ -8,7 +8,6 @@ and the command line that makes the same request follow from that.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from copy import copy
 from functools import cached_property
 from types import CodeType, UnionType
 from typing import Annotated, Any, Generic, Protocol, TypeVar, get_args, get_origin, runtime_checkable
@@ -188,6 +187,8 @@ class Param:
 
     def of_change(self) -> Param:
         """The same parameter of a verb that changes what has a value already: without a value, nothing changes."""
+        from copy import copy
+
         changed, info = copy(self), copy(self.info)
         info.sent = None  # it would send a default
         changed.info, changed.default, changed.required = info, NOT_GIVEN, False
@@ -475,8 +476,7 @@ class Declared:
                 contents[field] = self._made_anew(
                     reading, field, getattr(one, field), values, defaults[field]
                 )
-        changed: T = replace(one, **contents)  # type: ignore[type-var]  # every such class is a value class
-        return changed
+        return replace(one, **contents)  # type: ignore[type-var]  # every such class is a value class
 
     def _made_anew(
         self, reading: Reading, field: str, present: object, values: Mapping[str, Any], default: object
@@ -490,8 +490,8 @@ class Declared:
                 name, whole = (self.params[one] for one in (next(iter(new)), info.whole))
                 raise spec.fields.refuse(
                     param(name.name),
-                    f"{param(whole.name)} gives it already",
-                    f"give the whole of {param(whole.name)}",
+                    "it is part of a document here",
+                    f"give the whole with {param(whole.name)}",
                 )
         merged = {**old, **new}
         given = [merged.get(name, self.params[name].default) for name in info.parameters]
@@ -573,41 +573,3 @@ Filters = Annotated[
     Sequence[str], Opt(wire="filter", longest=50, help="key=value or key!=value; repeatable.")
 ]
 Limit = Annotated[int | None, Opt(minimum=0, maximum=2**31, help="Maximum number of entries.")]
-
-
-class Change(Generic[T]):
-    """Other values of some parameters of a class, for values of that class that are there already."""
-
-    def __init__(self, declaration: Declared, reading: Reading, values: Mapping[str, Any]) -> None:
-        self._declaration, self._reading, self.values = declaration, reading, values
-
-    def of(self, one: T, names: Collection[str] | None = None) -> T:
-        """The changed value; ``names``: only these parameters are changed."""
-        values = {n: value for n, value in self.values.items() if names is None or n in names}
-        return self._declaration.changed(self._reading, one, values)
-
-
-class Changes(Fields[T]):
-    """The fields of a class as parameters of a verb that changes values of it: what is not given stays as it is.
-
-    ``but``: fields that are fixed, or that another verb changes.
-    """
-
-    def __init__(self, kind: Callable[[], type[T]], but: Collection[str]) -> None:
-        super().__init__(kind)
-        self._but = but
-
-    @cached_property
-    def params(self) -> Mapping[str, Param]:
-        """The parameters of the verb."""
-        fixed = self._but
-        params = self.declared.params.items()
-        return {
-            name: one.of_change() for name, one in params if not self.declared.fields_of([name]) & set(fixed)
-        }
-
-    def read(
-        self, context: Any, values: Mapping[str, Any], given: Mapping[str, Any] | None = None
-    ) -> Change[T]:
-        """The change that these values of parameters stand for."""
-        return Change(self.declared, Reading(context.units, values if given is None else given), values)

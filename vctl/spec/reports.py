@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NotRequired, Required, TypedDict
 
-from vctl.spec.documents import Amounts, ClusterUse, SchedulerForm
+from vctl.spec.documents import Amounts, ClusterUse, ExpectedForm, SchedulerForm
 
 # ---- why a job or a task waits ----
 
@@ -88,7 +88,7 @@ class WaitForm(Causes):
     queue_position: int | None
 
 
-class WhyJob(WaitForm):
+class WhyJob(WaitForm, ExpectedForm):
     """Why a job waits."""
 
     submission_id: str
@@ -184,7 +184,7 @@ class RunningLine(JobLine):
     entrypoint: str
 
 
-class WaitingLine(JobLine):
+class WaitingLine(JobLine, ExpectedForm):
     """A waiting job, or the first of the waiting members of an array."""
 
     priority: int

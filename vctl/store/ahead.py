@@ -73,9 +73,9 @@ class BeingStarted(Unreachable):
     """A supervisor starts a job at this moment, and the scheduler is about to record that: try again."""
 
     def __init__(self, job_id: int, *, after: int | None = None) -> None:
-        place = "" if after is None else f" in the place of job {after}"
+        behind = "" if after is None else f" in the place of job {after}"
         super().__init__(
-            f"job {job_id} is being started{place}, and no scheduler has recorded that yet",
+            f"job {job_id} is being started{behind}, and no scheduler has recorded that yet",
             fix="try again; start `vctl daemon` where none runs",
         )
 
@@ -230,7 +230,7 @@ def _jobs_changed(store: Transactions, change: Change) -> set[int]:
     elif isinstance(change, engine.changes.ClusterChanged):
         clusters = {change.cluster.cluster_id}
     elif isinstance(change, engine.changes.VNodesChanged):
-        clusters, vnodes = {one.cluster_id for one in change.placed}, change.removed
+        clusters, vnodes = {vnode.cluster_id for vnode in change.placed}, change.removed
     if not clusters and not vnodes:
         return set()
     return {int(job_id) for job_id in store.column(_JOBS_OF, dumps(sorted(clusters - {None})), dumps(vnodes))}

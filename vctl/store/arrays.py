@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from vctl.core.spans import Spans, spans_of
+from vctl.store import folded
 from vctl.store.rows import dumps
 from vctl.store.store import Row, Store
 
@@ -21,7 +22,9 @@ def get(store: Store, array_id: str) -> Row | None:
 
 def of_job(store: Store, job_id: int) -> Row | None:
     """The array of a job."""
-    return store.row("SELECT arrays.* FROM arrays JOIN jobs USING (array_id) WHERE jobs.job_id = ?", job_id)
+    row = folded.row_of(store, job_id)
+    its = "SELECT arrays.* FROM arrays JOIN jobs USING (array_id) WHERE jobs.job_id = ?"
+    return store.row(its, job_id if row is None else row)
 
 
 def like(store: Store, prefix: str) -> list[Row]:
@@ -30,6 +33,40 @@ def like(store: Store, prefix: str) -> list[Row]:
         "SELECT * FROM arrays WHERE array_id >= ? AND array_id < ? ORDER BY 1 LIMIT 2",
         prefix,
         prefix + "\U0010ffff",
+    )
+
+
+def matching_id(store: Store, pattern: str) -> list[Row]:
+    """Arrays whose id matches a pattern of SQLite's GLOB."""
+    return store.rows("SELECT * FROM arrays WHERE array_id GLOB ? ORDER BY first_job_id", pattern)
+
+
+def first(store: Store, array: Row) -> int:
+    """The number of the first member that was not deleted; an array without members is deleted with the last."""
+    found: int = store.value("SELECT min(job_id) FROM jobs WHERE job_id BETWEEN ? AND ?", *_span(array))
+    return found
+
+
+def numbered(store: Store, array: Row) -> Iterator[tuple[int, int]]:
+    """Number and index of the members."""
+    for row in store.rows(
+        "SELECT job_id, array_index, members, step FROM jobs WHERE job_id BETWEEN ? AND ? ORDER BY 1",
+        *_span(array),
+    ):
+        for n in range(row["members"]):
+            yield row["job_id"] + n, row["array_index"] + n * row["step"]
+
+
+def failures(store: Store, array: Row) -> list[Row]:
+    """What members failed of, or were stopped by, most members first: with the message of one.
+
+    ``indices``: first, number and step of the indices of each row, as JSON.
+    """
+    return store.rows(
+        "SELECT status, state_reason, exit_code, min(message) AS message, sum(members) AS count,"
+        " json_group_array(json_array(array_index, members, step)) AS indices FROM jobs WHERE job_id BETWEEN ? AND ?"
+        " AND status IN ('FAILED', 'STOPPED') GROUP BY 1, 2, 3 ORDER BY sum(members) DESC, min(job_id)",
+        *_span(array),
     )
 
 
@@ -76,7 +113,8 @@ def taken(store: Store, array_id: str) -> set[str]:
 def counts(store: Store, array: Row) -> dict[str, int]:
     """How many members are in each state."""
     return store.mapping(
-        "SELECT status, count(*) FROM jobs WHERE job_id BETWEEN ? AND ? GROUP BY 1 ORDER BY 1", *_span(array)
+        "SELECT status, sum(members) FROM jobs WHERE job_id BETWEEN ? AND ? GROUP BY 1 ORDER BY 1",
+        *_span(array),
     )
 
 
@@ -129,10 +167,15 @@ def emptied(store: Store, array_ids: Iterable[str]) -> list[str]:
 
 
 def limited(store: Store) -> list[Row]:
-    """Id and running limit of the arrays that have such a limit and a member that is not over."""
+    """Id and running limit of the arrays that have such a limit and a member that is not over.
+
+    And of those that have members without rows of their own that wait.
+    """
     return store.rows(
         "SELECT array_id, at_once FROM arrays a WHERE at_once IS NOT NULL AND EXISTS (SELECT 1 FROM jobs j"
         " WHERE j.job_id BETWEEN a.first_job_id AND a.last_job_id AND j.status IN ('PENDING', 'RUNNING'))"
+        " UNION SELECT array_id, at_once FROM jobs INDEXED BY jobs_folded JOIN arrays USING (array_id)"
+        " WHERE members > 1 AND status = 'PENDING'"
     )
 
 

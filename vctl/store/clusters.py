@@ -7,6 +7,7 @@ from sqlite3 import Row
 from typing import TYPE_CHECKING
 
 from vctl.core.clusters import PRIMARY
+from vctl.core.nodes import LOST
 from vctl.core.resources import total
 from vctl.store import jobs, nodes, rows, settings
 from vctl.store.store import Store
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from vctl.core.clusters import Cluster
     from vctl.core.leases import Lease
     from vctl.core.ledger import Ledger
+
+_PRESENT = f"n.state NOT IN ({', '.join(map(repr, LOST))})"
 
 
 class InTables:
@@ -47,15 +50,15 @@ class InTables:
                 "SELECT EXISTS (SELECT 1 FROM jobs WHERE parent_cluster_id = ?1 AND status = 'PENDING')"
                 " OR EXISTS (SELECT 1 FROM jobs WHERE parent_cluster_id = ?1 AND status = 'RUNNING')"
                 " OR EXISTS (SELECT 1 FROM tasks WHERE cluster_id = ?1 AND ended_at IS NULL)"
-                " OR EXISTS (SELECT 1 FROM runs WHERE cluster_id = ?1 AND state <> 'ENDED')",
+                " OR EXISTS (SELECT 1 FROM runs WHERE cluster_id = ?1)",
                 cluster.cluster_id,
             )
         )
 
     def leases_of(self, cluster_id: str) -> list[Lease]:
         """The leases of which a cluster is the borrower or the lender."""
-        found = self.store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
-        return [rows.lease(row) for row in found]
+        leases = self.store.rows("SELECT * FROM leases WHERE borrower_id = ?1 OR lender_id = ?1", cluster_id)
+        return [rows.lease(row) for row in leases]
 
 
 def get(store: Store, cluster_id: str) -> Row | None:
@@ -110,16 +113,16 @@ def children(store: Store, cluster_id: str) -> list[Row]:
 def on_node(store: Store, node_id: str) -> list[str]:
     """The clusters that have something on a node."""
     sql = "SELECT DISTINCT cluster_id FROM vnodes WHERE node_id = ? ORDER BY 1"
-    return [str(one) for one in store.column(sql, node_id)]
+    return [str(cluster_id) for cluster_id in store.column(sql, node_id)]
 
 
 def detached_among(store: Store, first_job_id: int, last_job_id: int) -> str | None:
     """The first sub-cluster of a span of jobs that outlives its job."""
-    found = store.value(
+    first = store.value(
         "SELECT min(cluster_id) FROM clusters WHERE kind = 'sub' AND detached AND job_id BETWEEN ? AND ?",
         first_job_id, last_job_id,
     )  # fmt: skip
-    return None if found is None else str(found)
+    return None if first is None else str(first)
 
 
 def vnode_rows(store: Store, cluster_id: str) -> list[Row]:
@@ -151,12 +154,28 @@ def get_vnode(store: Store, vnode_id: str) -> Row | None:
     return store.row("SELECT * FROM vnodes WHERE vnode_id = ?", vnode_id)
 
 
-def run_allocations(store: Store, cluster_id: str) -> list[Row]:
-    """The parts that processes of a cluster itself hold: rows of ``vnode_id, node_id, amounts, instances``."""
-    return store.rows(
-        "SELECT vnode_id, node_id, amounts, instances FROM runs WHERE state <> 'ENDED' AND cluster_id = ?",
-        cluster_id,
+def totals(store: Store, cluster_id: str | None = None) -> dict[str, dict[str, int]]:
+    """Cluster -> its total on nodes that are not lost: of all clusters, or of one."""
+    found = list[Row]()
+    if cluster_id in (None, PRIMARY):
+        found += store.rows(f"SELECT ?, amounts, count(*) FROM nodes n WHERE {_PRESENT} GROUP BY 2", PRIMARY)
+    if cluster_id != PRIMARY:
+        which, values = ("", ()) if cluster_id is None else (" AND v.cluster_id = ?", (cluster_id,))
+        found += store.rows(
+            "SELECT v.cluster_id, v.amounts, count(*) FROM vnodes v JOIN nodes n USING (node_id)"
+            f" WHERE {_PRESENT}{which} GROUP BY 1, 2",
+            *values,
+        )
+    return rows.sums(found)
+
+
+def held_by_runs(store: Store) -> dict[str, dict[str, int]]:
+    """Cluster -> what its own processes hold, on nodes that are not lost."""
+    sql = (
+        "SELECT r.cluster_id, r.amounts, count(*) FROM runs r JOIN nodes n USING (node_id)"
+        f" WHERE {_PRESENT} GROUP BY 1, 2"
     )
+    return rows.sums(store.rows(sql))
 
 
 def flexible_amounts(store: Store, cluster_id: str) -> dict[str, int]:
@@ -212,9 +231,8 @@ def load_ledger(store: Store) -> Ledger:
             vnodes.setdefault(row["cluster_id"], []).append(row)
         for row in parents_first(all_rows(store)):
             ledger.put_cluster(rows.cluster(row))
-            for vnode in vnodes.get(row["cluster_id"], ()):
-                ledger.assign(rows.vnode(vnode))
-        for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED'"):
+            ledger.assign_all(map(rows.vnode, vnodes.get(row["cluster_id"], ())))
+        for row in store.rows("SELECT * FROM runs"):
             run = rows.run(row)
             ledger.charge(run.run_id, run.vnode_id, run.allocation)
         for row in leases.all_rows(store):
@@ -226,5 +244,5 @@ def node_is_used(store: Store, node_id: str) -> bool:
     """Whether any virtual node or live process lies on a physical node."""
     return bool(
         store.value("SELECT EXISTS (SELECT 1 FROM vnodes WHERE node_id = ?)", node_id)
-        or store.value("SELECT EXISTS (SELECT 1 FROM runs WHERE state <> 'ENDED' AND node_id = ?)", node_id)
+        or store.value("SELECT EXISTS (SELECT 1 FROM runs WHERE node_id = ?)", node_id)
     )

@@ -15,7 +15,7 @@ from vctl.store.database import apply_migrations, database_path, open_file
 from vctl.store.ownership import TABLES
 from vctl.store.schema import FIRST, VERSION
 
-_COUNTED = ("job_counts", "queue_counts")
+_COUNTED = ("job_counts", "event_counts")
 """Tables that triggers fill."""
 _OWN = ("_sqlite_migrations",)
 KEPT = f"{TABLES}.before-restore"
@@ -87,14 +87,14 @@ def _reading(path: Path) -> sqlite3.Connection:
 def _compare(path: Path, db: sqlite3.Connection, version: int) -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         apply_migrations(fresh, version)
-        expected, found = _objects(fresh), _objects(db)
-        if strange := sorted(set(found) - set(expected)):
+        expected, actual = _objects(fresh), _objects(db)
+        if strange := sorted(set(actual) - set(expected)):
             kind, name = strange[0]
             raise VctlError(f"{path} is not a vctl backup: it has a {kind} {name!r}", fix=_AGAIN)
         for kind, name in expected:
             if kind != "table":
                 continue
-            if (kind, name) not in found:
+            if (kind, name) not in actual:
                 raise VctlError(f"{path} is not a vctl backup: it has no table {name}", fix=_AGAIN)
             if _columns(db, name) != _columns(fresh, name):
                 raise VctlError(
@@ -107,7 +107,7 @@ def odd_table(db: sqlite3.Connection) -> str | None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         apply_migrations(fresh, VERSION)
         tables = [name for kind, name in _objects(fresh) if kind == "table"]
-        tables.append("sqlite_sequence")  # SQLite's own table, with the number of the newest event
+        tables.append("sqlite_sequence")  # SQLite's own table, with the number of the newest entry
         return next((name for name in tables if _columns(db, name) != _columns(fresh, name)), None)
 
 
@@ -131,8 +131,10 @@ def _definitions(db: sqlite3.Connection) -> dict[str, bytes]:
 def _objects(db: sqlite3.Connection) -> list[tuple[str, str]]:
     columns = "CAST(type AS BLOB), CAST(name AS BLOB)"
     sql = f"SELECT {columns} FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
-    found = [(kind.decode(errors="replace"), name.decode(errors="replace")) for kind, name in db.execute(sql)]
-    return sorted((kind, name) for kind, name in found if name not in _OWN)
+    objects = [
+        (kind.decode(errors="replace"), name.decode(errors="replace")) for kind, name in db.execute(sql)
+    ]
+    return sorted((kind, name) for kind, name in objects if name not in _OWN)
 
 
 def _columns(db: sqlite3.Connection, table: str) -> list[tuple[bytes, bytes, int, int]]:
@@ -168,12 +170,12 @@ def replace_by(home: Path, fresh: Path) -> Path | None:
     The caller has the turn of the writers, so nothing is committed between the copy and the replacement.
     """
     path = database_path(home)
-    kept = _keep(path)
+    copy_path = _keep(path)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     with closing(sqlite3.connect(fresh)) as copy, closing(open_file(path)) as target:
         copy.backup(target)  # page by page under SQLite's own lock: readers see the old state or the new one
         target.execute("PRAGMA journal_mode = WAL")
-    return kept
+    return copy_path
 
 
 def _keep(path: Path) -> Path | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vctl.errors import Conflict, Damaged, NotPermitted, Unreachable, VctlError, disk_trouble, known
 from vctl.store import ownership
 from vctl.store.announcements import announced
+from vctl.store.entries import NEWEST
 from vctl.store.files import (
     REMOVED,
     Gone,
@@ -107,25 +108,25 @@ class Tables(sqlite3.Connection):
 
     def settle(self, expected: Identity) -> bool:
         """Note the open files. False if one of them is not the one of the directory: it was replaced meanwhile."""
-        found = self.files.present()
-        left = set(found)
-        if None in left or (expected is not None and found[0] != expected):
+        present = self.files.present()
+        missing = set(present)
+        if None in missing or (expected is not None and present[0] != expected):
             return False
         for fd in self._candidates():
             with suppress(OSError):
                 info = os.fstat(fd)
-                one = info.st_dev, info.st_ino
-                left.discard(one)
-                if one == found[2]:
+                file_id = info.st_dev, info.st_ino
+                missing.discard(file_id)
+                if file_id == present[2]:
                     _shm_fds[self.files.home] = fd
-                if not left:
+                if not missing:
                     break
-        if left:
+        if missing:
             return False
         self.files.folder = identity(self.files.home)
         self.files.identities, self.mark = (
-            found,
-            f" {identity_text(found[0])} {identity_text(found[1])}\n".encode(),
+            present,
+            f" {identity_text(present[0])} {identity_text(present[1])}\n".encode(),
         )
         return True
 
@@ -280,8 +281,8 @@ def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> Tab
     """
     path = database_path(home)
     for _ in range(_TRIES):
-        found = check_files(home)
-        if found is None:
+        tables = check_files(home)
+        if tables is None:
             if not create:
                 raise VctlError(
                     f"there is no vctl state in {home}", fix="submit a job first, or set VCTL_HOME"
@@ -311,7 +312,7 @@ def connect(home: Path, *, create: bool = True, any_thread: bool = False) -> Tab
         if version < VERSION:
             db.close()
             _migrate(home, path)
-        elif db.settle(found):
+        elif db.settle(tables):
             return db
         else:
             is_wal = db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
@@ -370,15 +371,15 @@ def _unreadable(path: Path, error: Exception) -> VctlError:
             " each reader writes a mark into its files",
             fix="mount it writable; or copy the directory, and set VCTL_HOME to the copy",
         )
-    if (found := known(error)) is not None and not isinstance(found, Damaged):
-        return found
+    if (reason := known(error)) is not None and not isinstance(reason, Damaged):
+        return reason
     return VctlError(f"{path} cannot be read: {error}", fix="restore a backup with `vctl restore FILE`")
 
 
 def is_full(folder: Path) -> bool:
     """Whether a filesystem has no block or no inode left."""
-    left = os.statvfs(folder)
-    return not left.f_bavail or bool(left.f_files and not left.f_favail)
+    space = os.statvfs(folder)
+    return not space.f_bavail or bool(space.f_files and not space.f_favail)
 
 
 def _migrate(home: Path, path: Path) -> None:
@@ -428,14 +429,14 @@ def _step(script: str):  # type: ignore[no-untyped-def]  # sqlite_utils wants a 
 
 def _statements(script: str) -> list[str]:
     """Split a script at semicolons that end a statement (``executescript`` would commit in between)."""
-    found, part = [], ""
+    statements, part = [], ""
     for piece in script.split(";"):
         part += piece + ";"
         if sqlite3.complete_statement(part):
             if part.strip(" \n;"):
-                found.append(part)
+                statements.append(part)
             part = ""
-    return found
+    return statements
 
 
 def _backup_before_migration(db: sqlite3.Connection, path: Path, version: int) -> None:
@@ -466,7 +467,6 @@ def disown(home: Path) -> None:
     """Separate the tables from all records of processes, as they come from another place or time."""
     with closing(open_file(database_path(home))) as db:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (PLACE, json.dumps(os.urandom(8).hex())))
-        newest = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
         db.execute(
-            f"UPDATE head SET journal = ?, base = {newest}, contents = random()", (os.urandom(8).hex(),)
+            f"UPDATE head SET journal = ?, base = {NEWEST}, contents = random()", (os.urandom(8).hex(),)
         )  # another one begins

@@ -4,37 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vctl.store import folded, jobs
 from vctl.store.store import Row, Store
 
 
 def awaited(store: Store, job_id: int, limit: int) -> list[Row]:
     """The first few conditions of a job on other jobs."""
-    return store.rows(
-        "SELECT condition, awaited FROM dependencies WHERE job_id = ? ORDER BY awaited, condition LIMIT ?",
-        job_id, limit,
-    )  # fmt: skip
+    its = "SELECT condition, awaited FROM dependencies WHERE job_id = ? ORDER BY awaited, condition LIMIT ?"
+    return store.rows(its, job_id, limit) or store.rows(its, folded.row_of(store, job_id), limit)
 
 
 def waiting_for(store: Store, awaited: str) -> tuple[tuple[int, str], ...]:
     """The jobs that wait for a job or an array, with their conditions."""
-    found = store.rows(
+    waiting = store.rows(
         "SELECT job_id, condition FROM dependencies WHERE awaited = ? ORDER BY job_id, condition DESC",
         awaited,
     )
-    return tuple((row[0], row[1]) for row in found)
-
-
-def awaited_by(store: Store, name: str) -> list[str]:
-    """The ids for which a job, or a member of an array, waits."""
-    array = store.row("SELECT first_job_id, last_job_id FROM arrays WHERE array_id = ?", name)
-    where, values = (
-        ("(SELECT job_id FROM jobs WHERE submission_id = ?)", (name,))
-        if array is None
-        else ("(SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ?)", tuple(array))
-    )
-    return store.column(
-        f"SELECT DISTINCT awaited FROM dependencies WHERE job_id IN {where} ORDER BY 1", *values
-    )
+    return tuple((row[0], row[1]) for row in waiting)
 
 
 def awaited_names(store: Store) -> list[str]:
@@ -52,6 +38,25 @@ def awaited_members(store: Store, array: Row) -> list[str]:
     )
 
 
+def names_of(store: Store, name: str) -> list[str]:
+    """The ids of the members of an array; none for a job."""
+    return store.column(
+        "SELECT submission_id FROM arrays JOIN jobs ON job_id BETWEEN first_job_id AND last_job_id"
+        " WHERE arrays.array_id = ?",
+        name,
+    )
+
+
+def awaited_by(store: Store, name: str) -> list[str]:
+    """The ids for which a job, or members of an array, wait."""
+    return store.column(
+        "SELECT DISTINCT awaited FROM dependencies WHERE job_id IN (SELECT job_id FROM jobs WHERE submission_id = ?1"
+        " UNION SELECT job_id FROM arrays JOIN jobs ON job_id BETWEEN first_job_id AND last_job_id"
+        " WHERE arrays.array_id = ?1)",
+        name,
+    )
+
+
 def any_waits(store: Store, names: Iterable[str]) -> list[str]:
     """The ids among ``names`` that a job waits for."""
     if store.value("SELECT 1 FROM dependencies LIMIT 1") is None:
@@ -66,12 +71,15 @@ def any_waits(store: Store, names: Iterable[str]) -> list[str]:
 def endings(store: Store, name: str) -> tuple[int, int, int]:
     """Of a job, or of the members of an array: how many ended well, ended badly, and are not over."""
     array = store.row("SELECT first_job_id, last_job_id FROM arrays WHERE array_id = ?", name)
-    where, values = (
-        ("submission_id = ?", (name,)) if array is None else ("job_id BETWEEN ? AND ?", tuple(array))
-    )
+    where, values, times = "job_id BETWEEN ? AND ?", tuple(array or ()), "members"
+    if array is None:
+        number = jobs.number_of(store, name)
+        own = None if number is None else folded.row_of(store, number)
+        where, values, times = "job_id = ?", (number if own is None else own,), "1"
     row = store.row(
-        "SELECT coalesce(sum(status = 'SUCCEEDED'), 0), coalesce(sum(status IN ('FAILED', 'STOPPED')), 0),"
-        f" coalesce(sum(status IN ('PENDING', 'RUNNING')), 0) FROM jobs WHERE {where}",
+        f"SELECT coalesce(sum({times} * (status = 'SUCCEEDED')), 0),"
+        f" coalesce(sum({times} * (status IN ('FAILED', 'STOPPED'))), 0),"
+        f" coalesce(sum({times} * (status IN ('PENDING', 'RUNNING'))), 0) FROM jobs WHERE {where}",
         *values,
     )
     assert row is not None

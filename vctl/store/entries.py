@@ -1,10 +1,18 @@
-"""The part of the journal that an open transaction holds: the head, and entries that are not written yet."""
+"""Entries of the journal: those of an open transaction, and what the tables keep of each.
+
+``changes`` has every entry until each scheduler has read it; ``events`` has those that people read. Most of them are
+of jobs that were submitted, started and ended in their own clusters, so these parts are short there: a number for a
+kind, nothing for a cluster that the object names, an exit code for what a job ended with.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from vctl.core import jobs as jb
 from vctl.core.clusters import PRIMARY
+from vctl.core.compact import dumps
 from vctl.core.values import value
 
 if TYPE_CHECKING:
@@ -36,9 +44,7 @@ class Event:
     kind: str
     object: str
     object_id: str
-    cluster_id: str | None
-    job_id: int | None
-    data: str
+    data: Mapping[str, Any]
 
 
 @value(frozen=True, slots=True)
@@ -50,6 +56,8 @@ class Emitted:
 
 
 Entry = Event | Emitted
+NEWEST = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'changes'), 0)"
+"""SQL for the number of the newest entry."""
 
 _OF_JOBS = "##"
 """Stands between the cluster to which a job was submitted and the job's id in the id of the job's own cluster."""
@@ -68,3 +76,49 @@ def place_of(cluster_id: str | None, object_id: str) -> str | int | None:
         return cluster_id
     parent = cluster_id[: len(cluster_id) - len(object_id)]
     return 1 if parent == PRIMARY + _OF_JOBS else parent
+
+
+_COMMON = ("job.submitted", "job.started", "job.ended")
+"""The kinds of most events; their numbers here are their codes."""
+_, _STARTED, _ENDED = _COMMON
+_SPACE = "instr(code, ' ')"
+_NAMED = f"iif({_SPACE}, substr(code, 1, {_SPACE} - 1), code)"
+_NUMBERED = " ".join(f"WHEN {number} THEN '{kind}'" for number, kind in enumerate(_COMMON))
+KIND = f"CASE code {_NUMBERED} ELSE {_NAMED} END"
+"""SQL for the kind of an event, from ``code_of``."""
+OBJECT = (
+    f"CASE WHEN code < {len(_COMMON)} THEN 'job' WHEN {_SPACE} THEN substr(code, {_SPACE} + 1)"
+    " ELSE substr(code, 1, instr(code, '.') - 1) END"
+)
+"""SQL for the kind of object that an event is about."""
+DATA = (
+    'CASE WHEN content IS NULL THEN \'{}\' WHEN content = 0 THEN \'{"status":"SUCCEEDED","exit_code":0}\''
+    " WHEN typeof(content) = 'integer' THEN"
+    f' \'{{"status":"FAILED","exit_code":\' || content || \',"reason":"{jb.NON_ZERO_EXIT}"}}\''
+    " WHEN substr(content, 1, 1) = '{' THEN content"
+    ' ELSE \'{"attempt":1,"nodes":["\' || content || \'"]}\' END'
+)
+"""SQL for the data of an event, from ``content_of``."""
+
+
+def code_of(kind: str, object_kind: str) -> int | str:
+    """The kind of an event, with the kind of its object where the former does not begin with it."""
+    if kind in _COMMON:
+        return _COMMON.index(kind)
+    return kind if kind.partition(".")[0] == object_kind else f"{kind} {object_kind}"
+
+
+def content_of(kind: str, data: Mapping[str, Any]) -> int | str | None:
+    """The data of an event: of a usual end the exit code, of a usual start the node, else JSON."""
+    if not data:
+        return None
+    if kind == _ENDED and type(code := data["exit_code"]) is int:
+        usual = {"status": jb.FAILED, "exit_code": code, "reason": jb.NON_ZERO_EXIT}
+        if data == (usual if code else {"status": jb.SUCCEEDED, "exit_code": 0}):
+            return code
+    text = dumps(data)
+    if kind == _STARTED and len(data["nodes"]) == 1:
+        node = str(data["nodes"][0])
+        if node[:1] != "{" and text == f'{{"attempt":1,"nodes":["{node}"]}}':
+            return node
+    return text

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from vctl.store.filters import MOMENT, NUMBER, TEXT, FilterColumn
+from vctl.store.entries import NEWEST
+from vctl.store.filters import MOMENT, NUMBER, TEXT, Condition, Filter, FilterColumn, conditions
 from vctl.store.store import Row, Store
 
 UNREAD_NS = 60 * 10**9
@@ -13,32 +14,33 @@ MOST_FORGOTTEN = 4_096
 
 
 def last(store: Store) -> int:
-    """Number of the newest event."""
-    found: int = store.value("SELECT coalesce(max(seq), 0) FROM events")
-    return found
+    """Number of the newest entry."""
+    return int(store.value(f"SELECT {NEWEST}"))
 
 
 def newest_at(store: Store) -> int | None:
     """The latest time that the newest 1000 events have, by the clock of their writers."""
-    found: int | None = store.value(
+    newest: int | None = store.value(
         "SELECT max(at) FROM (SELECT at FROM events ORDER BY seq DESC LIMIT 1000)"
     )
-    return found
+    return newest
 
 
 def journal(store: Store, seq: int) -> list[Row]:
-    """The entries of the journal after a number, those without an event included, oldest first.
+    """The entries of the journal after a number that are still kept, with what people see of them, oldest first.
 
-    ``change`` is NULL where rows were changed by hand, and where it is kept no more: up to ``base``.
+    ``change`` is NULL for a heartbeat's timeout, and where rows were changed by hand.
     """
-    sql = "SELECT e.*, c.change FROM events e LEFT JOIN changes c USING (seq) WHERE e.seq > ? ORDER BY e.seq"
+    sql = (
+        "SELECT c.seq, c.at, c.change, e.kind, e.object, e.object_id FROM changes c LEFT JOIN events e USING (seq)"
+        " WHERE c.seq > ? ORDER BY c.seq"
+    )
     return store.rows(sql, seq)
 
 
 def base(store: Store) -> int:
     """The entry after which the journal has all that makes the tables what they are."""
-    found: int = store.value("SELECT base FROM head")
-    return found
+    return int(store.value("SELECT base FROM head"))
 
 
 def forget_changes(store: Store) -> None:
@@ -50,10 +52,9 @@ def forget_changes(store: Store) -> None:
     if lowest is None:
         return
     before, last_of_all = store.clock() - UNREAD_NS, lowest + MOST_FORGOTTEN
-    at: int | None = store.value("SELECT at FROM events WHERE seq = ?", last_of_all)
+    at: int | None = store.value("SELECT at FROM changes WHERE seq = ?", last_of_all)
     if at is None or at >= before:
-        young = "SELECT seq FROM changes CROSS JOIN events USING (seq) WHERE at >= ? ORDER BY seq LIMIT 1"
-        first_young = store.value(young, before)
+        first_young = store.value("SELECT seq FROM changes WHERE at >= ? ORDER BY seq LIMIT 1", before)
         last_of_all = (last(store) if first_young is None else first_young) - 1
     if last_of_all < lowest:
         return
@@ -62,13 +63,28 @@ def forget_changes(store: Store) -> None:
         store.db.execute("UPDATE head SET base = max(base, ?)", (last_of_all,))
 
 
+_KINDS = ("kind", "object")
 FILTERED = {
     "seq": FilterColumn(NUMBER, "seq"),
     "at": FilterColumn(MOMENT, "at"),
-    **{key: FilterColumn(TEXT, key) for key in ("kind", "object", "object_id", "cluster_id")},
+    **{key: FilterColumn(TEXT, key) for key in (*_KINDS, "object_id", "cluster_id")},
     "job_id": FilterColumn(NUMBER, "job_id"),
 }
 """What the filters of a list of events compare in SQL."""
+
+
+def condition(store: Store, filters: Sequence[Filter]) -> Condition:
+    """The condition that all filters pass. The kinds that do are looked up among the few that there are."""
+    kinds = [one for one in filters if one[0] in _KINDS]
+    where, values = conditions(store, FILTERED, [one for one in filters if one not in kinds])
+    if kinds:
+        among, names = conditions(store, FILTERED, kinds)
+        codes = store.column(f"SELECT code FROM event_counts WHERE {among}", *names)
+        where += f" AND code IN ({', '.join('?' * len(codes))})"
+        if all(isinstance(code, str) for code in codes):
+            where += " AND code > ''"  # the index of rare kinds
+        values = [*values, *codes]
+    return where, values
 
 
 def matching(
@@ -77,31 +93,27 @@ def matching(
     """The newest events that match, or the first ones, oldest first."""
     order = "" if first else "DESC"
     return store.rows(
-        f"SELECT * FROM (SELECT * FROM events WHERE ({where}) AND kind <> '' ORDER BY seq {order}"
-        f" LIMIT {int(limit)}) ORDER BY seq",
+        f"SELECT * FROM (SELECT * FROM events WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}) ORDER BY seq",
         *values,
     )
 
 
 def count(store: Store, where: str, values: Iterable[object]) -> int:
     """How many events match."""
-    found: int = store.value(f"SELECT count(*) FROM events WHERE ({where}) AND kind <> ''", *values)
-    return found
+    return int(store.value(f"SELECT count(*) FROM events WHERE {where}", *values))
 
 
-def count_after(store: Store, seq: int) -> int:
-    """How many events come after a number.
-
-    This follows from the numbers, which have no gaps: a prune deletes only the oldest events.
-    """
-    first, newest = store.value("SELECT min(seq) FROM events"), last(store)
-    hidden: int = store.value("SELECT count(*) FROM events WHERE seq > ? AND kind = ''", seq)
-    return 0 if first is None else max(0, newest - max(seq, first - 1)) - hidden
+def count_kinds(store: Store, filters: Sequence[Filter]) -> int | None:
+    """How many events pass filters, without reading an event; None if a filter is not about their kind."""
+    if any(key not in _KINDS for key, *_ in filters):
+        return None
+    where, values = conditions(store, FILTERED, filters)
+    return int(store.value(f"SELECT coalesce(sum(count), 0) FROM event_counts WHERE {where}", *values))
 
 
 def counts(store: Store) -> dict[str, int]:
     """How many events there are of each kind."""
-    return store.mapping("SELECT kind, count(*) FROM events WHERE kind <> '' GROUP BY 1 ORDER BY 1")
+    return store.mapping("SELECT kind, sum(count) FROM event_counts WHERE count GROUP BY 1 ORDER BY 1")
 
 
 def span_before(store: Store, before_ns: int) -> tuple[int, int]:
@@ -111,11 +123,13 @@ def span_before(store: Store, before_ns: int) -> tuple[int, int]:
     """
     lowest = store.value("SELECT coalesce(min(seq), 1) FROM events")
     young = store.value("SELECT seq FROM events WHERE at >= ? ORDER BY seq LIMIT 1", before_ns)
-    return lowest, (last(store) if young is None else young) - 1
+    newest = store.value("SELECT coalesce(max(seq), 0) FROM events") if young is None else young
+    return lowest, newest - 1
 
 
-def delete_until(store: Store, seq: int) -> None:
-    """Delete the events up to a number. A follower sees by the numbers that the oldest events are missing."""
+def delete_until(store: Store, seq: int) -> int:
+    """Delete the events up to a number, and the changes, which a follower notices by their numbers. Returns how many
+    events there were."""
     with store.transaction():
-        for table in ("events", "changes"):
-            store.db.execute(f"DELETE FROM {table} WHERE seq <= ?", (seq,))
+        store.db.execute("DELETE FROM changes WHERE seq <= ?", (seq,))
+        return store.db.execute("DELETE FROM events WHERE seq <= ?", (seq,)).rowcount

@@ -32,18 +32,18 @@ class Gone(VctlError):
 def identity(path: str | Path) -> Identity:
     """The device and the inode of the file or directory at a path; None if there is none."""
     try:
-        found = os.stat(path)
+        info = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return info.st_dev, info.st_ino
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)
+        info = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns
+    return info.st_dev, info.st_ino, info.st_ctime_ns
 
 
 def identity_text(file: Identity) -> str:

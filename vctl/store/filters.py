@@ -35,28 +35,28 @@ class FilterColumn:
     sql: str
 
 
-def passes(key: str, have: object, mark: str, wanted: str) -> bool:
+def passes(key: str, have: object, mark: str, target: str) -> bool:
     """Whether a value of a form passes a filter; without regard to case. A value that is missing is the text ''."""
-    text, wanted = "" if have is None else _lower(str(have)), _lower(wanted)
+    text, target = "" if have is None else _lower(str(have)), _lower(target)
     if mark == ">=":
-        return have is not None and _at_least(text, wanted)
-    return (text in _words(key, wanted)) == (mark == "=")
+        return have is not None and _at_least(text, target)
+    return (text in _words(key, target)) == (mark == "=")
 
 
 def _lower(text: str) -> str:
     return text if _KELVIN in text else text.lower()
 
 
-def _words(key: str, wanted: str) -> list[str]:
-    return wanted.split(",") if key in SEVERAL else [wanted]
+def _words(key: str, target: str) -> list[str]:
+    return target.split(",") if key in SEVERAL else [target]
 
 
-def _at_least(text: str, wanted: str) -> bool:
+def _at_least(text: str, target: str) -> bool:
     try:
-        return float(text) >= float(wanted)
+        return float(text) >= float(target)
     except ValueError:
-        at, least = moment(text), moment(wanted)
-        return text >= wanted if at is None or least is None else at >= least
+        at, least = moment(text), moment(target)
+        return text >= target if at is None or least is None else at >= least
 
 
 def moment(text: str) -> int | None:
@@ -72,19 +72,19 @@ def conditions(store: Store, columns: Mapping[str, FilterColumn], filters: Seque
     """The condition that all filters pass."""
     where: list[str] = ["1"]
     values: list[object] = []
-    for key, mark, wanted in filters:
+    for key, mark, target in filters:
         column = columns[key]
-        found = _MAKERS[column.kind](key, column.sql, mark, _lower(wanted))
-        if found is None:
+        compared = _MAKERS[column.kind](key, column.sql, mark, _lower(target))
+        if compared is None:
             store.db.create_function("vctl_passes", 4, passes, deterministic=True)
-            found = f"vctl_passes(?, {column.sql}, ?, ?)", [key, mark, wanted]
-        where.append(found[0])
-        values += found[1]
+            compared = f"vctl_passes(?, {column.sql}, ?, ?)", [key, mark, target]
+        where.append(compared[0])
+        values += compared[1]
     return " AND ".join(where), values
 
 
-def _text(key: str, sql: str, mark: str, wanted: str) -> Condition | None:
-    words = _words(key, wanted)
+def _text(key: str, sql: str, mark: str, target: str) -> Condition | None:
+    words = _words(key, target)
     if mark == ">=" or not all(word.isascii() and "\0" not in word for word in words):
         return None
     marks = "= ?" if len(words) == 1 else f"IN ({', '.join('?' * len(words))})"
@@ -92,17 +92,17 @@ def _text(key: str, sql: str, mark: str, wanted: str) -> Condition | None:
     return _equal(same, mark, missing="" in words), [*words]
 
 
-def _number(_: str, sql: str, mark: str, wanted: str) -> Condition | None:
+def _number(_: str, sql: str, mark: str, target: str) -> Condition | None:
     if mark == ">=":
         try:
-            least = float(wanted)
+            least = float(target)
         except ValueError:
             return None
         return f"{sql} >= ?", [least]
-    number = _integer(wanted)
+    number = _integer(target)
     if number is None:
         # a constant 0 would keep SQLite from using the index that a query names
-        return _equal(f"typeof({sql}) = ''" if wanted else f"{sql} IS NULL", mark, missing=False), []
+        return _equal(f"typeof({sql}) = ''" if target else f"{sql} IS NULL", mark, missing=False), []
     return _equal(f"{sql} = ?", mark, missing=False), [number]
 
 
@@ -115,12 +115,12 @@ def _integer(text: str) -> int | None:
     return number if number is not None and str(number) == text and abs(number) < _NEVER else None
 
 
-def _moment(_: str, sql: str, mark: str, wanted: str) -> Condition:
+def _moment(_: str, sql: str, mark: str, target: str) -> Condition:
     """The texts of times are in the order of the times, so a comparison of texts is one with a time."""
     if mark == ">=":
-        return f"{sql} >= ?", [_first(lambda text: _at_least(text, wanted))]
-    span = _first(lambda text: text >= wanted), _first(lambda text: text > wanted)
-    return _equal(f"{sql} >= ? AND {sql} < ?", mark, missing=not wanted), [*span]
+        return f"{sql} >= ?", [_first(lambda text: _at_least(text, target))]
+    span = _first(lambda text: text >= target), _first(lambda text: text > target)
+    return _equal(f"{sql} >= ? AND {sql} < ?", mark, missing=not target), [*span]
 
 
 def _first(is_late: Callable[[str], bool]) -> int | float:

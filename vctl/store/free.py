@@ -8,7 +8,6 @@ gets an answer also where tables are damaged.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache
 from typing import Any
 
 from vctl.core import labels as lb
@@ -16,8 +15,8 @@ from vctl.core import resources as rs
 from vctl.core.clusters import FLEXIBLE, PRIMARY
 from vctl.core.labels import Labels
 from vctl.core.nodes import ALIVE
-from vctl.core.resources import Allocation, FreeCapacity
-from vctl.store.rows import loads
+from vctl.core.resources import FreeCapacity
+from vctl.store.rows import allocation_of, loads
 from vctl.store.store import Store
 
 COMMON = (
@@ -37,7 +36,7 @@ _NODES = (
 _PARTS = (
     "SELECT v.parent_vnode_id, v.amounts, v.instances, v.whole AND c.kind = 'logical' FROM clusters c"
     " JOIN vnodes v USING (cluster_id) WHERE c.parent_id = ?1"
-    " UNION ALL SELECT vnode_id, amounts, instances, 0 FROM runs WHERE state <> 'ENDED' AND cluster_id = ?1"
+    " UNION ALL SELECT vnode_id, amounts, instances, 0 FROM runs WHERE cluster_id = ?1"
 )
 Held = tuple[str, str]
 """The amounts and the instances of an allocation, as their columns are written."""
@@ -46,11 +45,11 @@ Held = tuple[str, str]
 class EqualSlots:
     """Virtual nodes of a cluster that are equal in everything but their ids, and what is free in each of them.
 
-    ``slots``: (node, virtual node) of each. ``used``: the parts that are in use. ``left``: a logical child has all of
+    ``slots``: (node, virtual node) of each. ``used``: the parts that are in use. ``owned``: a logical child has all of
     it, so it is no longer seen in this cluster.
     """
 
-    __slots__ = ("_labels", "capacity", "left", "slots", "static", "used")
+    __slots__ = ("_labels", "capacity", "owned", "slots", "static", "used")
 
     def __init__(
         self,
@@ -59,9 +58,9 @@ class EqualSlots:
         used: tuple[Held, ...],
         capacity: FreeCapacity,
         *,
-        left: bool,
+        owned: bool,
     ) -> None:
-        self.static, self.used, self.capacity, self.left = static, used, capacity, left
+        self.static, self.used, self.capacity, self.owned = static, used, capacity, owned
         self.slots: list[tuple[str, str]] = []
         self._labels = labels
 
@@ -73,7 +72,7 @@ class EqualSlots:
     @property
     def takes_work(self) -> bool:
         """Whether work of the cluster may be placed in them."""
-        return self.state == ALIVE and not self.left
+        return self.state == ALIVE and not self.owned
 
     @property
     def template(self) -> str:
@@ -95,34 +94,25 @@ def alike(store: Store, cluster_id: str, apart: Collection[str] = ()) -> list[Eq
     """All virtual nodes of a cluster, or the nodes of the primary, by what they are equal in. ``apart``: those that
     are to be told from all others."""
     used: dict[str, tuple[Held, ...]] = {}
-    left = set()
+    owned = set()
     for slot_id, amounts, instances, goes_whole in store.rows(_PARTS, cluster_id):
         used[slot_id] = (*used.get(slot_id, ()), (amounts, instances))
         if goes_whole:
-            left.add(slot_id)
+            owned.add(slot_id)
     used = {slot_id: tuple(sorted(parts)) if len(parts) > 1 else parts for slot_id, parts in used.items()}
     found: dict[object, EqualSlots] = {}
-    allocation = cache(_allocation)
     sql, *given = (_NODES,) if cluster_id == PRIMARY else (_SLOTS, cluster_id)
     for ids, *static, labels in store.rows(sql, *given):
         key = tuple(static)
         for line in ids.split("\n"):
             node_id, _, slot_id = line.partition("\t")
             parts = used.get(slot_id, ())
-            which = key, parts, slot_id in left, slot_id if slot_id in apart else ""
+            which = key, parts, slot_id in owned, slot_id if slot_id in apart else ""
             group = found.get(which)
             if group is None:
-                capacity = FreeCapacity(allocation(key[1], key[2]))
+                capacity = FreeCapacity(allocation_of(key[1], key[2]))
                 for part in parts:
-                    capacity.take_beyond(allocation(*part))
-                group = found[which] = EqualSlots(key, labels, parts, capacity, left=slot_id in left)
+                    capacity.take_beyond(allocation_of(*part))
+                group = found[which] = EqualSlots(key, labels, parts, capacity, owned=slot_id in owned)
             group.slots.append((node_id, slot_id))
     return list(found.values())
-
-
-def _allocation(amounts: str, instances: str) -> Allocation:
-    of_units: dict[str, Any] = loads(instances) if instances != "{}" else {}
-    return Allocation(
-        loads(amounts),
-        {name: {int(i): share for i, share in shares.items()} for name, shares in of_units.items()},
-    )

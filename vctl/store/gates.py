@@ -15,7 +15,7 @@ def opens(row: str = "") -> str:
 
 def in_queue(row: str = "") -> str:
     """SQL for ``gates.is_in_queue``."""
-    return f"NOT ({row}held OR {row}waits_for OR {row}closed)"
+    return f"NOT ({row}held OR {row}waits_for OR {row}closed OR {row}members > 1)"
 
 
 def gate(now: str, row: str = "") -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any
 
 from vctl.core import jobs as jb
 from vctl.core.gates import opens_at
 from vctl.core.listed import Alike, Values, joined
 from vctl.core.resources import Amounts
 from vctl.core.spans import spans_of
-from vctl.store import database, filters, queues, rows
+from vctl.store import database, filters, folded, queues, rows
 from vctl.store.contents import JOB, JOBS
 from vctl.store.filters import MOMENT, NUMBER, TEXT, Condition, Filter, FilterColumn
 from vctl.store.store import Row, Store
@@ -26,8 +28,11 @@ VIEW = (
 
 
 def get(store: Store, job_id: int) -> Row | None:
-    """One job with the scheduler's last verdict."""
-    return store.row(VIEW + "WHERE j.job_id = ?", job_id)
+    """One job with the scheduler's last verdict; also a member of an array without a row of its own."""
+    row = store.row(VIEW + "WHERE j.job_id = ?", job_id)
+    if row is not None and row["members"] == 1:
+        return row
+    return store.row(VIEW.replace(JOBS, folded.MEMBER), job_id, folded.row_of(store, job_id))
 
 
 def named(store: Store, submission_id: str) -> Row | None:
@@ -51,27 +56,63 @@ KINDS = 100
 """If the other columns have at most this many distinct rows, a column with one common value is read once."""
 
 
-def listed(store: Store, columns: Sequence[str], where: str, values: Iterable[object]) -> dict[str, Values]:
-    """Some columns of jobs, newest first."""
+def listed(
+    store: Store,
+    columns: Sequence[str],
+    where: str,
+    values: Iterable[object],
+    members: Mapping[int, Sequence[int]] = {},
+) -> dict[str, Values]:
+    """Some columns of jobs, newest first.
+
+    ``members``: for rows that stand for several members of an array, those that are asked for; else all are.
+    """
     cursor, given = store.db.cursor(), tuple(values)
     cursor.row_factory = None
     order = "ORDER BY j.job_id DESC"
-    found = database.fetched(cursor, f"SELECT {', '.join(OWN)} FROM jobs j WHERE {where} {order}", given)
+    own = f"SELECT {', '.join(OWN)}, members, step FROM jobs j WHERE {where} {order}"
+    found = database.fetched(cursor, own, given)
     if not found:
         return dict.fromkeys(columns, ())
     these = f"FROM {JOBS} WHERE {where}"
-    read: dict[str, Values] = dict(zip(OWN, zip(*found, strict=True), strict=True))
+    *its, many, _ = zip(*found, strict=True)
+    read: dict[str, Values] = dict(zip(OWN, its, strict=True))
+    times = [1] * len(found)
+    if max(many) > 1:
+        found = list(_members(found, members, times))
+        read = dict(zip(OWN, zip(*found, strict=True), strict=True))
     rest = [name for name in columns if name not in OWN]
     kinds = database.fetched(cursor, f"SELECT DISTINCT {', '.join(rest)} {these} LIMIT {KINDS + 1}", given)
     if len(kinds) <= KINDS:
         common = zip(rest, map(joined, zip(*kinds, strict=True)), strict=True)
-        read |= {name: Alike(one[0], len(found)) for name, one in common if isinstance(one, Alike)}
+        read |= {name: Alike(value[0], len(found)) for name, value in common if isinstance(value, Alike)}
     if rest := [name for name in rest if name not in read]:
         others = zip(
             *database.fetched(cursor, f"SELECT {', '.join(rest)} {these} {order}", given), strict=True
         )
-        read |= zip(rest, map(joined, others), strict=True)
+        spread = others if len(times) == len(found) else (_spread(column, times) for column in others)
+        read |= zip(rest, map(joined, spread), strict=True)
     return read
+
+
+def _members(
+    found: Iterable[tuple[Any, ...]], members: Mapping[int, Sequence[int]], times: list[int]
+) -> Iterator[tuple[int, str, int | None]]:
+    """The own columns of jobs, newest first, those without rows too; notes how many jobs each row stands for here."""
+    for at, (job_id, submission_id, index, count, step) in enumerate(found):
+        if count == 1:
+            yield job_id, submission_id, index
+            continue
+        array_id = submission_id.rpartition("_")[0]
+        numbers = members.get(job_id, range(job_id, job_id + count))
+        times[at] = len(numbers)
+        for number in reversed(numbers):
+            its_index = index + (number - job_id) * step
+            yield number, f"{array_id}_{its_index}", its_index
+
+
+def _spread(column: Values, times: Iterable[int]) -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(map(repeat, column, times)))
 
 
 FILTERED = {
@@ -93,35 +134,68 @@ FILTERED = {
 """What the filters of a list of jobs compare. The reason of a waiting job is not in the tables, see ``Reasons``."""
 
 
-def condition(store: Store, wanted: Sequence[Filter]) -> Condition:
+OWN_ROW = "j.members = 1"
+"""The SQL condition that a row stands for one job only."""
+OWN_FILTERS = ("submission_id", "job_id", "cluster_id")
+"""Those that differ among the members of an array for which one row stands."""
+
+
+def passing(row: Row, wanted: list[Filter]) -> Sequence[int]:
+    """The numbers of the members for which a row stands that pass filters of ``OWN_FILTERS``, ascending."""
+    numbers, left = range(row["job_id"], row["job_id"] + row["members"]), list[Filter]()
+    for key, mark, value in wanted:
+        if key == "job_id" and mark in ("=", ">=") and value.isascii() and value.isdigit():
+            least = max(numbers.start, int(value))
+            numbers = range(least, min(numbers.stop, int(value) + 1) if mark == "=" else numbers.stop)
+            continue
+        left.append((key, mark, value))
+        if (key, mark) == ("submission_id", "="):  # at most one
+            digits = value[len(row["array_id"]) + 1 :]
+            index = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else -1
+            number = row["job_id"] + (index - row["array_index"]) // row["step"]
+            numbers = range(max(numbers.start, number), min(numbers.stop, number + 1))
+    return [number for number in numbers if _passes(row, number, left)] if left else numbers
+
+
+def _passes(row: Row, number: int, wanted: list[Filter]) -> bool:
+    name = folded.name_of(row, number)
+    its = {
+        "job_id": number,
+        "submission_id": name,
+        "cluster_id": jb.cluster_of(row["parent_cluster_id"], name, bool(row["shares_parent"])),
+    }
+    return all(filters.passes(key, its[key], mark, value) for key, mark, value in wanted)
+
+
+def condition(store: Store, chosen: Sequence[Filter]) -> Condition:
     """The SQL condition on ``jobs j`` that all filters pass; an id is looked up where ids are kept, not in each row."""
     where: list[str] = []
     values: list[object] = []
-    for one in wanted:
-        sql, more = _of_ids(store, *one) or filters.conditions(store, FILTERED, [one])
+    for filter_ in chosen:
+        sql, more = _of_ids(store, *filter_) or filters.conditions(store, FILTERED, [filter_])
         where.append(sql)
         values += more
     return " AND ".join(where) or "1", values
 
 
-def _of_ids(store: Store, key: str, mark: str, wanted: str) -> Condition | None:
-    if key not in ("submission_id", "cluster_id", "array_id") or mark == ">=" or not wanted.isascii():
+def _of_ids(store: Store, key: str, mark: str, target: str) -> Condition | None:
+    if key not in ("submission_id", "cluster_id", "array_id") or mark == ">=" or not target.isascii():
         return None
     values: list[object]
     if key == "submission_id":
-        same, values = "j.job_id IN (SELECT value FROM json_each(?))", [_spelled(store, wanted)]
+        same, values = "j.job_id IN (SELECT value FROM json_each(?))", [_spelled(store, target)]
     elif key == "cluster_id":
-        parent, own, name = wanted.rpartition("##")
+        parent, own, name = target.rpartition("##")
         if own:  # the parent of a job is a logical cluster, whose id has no mark
             same = "j.job_id IN (SELECT value FROM json_each(?)) AND j.parent_cluster_id COLLATE NOCASE = ?"
             same, values = f"({same} AND NOT j.shares_parent)", [_spelled(store, name), parent]
         else:
-            same, values = "(j.shares_parent AND j.parent_cluster_id COLLATE NOCASE = ?)", [wanted]
-    elif not wanted:
+            same, values = "(j.shares_parent AND j.parent_cluster_id COLLATE NOCASE = ?)", [target]
+    elif not target:
         same, values = "j.array_index IS NULL", []
     else:
         spans = store.rows(
-            "SELECT first_job_id, last_job_id FROM arrays WHERE array_id COLLATE NOCASE = ?", wanted
+            "SELECT first_job_id, last_job_id FROM arrays WHERE array_id COLLATE NOCASE = ?", target
         )
         within = " OR ".join(["j.job_id BETWEEN ? AND ?"] * len(spans)) or "j.job_id < 0"
         same, values = f"(j.array_index IS NOT NULL AND ({within}))", [end for span in spans for end in span]
@@ -141,24 +215,40 @@ def newest(
 
     Each state has an index, that of the jobs that are over has all columns that filters compare: rows are not read.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for source in _sources(states, where):
         page = f"SELECT j.job_id FROM {source} AND {where} ORDER BY j.job_id DESC LIMIT ?"
-        found += store.column(page, *values, -1 if limit is None else limit)
-    return sorted(found, reverse=True)[:limit]
+        numbers += store.column(page, *values, -1 if limit is None else limit)
+    return sorted(numbers, reverse=True)[:limit]
 
 
-def count(store: Store, states: Collection[str], where: str, values: Sequence[object]) -> int:
-    """How many jobs in some states match."""
+SINGLE = "j.array_index IS NULL"
+"""The condition that a job is no member of an array."""
+
+
+def count(
+    store: Store, states: Collection[str], where: str, values: Sequence[object], shared: int = 0
+) -> int:
+    """How many jobs in some states match. ``shared``: how many of them have no rows of their own, as far as known."""
+    counted, found = counts_by_status(store), 0
     if where == "1":
-        counted = counts_by_status(store)
         return sum(counted.get(state, 0) for state in states)
+    if where == SINGLE and (over := jb.FINAL.intersection(states)):  # only the members are counted one by one
+        (source,) = _sources(over, where)
+        arrays = f"arrays a CROSS JOIN {source} AND j.job_id BETWEEN a.first_job_id AND a.last_job_id"
+        members: int = store.value(f"SELECT count(*) FROM {arrays}")
+        members += sum(row["members"] - 1 for row in folded.among(store, in_states(over), ()))
+        found = sum(counted.get(state, 0) for state in over) - members
+        states = set(states) - over
     counts = (f"SELECT count(*) FROM {source} AND {where}" for source in _sources(states, where))
-    return sum(store.value(sql, *values) for sql in counts)
+    found += sum(int(store.value(sql, *values)) for sql in counts)
+    return (
+        found + shared - folded.count(store, f"{in_states(states)} AND {where}", values) if states else found
+    )
 
 
 def _sources(states: Collection[str], where: str) -> Iterator[str]:
-    if where == "1" and len(states) == len(jb.STATES):
+    if where in ("1", OWN_ROW) and len(states) == len(jb.STATES):
         yield "jobs j WHERE 1"
         return
     if jb.PENDING in states:
@@ -199,23 +289,23 @@ def head(store: Store, parent_id: str, limit: int) -> list[tuple[Row, int, int]]
 
     A member of an array stands for the members behind it that have its priority; any other job stands for itself.
     """
-    found: list[tuple[Row, int, int]] = []
+    jobs: list[tuple[Row, int, int]] = []
     now, page = store.clock(), _page(store, parent_id, "1", (), limit)
     while page:
         row, *rest = page
         if row["array_id"] is None:
-            found.append((row, 1, int(opens_at(row["held"], row["waits_for"], row["begin_at"]) <= now)))
+            jobs.append((row, 1, int(opens_at(row["held"], row["waits_for"], row["begin_at"]) <= now)))
             page = rest
             continue
         last: int = store.value("SELECT last_job_id FROM arrays WHERE array_id = ?", row["array_id"])
         first, behind = (
             queues.before(store, parent_id, row["priority"], job_id) for job_id in (row["job_id"], last + 1)
         )
-        found.append((row, behind[0] - first[0], behind[1] - first[1]))
-        priority, left = row["priority"], limit - len(found)
-        page = _page(store, parent_id, "j.priority = ? AND j.job_id > ?", (priority, last), left)
-        page += _page(store, parent_id, "j.priority < ?", (priority,), left - len(page))
-    return found
+        jobs.append((row, behind[0] - first[0], behind[1] - first[1]))
+        priority, places = row["priority"], limit - len(jobs)
+        page = _page(store, parent_id, "j.priority = ? AND j.job_id > ?", (priority, last), places)
+        page += _page(store, parent_id, "j.priority < ?", (priority,), places - len(page))
+    return jobs
 
 
 def _page(store: Store, parent_id: str, where: str, values: Iterable[object], limit: int) -> list[Row]:
@@ -263,21 +353,21 @@ def counts_by_status(store: Store) -> dict[str, int]:
 def pending_by_reason(store: Store) -> dict[str, int]:
     """How many jobs wait for each reason."""
     return store.mapping(
-        "SELECT state_reason, count(*) FROM v_jobs WHERE status = 'PENDING' GROUP BY 1 ORDER BY 1"
+        "SELECT state_reason, sum(members) FROM v_jobs WHERE status = 'PENDING' GROUP BY 1 ORDER BY 1"
     )
 
 
 def counts_by_cluster(store: Store) -> dict[str, dict[str, int]]:
     """The numbers of pending and running jobs, by the cluster to which they were submitted."""
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for parent, status, number in store.rows(
         "SELECT parent_cluster_id, status, sum(count) FROM job_counts WHERE status IN (?, ?) AND count <> 0"
         " GROUP BY 1, 2",
         jb.PENDING,
         jb.RUNNING,
     ):
-        found.setdefault(parent, {})[status.lower()] = number
-    return found
+        counts.setdefault(parent, {})[status.lower()] = number
+    return counts
 
 
 def ended_rows(store: Store, since_ns: int | None, until_ns: int | None) -> list[Row]:
@@ -291,12 +381,12 @@ def ended_rows(store: Store, since_ns: int | None, until_ns: int | None) -> list
 
 def never_ran(store: Store, since_ns: int | None, until_ns: int | None) -> dict[str, int]:
     """How many jobs were submitted in a span of time and did not start, or did not end, by state."""
-    found = store.rows(
-        "SELECT status, count(*) AS n FROM jobs WHERE (started_at IS NULL OR ended_at IS NULL)"
+    counts = store.rows(
+        "SELECT status, sum(members) AS n FROM jobs WHERE (started_at IS NULL OR ended_at IS NULL)"
         " AND submitted_at >= ? AND submitted_at < ? GROUP BY status ORDER BY status",
         since_ns if since_ns is not None else 0, until_ns if until_ns is not None else 1 << 62,
     )  # fmt: skip
-    return {row["status"]: row["n"] for row in found}
+    return {row["status"]: row["n"] for row in counts}
 
 
 def lent(store: Store) -> Amounts:
@@ -308,7 +398,7 @@ def demanded(store: Store) -> Amounts:
     """The sum of the requests of all waiting jobs and tasks."""
     return _summed(
         store,
-        "SELECT resources, count(*) FROM jobs WHERE status = 'PENDING' GROUP BY 1 UNION ALL"
+        "SELECT resources, sum(members) FROM jobs WHERE status = 'PENDING' GROUP BY 1 UNION ALL"
         " SELECT request, count(*) FROM tasks WHERE ended_at IS NULL AND state = 'PENDING_NODE_ASSIGNMENT' GROUP BY 1",
     )
 

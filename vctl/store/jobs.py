@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from sqlite3 import Row
 
 from vctl.core.compact import dumps
+from vctl.store import folded
 from vctl.store.contents import COMMAND, COMMANDS, JOB, JOBS
 from vctl.store.store import Store
 
@@ -31,10 +33,25 @@ def next_number(store: Store) -> int:
     return last + 1
 
 
+def main_run(store: Store, job_id: int) -> Row | None:
+    """The main process of a job that runs; of a gang the one of the lowest rank."""
+    return store.row(
+        "SELECT * FROM runs WHERE job_id = ? AND task_id IS NULL AND state <> 'ENDED' ORDER BY rank LIMIT 1",
+        job_id,
+    )
+
+
 def launch(store: Store, job_id: int) -> Row | None:
     """The command of a job: argv, environment, directory, options; ``count``: the members of its array."""
     count = "(SELECT count FROM arrays a WHERE a.array_id = jobs.array_id) AS count"
-    return store.row(f"SELECT {COMMAND}, {count} FROM jobs {COMMANDS} WHERE job_id = ?", job_id)
+    launch = f"SELECT {COMMAND}, {count} FROM jobs {COMMANDS} WHERE job_id = ?"
+    return store.row(launch, job_id) or store.row(launch, folded.row_of(store, job_id))
+
+
+def command_id(store: Store, job_id: int) -> int | None:
+    """The number of the command of a job."""
+    found: int | None = store.value("SELECT command_id FROM jobs WHERE job_id = ?", job_id)
+    return found
 
 
 def files_in_use(store: Store, since: int) -> set[str]:
@@ -62,40 +79,53 @@ def runtime_envs(store: Store, job_id: int | None = None) -> dict[int, str]:
 def number_of(store: Store, submission_id: str) -> int | None:
     """The number of a submission id."""
     found: int | None = store.value("SELECT job_id FROM jobs WHERE submission_id = ?", submission_id)
-    return found
+    return folded.number_of(store, submission_id) if found is None else found
 
 
 def taken(store: Store, names: Iterable[str]) -> set[str]:
     """The ids among ``names`` that a job, an array or a task has."""
-    return set(store.column(_TAKEN, dumps(list(names))))
+    wanted = list(names)
+    return set(store.column(_TAKEN, dumps(wanted))) | folded.named(store, wanted)
 
 
 def submission_id(store: Store, job_id: int) -> str | None:
     """The submission id of a job's number."""
-    found: str | None = store.value("SELECT submission_id FROM jobs WHERE job_id = ?", job_id)
-    return found
+    name: str | None = store.value("SELECT submission_id FROM jobs WHERE job_id = ?", job_id)
+    return name
+
+
+def matching_id(store: Store, pattern: str) -> list[tuple[int, str | None]]:
+    """Number and array of the jobs whose id matches a pattern of SQLite's GLOB."""
+    found = store.rows(
+        "SELECT job_id, array_id FROM jobs WHERE members = 1 AND submission_id GLOB ?", pattern
+    )
+    return [(row[0], row[1]) for row in found]
 
 
 def numbers_like(store: Store, prefix: str, limit: int = 5) -> list[tuple[int, str]]:
     """Jobs whose submission id starts with a prefix; the range of the unique index, no scan."""
-    return [
+    found = [
         (row[0], row[1])
         for row in store.rows(
             "SELECT job_id, submission_id FROM jobs WHERE submission_id >= ? AND submission_id < ? ORDER BY 2 LIMIT ?",
             prefix, prefix + "\U0010ffff", limit,
         )
     ]  # fmt: skip
+    return sorted({*found, *folded.like(store, prefix)}, key=itemgetter(1))[:limit]
 
 
 def last_number(store: Store) -> int | None:
     """The number of the newest job."""
-    found: int | None = store.value("SELECT max(job_id) FROM jobs")
+    found: int | None = store.value("SELECT job_id + members - 1 FROM jobs ORDER BY job_id DESC LIMIT 1")
     return found
 
 
 def get(store: Store, job_id: int) -> Row | None:
-    """One row of ``jobs``."""
-    return store.row(f"SELECT {JOB} FROM {JOBS} WHERE j.job_id = ?", job_id)
+    """One row of ``jobs``; for a member of an array without a row of its own, what it would have."""
+    row = store.row(f"SELECT {JOB} FROM {JOBS} WHERE j.job_id = ?", job_id)
+    if row is not None and row["members"] == 1:
+        return row
+    return store.row(f"SELECT {JOB} FROM {folded.MEMBER}", job_id, folded.row_of(store, job_id))
 
 
 def is_running(store: Store, job_id: int) -> bool:
@@ -115,20 +145,20 @@ def numbers_ended(store: Store, before_ns: int) -> list[int]:
 
 
 def rows_of(store: Store, numbers: Sequence[int]) -> list[int]:
-    """For each of some jobs, how many rows go with it, itself and its one run counted as one."""
-    found = dict.fromkeys(numbers, 1)
-    for name, least in (("runs", 2), ("tasks", 1), ("objects", 1), ("task_inputs", 1)):
-        counts = f"SELECT job_id, count(*) AS count FROM {name} GROUP BY job_id HAVING count(*) >= {least}"
-        for job_id, count in store.rows(counts):
-            if job_id in found:
-                found[job_id] += count
-    return list(found.values())
+    """For each of some jobs, how many rows go with it, itself included."""
+    counts_of = dict.fromkeys(numbers, 1)
+    for name in ("tasks", "objects", "task_inputs"):
+        for job_id, count in store.rows(f"SELECT job_id, count(*) FROM {name} GROUP BY job_id"):
+            if job_id in counts_of:
+                counts_of[job_id] += count
+    return list(counts_of.values())
 
 
 def ended_before(store: Store, before_ns: int, numbers: Iterable[int]) -> list[Row]:
     """Those of some jobs that ended before a moment and have no unfinished task and no cluster left, by number."""
     return store.rows(
-        "SELECT job_id, submission_id, array_id FROM jobs j WHERE job_id IN (SELECT value FROM json_each(?))"
+        "SELECT job_id, submission_id, array_id, array_index, members, step FROM jobs j"
+        " WHERE job_id IN (SELECT value FROM json_each(?))"
         " AND ended_at IS NOT NULL AND ended_at < ? AND status NOT IN ('PENDING', 'RUNNING') AND NOT EXISTS"
         " (SELECT 1 FROM tasks t WHERE t.job_id = j.job_id AND t.ended_at IS NULL) AND NOT EXISTS"
         " (SELECT 1 FROM clusters c WHERE c.cluster_id = j.cluster_id AND c.job_id = j.job_id) ORDER BY job_id",
@@ -142,4 +172,5 @@ def named(store: Store, names: Iterable[str]) -> set[str]:
         "SELECT value FROM json_each(?) WHERE EXISTS (SELECT 1 FROM jobs WHERE submission_id = value)"
         " OR EXISTS (SELECT 1 FROM tasks WHERE task_id = value)"
     )
-    return set(store.column(sql, dumps(list(names))))
+    wanted = list(names)
+    return set(store.column(sql, dumps(wanted))) | folded.named(store, wanted)

@@ -49,17 +49,17 @@ class OpenStores:
     def opened(self) -> Iterator[Store]:
         """A store for one user. After an exception it is closed: the user may have left something behind."""
         with _users.one_more():
-            one = self._current() or self._opened()
+            store = self._current() or self._opened()
             try:
-                yield one
+                yield store
             except BaseException:
-                one.close()
+                store.close()
                 raise
             with _users.changed:  # not while another thread forks without having waited for this one
                 if is_kept := len(self._unused) < MOST:
-                    self._unused.append(one)
+                    self._unused.append(store)
             if not is_kept:
-                one.close()
+                store.close()
 
     def close(self) -> None:
         """Close all unused stores."""
@@ -67,9 +67,9 @@ class OpenStores:
 
     def _current(self) -> Store | None:
         with suppress(IndexError):
-            while not _is_current(one := self._unused.pop()):
-                one.close()
-            return one
+            while not _is_current(store := self._unused.pop()):
+                store.close()
+            return store
         return None
 
     def _opened(self) -> Store:
@@ -140,7 +140,7 @@ class _Users:
     def in_child(self) -> None:
         """Start afresh in the child, which has no other threads."""
         me = get_ident()
-        self._threads = [one for one in self._threads if one == me]
+        self._threads = [thread for thread in self._threads if thread == me]
         self._forks = 0
         self.changed = Condition()
 

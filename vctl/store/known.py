@@ -45,4 +45,4 @@ class KnownContents:
 
 
 def _length(content: Sequence[object]) -> int:
-    return sum(len(one) for one in content if isinstance(one, str | bytes))
+    return sum(len(text) for text in content if isinstance(text, str | bytes))

@@ -33,22 +33,21 @@ def of_borrower(store: Store, cluster_id: str) -> list[Lease]:
 
 def lent(store: Store, cluster: Cluster) -> dict[str, int]:
     """The amounts that others have from a cluster, or out of it from a cluster below it."""
-    found = store.column(
+    amounts = store.column(
         "WITH RECURSIVE inside(id) AS (SELECT ?1 UNION ALL SELECT c.cluster_id FROM clusters c JOIN inside ON"
         " c.parent_id = inside.id WHERE c.kind = 'logical') SELECT l.amounts FROM leases l JOIN clusters b ON"
         " b.cluster_id = l.borrower_id WHERE l.lender_id IN inside AND b.parent_id NOT IN inside",
         cluster.cluster_id,
     )
-    return rs.total(map(rows.loads, found))
+    return rs.total(map(rows.loads, amounts))
 
 
 def flexible_entry(store: Store, cluster_id: str) -> dict[str, int]:
     """The part of the flexible resources of a job cluster that its entrypoint holds."""
     row = store.row(
         "SELECT r.amounts FROM runs r JOIN vnodes v USING (vnode_id) JOIN clusters c ON c.cluster_id = v.cluster_id"
-        " WHERE v.cluster_id = ? AND c.kind = 'job' AND v.kind = 'flexible' AND r.task_id IS NULL"
-        " AND r.state <> 'ENDED'",
+        " WHERE v.cluster_id = ? AND c.kind = 'job' AND v.kind = 'flexible' AND r.task_id IS NULL",
         cluster_id,
     )
-    found: dict[str, int] = {} if row is None else rows.loads(row["amounts"])
-    return found
+    amounts: dict[str, int] = {} if row is None else rows.loads(row["amounts"])
+    return amounts

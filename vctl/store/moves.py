@@ -60,19 +60,19 @@ def update_all(
         db.execute("RELEASE move")
         if moved == len(values):
             return
-    for one in values:
-        if db.execute(sql, one).rowcount != 1:
-            raise refused(db, lifecycle, move, one[-1])
+    for row in values:
+        if db.execute(sql, row).rowcount != 1:
+            raise refused(db, lifecycle, move, row[-1])
 
 
 def delete_all(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, keys: Sequence[object]) -> None:
     """Move several objects out of the tables."""
     table, key = TABLES[lifecycle.name]
     among = f"{key} IN (SELECT value FROM json_each(?)) AND {condition(lifecycle, move)}"
-    gone = db.execute(f"DELETE FROM {table} WHERE {among} RETURNING {key}", (dumps(keys),)).fetchall()
-    if len(gone) != len(keys):
-        left = set(keys) - {row[0] for row in gone}
-        raise refused(db, lifecycle, move, next(one for one in keys if one in left))
+    deleted = db.execute(f"DELETE FROM {table} WHERE {among} RETURNING {key}", (dumps(keys),)).fetchall()
+    if len(deleted) != len(keys):
+        refused_keys = set(keys) - {row[0] for row in deleted}
+        raise refused(db, lifecycle, move, next(number for number in keys if number in refused_keys))
 
 
 def update_spans(
@@ -110,20 +110,17 @@ def condition(lifecycle: Lifecycle, move: str) -> str:
 @cache
 def _update(name: str, move: str, columns: str) -> str:
     table, key = TABLES[name]
-    return f"UPDATE {table} SET {columns} WHERE {key} = ? AND {condition(_named(name), move)}"
-
-
-def _named(name: str) -> Lifecycle:
-    return next(one for one in lc.LIFECYCLES if one.name == name)
+    lifecycle = next(lifecycle for lifecycle in lc.LIFECYCLES if lifecycle.name == name)
+    return f"UPDATE {table} SET {columns} WHERE {key} = ? AND {condition(lifecycle, move)}"
 
 
 def refused(db: sqlite3.Connection, lifecycle: Lifecycle, move: str, key: object) -> IllegalTransition:
     """Why an object cannot move: its phase now, and its last events."""
     table, column = TABLES[lifecycle.name]
-    found = db.execute(f"SELECT {_PHASES[lifecycle.name]} FROM {table} WHERE {column} = ?", (key,)).fetchone()
+    phase = db.execute(f"SELECT {_PHASES[lifecycle.name]} FROM {table} WHERE {column} = ?", (key,)).fetchone()
     where = "job_id = ?" if lifecycle.name in ("job", "preemption") else "object_id = ?"
     events = db.execute(
         f"SELECT seq, kind FROM events WHERE {where} ORDER BY seq DESC LIMIT ?", (key, STORY)
     ).fetchall()
-    story = [f"{row[0]} {row[1] or '(internal)'}" for row in reversed(events)]
-    return IllegalTransition(lifecycle, move, key, lc.GONE if found is None else found[0], story)
+    story = [f"{row[0]} {row[1]}" for row in reversed(events)]
+    return IllegalTransition(lifecycle, move, key, lc.GONE if phase is None else phase[0], story)

@@ -60,14 +60,14 @@ def exist(store: Store) -> bool:
 
 def only_others(store: Store) -> bool:
     """Whether there are nodes, and this machine never was one of them."""
-    found = store.value("SELECT max(source = ?) FROM nodes", LOCAL)
-    return found is not None and not found
+    is_local = store.value("SELECT max(source = ?) FROM nodes", LOCAL)
+    return is_local is not None and not is_local
 
 
 def is_registered(store: Store, boot_id: str) -> bool:
     """Whether this machine has a row since it started, in whatever state."""
-    found = store.row("SELECT 1 FROM nodes WHERE source = ? AND boot_id = ?", LOCAL, boot_id)
-    return found is not None
+    node = store.row("SELECT 1 FROM nodes WHERE source = ? AND boot_id = ?", LOCAL, boot_id)
+    return node is not None
 
 
 def samples(store: Store, per_class: int) -> list[Row]:
@@ -108,7 +108,7 @@ def numbers_in_use(store: Store, node_id: str) -> dict[str, set[int]]:
     used: dict[str, set[int]] = {}
     for row in store.rows(
         "SELECT instances FROM vnodes WHERE node_id = ? AND NOT whole"
-        " UNION ALL SELECT instances FROM runs WHERE node_id = ? AND state <> 'ENDED'",
+        " UNION ALL SELECT instances FROM runs WHERE node_id = ?",
         node_id, node_id,
     ):  # fmt: skip
         for name, shares in rows.loads(row["instances"]).items():

@@ -55,6 +55,21 @@ def clear_wait(store: Store, parent_id: str, shape: str) -> None:
     store.db.execute("DELETE FROM waits WHERE parent_cluster_id = ? AND shape = ?", (parent_id, shape))
 
 
+def capacity(store: Store) -> int:
+    """A number that changes with every change of a node, or of a cluster that was created by name."""
+    return int(store.value("SELECT capacity FROM head"))
+
+
+def is_feasible(store: Store, parent_id: str, shape: str) -> bool:
+    """Whether a shape was judged feasible below a parent, and the capacity has not changed since."""
+    known = store.value(
+        "SELECT 1 FROM feasible JOIN head ON version = capacity WHERE parent_cluster_id = ? AND shape = ?",
+        parent_id,
+        shape,
+    )
+    return known is not None
+
+
 def set_feasible(store: Store, parent_id: str, shape: str, version: int) -> None:
     """Record that a shape is feasible at a capacity (``version``), for the next job of that shape."""
     store.db.execute("INSERT OR REPLACE INTO feasible VALUES (?, ?, ?)", (parent_id, shape, version))
@@ -76,7 +91,9 @@ def save_usage(store: Store, usage: Usage, cluster_ids: Iterable[str]) -> None:
     """Replace the saved usage of these clusters by ``usage``, as of the time ``usage.at_ns``; inside a transaction."""
     ids = set(cluster_ids)
     for table in ("usage", "lags"):
-        store.db.executemany(f"DELETE FROM {table} WHERE cluster_id = ?", [(one,) for one in ids])
+        store.db.executemany(
+            f"DELETE FROM {table} WHERE cluster_id = ?", [(cluster_id,) for cluster_id in ids]
+        )
     store.db.executemany(
         "INSERT INTO usage (cluster_id, child_id, user, resource, amount, at) VALUES (?, ?, ?, ?, ?, ?)",
         [
@@ -96,9 +113,9 @@ def save_usage(store: Store, usage: Usage, cluster_ids: Iterable[str]) -> None:
     )
 
 
-def save_reservations(store: Store, changed: Iterable[tuple[object, ...]], gone: Iterable[int]) -> None:
-    """Replace these rows, and delete those of the jobs ``gone``; inside a transaction."""
-    store.db.executemany("DELETE FROM reservations WHERE job_id = ?", [(job_id,) for job_id in gone])
+def save_reservations(store: Store, changed: Iterable[tuple[object, ...]], dropped: Iterable[int]) -> None:
+    """Replace these rows, and delete those of the jobs ``dropped``; inside a transaction."""
+    store.db.executemany("DELETE FROM reservations WHERE job_id = ?", [(job_id,) for job_id in dropped])
     store.db.executemany("INSERT OR REPLACE INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?)", changed)
 
 

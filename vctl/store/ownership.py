@@ -16,8 +16,8 @@ TABLES = "cluster.db"
 PARTS = ("", "-wal", "-shm")
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = (
-    "changes", "scheduler.lock", "scheduler.start", "scheduler.beat", "migrate.lock", "token", "records", "stops",
-    "ahead", "offer", "objects", "notices", "gangs", "logs", "daemon.log", "launcher.log", "ray",
+    "changes", "scheduler.lock", "scheduler.start", "scheduler.beat", "migrate.lock", "notifier.lock", "token",
+    "records", "stops", "ahead", "offer", "objects", "notices", "gangs", "logs", "daemon.log", "launcher.log", "ray",
 )  # fmt: skip
 """What else a state directory holds: docs/architecture.md."""
 
@@ -33,14 +33,14 @@ def check(home: str | Path) -> tuple[os.stat_result | None, ...]:
         return None, None, None
     if folder.st_uid != os.geteuid():
         raise _of_another(f"the state directory {home}", folder.st_uid)
-    found = tuple(_info(f"{home}/{TABLES}{part}") for part in PARTS)
-    if folder.st_mode & _WRITABLE and found[0] is not None:
+    infos = tuple(_info(f"{home}/{TABLES}{part}") for part in PARTS)
+    if folder.st_mode & _WRITABLE and infos[0] is not None:
         raise NotPermitted(
             f"others may write to the state directory {home} (mode {stat.S_IMODE(folder.st_mode):o}):"
             " what is in it may be theirs",
             fix=f"if all of it is yours: chmod 700 {home}",
         )
-    for part, info in zip(PARTS, found, strict=True):
+    for part, info in zip(PARTS, infos, strict=True):
         if info is not None:
             _check_file(f"{home}/{TABLES}{part}", info, folder)
             if not stat.S_ISREG(info.st_mode):
@@ -48,7 +48,7 @@ def check(home: str | Path) -> tuple[os.stat_result | None, ...]:
                     f"{home}/{TABLES}{part} is no ordinary file, such as a symbolic link",
                     fix="put the file itself there, or set VCTL_HOME to the directory that it is in",
                 )
-    return found
+    return infos
 
 
 def check_all(home: Path) -> None:

@@ -26,14 +26,14 @@ from vctl.store.store import Store
 
 _UNDIVIDED = (
     "n.template_id = ? AND n.state = 'ALIVE' AND NOT EXISTS (SELECT 1 FROM vnodes c WHERE c.parent_vnode_id = {slot})"
-    " AND {slot} NOT IN (SELECT vnode_id FROM runs WHERE state <> 'ENDED') ORDER BY {rank}{slot} LIMIT ?"
+    " AND {slot} NOT IN (SELECT vnode_id FROM runs) ORDER BY {rank}{slot} LIMIT ?"
 )
 _RANK = "(SELECT value FROM json_each(?) WHERE key = n.labels || n.amounts), "
 SELECTS = '"selector":[['
 """The part of the text of a spec with a selector."""
 
 
-def load_for_exchange(store: Store, cluster: Cluster, wanted: Mapping[str, int]) -> Ledger:
+def load_for_exchange(store: Store, cluster: Cluster, requested: Mapping[str, int]) -> Ledger:
     """A ledger with the cluster's virtual nodes, their content, and the nodes of its parent that it may take.
 
     The ledger has only as many nodes of the parent as the cluster lacks, those that others need last. If some
@@ -41,7 +41,7 @@ def load_for_exchange(store: Store, cluster: Cluster, wanted: Mapping[str, int])
     """
     assert cluster.parent_id is not None
     own = clusters.vnode_rows(store, cluster.cluster_id)
-    missing = _missing(store, cluster.cluster_id, wanted)
+    missing = _missing(store, cluster.cluster_id, requested)
     candidates = {t: _undivided(store, cluster.parent_id, t, count) for t, count in missing.items()}
     if any(len(candidates[template]) < count for template, count in missing.items()):
         candidates = {t: _undivided(store, cluster.parent_id, t, -1) for t in missing}
@@ -105,19 +105,19 @@ def _charge_others(store: Store, ledger: Ledger, slots: Iterable[str], cluster: 
         _list(slots), cluster.cluster_id,
     ):  # fmt: skip
         ledger.charge(row["vnode_id"], row["parent_vnode_id"], rows.allocation(row))
-    for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster.parent_id):
+    for row in store.rows("SELECT * FROM runs WHERE cluster_id = ?", cluster.parent_id):
         if row["vnode_id"] in ledger.vnodes:
             ledger.charge(row["run_id"], row["vnode_id"], rows.allocation(row))
 
 
-def load_some(store: Store, cluster_id: str, most: int) -> Ledger:
+def load_some(store: Store, cluster_id: str, limit: int) -> Ledger:
     """A ledger with at most so many of the equal virtual nodes of a cluster, on nodes that are in service or being
     drained, with all that contains them, and with nothing in use."""
     found = store.column(
         "SELECT vnode_id FROM (SELECT v.vnode_id, row_number() OVER (PARTITION BY v.amounts, v.whole, n.template_id,"
         f" {COMMON} ORDER BY v.node_id) nth FROM vnodes v JOIN nodes n USING (node_id)"
         " WHERE v.cluster_id = ? AND n.state IN ('ALIVE', 'DRAINING')) WHERE nth <= ?",
-        cluster_id, most,
+        cluster_id, limit,
     )  # fmt: skip
     ledger = Ledger()
     _load_with_ancestors(store, ledger, found)
@@ -154,7 +154,7 @@ def load_branch(store: Store, top_id: str, spare: int) -> Ledger:
         for row in vnodes.get(cluster_id, ()):
             ledger.assign(rows.vnode(row))
     for row in store.rows(
-        "SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id IN (SELECT value FROM json_each(?))",
+        "SELECT * FROM runs WHERE cluster_id IN (SELECT value FROM json_each(?))",
         dumps(ids),
     ):
         run = rows.run(row)
@@ -165,21 +165,21 @@ def load_branch(store: Store, top_id: str, spare: int) -> Ledger:
     return ledger
 
 
-def _missing(store: Store, cluster_id: str, wanted: Mapping[str, int]) -> dict[str, int]:
+def _missing(store: Store, cluster_id: str, requested: Mapping[str, int]) -> dict[str, int]:
     """How many whole nodes of each template the cluster lacks."""
     there = store.mapping(
         "SELECT n.template_id, count(*) FROM vnodes v JOIN nodes n USING (node_id)"
         " WHERE v.cluster_id = ? AND v.whole GROUP BY 1",
         cluster_id,
     )
-    return {t: count - there.get(t, 0) for t, count in wanted.items() if count > there.get(t, 0)}
+    return {t: count - there.get(t, 0) for t, count in requested.items() if count > there.get(t, 0)}
 
 
-def _undivided(store: Store, parent_id: str, template: str, most: int) -> list[str]:
+def _undivided(store: Store, parent_id: str, template: str, limit: int) -> list[str]:
     """Ids of a cluster's alive whole nodes that hold nothing, in order, at most ``most`` (-1: all)."""
-    most = min(most, 1 << 60)
+    limit = min(limit, 1 << 60)
     ranks = _scarcity(store, template)
-    rank, last = (_RANK, [dumps(ranks), most]) if ranks else ("", [most])
+    rank, last = (_RANK, [dumps(ranks), limit]) if ranks else ("", [limit])
     if parent_id == PRIMARY:
         sql = "SELECT n.node_id FROM nodes n WHERE " + _UNDIVIDED.format(slot="n.node_id", rank=rank)
         return store.column(sql, template, *last)
@@ -251,7 +251,7 @@ def _load_use(store: Store, ledger: Ledger, cluster_id: str) -> None:
     ):
         _put_cluster(store, ledger, row["cluster_id"])
         ledger.assign(rows.vnode(row))
-    for row in store.rows("SELECT * FROM runs WHERE state <> 'ENDED' AND cluster_id = ?", cluster_id):
+    for row in store.rows("SELECT * FROM runs WHERE cluster_id = ?", cluster_id):
         run = rows.run(row)
         ledger.charge(run.run_id, run.vnode_id, run.allocation)
 

@@ -8,19 +8,16 @@ from vctl.engine.changes import RowSetAside
 from vctl.engine.lifecycle import Lifecycle
 from vctl.store import moves
 from vctl.store.contents import JOB, JOBS
-from vctl.store.gates import opens
+from vctl.store.gates import counted, opens
 from vctl.store.store import Store
 from vctl.store.write.repair import KEYS
 
 
 def aside(store: Store, table: str, row: Row, problem: str) -> RowSetAside:
     """The change that sets a row aside with its whole content, so that nothing is lost and work goes on."""
-    return RowSetAside(store.clock(), table, tuple(_key(row[key]) for key in KEYS[table]), problem)
-
-
-def _key(value: object) -> object:
-    """A part of a key as JSON has it."""
-    return [value.hex()] if isinstance(value, bytes) else value
+    parts = (row[name] for name in KEYS[table])
+    key = tuple([part.hex()] if isinstance(part, bytes) else part for part in parts)  # as JSON has it
+    return RowSetAside(store.clock(), table, key, problem)
 
 
 def set_object_aside(store: Store, lifecycle: Lifecycle, key: object, problem: str) -> bool:
@@ -51,23 +48,23 @@ def integrity(store: Store, *, indexes: bool) -> list[str]:
 
 def _problems(store: Store, check: str, table: str) -> list[str]:
     try:
-        found = [str(row[0]) for row in store.rows(f"PRAGMA {check}({table or 20})")]
+        lines = [str(row[0]) for row in store.rows(f"PRAGMA {check}({table or 20})")]
     except DatabaseError as error:
         return [str(error)]
-    return [] if found == ["ok"] else [" ".join(one.split()) for one in found]
+    return [] if lines == ["ok"] else [" ".join(line.split()) for line in lines]
 
 
 def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
-    """The counts of ``job_counts`` that differ from the rows of ``jobs``; each as a sentence.
+    """The counts of ``job_counts`` and ``event_counts`` that differ from the rows; each as a sentence.
 
-    Without ``all_rows`` jobs that are over are counted along their index.
+    Without ``all_rows`` jobs that are over are counted along their index, and events are not counted.
     """
     of = {
         name: "jobs NOT INDEXED" if all_rows else f"jobs INDEXED BY jobs_{name}"
         for name in ("queue", "running", "over")
     }
     started = "SELECT parent_cluster_id, status, 0, 0, 0, count(*) FROM {} WHERE {} GROUP BY 1, 2"
-    counted = " UNION ALL ".join(
+    rows = " UNION ALL ".join(
         (
             (
                 f"SELECT parent_cluster_id, status, priority, {opens()} AS opens, job_id >> 10 AS block, count(*) AS n"
@@ -75,16 +72,40 @@ def wrong_counts(store: Store, *, all_rows: bool) -> list[str]:
             ),
             started.format(of["running"], "status = 'RUNNING'"),
             started.format(of["over"], "status NOT IN ('PENDING', 'RUNNING')"),
+            f"SELECT {counted('')}, members - 1 FROM jobs INDEXED BY jobs_folded WHERE members > 1",
         )
     )
     key = "parent_cluster_id || ' ' || status || ' ' || priority || ' ' || block || iif(opens, ' ' || opens, '') AS key"
-    return [
+    wrong = [
         f"job_counts of {name}: {kept or 0} kept, {real or 0} rows"
         for name, kept, real in store.rows(
             f"""WITH kept AS (SELECT {key}, count AS n FROM job_counts WHERE count <> 0),
-            real AS (SELECT {key}, n FROM ({counted}))
+            real AS (SELECT {key}, sum(n) AS n FROM ({rows}) GROUP BY key)
             SELECT kept.key, kept.n, real.n FROM kept LEFT JOIN real USING (key) WHERE kept.n IS NOT real.n
             UNION ALL SELECT real.key, NULL, real.n FROM real WHERE key NOT IN (SELECT key FROM kept)"""
+        )
+    ]
+    if all_rows:
+        both = (
+            "SELECT code, count AS kept, 0 AS real FROM event_counts UNION ALL SELECT code, 0, 1 FROM events"
+        )
+        sums = f"SELECT code, sum(kept), sum(real) FROM ({both}) GROUP BY 1 HAVING sum(kept) <> sum(real)"
+        wrong += [
+            f"event_counts of {code}: {kept} kept, {real} rows" for code, kept, real in store.rows(sums)
+        ]
+    return wrong
+
+
+def wrong_members(store: Store) -> list[str]:
+    """The rows that stand for members of an array which have rows of their own, or have run; each as a sentence."""
+    return [
+        f"job {name} stands for {count} members of array {array_id}, which cannot be"
+        for name, count, array_id in store.rows(
+            """SELECT submission_id, members, array_id FROM jobs j INDEXED BY jobs_folded
+            LEFT JOIN arrays a USING (array_id) WHERE members > 1
+            AND (status IN ('RUNNING', 'SUCCEEDED') OR attempt > 0 OR first_job_id IS NULL OR job_id < first_job_id
+            OR job_id + members - 1 > last_job_id
+            OR EXISTS (SELECT 1 FROM jobs o WHERE o.job_id > j.job_id AND o.job_id < j.job_id + j.members))"""
         )
     ]
 
@@ -100,9 +121,8 @@ def live_rows(store: Store, table: str) -> list[Row]:
 
     Of ended jobs and tasks these are only the ones whose job still has processes or, for a job, a cluster.
     """
-    of_runs = "SELECT job_id FROM runs WHERE state <> 'ENDED'"
+    of_runs = "SELECT job_id FROM runs"
     where = {
-        "runs": "state <> 'ENDED'",
         "tasks": "task_number IN (SELECT task_number FROM tasks WHERE ended_at IS NULL UNION"
         f" SELECT task_number FROM tasks WHERE job_id IN ({of_runs}))",
         "jobs": f"job_id IN (SELECT job_id FROM jobs WHERE status = 'RUNNING' UNION {of_runs} UNION"
@@ -118,8 +138,7 @@ def live_rows(store: Store, table: str) -> list[Row]:
 def count_rows(store: Store, table: str) -> int:
     """How many rows a table has."""
     assert table in KEYS, table
-    found: int = store.value(f"SELECT count(*) FROM {table}")
-    return found
+    return int(store.value(f"SELECT count(*) FROM {table}"))
 
 
 def is_set_aside(store: Store, table: str, key: str) -> bool:

@@ -46,22 +46,22 @@ def leave(db: sqlite3.Connection, own: OpenFiles) -> None:
 
 
 def _save(db: sqlite3.Connection, own: OpenFiles, ours: tuple[Identity, ...]) -> None:
-    found, path = own.present(), f"{own.home}/{TABLES}"
+    present, path = own.present(), f"{own.home}/{TABLES}"
     if db.in_transaction:
         db.execute("ROLLBACK")
-    if found[0] == ours[0] and found[1] != ours[1] and not _has_content(f"{path}-wal"):
+    if present[0] == ours[0] and present[1] != ours[1] and not _has_content(f"{path}-wal"):
         # the WAL is gone, and with it, for all others, what was committed since it began
         db.execute("PRAGMA wal_checkpoint(FULL)")
         files.unlink(f"{path}-shm")  # who has opened the tables meanwhile must read them again
         files.unlink(f"{path}-wal")
-    elif found[0] != ours[0] and ours[0] is not None:
-        for part, now, then in zip(PARTS[1:], found[1:], ours[1:], strict=True):
+    elif present[0] != ours[0] and ours[0] is not None:
+        for part, now, then in zip(PARTS[1:], present[1:], ours[1:], strict=True):
             if now == then:  # it belongs to the tables that were removed
                 files.unlink(path + part)
         with suppress(FileExistsError):  # another process has kept the same tables
-            kept = f"{path}{REMOVED}{ours[0][1]}"
-            os.close(os.open(kept, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            with closing(sqlite3.connect(kept)) as copy:
+            copy_path = f"{path}{REMOVED}{ours[0][1]}"
+            os.close(os.open(copy_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            with closing(sqlite3.connect(copy_path)) as copy:
                 db.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, nothing beside it
 
@@ -106,11 +106,11 @@ def check_left(home: Path, what: str, *, wait_s: float = 0.0) -> bool:
     True if there were such processes, and they have left within ``wait_s``.
     """
     give_up, had_to_wait = time.monotonic() + wait_s, False
-    while found := holders(home):
+    while processes := holders(home):
         nudge(home)
         if time.monotonic() >= give_up:
             raise Unreachable(
-                f"{what}, and {', '.join(found)} still has what was there",
+                f"{what}, and {', '.join(processes)} still has what was there",
                 fix="try again in a second; if this stays, end that process: it puts back what it has",
             )
         time.sleep(_PAUSE_S)
@@ -121,9 +121,9 @@ def check_left(home: Path, what: str, *, wait_s: float = 0.0) -> bool:
 def holders(home: Path) -> list[str]:
     """The processes that have files of the tables open which are no longer those of the directory."""
     base, me = f"{os.path.realpath(home)}/{TABLES}", os.getpid()
-    found = []
+    processes = []
     if any(mine.replaced() for mine in list(files.opened) if mine.home == str(home)):
-        found.append("this process")
+        processes.append("this process")
     for pid in filter(str.isdigit, os.listdir("/proc")):
         if int(pid) == me:
             continue
@@ -136,5 +136,5 @@ def holders(home: Path) -> list[str]:
                         held[link] = identity(f"/proc/{pid}/fd/{fd}")
             is_removed = any(link in held for link in (f"{base}{part} (deleted)" for part in PARTS))
             if is_removed or (f"{base}-shm" in held and identity(base) not in held.values()):
-                found.append(f"pid {pid} ({files.command_name(int(pid))})")
-    return found
+                processes.append(f"pid {pid} ({files.command_name(int(pid))})")
+    return processes

@@ -22,6 +22,12 @@ from vctl.store.gates import in_queue
 from vctl.store.rows import dumps, in_ns, loads
 from vctl.store.store import Row, Store
 
+_VALID = (
+    "SELECT r.*, j.time_limit_s FROM reservations r CROSS JOIN jobs j USING (job_id, parent_cluster_id, priority)"
+    " JOIN commands USING (command_id) JOIN requests USING (request_id, shape)"
+    f" WHERE j.status = 'PENDING' AND {in_queue('j.')} ORDER BY job_id"
+)  # CROSS: the few reservations first, not all that waits
+
 
 def rows(store: Store) -> list[Row]:
     """All rows, by job."""
@@ -30,18 +36,16 @@ def rows(store: Store) -> list[Row]:
 
 def load(store: Store) -> dict[str, dict[int, Kept]]:
     """Cluster -> job -> what its queue keeps for it."""
-    found: dict[str, dict[int, Kept]] = {}
+    by_cluster: dict[str, dict[int, Kept]] = {}
     policies: dict[str, str] | None = None
-    for row in store.rows(
-        "SELECT r.*, j.time_limit_s FROM reservations r JOIN jobs j USING (job_id, parent_cluster_id, priority)"
-        " JOIN commands USING (command_id) JOIN requests USING (request_id, shape)"
-        f" WHERE j.status = 'PENDING' AND {in_queue('j.')} ORDER BY job_id"
-    ):
-        policies = policies or {one: text_of(policy) for one, policy in settings.queues(store).items()}
+    for row in store.rows(_VALID):
+        policies = policies or {
+            cluster_id: text_of(policy) for cluster_id, policy in settings.queues(store).items()
+        }
         is_same = row["policy"] == policies.get(row["parent_cluster_id"], text_of(DEFAULT))
         if is_same and row["time_limit_ns"] == in_ns(row["time_limit_s"]):
-            found.setdefault(row["parent_cluster_id"], {})[row["job_id"]] = kept(row)
-    return found
+            by_cluster.setdefault(row["parent_cluster_id"], {})[row["job_id"]] = kept(row)
+    return by_cluster
 
 
 def check(row: Row) -> Row:
@@ -73,9 +77,10 @@ def columns(job: PendingJob, policy: QueuePolicy, one: Kept) -> tuple[object, ..
     return job.job_id, job.parent_id, job.priority, job.shape, limit_ns, text_of(policy), own, shared
 
 
-def _text(one: Reservation) -> str:
-    times = f'"name":{dumps(one.submission_id)},"start":{dumps(one.start_ns)},"end":{dumps(one.end_ns)}'
-    return f'{{{times},"placed":{text_of(one.placed)}}}'
+def _text(reservation: Reservation) -> str:
+    times = f'"start":{dumps(reservation.start_ns)},"end":{dumps(reservation.end_ns)}'
+    times = f'"name":{dumps(reservation.submission_id)},{times}'
+    return f'{{{times},"placed":{text_of(reservation.placed)}}}'
 
 
 def _reservation(job_id: int, data: Mapping[str, object]) -> Reservation:

@@ -8,7 +8,7 @@ from vctl.store.store import Row, Store
 
 def live_rows(store: Store) -> list[Row]:
     """Runs that are not over."""
-    return store.rows("SELECT * FROM runs WHERE state <> 'ENDED' ORDER BY run_id")
+    return store.rows("SELECT * FROM runs ORDER BY run_id")
 
 
 def never_again(store: Store) -> int:

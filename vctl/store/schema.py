@@ -1,17 +1,18 @@
 """The schema: the tables of the first release as one script, and one migration for each change after it.
 
-Amounts in JSON columns are integers of 1/10000; times are nanoseconds since the epoch. ``events`` is both the
-journal that people read and the feed that a scheduler follows: every change writes one row in its transaction, and
-itself to ``changes``, where it stays until each scheduler has read it. A row with an empty kind is for schedulers
-alone. ``head`` is the one row that every transaction checks.
+Amounts in JSON columns are integers of 1/10000; times are nanoseconds since the epoch. ``events`` is the
+history that people read; ``changes`` is the feed that a scheduler follows: every change writes itself there in its
+transaction, and stays until each scheduler has read it. One that people are shown has a row with its number in
+``events``. ``head`` is the one row that every transaction checks. ``notifications`` has a row for each start and each
+end that somebody asked to be told (``--notify``): triggers write it in the transaction of the move, whoever makes it.
 """
 
 from __future__ import annotations
 
-from vctl.store.entries import CLUSTER
+from vctl.store.entries import CLUSTER, DATA, KIND, OBJECT
 from vctl.store.gates import counted, gate, opens
 
-FIRST = 17
+FIRST = 19
 """The version of the first schema. Builds before the first release wrote lower ones, which nothing reads any more."""
 
 SCHEMA = f"""
@@ -73,11 +74,13 @@ CREATE TABLE jobs (
     submitted_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER, resources TEXT, node_ids TEXT, outcome TEXT,
     waits_for INTEGER NOT NULL DEFAULT 0, closed INTEGER NOT NULL DEFAULT 0, array_id TEXT, array_index INTEGER,
     per_node INTEGER NOT NULL DEFAULT 0, master_port INTEGER, preemptions INTEGER NOT NULL DEFAULT 0,
-    submitted_by INTEGER
+    submitted_by INTEGER, members INTEGER NOT NULL DEFAULT 1 CHECK (members > 0),
+    step INTEGER NOT NULL DEFAULT 1 CHECK (step > 0), notifies INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX jobs_queue ON jobs (parent_cluster_id, priority DESC, job_id) WHERE status = 'PENDING';
 CREATE INDEX jobs_gated ON jobs (parent_cluster_id, priority, job_id, status, held, waits_for, begin_at)
     WHERE status = 'PENDING' AND {opens()} > 0;
+CREATE INDEX jobs_folded ON jobs (job_id) WHERE members > 1;
 CREATE INDEX jobs_running ON jobs (job_id) WHERE status = 'RUNNING';
 CREATE INDEX jobs_ended ON jobs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX jobs_failed ON jobs (ended_at) WHERE status = 'FAILED';
@@ -87,26 +90,53 @@ CREATE INDEX jobs_over ON jobs (
 ) WHERE status NOT IN ('PENDING', 'RUNNING');
 CREATE INDEX jobs_submitted_by ON jobs (submitted_by) WHERE submitted_by IS NOT NULL;
 CREATE INDEX jobs_by_command ON jobs (command_id);
+CREATE INDEX jobs_of_notified_arrays ON jobs (array_id) WHERE notifies AND status IN ('PENDING', 'RUNNING');
 CREATE TABLE job_counts (
     parent_cluster_id TEXT NOT NULL, status TEXT NOT NULL, priority INTEGER NOT NULL, opens INTEGER NOT NULL,
     block INTEGER NOT NULL, count INTEGER NOT NULL,
     PRIMARY KEY (parent_cluster_id, status, priority, opens, block)
 ) WITHOUT ROWID;
 CREATE TRIGGER job_inserted AFTER INSERT ON jobs BEGIN
-    INSERT INTO job_counts VALUES ({counted("new.")}, 1) ON CONFLICT DO UPDATE SET count = count + 1;
+    INSERT INTO job_counts VALUES ({counted("new.")}, new.members)
+        ON CONFLICT DO UPDATE SET count = count + new.members;
 END;
 CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN
-    UPDATE job_counts SET count = count - 1
+    UPDATE job_counts SET count = count - old.members
         WHERE (parent_cluster_id, status, priority, opens, block) = ({counted("old.")});
 END;
-CREATE TRIGGER job_moved AFTER UPDATE OF status, parent_cluster_id, priority, held, waits_for, begin_at ON jobs BEGIN
-    INSERT INTO job_counts VALUES ({counted("old.")}, -1), ({counted("new.")}, 1)
+CREATE TRIGGER job_moved
+AFTER UPDATE OF status, parent_cluster_id, priority, held, waits_for, begin_at, members ON jobs BEGIN
+    INSERT INTO job_counts VALUES ({counted("old.")}, -old.members), ({counted("new.")}, new.members)
         ON CONFLICT DO UPDATE SET count = count + excluded.count;
 END;
 CREATE TABLE arrays (
     array_id TEXT PRIMARY KEY, first_job_id INTEGER NOT NULL, last_job_id INTEGER NOT NULL, range TEXT NOT NULL,
     count INTEGER NOT NULL, at_once INTEGER
 ) WITHOUT ROWID;
+CREATE TABLE notifications (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, subject TEXT NOT NULL, moment TEXT NOT NULL, job_id INTEGER NOT NULL,
+    is_over INTEGER NOT NULL DEFAULT 0, UNIQUE (subject, moment)
+);
+CREATE INDEX notifications_due ON notifications (number) WHERE NOT is_over;
+CREATE TRIGGER job_notified AFTER UPDATE OF status ON jobs WHEN new.notifies BEGIN
+    DELETE FROM notifications WHERE new.status = 'PENDING' AND subject = coalesce(new.array_id, new.submission_id)
+        AND moment = 'end';
+    INSERT INTO notifications (subject, moment, job_id) SELECT coalesce(new.array_id, new.submission_id), 'start',
+        new.job_id WHERE new.status <> 'PENDING' AND new.started_at IS NOT NULL ON CONFLICT DO NOTHING;
+    INSERT INTO notifications (subject, moment, job_id) SELECT coalesce(new.array_id, new.submission_id), 'end',
+        new.job_id WHERE new.status NOT IN ('PENDING', 'RUNNING') AND (new.array_id IS NULL OR NOT EXISTS (
+            SELECT 1 FROM jobs WHERE array_id = new.array_id AND notifies AND status IN ('PENDING', 'RUNNING')))
+        ON CONFLICT DO NOTHING;
+END;
+CREATE TRIGGER member_added AFTER INSERT ON jobs WHEN new.notifies AND new.array_id IS NOT NULL BEGIN
+    DELETE FROM notifications WHERE subject = new.array_id AND moment = 'end';
+END;
+CREATE TRIGGER job_forgotten AFTER DELETE ON jobs WHEN old.notifies AND old.array_id IS NULL BEGIN
+    DELETE FROM notifications WHERE subject = old.submission_id;
+END;
+CREATE TRIGGER array_forgotten AFTER DELETE ON arrays BEGIN
+    DELETE FROM notifications WHERE subject = old.array_id;
+END;
 CREATE TABLE dependencies (
     job_id INTEGER NOT NULL REFERENCES jobs (job_id) ON DELETE CASCADE, condition TEXT NOT NULL, awaited TEXT NOT NULL,
     PRIMARY KEY (job_id, awaited, condition)
@@ -116,11 +146,9 @@ CREATE TABLE runs (
     run_id TEXT PRIMARY KEY, job_id INTEGER NOT NULL, task_id TEXT, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
     cluster_id TEXT NOT NULL, vnode_id TEXT NOT NULL, node_id TEXT NOT NULL, state TEXT NOT NULL,
     amounts TEXT NOT NULL, instances TEXT NOT NULL, cores TEXT NOT NULL,
-    pid INTEGER, pid_start INTEGER, boot_id TEXT, stop_reason TEXT, exit_code INTEGER, message TEXT,
-    assigned_at INTEGER NOT NULL, started_at INTEGER, ended_at INTEGER, warned_for INTEGER, supervisor INTEGER
-);
-CREATE INDEX runs_live ON runs (run_id) WHERE state <> 'ENDED';
-CREATE INDEX runs_by_job ON runs (job_id);
+    pid INTEGER, pid_start INTEGER, boot_id TEXT, stop_reason TEXT,
+    assigned_at INTEGER NOT NULL, started_at INTEGER, warned_for INTEGER, supervisor INTEGER
+) WITHOUT ROWID;
 CREATE TABLE runs_ahead (
     run_id TEXT PRIMARY KEY, job_id INTEGER NOT NULL UNIQUE, follows TEXT NOT NULL, supervisor INTEGER NOT NULL,
     revision INTEGER NOT NULL
@@ -193,12 +221,22 @@ CREATE TABLE provider_requests (
     attempts INTEGER NOT NULL DEFAULT 0, message TEXT
 ) WITHOUT ROWID;
 CREATE TABLE events (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, kind TEXT NOT NULL, object TEXT NOT NULL,
-    object_id TEXT NOT NULL, place, job_id INTEGER, data TEXT NOT NULL, cluster_id TEXT AS ({CLUSTER})
+    seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, code NOT NULL, object_id TEXT NOT NULL, place, job_id INTEGER,
+    content,
+    kind TEXT AS ({KIND}), object TEXT AS ({OBJECT}), cluster_id TEXT AS ({CLUSTER}), data TEXT AS ({DATA})
 );
 CREATE INDEX events_by_job ON events (job_id) WHERE job_id IS NOT NULL;
-CREATE INDEX events_hidden ON events (seq) WHERE kind = '';
-CREATE TABLE changes (seq INTEGER PRIMARY KEY, change TEXT NOT NULL);
+CREATE INDEX events_rare ON events (code) WHERE code > '';
+CREATE TABLE event_counts (
+    code PRIMARY KEY, count INTEGER NOT NULL, kind TEXT AS ({KIND}), object TEXT AS ({OBJECT})
+) WITHOUT ROWID;
+CREATE TRIGGER event_inserted AFTER INSERT ON events BEGIN
+    INSERT INTO event_counts VALUES (new.code, 1) ON CONFLICT DO UPDATE SET count = count + 1;
+END;
+CREATE TRIGGER event_deleted AFTER DELETE ON events BEGIN
+    UPDATE event_counts SET count = count - 1 WHERE code = old.code;
+END;
+CREATE TABLE changes (seq INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, change TEXT);
 CREATE TABLE set_aside (
     id INTEGER PRIMARY KEY, source TEXT NOT NULL, row_key TEXT NOT NULL, content TEXT NOT NULL, problem TEXT NOT NULL,
     at INTEGER NOT NULL
@@ -226,7 +264,7 @@ SELECT j.job_id, j.submission_id, j.name, j.status,
         WHEN j.gate = 'ArrayLimit' THEN 'the running members of its array are at the limit'
         ELSE coalesce(iif(j.reason IS NULL, NULL, j.message), u.message, w.message) END AS message,
     j.exit_code, j.cluster_id, j.parent_cluster_id, j.priority, j.entrypoint, j.attempt, j.user, j.submitted_at,
-    j.started_at, j.ended_at, j.metadata
+    j.started_at, j.ended_at, j.metadata, j.members
 FROM pending j
 LEFT JOIN waits w ON j.status = 'PENDING' AND w.parent_cluster_id = j.parent_cluster_id AND w.shape = j.shape
 LEFT JOIN waits u ON j.status = 'PENDING' AND u.parent_cluster_id = j.parent_cluster_id
@@ -237,12 +275,12 @@ CREATE VIEW v_clusters AS
     SELECT cluster_id, parent_id, kind, divisible, revision, state, job_id, created_at, updated_at FROM clusters;
 CREATE VIEW v_vnodes AS
     SELECT vnode_id, cluster_id, node_id, parent_vnode_id, kind, whole, rank, amounts, labels FROM vnodes;
-CREATE VIEW v_events AS SELECT seq, at, kind, object, object_id, cluster_id, job_id, data FROM events WHERE kind <> '';
+CREATE VIEW v_events AS SELECT seq, at, kind, object, object_id, cluster_id, job_id, data FROM events;
 CREATE VIEW v_objects AS SELECT job_id, name, node_id, cluster_id, size, task_id, created_at FROM objects;
 """
 
 LATER: list[tuple[str, str]] = []
-"""Name and script of each migration, in order: the next one, ``0018_…``, is appended here, and ``SCHEMA`` stays."""
+"""Name and script of each migration, in order: the next one, ``0020_…``, is appended here, and ``SCHEMA`` stays."""
 
 VERSION = FIRST + len(LATER)
 """``PRAGMA user_version`` of a database that this code writes."""

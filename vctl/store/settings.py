@@ -42,9 +42,9 @@ def primary_revision(store: Store) -> int:
 
 def queues(store: Store) -> dict[str, QueuePolicy]:
     """Cluster -> its queue policy, for all clusters whose policy is not the default."""
-    found = {
+    policies = {
         str(row[0]): queue_policy(of(row[1]).get(QUEUE, {}))
         for row in store.rows("SELECT cluster_id, settings FROM clusters WHERE settings <> '{}'")
     }
-    found[PRIMARY] = queue_of(store, PRIMARY)
-    return {cluster_id: policy for cluster_id, policy in found.items() if policy != DEFAULT}
+    policies[PRIMARY] = queue_of(store, PRIMARY)
+    return {cluster_id: policy for cluster_id, policy in policies.items() if policy != DEFAULT}

@@ -18,7 +18,7 @@ from vctl.errors import Conflict, Unreachable, VctlError, disk_trouble
 from vctl.store import ahead, database, locks
 from vctl.store.announcements import Announcements, announced
 from vctl.store.database import BUSY_TIMEOUT_S, Tables
-from vctl.store.entries import Emitted, Entry, Event, Head
+from vctl.store.entries import NEWEST, Emitted, Entry, Event, Head
 from vctl.store.rows import dumps
 from vctl.store.schema import VERSION
 
@@ -29,10 +29,7 @@ Row = sqlite3.Row
 HEARTBEAT = "scheduler.beat"
 HEARTBEAT_BYTES = 512
 HEARTBEAT_EVERY_S = 5.0
-_HEAD = (
-    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), term, format, revision, capacity,"
-    " contents FROM head"
-)
+_HEAD = f"SELECT {NEWEST}, term, format, revision, capacity, contents FROM head"
 
 
 class Fenced(VctlError):
@@ -124,8 +121,8 @@ class Store:
 
     def value(self, sql: str, *values: object) -> Any:
         """The first column of the first row, or None."""
-        found = self.db.execute(sql, values).fetchone()
-        return None if found is None else found[0]
+        row = self.db.execute(sql, values).fetchone()
+        return None if row is None else row[0]
 
     def column(self, sql: str, *values: object) -> list[Any]:
         """The first column of all rows."""
@@ -156,7 +153,7 @@ class Store:
             newest_known = announced(self.home)[0]
         except (OSError, ValueError):
             return None
-        newest = self.value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'")
+        newest = self.value(f"SELECT {NEWEST}")
         return (newest + 1, newest_known) if newest_known > newest else None
 
     # ---- writing ----
@@ -299,16 +296,15 @@ class Store:
         head.seq += 1
         if object_ in ("node", "cluster"):  # the capacity has changed: earlier verdicts no longer hold
             head.capacity = head.seq
-        text = dumps(data) if data else "{}"
-        self._unwritten.append(Event(self.clock(), kind, object_, object_id, None, None, text))
+        self._unwritten.append(Event(self.clock(), kind, object_, object_id, data or {}))
 
     def _note_lost(self) -> None:
         """Record lost entries as an event, in the first transaction of a connection."""
-        if not self.last_entry and (found := self.lost()):
+        if not self.last_entry and (lost := self.lost()):
             from vctl.store import replaced
 
             replaced.check_left(self.home, "the end of cluster.db-wal was removed")
-            self.event("state.lost", "state", str(self.home), data={"first": found[0], "last": found[1]})
+            self.event("state.lost", "state", str(self.home), data={"first": lost[0], "last": lost[1]})
 
     def emit(self, change: Change) -> None:
         """Emit a change in the open transaction, which writes it together with its event."""

@@ -33,8 +33,8 @@ def views(
 ) -> list[Row]:
     """Tasks that match, oldest first; the newest of them when limited."""
     tail = "" if limit is None else f" LIMIT {int(limit)}"
-    found = store.rows(f"SELECT * FROM tasks WHERE {where} ORDER BY task_number DESC{tail}", *values)
-    return found[::-1]
+    tasks = store.rows(f"SELECT * FROM tasks WHERE {where} ORDER BY task_number DESC{tail}", *values)
+    return tasks[::-1]
 
 
 def waiting_rows(store: Store) -> list[Row]:
@@ -102,16 +102,15 @@ def next_number(store: Store) -> int:
 
 def count(store: Store, where: str = "1", values: Iterable[object] = ()) -> int:
     """How many tasks match."""
-    found: int = store.value(f"SELECT count(*) FROM tasks WHERE {where}", *values)
-    return found
+    return int(store.value(f"SELECT count(*) FROM tasks WHERE {where}", *values))
 
 
 def ids_among(store: Store, spans: Iterable[tuple[int, int]]) -> list[str]:
     """The ids of all tasks of some jobs."""
-    found = []
+    ids = []
     for span in spans:
-        found += store.rows("SELECT task_id FROM tasks WHERE job_id BETWEEN ? AND ?", *span)
-    return [row[0] for row in found]
+        ids += store.rows("SELECT task_id FROM tasks WHERE job_id BETWEEN ? AND ?", *span)
+    return [row[0] for row in ids]
 
 
 def unfinished_among(store: Store, first_job_id: int, last_job_id: int) -> Row | None:

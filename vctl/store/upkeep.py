@@ -9,13 +9,13 @@ from vctl.store.store import Store
 
 def heartbeats(store: Store) -> list[tuple[str, float, int]]:
     """Living nodes with a heartbeat lease: id, timeout in seconds, and when the lease ends (ns)."""
-    found = store.rows(
+    leases = store.rows(
         "SELECT node_id, heartbeat_timeout_s AS timeout_s,"
         " last_heartbeat + cast(heartbeat_timeout_s * 1e9 AS INTEGER) AS lost_at FROM nodes"
         " WHERE heartbeat_timeout_s IS NOT NULL AND last_heartbeat IS NOT NULL"
         " AND state NOT IN ('DEAD', 'RELEASING') ORDER BY node_id"
     )
-    return [(row[0], row[1], row[2]) for row in found]
+    return [(row[0], row[1], row[2]) for row in leases]
 
 
 def inhabited(store: Store) -> set[str]:
@@ -25,7 +25,7 @@ def inhabited(store: Store) -> set[str]:
 
 def whole_of(store: Store, node_id: str) -> list[VNode]:
     """The virtual nodes that hold a whole node, and the flexible ones that contain them; outermost first."""
-    found = store.rows(
+    vnodes = store.rows(
         """
         WITH RECURSIVE around(vnode_id) AS (
             SELECT vnode_id FROM vnodes WHERE node_id = ? AND whole
@@ -36,7 +36,7 @@ def whole_of(store: Store, node_id: str) -> list[VNode]:
         """,
         node_id,
     )
-    inside = {row["parent_vnode_id"]: row for row in found}
+    inside = {row["parent_vnode_id"]: row for row in vnodes}
     chain: list[VNode] = []
     while (row := inside.get(chain[-1].vnode_id if chain else node_id)) is not None:
         chain.append(rows.vnode(row))
@@ -44,13 +44,14 @@ def whole_of(store: Store, node_id: str) -> list[VNode]:
 
 
 def is_unfinished(store: Store) -> bool:
-    """Whether a scheduler is needed: work runs or waits, held jobs aside, or a cluster is being removed."""
+    """Whether a scheduler is needed: work runs or waits, held jobs aside, a cluster is going, a notice is due."""
     return bool(
         store.value(
             "SELECT EXISTS (SELECT 1 FROM jobs WHERE status = 'RUNNING')"
             " OR EXISTS (SELECT 1 FROM jobs WHERE status = 'PENDING' AND NOT held)"
-            " OR EXISTS (SELECT 1 FROM runs WHERE state <> 'ENDED')"
+            " OR EXISTS (SELECT 1 FROM runs)"
             " OR EXISTS (SELECT 1 FROM tasks WHERE ended_at IS NULL)"
             " OR EXISTS (SELECT 1 FROM clusters WHERE state = 'REMOVING')"
+            " OR EXISTS (SELECT 1 FROM notifications WHERE NOT is_over)"
         )
     )

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isfinite
 
-from vctl.core import resources as rs
 from vctl.core.clusters import PRIMARY, PRIMARY_KIND, Cluster, ClusterSpec
-from vctl.core.nodes import LOST
 from vctl.core.resources import Amounts
 from vctl.scheduler.fairness import HeldShares, Member, Usage
+from vctl.store import clusters, settings
 from vctl.store import rows as values
-from vctl.store import settings
 from vctl.store.store import Row, Store
-
-_LIVING = f"n.state NOT IN ({', '.join(repr(state) for state in LOST)})"
 
 
 def rows(store: Store) -> list[Row]:
@@ -51,10 +47,10 @@ def load(store: Store) -> list[Usage]:
 
 
 def _parts(past: Iterable[Row], lags: Iterable[Row]) -> list[Usage]:
-    found: dict[int, Usage] = {}
+    by_time: dict[int, Usage] = {}
 
     def saved(row: Row) -> tuple[Usage, Member]:
-        usage = found.setdefault(row["at"], Usage())
+        usage = by_time.setdefault(row["at"], Usage())
         usage.at_ns = row["at"]
         return usage, (row["cluster_id"], row["child_id"], row["user"])
 
@@ -66,7 +62,7 @@ def _parts(past: Iterable[Row], lags: Iterable[Row]) -> list[Usage]:
         usage.lag[member] = row["lag"]
         if row["waits"]:
             usage.waiting.add(member)
-    return list(found.values())
+    return list(by_time.values())
 
 
 # ---- the shares of the users of one cluster, as a command reads them ----
@@ -85,27 +81,20 @@ def shares(store: Store, cluster_id: str) -> HeldShares:
 
 def _held(store: Store, cluster_id: str) -> dict[Member, Amounts]:
     """What the users of a cluster hold there, and its child clusters that compete with them."""
-    found: dict[Member, Amounts] = {}
-    for child, user, amounts, count in store.rows(
+    found = store.rows(
         """WITH RECURSIVE inside (cluster_id, child) AS (
             SELECT ?1, ''
             UNION ALL SELECT child_id, child_id FROM lags WHERE cluster_id = ?1 AND child_id <> '' AND waits
             UNION ALL SELECT c.cluster_id, i.child FROM clusters c JOIN inside i ON c.parent_id = i.cluster_id
                 WHERE i.child <> '')
-        SELECT i.child, iif(i.child = '', j.user, ''), coalesce(v.amounts, r.amounts), count(*)
+        SELECT ?1, i.child, iif(i.child = '', j.user, ''), coalesce(v.amounts, r.amounts), count(*)
         FROM jobs j INDEXED BY jobs_running JOIN inside i ON i.cluster_id = j.parent_cluster_id
         LEFT JOIN vnodes v ON NOT j.shares_parent AND v.cluster_id = j.cluster_id
-        LEFT JOIN runs r ON j.shares_parent AND r.job_id = j.job_id AND r.task_id IS NULL AND r.state <> 'ENDED'
-        WHERE j.status = 'RUNNING' GROUP BY 1, 2, 3""",
+        LEFT JOIN runs r ON j.shares_parent AND r.job_id = j.job_id AND r.task_id IS NULL
+        WHERE j.status = 'RUNNING' GROUP BY 2, 3, 4""",
         cluster_id,
-    ):
-        member = (cluster_id, child, user)
-        found[member] = rs.add(found.get(member, {}), _times(amounts, count))
-    return found
-
-
-def _times(amounts: str | None, count: int) -> dict[str, int]:
-    return {name: amount * count for name, amount in values.loads(amounts or "{}").items()}
+    )
+    return dict(values.sums(found))
 
 
 class StoredTree:
@@ -128,17 +117,7 @@ class StoredTree:
     def total(self, cluster_id: str) -> Amounts:
         """The total of a cluster on nodes that are not lost."""
         if cluster_id not in self._totals:
-            if cluster_id == PRIMARY:
-                found = self.store.rows(
-                    f"SELECT amounts, count(*) FROM nodes n WHERE {_LIVING} GROUP BY amounts"
-                )
-            else:
-                found = self.store.rows(
-                    "SELECT v.amounts, count(*) FROM vnodes v JOIN nodes n USING (node_id)"
-                    f" WHERE v.cluster_id = ? AND {_LIVING} GROUP BY 1",
-                    cluster_id,
-                )
-            self._totals[cluster_id] = rs.total(_times(*row) for row in found)
+            self._totals[cluster_id] = clusters.totals(self.store, cluster_id).get(cluster_id, {})
         return self._totals[cluster_id]
 
     def upward(self, cluster_id: str) -> list[Cluster]:

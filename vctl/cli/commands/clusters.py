@@ -117,7 +117,8 @@ def _deleted_if_unused(
         users = [user.partition(" ") for user in refused.details["blockers"]]
     # a pending job is stopped at once
     if not force or any(
-        kind != "job" or jobs.get_job(call.backend, name)["status"] == RUNNING for kind, _, name in users
+        kind != "job" or jobs.get_job(call.backend, name, forecast=False)["status"] == RUNNING
+        for kind, _, name in users
     ):
         call.require_scheduler()
     return None

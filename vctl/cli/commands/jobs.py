@@ -4,13 +4,26 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from vctl import cli
-from vctl.cli import output, submission
+from vctl.cli import output
 from vctl.cli.call import Call
 from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Timeout, WithProgress
 from vctl.cli.declare import COMMANDS, command, shows
 from vctl.cli.output import Answer, Data, listing, single, single_by
+from vctl.core import jobs as jb
 from vctl.operations import jobs
-from vctl.spec.params import Given, Opt, Together
+from vctl.spec.params import Arg, Given, Opt, Together
+
+WAITING, ACTIVE = (jb.PENDING,), (jb.PENDING, jb.RUNNING)
+"""The states of the jobs that a pattern names, where a command can do nothing with others."""
+Named = Annotated[
+    Sequence[str] | None,
+    Arg(
+        "JOB",
+        longest=1000,
+        help="Only these: ids, patterns, ranges of members; an array stands for its members.",
+        complete="jobs",
+    ),
+]
 
 
 @command(
@@ -18,10 +31,12 @@ from vctl.spec.params import Given, Opt, Together
     "vctl job list",
     "vctl job list -a --filter status=FAILED -o json",
     "vctl job list --user ana --state FAILED,STOPPED --since 24h",
+    "vctl job list sweep",
     common=(*CHOICES, *LISTS),
 )
 def list_(
     call: Call,
+    named: Named = None,
     all_: Annotated[bool, Opt("-a", "--all", help="Include finished ones (JSON always has them).")] = False,
     cluster: Annotated[
         str | None,
@@ -31,12 +46,22 @@ def list_(
         bool, Opt("--members", help="List array members one by one (JSON always does).")
     ] = False,
 ) -> Answer:
-    """List jobs, newest first; an array is one line."""
-    over_too = call.over_too("jobs", requested=all_)
+    """List jobs, newest first; an array is one line.
+
+    With ids, patterns or ranges only these, finished or not; of an array its members.
+    """
+    over_too = call.over_too("jobs", requested=all_ or bool(named))
     within = call.cluster(cluster)
-    members = members or bool(call.filters) or call.output != "table"
+    members = members or bool(call.filters) or bool(named) or call.output != "table"
     items, total = jobs.list_jobs(
-        call.backend, all=over_too, filters=call.filters, limit=call.limit, cluster=within, members=members
+        call.backend,
+        all=over_too,
+        filters=call.filters,
+        limit=call.limit,
+        cluster=within,
+        members=members,
+        forecast=call.has_place_for(cli.columns.START.at),
+        named=named or (),
     )
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows finished ones"
     form = "JobForm" if members else "ArrayForm"
@@ -49,7 +74,9 @@ shows(
 )  # fmt: skip
 
 
-@command("job logs", "vctl job logs last", "vctl job logs --follow job-5f2c", common=CHANGES)
+@command(
+    "job logs", "vctl job logs last", "vctl job logs --follow job-5f2c", "vctl job logs sweep", common=CHANGES
+)
 def logs(
     call: Call,
     job: jobs.JobRef,
@@ -65,12 +92,20 @@ def logs(
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
     progress: WithProgress = False,
 ) -> int:
-    """Print the output of a job."""
+    """Print the output of a job.
+
+    That of an array is the output of its members, with the index of the member before each line.
+    """
     return cli.waiting.print_log(call, cli.waiting.JOBS, job, follows=follow, tail=tail, progress=progress)
 
 
 @command(
-    "job stop", "vctl job stop last", "vctl job stop train-1 train-2 --grace 30s", common=CHANGES, waits=True
+    "job stop",
+    "vctl job stop last",
+    "vctl job stop train-1 train-2 --grace 30s",
+    "vctl job stop 'sweep_[2-4]'",
+    common=CHANGES,
+    waits=True,
 )
 def stop(
     call: Call,
@@ -82,7 +117,8 @@ def stop(
 ) -> Answer:
     """Stop jobs: SIGTERM to every process, and SIGKILL after the grace period."""
     # an unknown id stops none of them, and a job that is named twice is stopped once
-    targets = [jobs.get_job(call.backend, ref) for ref in jobs_]
+    wanted = cli.matching.expanded(call, jobs_, ACTIVE)
+    targets = [jobs.get_job(call.backend, ref, forecast=False) for ref in wanted]
     names = dict.fromkeys(job["submission_id"] for job in targets)
     if not no_wait and any(job["status"] == "RUNNING" for job in targets):
         call.require_scheduler()
@@ -113,26 +149,42 @@ def each(items: Sequence[Data], sentence: Callable[[Data], str]) -> Answer:
 
 
 @command(
-    "job wait", "vctl job wait last", "vctl job wait train-1 train-2 --timeout 1h", common=CHANGES, waits=True
+    "job wait",
+    "vctl job wait last",
+    "vctl job wait train-1 train-2 --timeout 1h",
+    "vctl job wait --any sweep",
+    common=CHANGES,
+    waits=True,
 )
 def wait(
-    call: Call, jobs_: jobs.Jobs, timeout_s: Timeout = None, progress: WithProgress = False
+    call: Call,
+    jobs_: jobs.Jobs,
+    timeout_s: Timeout = None,
+    any_: Annotated[
+        bool, Opt("--any", help="Wait for the first that ends, also of an array; its id is printed.")
+    ] = False,
+    progress: WithProgress = False,
 ) -> Answer | int:
-    """Wait until jobs end, and exit with the first exit code that is not 0."""
-    return cli.waiting.waited(call, cli.waiting.JOBS, jobs_, timeout_s=timeout_s, progress=progress)
+    """Wait until jobs end, and exit with the first exit code that is not 0.
+
+    Of an array it tells which members did not succeed, and why.
+    """
+    return cli.waiting.waited(
+        call, cli.waiting.JOBS, jobs_, timeout_s=timeout_s, progress=progress, first=any_
+    )
 
 
 @command("job hold", "vctl job hold train-1", common=CHANGES)
 def hold(call: Call, jobs_: jobs.Jobs) -> Answer:
     """Keep pending jobs from starting until they are released."""
-    held = [jobs.hold(call.backend, ref) for ref in jobs_]
+    held = [jobs.hold(call.backend, ref) for ref in cli.matching.expanded(call, jobs_, WAITING)]
     return each(held, lambda job: f"job {job['submission_id']} is held")
 
 
 @command("job release", "vctl job release train-1", common=CHANGES)
 def release(call: Call, jobs_: jobs.Jobs) -> Answer:
     """Release held jobs to their place in the queue."""
-    released = [jobs.release(call.backend, ref) for ref in jobs_]
+    released = [jobs.release(call.backend, ref) for ref in cli.matching.expanded(call, jobs_, WAITING)]
     call.warn_if_nothing_schedules()
     return each(released, lambda job: f"job {job['submission_id']} is released")
 
@@ -148,10 +200,11 @@ def edit(
     call: Call,
     options: Annotated[Given, Together.of(jobs.edit, but=("ref",))],
     jobs_: jobs.Jobs,
-    env: submission.Env = None,
-    env_file: submission.EnvFile = None,
-    working_dir: submission.WorkingDir = None,
-    metadata: submission.Metadata = None,
+    env: cli.submission.Env = None,
+    env_file: cli.submission.EnvFile = None,
+    working_dir: cli.submission.WorkingDir = None,
+    metadata: cli.submission.Metadata = None,
+    metadata_json: cli.submission.MetadataJson = None,
 ) -> Answer:
     """Change what waiting jobs ask for, or the time limit of running ones.
 
@@ -159,11 +212,13 @@ def edit(
     what an option gave: a time limit, a begin time, dependencies. Of an array, what waits is changed.
     """
     values = dict(options or {})
-    variables, directory = submission.surroundings(call, env, env_file, working_dir, None)
-    more = {"env": variables, "cwd": directory, "metadata": submission.metadata(metadata, None)}
-    values |= {name: value for name, value in more.items() if value}
-    call.note(submission.small_amounts(call.written))
-    edited = [jobs.edit(call.backend, ref, **values) for ref in jobs_]
+    variables, directory = cli.submission.surroundings(call, env, env_file, working_dir, None)
+    about = cli.submission.metadata(metadata, metadata_json)
+    values |= {
+        name: value for name, value in (("env", variables), ("cwd", directory), ("metadata", about)) if value
+    }
+    call.note(cli.submission.small_amounts(call.written))
+    edited = [jobs.edit(call.backend, ref, **values) for ref in cli.matching.expanded(call, jobs_, ACTIVE)]
     return each(edited, lambda job: f"job {job['submission_id']} changed")
 
 

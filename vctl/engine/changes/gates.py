@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from vctl.core.jobs import PendingJob
-from vctl.core.spans import Spans, numbers_of
+from vctl.core.spans import Spans, numbers_of, parts_of
 from vctl.core.values import field, replace
 from vctl.engine.changes.change import Change, PublicEvent, change, internal
 from vctl.engine.changes.submits import OUTSIDE, Launch
@@ -115,14 +115,13 @@ class ArrayLimited(Change):
         limits.drop(self.array_id)
         _change(state, self.closed, closed=True)
         _change(state, self.opened, closed=False)
-        if self.at_once is None:
-            return
         limits.limit(self.array_id, self.at_once)
         for job_id in range(self.first, self.last + 1):
             if (job := state.pending(job_id)) is not None:
                 limits.put(job)
             elif job_id in state.running.jobs:
                 limits.run(self.array_id, job_id)
+        limits.settle(self.array_id)
 
 
 @change
@@ -136,6 +135,35 @@ class MembersAdmitted(Change):
 
     def apply(self, state: SchedulerState) -> None:
         _change(state, self.spans, closed=False)
+
+
+@change
+class MembersUnfolded(Change):
+    """Members for which one row stood get rows of their own; the others stay together, before and behind them."""
+
+    array_id: str
+    job_id: int
+    """The first of all the members for which the row stood."""
+    members: int
+    """Their number."""
+    own: Spans
+    """Those that get rows of their own."""
+
+    public_event = internal("array", "array_id")
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """The rows that take the place of the one: the first member of each, and for how many it stands."""
+        return parts_of(self.job_id, self.members, self.own)
+
+    def apply(self, state: SchedulerState) -> None:
+        job = state.pending(self.job_id)
+        if job is None or job.members != self.members:  # it is over, or the change was applied before
+            return
+        first, *others = (job.member(number, members) for number, members in self.parts)
+        state.put_pending(first)
+        state.put_all_pending(others)
+        state.array_limits.settle(self.array_id)
 
 
 @change

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from vctl.core import jobs as jb
 from vctl.core.jobs import PendingJob
 from vctl.core.spans import spans_of
-from vctl.engine.changes import BeginTimesPassed, Change, DependencyMet, JobEnded, MembersAdmitted
+from vctl.engine.changes import (
+    BeginTimesPassed,
+    Change,
+    DependencyMet,
+    JobEnded,
+    MembersAdmitted,
+    MembersUnfolded,
+)
 from vctl.engine.stimuli import AwaitedOver
 
 if TYPE_CHECKING:  # a submit judges dependencies, too, and needs no scheduler
@@ -59,6 +66,13 @@ def begin_due(state: SchedulerState, now: int) -> Iterator[Change]:
     )
     if due:
         yield BeginTimesPassed(spans_of(due))
+
+
+def unfold_members(state: SchedulerState) -> Iterator[Change]:
+    """Give rows of their own to the next members of arrays of which few such members are left."""
+    for job, count in state.array_limits.to_unfold():
+        own = ((job.job_id, job.job_id + count - 1),)
+        yield MembersUnfolded(job.array_id or "", job.job_id, job.members, own)
 
 
 def admit_members(state: SchedulerState) -> Iterator[Change]:

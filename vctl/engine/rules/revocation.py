@@ -221,7 +221,9 @@ class _Trial:
             return False
         self.ended.update(run.run_id for run in victims)
         for slot_id, part in freed:
-            self.tree.capacities[slot_id].give_back(part)
+            capacity = self.tree.capacities[slot_id]
+            capacity.give_back(part)
+            self.tree.set_capacity(slot_id, capacity)
         for cluster_id in () if own is None else (own, *self.state.ledger.below(own)):
             self.tree.members.pop(cluster_id, None)
             for lease in list(self.tree.borrowed(cluster_id)):

@@ -163,7 +163,11 @@ def rearranged(growth: Sequence[Grow]) -> VNodesChanged:
     grown = []
     for vnode_id, step in last.items():
         before = first[vnode_id]
-        if before is None or not rs.within(step.after.allocation.amounts, before.allocation.amounts):
+        if (
+            before is None
+            or before.node_id != step.after.node_id  # an id that went comes again elsewhere
+            or not rs.within(step.after.allocation.amounts, before.allocation.amounts)
+        ):
             grown.append(vnode_id)
     removed = tuple(vnode_id for vnode_id in first if last[vnode_id].is_removal)
     smaller = [vnode_id for vnode_id in first if vnode_id not in {*removed, *grown}]

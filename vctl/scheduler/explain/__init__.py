@@ -9,7 +9,7 @@ running jobs (``limits``) return it; nobody else compares these numbers. ``words
 and is asked only where a sentence is shown: most refusals of a round are never read.
 
     three nodes with 12 CPU free each, a gang of four nodes of 8 CPU
-    place(...)                  ->  Refusal(PIECES, "CPU", asked 32, have 24; of 8 CPU, count 4, fit 3)
+    place(...)                  ->  Refusal(PIECES, "CPU", requested 32, have 24; of 8 CPU, count 4, fit 3)
     words.lack(...)             ->  "needs 4 times 8 CPU, 3 fit"
     words.lack_when_empty(...)  ->  "4 times 8 CPU asked, 3 fit"
 
@@ -30,6 +30,8 @@ The cost. A trial costs rounds: as many searches as there are shapes that a chan
 nothing of what the job needs is left out: in a cluster of whole nodes nobody else counts. Among elastic siblings
 everybody counts, and the first round judges each shape of each of them.
 
-What is not done. A verdict is not stored as a refusal but as its words; so a command that finds it confirmed counts its
-numbers again. Of more than two changes that help only together none is found.
+What is not done. A verdict is stored as its words, not as its refusal. A refusal has one subject and one number, of the
+moment of the round; what is shown names the free amounts of each node now, and whether the verdict still holds depends
+on all of the request. So a stored refusal would spare no count. Of more than two changes that help only together none
+is found.
 """

@@ -15,7 +15,7 @@ from vctl.scheduler.explain.shortage import Part, parts_of
 from vctl.scheduler.tasking import in_order, is_named, pinned_to, settled
 
 SPLIT = "in total, may be split over nodes"
-INFEASIBLE, FEASIBLE, AVAILABLE = "infeasible", "feasible but not available", "available"
+INFEASIBLE, FEASIBLE, AVAILABLE = RANK = "infeasible", "feasible but not available", "available"
 
 
 @value(frozen=True, slots=True)
@@ -40,15 +40,17 @@ def explain(ledger: Ledger, parent_id: str, spec: ClusterSpec, entry: Amounts) -
     fits on the fewest nodes.
     """
     tables = [(part, _verdicts(ledger, parent_id, part)) for part in _parts(spec, entry)]
-    rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
 
-    def hardness(one: tuple[Part, list[NodeVerdict]]) -> tuple[bool, list[int]]:
-        part, table = one
-        return _is_met(part, table), [sum(v.verdict == word for v in table) for word in reversed(rank)]
+    def hardness(judged: tuple[Part, list[NodeVerdict]]) -> tuple[bool, list[int]]:
+        part, table = judged
+        return _is_met(part, table), [sum(v.verdict == word for v in table) for word in reversed(RANK)]
 
     part, table = min(tables, key=hardness, default=(None, []))
     if part is not None and part.how == "split" and not _is_met(part, table):
-        return [replace(one, verdict=FEASIBLE) if one.verdict == AVAILABLE else one for one in table]
+        return [
+            replace(verdict, verdict=FEASIBLE) if verdict.verdict == AVAILABLE else verdict
+            for verdict in table
+        ]
     return table
 
 
@@ -56,14 +58,14 @@ def explain_task(ledger: Ledger, task: PendingTask) -> list[tuple[str, NodeVerdi
     """For each virtual node of a task's cluster on an alive or draining node: its id, and its verdict."""
     task = settled(ledger, task)
     named = pinned_to(task)
-    found = []
+    verdicts = []
     for vnode in in_order(ledger, task.cluster_id):
         if ledger.nodes[vnode.node_id].state in (ALIVE, DRAINING):
             verdict = _verdict(ledger, vnode.vnode_id, Part("one", task.request, 1, task.selector))
             if named is not None and not is_named(named, vnode):
                 verdict = replace(verdict, verdict=INFEASIBLE, note=f"the strategy names {named}")
-            found.append((vnode.vnode_id, verdict))
-    return found
+            verdicts.append((vnode.vnode_id, verdict))
+    return verdicts
 
 
 def _is_met(part: Part, table: list[NodeVerdict]) -> bool:
@@ -83,13 +85,12 @@ def _parts(spec: ClusterSpec, entry: Amounts) -> list[Part]:
 
 
 def _verdicts(ledger: Ledger, parent_id: str, part: Part) -> list[NodeVerdict]:
-    rank = (INFEASIBLE, FEASIBLE, AVAILABLE)
     best: dict[str, NodeVerdict] = {}
     for vnode in ledger.slots(parent_id):
         if ledger.nodes[vnode.node_id].state in (ALIVE, DRAINING):
             verdict = _verdict(ledger, vnode.vnode_id, part)
             if (other := best.get(vnode.node_id)) is not None:
-                worse, better = sorted((verdict, other), key=lambda one: rank.index(one.verdict))
+                worse, better = sorted((verdict, other), key=lambda each: RANK.index(each.verdict))
                 together = rs.add(worse.have, better.have) if part.how == "split" else better.have
                 verdict = replace(better, have=together)
             best[vnode.node_id] = verdict

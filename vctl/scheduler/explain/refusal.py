@@ -25,7 +25,7 @@ NO_GROWTH, GROWTH_LIMITS, GROWN_IN_TOTAL, GROWN_ON_ONE = (
 
 @value(frozen=True, slots=True)
 class Refusal:
-    """A rule that keeps work back: how much was asked of its subject, and how much there is.
+    """A rule that keeps work back: how much was requested of its subject, and how much there is.
 
     ``subject``: the resource, with numbers in 1/10000 of it; empty if labels, templates or a policy decide, and the
     numbers are nodes in 1/10000. Or a limit of a queue by the name of its setting, with jobs that run at a time, the
@@ -34,16 +34,16 @@ class Refusal:
 
     rule: str
     subject: str
-    asked: int
+    requested: int
     have: int
     of: Amounts = field(default_factory=lambda: EMPTY.amounts)
     """What one piece asks for, or all of them together."""
     free: Amounts = field(default_factory=lambda: EMPTY.amounts)
     """What is free of that."""
     whole: Mapping[str, int] = field(default_factory=dict)
-    """The whole nodes asked for, by template."""
+    """The whole nodes requested, by template."""
     count: int = 0
-    """The pieces or nodes asked for, or the steps of a search."""
+    """The pieces or nodes requested, or the steps of a search."""
     fit: int = 0
     """How many of them fit."""
     selector: Selector = ()

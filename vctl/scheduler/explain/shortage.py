@@ -39,40 +39,50 @@ class Slot:
 
 
 class Slots:
-    """The virtual nodes of one cluster, grouped by equal free capacity, so that each group is read once."""
+    """The virtual nodes of one cluster in groups of equal free capacity, so that each group is read once."""
 
-    def __init__(self, slots: Iterable[Slot]) -> None:
-        self.all = list(slots)
+    def __init__(self, groups: Iterable[Sequence[Slot]]) -> None:
+        self.groups = list(groups)
         self.nothing = "no node takes work now"
         """The text about a cluster without virtual nodes."""
         self._joined: tuple[Sequence[Above], Slots] | None = None
-        groups: dict[tuple[int, str], list[Slot]] = {}
-        for slot in self.all:
-            groups.setdefault((id(slot.capacity), slot.template_id), []).append(slot)
-        self.groups = list(groups.values())
-        self.crowded = len({slot.node_id for slot in self.all}) < len(self.all)
+
+    @cached_property
+    def all(self) -> list[Slot]:
+        """All of them."""
+        return list(chain.from_iterable(self.groups))
+
+    @cached_property
+    def crowded(self) -> bool:
         """Whether a physical node has several of these virtual nodes."""
+        return len({slot.node_id for slot in self.all}) < len(self.all)
 
     def joined(self, above: Sequence[Above]) -> Slots:
-        """The physical nodes with what is free on each, in these virtual nodes and in those of the clusters above."""
+        """The physical nodes with what is free on each, in these virtual nodes and in those of the clusters above it.
+
+        Of the top cluster, which has most nodes, those on which the others have nothing stay in their groups.
+        """
         if self._joined is None or self._joined[0] is not above:
-            together: dict[str, FreeCapacity] = {}
-            everything = [*self.all, *(slot for level in above for slot in level.slots.all)]
-            for slot in everything:
-                known = together.get(slot.node_id)
-                together[slot.node_id] = slot.capacity if known is None else _joined(known, slot.capacity)
-            reach = {one.node_id: Slot(one.node_id, together[one.node_id], one.labels) for one in everything}
-            self._joined = above, Slots(reach.values())
+            *lower, top = self, *(level.slots for level in above)
+            several = [slot for slots in lower for slot in slots.all]
+            node_ids = {slot.node_id for slot in (*several, *(top.all if top.crowded else ()))}
+            groups = [[slot for slot in group if slot.node_id not in node_ids] for group in top.groups]
+            sums: dict[str, FreeCapacity] = {}
+            for slot in (*several, *(slot for slot in top.all if slot.node_id in node_ids)):
+                known = sums.get(slot.node_id)
+                sums[slot.node_id] = slot.capacity if known is None else _joined(known, slot.capacity)
+            groups += [[Slot(node_id, capacity, dict)] for node_id, capacity in sums.items()]
+            self._joined = above, Slots(group for group in groups if group)
+            self._joined[1].crowded = False
         return self._joined[1]
 
     @cached_property
     def free(self) -> dict[str, int]:
         """What is free in all of them together."""
-        found: dict[str, int] = {}
-        for group in self.groups:
-            for name, amount in group[0].capacity.free.items():
-                found[name] = found.get(name, 0) + max(amount, 0) * len(group)
-        return found
+        return rs.total(
+            {name: max(amount, 0) * len(group) for name, amount in group[0].capacity.free.items()}
+            for group in self.groups
+        )
 
 
 @value(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class Above:
     cluster: str
     slots: Slots
     grower: str
-    left: Mapping[str, int]
+    allowance: Mapping[str, int]
     """The amounts that its limits leave the grower; a missing name is not limited."""
     lends: bool = False
     """Whether siblings may lend to the grower as well."""
@@ -106,8 +116,8 @@ class Part:
         if self.how == "whole":
             return f"{counted(self.count, 'whole node')} of template {self.template}"
         amounts = amounts_text(self.request)
-        wanted = ", ".join(f"{condition.key}: {condition}" for condition in self.selector)
-        which = f" with {wanted}" if wanted else ""
+        conditions = ", ".join(f"{condition.key}: {condition}" for condition in self.selector)
+        which = f" with {conditions}" if conditions else ""
         if self.how == "split":
             return f"{amounts} in total"
         if self.count == 1:
@@ -126,7 +136,7 @@ class Shortage:
     """
 
     def __init__(self, parts: Sequence[Part], slots: Slots, above: Sequence[Above] = ()) -> None:
-        self._parts, self._slots, self._above, self._look = parts, slots, above, _Look(parts)
+        self._parts, self._slots, self._above, self._request = parts, slots, above, _Request(parts)
 
     @property
     def text(self) -> str:
@@ -142,23 +152,23 @@ class Shortage:
     def fits(self) -> bool | None:
         """Whether all parts fit."""
         if not self._above:
-            return self._look.fits(self._slots)
-        return self._look.fits_with(self._slots, self._above)
+            return self._request.fits(self._slots)
+        return self._request.fits_with(self._slots, self._above)
 
     @cached_property
     def free(self) -> str:
         """The free amounts by node, of each cluster that counts."""
-        look, texts = self._look, [self._look.free_text(self._slots)]
+        request, texts = self._request, [self._request.free_text(self._slots)]
         for level in self._above:
-            full = sorted(name for name in look.names if not level.left.get(name, UNBOUNDED))
+            full = sorted(name for name in request.names if not level.allowance.get(name, UNBOUNDED))
             if full:
                 texts.append(f"{level.grower} may not grow beyond its limit of {' and '.join(full)}")
                 break
-            free = look.free_text(level.slots)
+            free = request.free_text(level.slots)
             texts.append(f"in {level.cluster}, from which {level.grower} can grow: {free}")
-            some = {name: level.left[name] for name in look.names if name in level.left}
-            if some:
-                texts[-1] += f" ({level.grower} may take {amounts_text(some)} more)"
+            limits = {name: level.allowance[name] for name in request.names if name in level.allowance}
+            if limits:
+                texts[-1] += f" ({level.grower} may take {amounts_text(limits)} more)"
         return "; ".join(texts)
 
 
@@ -179,20 +189,16 @@ def parts_of(spec: ClusterSpec, entry: Amounts) -> list[Part]:
         parts += [Part(how, dict(amounts), n, selector) for (amounts, selector), n in kinds.items()]
     parts += [Part("whole", {}, n, template=t) for t, n in sorted(spec.replica_sets.items()) if n]
     if spec.flexible:
-        asked = {name: amount for name, amount in entry.items() if amount}
-        if any(_covers(part, asked) for part in parts):
-            asked = {}
+        requested = {name: amount for name, amount in entry.items() if amount}
+        if any(part.how == "whole" or rs.within(requested, part.request) for part in parts):
+            requested = {}
         minimum = {name: amount for name, amount in spec.flexible_min.items() if amount}
-        if asked:
-            parts.append(Part("one", asked))
-        beyond = rs.maximum(minimum, asked)
-        if minimum and beyond != asked:
+        if requested:
+            parts.append(Part("one", requested))
+        beyond = rs.maximum(minimum, requested)
+        if minimum and beyond != requested:
             parts.append(Part("split", beyond))
     return parts
-
-
-def _covers(part: Part, entry: Amounts) -> bool:
-    return part.how == "whole" or all(amount <= part.request.get(name, 0) for name, amount in entry.items())
 
 
 def need_text(parts: Sequence[Part]) -> str:
@@ -206,7 +212,7 @@ def need_text(parts: Sequence[Part]) -> str:
 
 
 @value(slots=True)
-class _Look:
+class _Request:
     """Words and counts for one request; a free capacity that many virtual nodes share is counted once."""
 
     parts: Sequence[Part]
@@ -229,7 +235,9 @@ class _Look:
         for group in slots.groups:
             free = tuple(self._figure(group[0].capacity, name) for name in self.names)
             names = [
-                slot.node_id for slot in group if not select or any(_matches(slot, one) for one in select)
+                slot.node_id
+                for slot in group
+                if not select or any(_matches(slot, selector) for selector in select)
             ]
             if slots.crowded:
                 for name in names:
@@ -242,17 +250,17 @@ class _Look:
             return "no node of the cluster matches" if slots.all and select else slots.nothing
         return self._listed(by_free)
 
-    def _on_node(self, one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    def _on_node(self, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
         """The free amounts of two slots of a node: the sum, if a part of one unit or more may lie in both."""
         if any(part.how not in ("split", "pack") for part in self.parts):
-            return max(one, other)
+            return max(first, second)
         whole = [any(part.request.get(name, 0) >= SCALE for part in self.parts) for name in self.names]
-        return tuple(a + b if w else max(a, b) for a, b, w in zip(one, other, whole, strict=True))
+        return tuple(a + b if w else max(a, b) for a, b, w in zip(first, second, whole, strict=True))
 
     def _listed(self, by_free: Mapping[tuple[int, ...], list[list[str]]]) -> str:
         """The nodes with most first, by name among equals; of the others only the largest amounts."""
         texts: list[str] = []
-        rest, most = 0, [0] * len(self.names)
+        rest, largest = 0, [0] * len(self.names)
         for free in sorted(by_free, reverse=True):
             kinds = by_free[free]
             count = sum(map(len, kinds))
@@ -260,9 +268,9 @@ class _Look:
             texts += [self._node_text(name, free) for name in shown]
             if count > len(shown):
                 rest += count - len(shown)
-                most = [max(pair) for pair in zip(most, free, strict=True)]
+                largest = [max(pair) for pair in zip(largest, free, strict=True)]
         if rest:
-            what = f"at most {self._amounts(tuple(most))}" if any(most) else "nothing"
+            what = f"at most {self._amounts(tuple(largest))}" if any(largest) else "nothing"
             texts.append(f"{counted(rest, 'more node')} with {what}")
         return ", ".join(texts)
 
@@ -302,7 +310,8 @@ class _Look:
         part = self.parts[0]
         if len(self.parts) > 1 or part.how == "pack":
             return None
-        return None if part.how == "split" and (len(part.request) > 1 or self._is_odd(part)) else True
+        odd = any(amount % SCALE for amount in part.request.values())  # a fraction must lie in one piece
+        return None if part.how == "split" and (len(part.request) > 1 or odd) else True
 
     def fits_with(self, slots: Slots, above: Sequence[Above]) -> bool | None:
         """Whether all parts fit if the cluster grows: on a node, the free capacity of all clusters counts."""
@@ -310,26 +319,25 @@ class _Look:
             return True
         if any(level.lends for level in above):
             return None
-        wanted = rs.total(
+        requested = rs.total(
             {name: amount * part.count for name, amount in part.request.items()} for part in self.parts
         )
-        have = {name: self._sum(slots, name) for name in self.names}
         for level in above:
             if any(
-                wanted.get(name, 0) - have.get(name, 0) > level.left[name]
+                requested.get(name, 0) - slots.free.get(name, 0) > level.allowance[name]
                 for name in self.names
-                if name in level.left
+                if name in level.allowance
             ):
                 return False
         nodes = slots.joined(above)
         pieces = [part for part in self.parts if part.how != "whole" and not part.selector]
-        bound = _Look(pieces)
+        bound = _Request(pieces)
         return None if all(bound._met(part, nodes) for part in pieces) else False
 
     def _met(self, part: Part, slots: Slots) -> bool:
         if part.how == "split":
             return all(
-                sum(self._most(group[0].capacity, name, amount) * len(group) for group in slots.groups)
+                sum(self._obtainable(group[0].capacity, name, amount) * len(group) for group in slots.groups)
                 >= amount
                 for name, amount in part.request.items()
             )
@@ -338,25 +346,15 @@ class _Look:
             for slot in slots.all:
                 free[slot.node_id] = rs.add(free.get(slot.node_id, {}), slot.capacity.free)
             return any(rs.within(part.request, have) for have in free.values())
-        most = 1 if part.how in ("distinct", "whole") else part.count
-        count = 0
+        by_node = part.how in ("distinct", "whole")
         if not (part.selector or slots.crowded):
-            for group in slots.groups:
-                count += min(self._copies_on(part, group[0]), most) * len(group)
-                if count >= part.count:
-                    return True
-            return False
-        nodes: set[str] = set()
-        for slot in slots.all:
-            if part.how in ("distinct", "whole") and slot.node_id in nodes:
-                continue
-            here = min(self._copies_on(part, slot), most)
-            if here:
-                nodes.add(slot.node_id)
-                count += here
-                if count >= part.count:
-                    return True
-        return False
+            limit = 1 if by_node else part.count
+            fitting = (min(self._copies_on(part, group[0]), limit) * len(group) for group in slots.groups)
+        elif by_node:
+            fitting = (1 for _ in {slot.node_id for slot in slots.all if self._copies_on(part, slot)})
+        else:
+            fitting = (min(self._copies_on(part, slot), part.count) for slot in slots.all)
+        return sum(fitting) >= part.count
 
     def _copies_on(self, part: Part, slot: Slot) -> int:
         if part.how == "whole":
@@ -369,7 +367,7 @@ class _Look:
             known = self._copies[key] = copies(slot.capacity, part.request)
         return known
 
-    def _most(self, capacity: FreeCapacity, name: str, amount: int) -> int:
+    def _obtainable(self, capacity: FreeCapacity, name: str, amount: int) -> int:
         """The most that a minimum could get of a resource here; of instances, whole ones or a share."""
         free = max(capacity.free.get(name, 0), 0)
         if name in capacity.instances:
@@ -378,42 +376,34 @@ class _Look:
             return capacity.whole_units(name) * SCALE
         return min(amount, free)
 
-    def _is_odd(self, part: Part) -> bool:
-        """Whether a part has a fraction, which must lie in one piece."""
-        return any(amount % SCALE for amount in part.request.values())
-
     def _in_total(self, slots: Slots) -> bool:
         if len(self.parts) == 1:
             return True
-        for name in self.names:
-            need = sum(p.request.get(name, 0) * p.count for p in self.parts if not self._is_inside(p))
-            if need > self._sum(slots, name):
-                return False
-        return True
-
-    def _sum(self, slots: Slots, name: str) -> int:
-        return slots.free.get(name, 0)
-
-    def _is_inside(self, part: Part) -> bool:
-        """Whether a part lies inside another: the entrypoint in the flexible minimum."""
-        return part.how == "one" and part is not self.parts[0] and self.parts[-1].how == "split"
+        first, last = self.parts[0], self.parts[-1]
+        outside = [
+            part
+            for part in self.parts
+            if part is first or part.how != "one" or last.how != "split"  # else the entrypoint in the minimum
+        ]
+        need = rs.total({n: a * part.count for n, a in part.request.items()} for part in outside)
+        return rs.within(need, slots.free)
 
 
 def copies(capacity: FreeCapacity, request: Amounts) -> int:
     """The number of copies of a request that fit."""
-    most = UNBOUNDED
+    count = UNBOUNDED
     for name, amount in request.items():
         if not amount:
             continue
         if name in capacity.instances:
             shares = capacity.instances[name].values()
             if amount >= SCALE:
-                here = sum(share == SCALE for share in shares) // (amount // SCALE)
+                in_units = sum(share == SCALE for share in shares) // (amount // SCALE)
             else:
-                here = sum(share // amount for share in shares)
-            most = min(most, here)
-        most = min(most, max(capacity.free.get(name, 0), 0) // amount)
-    return most
+                in_units = sum(share // amount for share in shares)
+            count = min(count, in_units)
+        count = min(count, max(capacity.free.get(name, 0), 0) // amount)
+    return count
 
 
 def _matches(slot: Slot, selector: Selector) -> bool:
@@ -422,7 +412,7 @@ def _matches(slot: Slot, selector: Selector) -> bool:
 
 def _joined(left: FreeCapacity, right: FreeCapacity) -> FreeCapacity:
     """The sum of two free capacities: an upper bound of what growth on a node could give."""
-    twin = left.copy()
+    joined = left.copy()
     both = rs.merged(Allocation(left.free, left.instances), Allocation(right.free, right.instances))
-    twin.free, twin.instances = both.amounts, both.instances
-    return twin
+    joined.free, joined.instances = both.amounts, both.instances
+    return joined

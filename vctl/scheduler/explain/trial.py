@@ -58,9 +58,9 @@ class Situation:
     nominations: Sequence[Nomination] = ()
     usage: Usage | None = None
     """The past use and the lag of members, as of ``now_ns``: a trial takes turns by the shares of a round."""
-    kept: Mapping[str, Mapping[int, Kept]] = field(default_factory=dict)
+    reservations: Mapping[str, Mapping[int, Kept]] = field(default_factory=dict)
     """Cluster -> job -> the reservations that the last round has left to the next one."""
-    told: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    reported: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     """Cluster -> wait key -> the reason that the last round has told: what lenders keep depends on it."""
     next_job: int = 0
     next_task: int = 0
@@ -107,7 +107,9 @@ class Known:
 
 def capacities_of(ledger: Ledger, queues: Mapping[str, Queue]) -> dict[str, object]:
     """Cluster -> its capacity, for which the verdicts of its queue hold."""
-    return {name: one.feasibility.capacity(ledger) for name, one in queues.items() if name in ledger.clusters}
+    return {
+        name: queue.feasibility.capacity(ledger) for name, queue in queues.items() if name in ledger.clusters
+    }
 
 
 def believe(ledger: Ledger, queue: Queue) -> None:
@@ -117,10 +119,10 @@ def believe(ledger: Ledger, queue: Queue) -> None:
     """
     reach = reach_of(ledger, queue.parent_id) if queue.parent_id in ledger.clusters else None
     for shape in queue.shapes.values():
-        told = {queue.told.get(queue.wait_key(sub_queue)) for sub_queue in shape.sub_queues.values()}
-        one = told.pop() if len(told) == 1 else None
-        if one is not None and one[0] == INSUFFICIENT and reach and not reach.may_hold(shape.count):
-            shape.judge(Verdict(*one))
+        reported = {queue.told.get(queue.wait_key(sub_queue)) for sub_queue in shape.sub_queues.values()}
+        reason = reported.pop() if len(reported) == 1 else None
+        if reason is not None and reason[0] == INSUFFICIENT and reach and not reach.may_hold(shape.count):
+            shape.judge(Verdict(*reason))
 
 
 class TrialRounds:
@@ -139,10 +141,10 @@ class TrialRounds:
         self.ledger = ledger
         self.queues = queues
         self.running = running_of(situation)
-        for one in situation.running:
-            for run_id in one.run_ids:
-                if one.row is not None and run_id != one.row.run_id:
-                    self.running.put_task(one.job_id, run_id)
+        for holder in situation.running:
+            for run_id in holder.run_ids:
+                if holder.row is not None and run_id != holder.row.run_id:
+                    self.running.put_task(holder.job_id, run_id)
         for job_id in situation.leaving:
             self.running.leave(job_id)
         self.tasks = queues_of(situation.tasks, situation.turns)
@@ -152,8 +154,8 @@ class TrialRounds:
         self._withheld = ledger.withheld
         for cluster_id, tasks in self.tasks.items():
             tasks.before |= {
-                shape: one
-                for shape, one in (before or {}).get(cluster_id, {}).items()
+                shape: verdict
+                for shape, verdict in (before or {}).get(cluster_id, {}).items()
                 if shape in tasks.sub_queues
             }
         for queue in queues.values():
@@ -178,34 +180,34 @@ class TrialRounds:
         """Apply the starts of a plan."""
         for task in plan.task_starts:
             self.tasks[task.task.cluster_id].drop(task.task.task_id)
-        for one in plan.starts:
-            job = one.job
+        for of_job in plan.starts:
+            job = of_job.job
             self.queues[job.parent_id].drop(job.job_id)
             self.queues[job.parent_id].nominations.pop(job.job_id, None)
-            self.running.put(RunningJob.begun(job, one.cluster_id, one.run_id, self.now_ns))
+            self.running.put(RunningJob.begun(job, of_job.cluster_id, of_job.run_id, self.now_ns))
         begun: tuple[Start | TaskStart, ...] = (*plan.task_starts, *plan.starts)
         for start in begun:
             apply(self.ledger, start)
         self.done += begun
 
-    def withdraw(self, one: PendingJob | PendingTask) -> None:
+    def withdraw(self, work: PendingJob | PendingTask) -> None:
         """Take a job or a task out of its queue."""
-        if isinstance(one, PendingTask):
-            self.tasks[one.cluster_id].drop(one.task_id)
+        if isinstance(work, PendingTask):
+            self.tasks[work.cluster_id].drop(work.task_id)
         else:
-            self.queues[one.parent_id].drop(one.job_id)
+            self.queues[work.parent_id].drop(work.job_id)
 
-    def submit(self, one: PendingJob | PendingTask) -> None:
+    def submit(self, work: PendingJob | PendingTask) -> None:
         """Put a job or a task into its queue."""
-        if isinstance(one, PendingTask):
-            self.tasks[one.cluster_id].put(one)
+        if isinstance(work, PendingTask):
+            self.tasks[work.cluster_id].put(work)
         else:
-            self.queues[one.parent_id].put(one)
+            self.queues[work.parent_id].put(work)
 
     def stop(self, job: RunningHolder) -> None:
         """End a running job, with the tasks that wait or have begun in it. The ledger must be a copy."""
         for queue in self.tasks.values():
-            for waiting in [one for one in queue.tasks.values() if one.job_id == job.job_id]:
+            for waiting in [task for task in queue.tasks.values() if task.job_id == job.job_id]:
                 queue.drop(waiting.task_id)
         for begun in list(self.done):
             if isinstance(begun, TaskStart) and begun.task.job_id == job.job_id:
@@ -223,9 +225,9 @@ class TrialRounds:
             job = start.job if isinstance(start, Start) else start.task
             run_ids.setdefault(job.job_id, []).append(start.run_id)
         running = [
-            replace(one, run_ids=(*one.run_ids, *run_ids.get(one.job_id, ())))
-            for one in situation.running
-            if one.job_id not in self.stopped
+            replace(holder, run_ids=(*holder.run_ids, *run_ids.get(holder.job_id, ())))
+            for holder in situation.running
+            if holder.job_id not in self.stopped
         ]
         running += [
             RunningHolder(
@@ -243,8 +245,8 @@ class TrialRounds:
             running=running,
             tasks=[task for queue in self.tasks.values() for task in queue.tasks.values()],
             turns={name: queue.turns for name, queue in self.tasks.items()},
-            kept={name: kept_by(queue) for name, queue in self.queues.items()},
-            told={name: dict(queue.told) for name, queue in self.queues.items()},
+            reservations={name: kept_by(queue) for name, queue in self.queues.items()},
+            reported={name: dict(queue.told) for name, queue in self.queues.items()},
             passed=[
                 task_id
                 for queue in self.tasks.values()

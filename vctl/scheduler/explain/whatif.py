@@ -16,7 +16,6 @@ from vctl.core.tasks import PendingTask
 from vctl.core.values import field, replace, value
 from vctl.scheduler import task_queue
 from vctl.scheduler.cycle import leaves_more
-from vctl.scheduler.elasticity import revert_growth
 from vctl.scheduler.explain.trial import (
     Known,
     RunningHolder,
@@ -26,9 +25,8 @@ from vctl.scheduler.explain.trial import (
     settle,
     stop,
 )
-from vctl.scheduler.gang_growth import place_or_grow
+from vctl.scheduler.gang_growth import why_no_place
 from vctl.scheduler.membership import join
-from vctl.scheduler.placement import Unplaced
 from vctl.scheduler.plan import Plan, Start, Wait
 from vctl.scheduler.queueing import Queue
 from vctl.scheduler.shared_reservations import keep
@@ -48,7 +46,7 @@ MOST_CLASSES = MOST_WORK * CLASSES_PER_UNIT
 class ProposedChange:
     """One change of the state: ``subject`` (cluster, node, job or resource) goes from ``old`` to ``new``.
 
-    ``job`` and ``task``: the changed request. ``cluster`` and ``node``: new rows. ``gone``: a running job to
+    ``job`` and ``task``: the changed request. ``cluster`` and ``node``: new rows. ``stopped``: a running job to
     stop. ``joins``: whole nodes that the cluster takes from its parent.
     """
 
@@ -59,7 +57,7 @@ class ProposedChange:
     job: PendingJob | None = None
     cluster: Cluster | None = None
     node: Node | None = None
-    gone: RunningHolder | None = None
+    stopped: RunningHolder | None = None
     joins: tuple[VNode, ...] = ()
     task: PendingTask | None = None
     where: str = ""
@@ -70,7 +68,7 @@ NOTHING = ProposedChange("nothing")
 
 
 def _copies(change: ProposedChange) -> bool:
-    return bool(change.node or change.gone or change.joins)  # a new row of a cluster is reverted instead
+    return bool(change.node or change.stopped or change.joins)  # a new row of a cluster is reverted instead
 
 
 class Spent(Exception):
@@ -106,7 +104,7 @@ class Trials:
 
     situation: Situation
     job: PendingJob
-    left: int = field(default_factory=lambda: MOST_WORK)
+    budget: int = field(default_factory=lambda: MOST_WORK)
     known: Known | None = None
     task: PendingTask | None = None
     others: Sequence[RunningHolder] = ()
@@ -128,7 +126,7 @@ class Trials:
                 if shape not in of_cluster:
                     of_cluster[shape] = verdict_on(situation.ledger, task)
         self._price = 1 + sum(len(queue.shapes) for queue in self._queues.values()) // CLASSES_PER_UNIT
-        self.left = 0 if situation.is_crowded else self.left
+        self.budget = 0 if situation.is_crowded else self.budget
         self._copy_price = 1 + len(situation.ledger.vnodes) // 1000
 
     def starts(self, change: ProposedChange = NOTHING) -> bool:
@@ -142,15 +140,15 @@ class Trials:
         if self.origin is None:
             return True
         trials, first = self.origin
-        if change.gone is not None and all(
-            one.job_id != change.gone.job_id for one in trials.situation.running
+        if change.stopped is not None and all(
+            holder.job_id != change.stopped.job_id for holder in trials.situation.running
         ):
             return False  # it starts only between the two
-        trials.left = self.left
+        trials.budget = self.budget
         try:
             return trials.outcome(change, first=first).starts
         finally:
-            self.left = trials.left
+            self.budget = trials.budget
 
     def _has_place(self, change: ProposedChange) -> bool:
         """Whether the job would have a place if nothing else waited: without one, no round can start it.
@@ -159,22 +157,19 @@ class Trials:
         """
         if self.task is not None:
             return True
-        self.left -= self._copy_price
-        if self.left < 0:
+        self.budget -= self._copy_price
+        if self.budget < 0:
             raise Spent
         job = change.job or self.job
         with _changed(self.situation.ledger, change) as ledger:
-            if change.gone is not None:
-                stop(ledger, change.gone)
+            if change.stopped is not None:
+                stop(ledger, change.stopped)
                 settle(ledger)
             before, withheld, ledger.withheld = ledger.grown, ledger.withheld, {}
             ledger.grown = {}
-            found = place_or_grow(ledger, job.parent_id, job.spec, job.entry)
-            if not isinstance(found, Unplaced):
-                for step in reversed(found[0]):
-                    revert_growth(ledger, step)
+            refusal = why_no_place(ledger, job.parent_id, job.spec, job.entry)
             ledger.grown, ledger.withheld = before, withheld
-        return not isinstance(found, Unplaced) or found.exhausted
+        return refusal is None or refusal.exhausted
 
     def after(self, change: ProposedChange) -> Trials:
         """Trials in the state in which a scheduler rests after a change, with the rest of the budget. Raises Spent."""
@@ -189,7 +184,7 @@ class Trials:
                 pass
             rested, known = trial.rested(situation), self._learn(ledger)
             trial.let_go()
-        return Trials(rested, job, left=self.left, known=known, origin=(self, change))
+        return Trials(rested, job, budget=self.budget, known=known, origin=(self, change))
 
     def outcome(
         self, change: ProposedChange = NOTHING, *, first: ProposedChange = NOTHING, preempts: bool = False
@@ -206,8 +201,8 @@ class Trials:
             return self._rounds(situation, ledger, job, task, [first, change], preempts=preempts)
 
     def _pay(self, *changes: ProposedChange) -> None:
-        self.left -= self._price + self._copy_price * any(map(_copies, changes))
-        if self.left < 0:
+        self.budget -= self._price + self._copy_price * any(map(_copies, changes))
+        if self.budget < 0:
             raise Spent
 
     @contextmanager
@@ -215,7 +210,7 @@ class Trials:
         """The situation in which this job or task waits, and nothing else of the one in question."""
         situation = self.situation
         if task is not None and self.task is not None:
-            others = [one for one in situation.tasks if one.task_id != self.task.task_id]
+            others = [waiting for waiting in situation.tasks if waiting.task_id != self.task.task_id]
             situation = replace(situation, tasks=[*others, task])
         else:
             self._queues.setdefault(job.parent_id, Queue(job.parent_id)).put(job)
@@ -241,35 +236,38 @@ class Trials:
             if nomination.parent_id in self._queues:
                 self._queues[nomination.parent_id].set_nomination(nomination.job_id, nomination)
         for name, queue in self._queues.items():
-            kept = situation.kept.get(name, {})
-            keep(queue, {n: one for n, one in kept.items() if n != job.job_id or job == self.job})
-            queue.recall(situation.told.get(name, {}))
+            reservations = situation.reservations.get(name, {})
+            keep(
+                queue,
+                {n: reserved for n, reserved in reservations.items() if n != job.job_id or job == self.job},
+            )
+            queue.recall(situation.reported.get(name, {}))
         for key in _wait_keys(job) if job.parent_id in self._queues else ():
             self._queues[job.parent_id].told.pop(key, None)  # so that the round tells it
 
-    def _is_new(self, one: PendingJob | PendingTask) -> bool:
+    def _is_new(self, work: PendingJob | PendingTask) -> bool:
         """Whether a job or task is submitted in place of the one in question."""
-        if isinstance(one, PendingTask):
-            return self.task is not None and one.task_id != self.task.task_id
-        return one.job_id != self.job.job_id
+        if isinstance(work, PendingTask):
+            return self.task is not None and work.task_id != self.task.task_id
+        return work.job_id != self.job.job_id
 
     def _plans(
         self,
         trial: TrialRounds,
-        one: PendingJob | PendingTask,
+        work: PendingJob | PendingTask,
         changes: Sequence[ProposedChange],
         *,
         preempts: bool = False,
     ) -> Iterator[Plan]:
         """Run rounds until nothing more starts, as a scheduler does, which is faster than whoever makes the change.
 
-        Only then end what is ``gone``, because a stop takes time, or add the job or task that is submitted again after
-        the other one was stopped. Yields each plan before it is carried out.
+        Only then end what is ``stopped``, because a stop takes time, or add the job or task that is submitted again
+        after the other one was stopped. Yields each plan before it is carried out.
         """
-        if late := self._is_new(one):
-            trial.withdraw(one)
-        gone = [change.gone for change in changes if change.gone is not None]
-        for holder in gone:
+        if late := self._is_new(work):
+            trial.withdraw(work)
+        holders = [change.stopped for change in changes if change.stopped is not None]
+        for holder in holders:
             trial.running.leave(holder.job_id)
         for _ in range(MOST_ROUNDS):
             plan = trial.decide(preempts=preempts)
@@ -277,12 +275,12 @@ class Trials:
             trial.begin(plan)
             if leaves_more(plan, plan.proposed) or (self.task is not None and plan.task_starts):
                 continue
-            if gone:
-                for holder in gone:
+            if holders:
+                for holder in holders:
                     trial.stop(holder)
-                gone = []
+                holders = []
             elif late:
-                trial.submit(one)
+                trial.submit(work)
                 late = False
             else:
                 return
@@ -298,17 +296,26 @@ class Trials:
         try:
             for plan in self._plans(trial, task or job, changes, preempts=preempts):
                 is_calm = is_calm and not (plan.preempts or plan.starts or plan.task_starts)
-                if task is not None and any(one.task.task_id == task.task_id for one in plan.task_starts):
+                if task is not None and any(
+                    started.task.task_id == task.task_id for started in plan.task_starts
+                ):
                     return TrialOutcome(starts=True)
                 for start in plan.starts:
                     if start.job.job_id == job.job_id:
                         return TrialOutcome(start, starts=True)
-                wait = next((one for one in plan.waits if _is_of(one, job)), wait)
-                ended = [one.victims for one in plan.preempts if one.job.job_id == job.job_id]
+                wait = next(
+                    (
+                        new
+                        for new in plan.waits
+                        if new.parent_id == job.parent_id and new.shape in _wait_keys(job)
+                    ),
+                    wait,
+                )
+                ended = [choice.victims for choice in plan.preempts if choice.job.job_id == job.job_id]
                 victims = ended[0] if ended else victims
             if is_calm:
                 self.known = self._learn(ledger)
-            others = tuple(one.job.job_id for one in trial.done if isinstance(one, Start))
+            others = tuple(started.job.job_id for started in trial.done if isinstance(started, Start))
             return TrialOutcome(None, wait, others, victims)
         finally:
             trial.take_back()
@@ -318,12 +325,12 @@ class Trials:
         if self.situation.nominations:
             return None
         verdicts = {
-            (parent_id, key): shape.blocked._replace(valid_for=None)  # other ledgers have other stamps
+            (parent_id, key): verdict._replace(valid_for=None)  # other ledgers have other stamps
             for parent_id, queue in self._queues.items()
             for key, shape in queue.shapes.items()
-            if shape.blocked is not None
-            and shape.blocked[0] in (INFEASIBLE, INSUFFICIENT)
-            and not shape.blocked.exhausted
+            if (verdict := queue.known_verdict(ledger, shape)) is not None
+            and verdict.reason in (INFEASIBLE, INSUFFICIENT)
+            and not verdict.exhausted
         }
         return Known(verdicts, capacities_of(ledger, self._queues), {})
 
@@ -334,12 +341,8 @@ def task_trials(situation: Situation, task: PendingTask, others: Sequence[Runnin
     return Trials(situation, nobody, task=task, others=others)
 
 
-def _is_of(wait: Wait, job: PendingJob) -> bool:
-    """Whether a wait is that of the job: of its shape, or of its user's jobs of that shape."""
-    return wait.parent_id == job.parent_id and wait.shape in _wait_keys(job)
-
-
 def _wait_keys(job: PendingJob) -> tuple[str, str]:
+    """The keys of what a round says about a job: its shape, or its user's jobs of that shape."""
     return job.shape, f"{job.shape};user={job.user}"
 
 
@@ -347,7 +350,7 @@ def _wait_keys(job: PendingJob) -> tuple[str, str]:
 def _changed(ledger: Ledger, *changes: ProposedChange) -> Iterator[Ledger]:
     """The ledger with changes, for the block: a new row of a cluster is reverted, else a copy is changed."""
     ledger = ledger.copy() if any(map(_copies, changes)) else ledger
-    before = [ledger.clusters[one.cluster.cluster_id] for one in changes if one.cluster is not None]
+    before = [ledger.clusters[change.cluster.cluster_id] for change in changes if change.cluster is not None]
     for change in changes:
         _make(ledger, change)
     try:

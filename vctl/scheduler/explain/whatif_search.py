@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -39,11 +40,11 @@ def helpful(
 
     For a job on hold only the release is tried, for a job in a stopped cluster only the resumption.
     """
-    found: list[ProposedChange] = []
+    helping: list[ProposedChange] = []
     job, parent = trials.job, trials.situation.ledger.clusters.get(trials.job.parent_id)
 
-    def that_help(changes: Iterable[ProposedChange], most: int = MOST_NODES) -> Iterator[ProposedChange]:
-        return islice((change for change in changes if trials.starts(change)), most)
+    def that_help(changes: Iterable[ProposedChange], limit: int = MOST_NODES) -> Iterator[ProposedChange]:
+        return islice((change for change in changes if trials.starts(change)), limit)
 
     undrained, stopped = that_help(_undrains(trials), 1), that_help(_stops(trials), 1)
     added = that_help(_nodes(templates))
@@ -64,23 +65,23 @@ def helpful(
     try:
         for search in searches:
             for change in search:
-                found.append(change)
+                helping.append(change)
                 if first_only:
-                    return found, False
+                    return helping, False
     except Spent:
-        return found, True
-    return found, False
+        return helping, True
+    return helping, False
 
 
 def nearest(trials: Trials, templates: Mapping[str, Node]) -> tuple[ProposedChange, ProposedChange] | None:
     """Two changes that together start the job: makes each possible first one, then searches a second one."""
     more = {key: replace(node, node_id=f"{node.node_id}~") for key, node in templates.items()}
-    trials.left = MOST_WORK // 6
+    trials.budget = MOST_WORK // 6
     try:
         for first in _beginnings(trials, templates):
             after = trials.after(first)
             second, _ = helpful(after, more, first_only=True)
-            trials.left = after.left
+            trials.budget = after.budget
             if second:
                 return first, second[0]
     except Spent:
@@ -140,16 +141,16 @@ def _stops(trials: Trials) -> Iterator[ProposedChange]:
     """Stops of running tasks of the cluster, or of jobs without a higher priority, smallest useful first."""
     if trials.task is not None:
         for other in trials.others[:MOST_STOPS]:
-            yield ProposedChange(CANCEL, other.submission_id, gone=other)
+            yield ProposedChange(CANCEL, other.submission_id, stopped=other)
         return
     job, ledger, order = trials.job, trials.situation.ledger, []
-    wanted = job.spec.names(job.entry) or {rs.CPU}
+    names = job.spec.names(job.entry) or {rs.CPU}
     for holder in trials.situation.running:
         held = _held_by(ledger, holder)
-        if holder.priority <= job.priority and any(held.get(name, 0) for name in wanted):
-            order.append((holder.priority, sum(held.get(name, 0) for name in wanted), -holder.job_id, holder))
+        if holder.priority <= job.priority and any(held.get(name, 0) for name in names):
+            order.append((holder.priority, sum(held.get(name, 0) for name in names), -holder.job_id, holder))
     for *_, holder in sorted(order, key=lambda item: item[:3])[:MOST_STOPS]:
-        yield ProposedChange(STOP, holder.submission_id, gone=holder)
+        yield ProposedChange(STOP, holder.submission_id, stopped=holder)
 
 
 def _held_by(ledger: Ledger, job: RunningHolder) -> dict[str, int]:
@@ -163,7 +164,7 @@ def _held_by(ledger: Ledger, job: RunningHolder) -> dict[str, int]:
 
 def _highest(trials: Trials) -> int:
     """The highest priority of the other waiting jobs; below every priority if there are none."""
-    others = [one.priority for one in trials.situation.pending if one.job_id != trials.job.job_id]
+    others = [waiting.priority for waiting in trials.situation.pending if waiting.job_id != trials.job.job_id]
     return max(others, default=-MOST_PRIORITY - 1)
 
 
@@ -209,43 +210,43 @@ def _limits(trials: Trials, kind: str) -> Iterator[ProposedChange]:
 def _raised(
     trials: Trials, kind: str, cluster: Cluster, limit: Mapping[str, int]
 ) -> Iterator[ProposedChange]:
-    def with_limit(most: Mapping[str, int]) -> ProposedChange:
+    def with_limit(limits: Mapping[str, int]) -> ProposedChange:
         if kind == MAXIMUM:
             return ProposedChange(
-                kind, cluster=replace(cluster, spec=replace(cluster.spec, flexible_max=most))
+                kind, cluster=replace(cluster, spec=replace(cluster.spec, flexible_max=limits))
             )
-        return ProposedChange(kind, cluster=replace(cluster, borrow_limit=most))
+        return ProposedChange(kind, cluster=replace(cluster, borrow_limit=limits))
 
     above = trials.situation.ledger.total(PRIMARY)
     high = {name: amount + above.get(name, 0) + step_of(name) for name, amount in limit.items()}
     alone = [{**limit, name: high[name]} for name in sorted(limit)] if len(limit) > 1 else []
     # if all limits are higher, a job ahead may start and take the capacity; so try single limits, too
-    most = next((one for one in (high, *alone) if trials.starts(with_limit(one))), None)
-    if most is None:
+    higher = next((tried for tried in (high, *alone) if trials.starts(with_limit(tried))), None)
+    if higher is None:
         return
     for name, amount in sorted(limit.items()):
         step = step_of(name)
 
         def fits(number: int, name: str = name, step: int = step) -> bool:
-            return trials.starts(with_limit({**most, name: number * step}))
+            return trials.starts(with_limit({**higher, name: number * step}))
 
-        if most[name] == amount:
+        if higher[name] == amount:
             continue
-        if trials.starts(with_limit({**most, name: amount})):
-            most[name] = amount
+        if trials.starts(with_limit({**higher, name: amount})):
+            higher[name] = amount
         else:
-            most[name] = step * smallest(amount // step, -(-most[name] // step), fits)
-    changed = [name for name in sorted(limit) if most[name] != limit[name]]
-    if changed and trials.starts(with_limit(most)):
+            higher[name] = step * smallest(amount // step, -(-higher[name] // step), fits)
+    changed = [name for name in sorted(limit) if higher[name] != limit[name]]
+    if changed and trials.starts(with_limit(higher)):
         name = changed[0]
         yield replace(
-            with_limit(most), subject=cluster.cluster_id, old=limit[name], new=most[name], where=name
+            with_limit(higher), subject=cluster.cluster_id, old=limit[name], new=higher[name], where=name
         )
 
 
 def _request(trials: Trials) -> Iterator[ProposedChange]:
     """For each number of the request the largest smaller one that starts, tried as a new job at the end."""
-    last = max([trials.job.job_id, *(one.job_id for one in trials.situation.pending)])
+    last = max([trials.job.job_id, *(waiting.job_id for waiting in trials.situation.pending)])
     job_id = max(trials.situation.next_job, last + 1)
     fresh = replace(trials.job, job_id=job_id, submitted_at_ns=trials.situation.now_ns)
     for number in smaller_numbers(fresh if trials.task is None else _run_again(trials)):
@@ -290,9 +291,9 @@ def _replicas(trials: Trials) -> Iterator[ProposedChange]:
             yield from _fewest(trials, more, len(free))
 
 
-def _fewest(trials: Trials, more: Callable[[int], ProposedChange], most: int) -> Iterator[ProposedChange]:
-    if most and trials.starts(more(most)):
-        yield more(smallest(0, most, lambda number: trials.starts(more(number))))
+def _fewest(trials: Trials, more: Callable[[int], ProposedChange], limit: int) -> Iterator[ProposedChange]:
+    if limit and trials.starts(more(limit)):
+        yield more(smallest(0, limit, lambda number: trials.starts(more(number))))
 
 
 def _with_more(cluster: Cluster, template: str, free: Sequence[VNode], number: int) -> ProposedChange:
@@ -304,10 +305,8 @@ def _with_more(cluster: Cluster, template: str, free: Sequence[VNode], number: i
 
 def smallest(low: int, high: int, fits: Fits) -> int:
     """The smallest number above ``low`` that fits, by bisection; ``high`` is known to fit."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    between = range(low + 1, high)
+    return low + 1 + bisect_left(between, x=True, key=fits)
 
 
 def largest(values: range, fits: Fits) -> int | None:
@@ -316,11 +315,7 @@ def largest(values: range, fits: Fits) -> int | None:
         return next((value for value in reversed(values) if fits(value)), None)
     if not fits(values[0]):
         return None
-    low, high = 0, len(values)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(values[middle]) else (low, middle)
-    return values[low]
+    return values[bisect_left(values, x=True, lo=1, key=lambda value: not fits(value)) - 1]
 
 
 # ---- the numbers of a request ----
@@ -330,7 +325,7 @@ def largest(values: range, fits: Fits) -> int | None:
 class Number:
     """One number of a request; ``values``: the smaller numbers to try, coarse steps first."""
 
-    asked: PendingJob | PendingTask
+    work: PendingJob | PendingTask
     subject: str
     where: str
     old: int
@@ -338,12 +333,12 @@ class Number:
 
     def change(self, value: int) -> ProposedChange:
         """The change of this number to another value."""
-        asked, where = self.asked, self.where
-        if isinstance(asked, PendingTask):
-            task = replace(asked, request={**asked.request, self.subject: value})
+        work, where = self.work, self.where
+        if isinstance(work, PendingTask):
+            task = replace(work, request={**work.request, self.subject: value})
             return ProposedChange(REQUEST, self.subject, self.old, value, task=task, where=where)
-        shape = f"{asked.shape};{where};{self.subject}:{value}"  # judged by itself
-        made = replace(self._made(asked, value), shape=shape)
+        shape = f"{work.shape};{where};{self.subject}:{value}"  # judged by itself
+        made = replace(self._made(work, value), shape=shape)
         return ProposedChange(REQUEST, self.subject, self.old, value, job=made, where=where)
 
     def _made(self, job: PendingJob, value: int) -> PendingJob:
@@ -370,32 +365,32 @@ class Number:
         return replace(job, spec=replace(spec, groups=tuple(groups)))
 
 
-def smaller_numbers(asked: PendingJob | PendingTask) -> Iterator[Number]:
+def smaller_numbers(work: PendingJob | PendingTask) -> Iterator[Number]:
     """Every number of a request that could be smaller. A node keeps a resource, a group keeps a node."""
-    if isinstance(asked, PendingTask):
-        for name, amount in _numbers(asked.request):
-            yield Number(asked, name, "task", amount, values_below(name, amount))
+    if isinstance(work, PendingTask):
+        for name, amount in _numbers(work.request):
+            yield Number(work, name, "task", amount, values_below(name, amount))
         return
-    spec = asked.spec
-    for name, amount in _numbers(asked.entry):
-        yield Number(asked, name, "entry", amount, values_below(name, amount))
-    if asked.shares_parent:
+    spec = work.spec
+    for name, amount in _numbers(work.entry):
+        yield Number(work, name, "entry", amount, values_below(name, amount))
+    if work.shares_parent:
         return
     for name, amount in _numbers(spec.flexible_min) if spec.flexible else ():
-        yield Number(asked, name, "minimum", amount, values_below(name, amount))
+        yield Number(work, name, "minimum", amount, values_below(name, amount))
     for position, group in enumerate(spec.groups):
-        yield from _of_group(asked, f"group {position}", group)
+        yield from _of_group(work, f"group {position}", group)
     for template, count in _numbers(spec.replica_sets):
         rest = bool(spec.groups) or sum(spec.replica_sets.values()) > count
-        yield Number(asked, template, "whole", count, (range(0 if rest else 1, count),))
+        yield Number(work, template, "whole", count, (range(0 if rest else 1, count),))
 
 
 def _of_group(job: PendingJob, where: str, group: Group) -> Iterator[Number]:
     """Each different amount of each resource in a group, then the number of its nodes."""
     amounts = {(name, amount) for node in group.nodes for name, amount in _numbers(node.resources)}
     for name, amount in sorted(amounts):
-        here = [node for node in group.nodes if node.resources.get(name) == amount]
-        alone = any(sum(a > 0 for a in node.resources.values()) == 1 for node in here)
+        nodes = [node for node in group.nodes if node.resources.get(name) == amount]
+        alone = any(sum(a > 0 for a in node.resources.values()) == 1 for node in nodes)
         yield Number(job, name, where, amount, values_below(name, amount, least=int(alone)))
     count = len(group.nodes)
     if count > 1:

@@ -11,13 +11,13 @@ LACK = {
     rules.NO_NODE: "no node takes work now",
     rules.NO_MATCH: "needs a node with {selector}, 0 nodes match",
     rules.ALL_ON_ONE: "needs {of} on one node, no node has all of it free at once",
-    rules.ON_ONE: "needs {asked} on one node{policy}, the most free on one node is {have}",
-    rules.ENTRY_ON_ONE: "the entrypoint needs {asked} on one node, the most free on one node is {have}",
+    rules.ON_ONE: "needs {requested} on one node{policy}, the most free on one node is {have}",
+    rules.ENTRY_ON_ONE: "the entrypoint needs {requested} on one node, the most free on one node is {have}",
     rules.ENTRY_IN_PIECE: "the entrypoint needs {of} in one virtual node, the largest has {have}",
     rules.ENTRY_ON_WHOLE: "the entrypoint does not fit on any of the {whole}",
-    rules.ENTRY_IN_MAXIMUM: "the entrypoint needs {asked}, flexible_resource_max allows {have}",
-    rules.MINIMUM: "the flexible minimum needs {asked}, {have} can be had",
-    rules.IN_TOTAL: "needs {asked} in total, {have} free",
+    rules.ENTRY_IN_MAXIMUM: "the entrypoint needs {requested}, flexible_resource_max allows {have}",
+    rules.MINIMUM: "the flexible minimum needs {requested}, {have} can be had",
+    rules.IN_TOTAL: "needs {requested} in total, {have} free",
     rules.WHOLE_NODES: "needs {whole}, {fit} untouched",
     rules.DISTINCT: "needs {count} distinct nodes{policy}, have {fit}",
     rules.DISTINCT_ABLE: "needs {count} distinct nodes{policy}, have {fit}",
@@ -28,27 +28,27 @@ LACK = {
     rules.WITHIN_BUDGET: "no placement found within the search budget after {count} steps ({of}{and_whole} asked for,"
     " {free} free)",
     rules.NO_GROWTH: "{cluster} cannot grow",
-    rules.GROWTH_LIMITS: "needs {asked} in total, {number} can be had within the limits of the clusters that would"
+    rules.GROWTH_LIMITS: "needs {requested} in total, {number} can be had within the limits of the clusters that would"
     " grow",
-    rules.GROWN_IN_TOTAL: "needs {asked} in total, {number} can be had with growth",
-    rules.GROWN_ON_ONE: "needs {asked} on one node, {number} can be had with growth",
+    rules.GROWN_IN_TOTAL: "needs {requested} in total, {number} can be had with growth",
+    rules.GROWN_ON_ONE: "needs {requested} on one node, {number} can be had with growth",
 }
 """Rule -> what there is too little of now."""
 LACK_WHEN_EMPTY = {
     rules.NO_NODE: "it has no node in service",
     rules.NO_MATCH: "a node with {selector} asked, none exists",
     rules.ALL_ON_ONE: "{of} asked on one node, no node has all of it",
-    rules.ON_ONE: "{asked} asked on one node{policy}, the largest node has {number}",
-    rules.ENTRY_ON_ONE: "{asked} asked on one node, the largest node has {number} (for the command)",
-    rules.MINIMUM: "{asked} asked as the flexible minimum, {number} can be had",
-    rules.IN_TOTAL: "{asked} asked, {number} exist",
+    rules.ON_ONE: "{requested} asked on one node{policy}, the largest node has {number}",
+    rules.ENTRY_ON_ONE: "{requested} asked on one node, the largest node has {number} (for the command)",
+    rules.MINIMUM: "{requested} asked as the flexible minimum, {number} can be had",
+    rules.IN_TOTAL: "{requested} asked, {number} exist",
     rules.WHOLE_NODES: "{whole} asked, {fit} exist",
     rules.DISTINCT: "{count} distinct nodes{policy} asked, {fit} exist",
     rules.DISTINCT_ABLE: "{count} distinct nodes{policy} asked, {fit} could hold a part of it",
     rules.DISTINCT_PIECES: "{count} distinct nodes with {of} each asked, {fit} exist",
     rules.PIECES: "{count} times {of} asked, {fit} fit",
     rules.TOGETHER: "only {fit} of {fixed} fit together ({of}{and_whole} asked, {free} exist, in pieces)",
-    rules.GROWTH_LIMITS: "{asked} asked, the limits of the clusters that would grow allow {number}",
+    rules.GROWTH_LIMITS: "{requested} asked, the limits of the clusters that would grow allow {number}",
 }
 """Rule -> what was asked, and how much exists, where it differs from ``LACK``."""
 
@@ -70,7 +70,7 @@ def _values(refusal: Refusal) -> dict[str, object]:
         for template, number in sorted(refusal.whole.items())
     )
     return {
-        "asked": amount_text(refusal.subject, refusal.asked),
+        "requested": amount_text(refusal.subject, refusal.requested),
         "have": amount_text(refusal.subject, refusal.have),
         "number": number_text(refusal.subject, refusal.have),
         "of": amounts_text(refusal.of),
@@ -80,7 +80,7 @@ def _values(refusal: Refusal) -> dict[str, object]:
         "count": refusal.count,
         "fixed": counted(refusal.count, "fixed node"),
         "fit": refusal.fit,
-        "selector": ", ".join(f"{one.key}: {one}" for one in refusal.selector),
+        "selector": ", ".join(f"{condition.key}: {condition}" for condition in refusal.selector),
         "policy": f" ({refusal.detail})" if refusal.detail else "",
         "cluster": cluster_text(refusal.detail),
     }
@@ -97,7 +97,7 @@ def verdict_on_limit(refusal: Refusal, cluster_id: str, user: str) -> str:
 
 def limit_reached(refusal: Refusal, cluster_id: str, user: str) -> str:
     """A reached limit with the number of jobs that run now."""
-    run, each = refusal.asked - 1, refusal.subject == OF_USER
+    run, each = refusal.requested - 1, refusal.subject == OF_USER
     whose, of = (f" of {user}", " of each user") if each else ("", "")
     runs = f"{counted(run, 'job')}{whose} run{'s' if run == 1 else ''} in {cluster_text(cluster_id)}"
     return f"{runs}, where at most {refusal.have}{of} may run at a time"

@@ -11,9 +11,9 @@ from itertools import groupby
 from typing import Any
 
 from vctl.engine.changes import HOMES, Change, JobEnded, JobStarted, RunEnded
+from vctl.engine.changes.change import PublicEvent
 from vctl.engine.codec import encode
-from vctl.store.entries import Emitted, Entry, Event, place_of
-from vctl.store.rows import dumps
+from vctl.store.entries import Emitted, Entry, Event, code_of, content_of, place_of
 from vctl.store.write import jobs
 from vctl.store.write.table import WRITERS, Writer, insert
 
@@ -22,20 +22,25 @@ for home in HOMES:
 _IN_TURNS = (JobStarted, RunEnded, JobEnded)
 """Types that alternate where jobs end and others start in their place. Written type by type, in this order,
 they leave the same rows: a job starts before its run and itself end, and no job writes rows of another."""
-_EVENT = "events (seq, at, kind, object, object_id, place, job_id, data)"
-_CHANGE = "changes (seq, change)"
+_EVENT = "events (seq, at, code, object_id, place, job_id, content)"
+_CHANGE = "changes (seq, at, change)"
 
 
 def write(db: sqlite3.Connection, entries: Sequence[Entry], last: int) -> None:
     """Write entries to the tables and the journal; ``last`` is the number of the last one."""
-    for writer, equal in _gathered(one.change for one in entries if isinstance(one, Emitted)):
+    for writer, equal in _gathered(change.change for change in entries if isinstance(change, Emitted)):
         writer(db, equal)
-    first = last - len(entries) + 1
-    insert(db, _EVENT, [_row(seq, entry) for seq, entry in enumerate(entries, first)])
-    changes = [
-        (seq, encode(one.change)) for seq, one in enumerate(entries, first) if isinstance(one, Emitted)
-    ]
+    events, changes = list[tuple[object, ...]](), list[tuple[object, ...]]()
+    for seq, entry in enumerate(entries, last - len(entries) + 1):
+        if isinstance(entry, Event):
+            event, change = PublicEvent(entry.kind, entry.object, entry.object_id, data=entry.data), None
+        else:
+            event, change = entry.change.public_event(), encode(entry.change)
+        changes.append((seq, entry.at, change))
+        if event.kind:
+            events.append(_row(seq, entry.at, event))
     insert(db, _CHANGE, changes)
+    insert(db, _EVENT, events)
 
 
 def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]]]:
@@ -53,18 +58,9 @@ def _gathered(emitted: Iterable[Change]) -> Iterator[tuple[Writer, Sequence[Any]
                 yield WRITERS[other], list(alike)
 
 
-def _row(seq: int, entry: Entry) -> tuple[object, ...]:
-    """An entry as a row of the journal."""
-    if isinstance(entry, Event):
-        return (
-            seq, entry.at, entry.kind, entry.object, entry.object_id, place_of(entry.cluster_id, entry.object_id),
-            entry.job_id, entry.data,
-        )  # fmt: skip
-    told = entry.change.public_event()
-    if not told.kind:  # nobody is shown it
-        return seq, entry.at, "", "", "", None, told.job_id, "{}"
-    text = dumps(told.data) if told.data else "{}"
+def _row(seq: int, at: int, event: PublicEvent) -> tuple[object, ...]:
+    """An event as a row of the history."""
     return (
-        seq, entry.at, told.kind, told.object_kind, told.object_id, place_of(told.cluster_id, told.object_id),
-        told.job_id, text,
+        seq, at, code_of(event.kind, event.object_kind), event.object_id, place_of(event.cluster_id, event.object_id),
+        event.job_id, content_of(event.kind, event.data),
     )  # fmt: skip

@@ -65,53 +65,62 @@ def vnode_row(vnode: VNode) -> tuple[object, ...]:
 
 @writes(ch.ClusterAdded)
 def _added(db: sqlite3.Connection, added: Sequence[ch.ClusterAdded]) -> None:
-    insert(db, CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at, one.owner) for one in added])
+    insert(db, CLUSTER_COLUMNS, [cluster_row(change.cluster, change.at, change.owner) for change in added])
 
 
 @writes(ch.ClusterChanged)
 def _changed(db: sqlite3.Connection, changed: Sequence[ch.ClusterChanged]) -> None:
-    for one in changed:
-        cluster = one.cluster
+    for change in changed:
+        cluster = change.cluster
         db.execute(
             "UPDATE clusters SET spec = ?, revision = ?, updated_at = ? WHERE cluster_id = ?",
-            (rows.spec_text(cluster.spec), cluster.revision, one.at, cluster.cluster_id),
+            (rows.spec_text(cluster.spec), cluster.revision, change.at, cluster.cluster_id),
         )
         _change_settings(db, cluster.cluster_id, _limits(cluster))
 
 
 @writes(ch.ClusterMoved)
 def _moved(db: sqlite3.Connection, moved: Sequence[ch.ClusterMoved]) -> None:
-    for one in moved:
-        moves.update(db, CLUSTER, one.move, one.cluster_id, "state = ?, updated_at = ?", (one.state, one.at))
-        _change_settings(db, one.cluster_id, {STOPPED: one.stopped})
+    for change in moved:
+        moves.update(
+            db,
+            CLUSTER,
+            change.move,
+            change.cluster_id,
+            "state = ?, updated_at = ?",
+            (change.state, change.at),
+        )
+        _change_settings(db, change.cluster_id, {STOPPED: change.stopped})
 
 
 @writes(ch.QueueChanged)
 def _queues_changed(db: sqlite3.Connection, changed: Sequence[ch.QueueChanged]) -> None:
-    for one in changed:
-        if one.cluster_id == PRIMARY:
-            kept = ((PRIMARY_QUEUE, dumps(one.given)), (PRIMARY_REVISION, dumps(one.revision)))
-            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", kept)
+    for change in changed:
+        if change.cluster_id == PRIMARY:
+            settings = ((PRIMARY_QUEUE, dumps(change.given)), (PRIMARY_REVISION, dumps(change.revision)))
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", settings)
         else:
-            _change_settings(db, one.cluster_id, {QUEUE: one.given})
+            _change_settings(db, change.cluster_id, {QUEUE: change.given})
 
 
 @writes(ch.ClusterDetached)
 def _detached(db: sqlite3.Connection, detached: Sequence[ch.ClusterDetached]) -> None:
-    found = [(one.cluster_id,) for one in detached]
-    db.executemany("UPDATE clusters SET detached = 1 WHERE cluster_id = ?", found)
+    ids = [(change.cluster_id,) for change in detached]
+    db.executemany("UPDATE clusters SET detached = 1 WHERE cluster_id = ?", ids)
 
 
 @writes(ch.VNodesChanged)
 def _vnodes_changed(db: sqlite3.Connection, changed: Sequence[ch.VNodesChanged]) -> None:
-    for one in changed:
-        db.executemany("DELETE FROM vnodes WHERE vnode_id = ?", [(vnode_id,) for vnode_id in one.removed])
-        db.executemany(_PUT_VNODE, [vnode_row(vnode) for vnode in one.placed])
+    for change in changed:
+        db.executemany("DELETE FROM vnodes WHERE vnode_id = ?", [(vnode_id,) for vnode_id in change.removed])
+        db.executemany(_PUT_VNODE, [vnode_row(vnode) for vnode in change.placed])
 
 
 @writes(ch.NodesPublished)
 def _published(db: sqlite3.Connection, published: Sequence[ch.NodesPublished]) -> None:
-    columns = [(dumps(list(one.nodes)), one.job_id) for one in published if one.job_id is not None]
+    columns = [
+        (dumps(list(change.nodes)), change.job_id) for change in published if change.job_id is not None
+    ]
     db.executemany("UPDATE jobs SET node_ids = ? WHERE job_id = ?", columns)
 
 
@@ -123,16 +132,16 @@ def _only_published(db: sqlite3.Connection, changes: Sequence[object]) -> None:
 @writes(ch.ClusterRemoved)
 def remove(db: sqlite3.Connection, removed: Sequence[ch.ClusterRemoved]) -> None:
     """Delete clusters with their virtual nodes and leases."""
-    for one in removed:
-        if one.returned or one.lent:
+    for change in removed:
+        if change.returned or change.lent:
             db.executemany(
-                "DELETE FROM leases WHERE lease_id = ?", [(lease_id,) for lease_id in one.returned]
+                "DELETE FROM leases WHERE lease_id = ?", [(lease_id,) for lease_id in change.returned]
             )
             db.executemany(
                 "UPDATE leases SET lender_id = ? WHERE lease_id = ?",
-                [(one.lender_id, lease_id) for lease_id in one.lent],
+                [(change.lender_id, lease_id) for lease_id in change.lent],
             )
-    ids = [one.cluster_id for one in removed]
+    ids = [change.cluster_id for change in removed]
     db.execute("DELETE FROM vnodes WHERE cluster_id IN (SELECT value FROM json_each(?))", (dumps(ids),))
     moves.delete_all(db, CLUSTER, "forget", ids)
 
@@ -146,7 +155,7 @@ _LEASE = (
 
 @writes(ch.LeaseGranted)
 def _leases_granted(db: sqlite3.Connection, granted: Sequence[ch.LeaseGranted]) -> None:
-    _put(db, [one.lease for one in granted])
+    _put(db, [change.lease for change in granted])
 
 
 def _put(db: sqlite3.Connection, leases: Iterable[Lease]) -> None:
@@ -154,40 +163,40 @@ def _put(db: sqlite3.Connection, leases: Iterable[Lease]) -> None:
         _LEASE,
         [
             (
-                one.lease_id, one.borrower_id, one.lender_id, dumps(dict(one.amounts)), one.since, one.expires_at,
-                one.job_id, one.state,
+                lease.lease_id, lease.borrower_id, lease.lender_id, dumps(dict(lease.amounts)), lease.since,
+                lease.expires_at, lease.job_id, lease.state,
             )
-            for one in leases
+            for lease in leases
         ],
     )  # fmt: skip
 
 
 @writes(ch.LeaseCalled)
 def _leases_called(db: sqlite3.Connection, called: Sequence[ch.LeaseCalled]) -> None:
-    for one in called:
-        values = (one.lease.state, one.lease.expires_at)
-        if one.rest is None:
-            moves.update(db, LEASE, "call", one.lease.lease_id, "state = ?, expires_at = ?", values)
+    for change in called:
+        values = (change.lease.state, change.lease.expires_at)
+        if change.rest is None:
+            moves.update(db, LEASE, "call", change.lease.lease_id, "state = ?, expires_at = ?", values)
         else:
-            _cut(db, one.rest, "split")
-            _put(db, [one.lease])
+            _cut(db, change.rest, "split")
+            _put(db, [change.lease])
 
 
 @writes(ch.LeaseSpared)
 def _leases_spared(db: sqlite3.Connection, spared: Sequence[ch.LeaseSpared]) -> None:
-    for one in spared:
-        values = (one.lease.state, one.lease.expires_at)
-        if one.account is None:
-            moves.update(db, LEASE, "spare", one.lease.lease_id, "state = ?, expires_at = ?", values)
+    for change in spared:
+        values = (change.lease.state, change.lease.expires_at)
+        if change.account is None:
+            moves.update(db, LEASE, "spare", change.lease.lease_id, "state = ?, expires_at = ?", values)
         else:
-            moves.delete(db, LEASE, "merge", one.lease.lease_id)
-            _put(db, [one.account])
+            moves.delete(db, LEASE, "merge", change.lease.lease_id)
+            _put(db, [change.account])
 
 
 @writes(ch.LeaseReturned)
 def _leases_returned(db: sqlite3.Connection, returned: Sequence[ch.LeaseReturned]) -> None:
-    for one in returned:
-        lease = one.lease
+    for change in returned:
+        lease = change.lease
         if lease.amounts:
             _cut(db, lease, "cut")
         else:

@@ -40,18 +40,18 @@ def command_of(db: Connection, launch: Launch, request: tuple[str, str, str, str
 
 def _number(db: Connection, table: str, content: Content) -> int:
     known = db.known if isinstance(db, Tables) else KnownContents()
-    found = known.number(table, content)
-    if found is None:
-        found = _kept(db, table, content)
-        known.note(table, content, found)
-    return found
+    number = known.number(table, content)
+    if number is None:
+        number = _stored(db, table, content)
+        known.note(table, content, number)
+    return number
 
 
-def _kept(db: Connection, table: str, content: Content) -> int:
+def _stored(db: Connection, table: str, content: Content) -> int:
     key, *columns = _COLUMNS[table]
     checksum = 0
-    for one in content:
-        checksum = zlib.crc32(one if isinstance(one, bytes) else str(one).encode(), checksum)
+    for part in content:
+        checksum = zlib.crc32(part if isinstance(part, bytes) else str(part).encode(), checksum)
     same = " AND ".join(f"{name} IS ?" for name in columns)
     row = db.execute(
         f"SELECT {key} FROM {table} WHERE checksum = ? AND {same}", (checksum, *content)
@@ -67,25 +67,25 @@ def _kept(db: Connection, table: str, content: Content) -> int:
 
 def used_by(db: Connection, spans: Spans) -> set[int]:
     """The commands of some jobs and of their tasks."""
-    found = set[int]()
+    numbers = set[int]()
     for table in ("jobs", "tasks"):
         for span in spans:
-            found.update(
+            numbers.update(
                 row[0]
                 for row in db.execute(
                     f"SELECT DISTINCT command_id FROM {table} WHERE job_id BETWEEN ? AND ?", span
                 )
             )
-    return found
+    return numbers
 
 
 def drop_unused(db: Connection, command_ids: Iterable[int]) -> None:
     """Delete those of some commands that no job and no task has any more, with what only they named."""
-    gone = _without(db, "commands", command_ids, ("jobs", "tasks"), ("environment_id", "request_id"))
-    if not gone:
+    unused = _without(db, "commands", command_ids, ("jobs", "tasks"), ("environment_id", "request_id"))
+    if not unused:
         return
     for at, table in enumerate(("environments", "requests")):
-        _without(db, table, {number for row in gone if (number := row[at]) is not None}, ("commands",), ())
+        _without(db, table, {number for row in unused if (number := row[at]) is not None}, ("commands",), ())
     db.execute("UPDATE head SET contents = random()")  # others forget the numbers that they know
     if isinstance(db, Tables):
         db.known.clear()

@@ -13,119 +13,129 @@ from vctl.store import moves
 from vctl.store.rows import dumps
 from vctl.store.write import clusters
 from vctl.store.write.clusters import CLUSTER_COLUMNS, VNODE_COLUMNS, cluster_row, vnode_row
-from vctl.store.write.runs import ENDED_RUN_COLUMNS, RUN_COLUMNS, ended_run_row, run_row
+from vctl.store.write.runs import RUN_COLUMNS, run_row
 from vctl.store.write.table import insert, writes
 
 Whole = tuple[ch.JobStarted, ch.RunEnded, ch.JobEnded]
-"""A job that starts and ends in one transaction: no row of its cluster is ever written."""
+"""A job that starts and ends in one transaction: no row of its cluster or its run is ever written."""
 _STARTED = "attempt = ?, started_at = ?, node_ids = ?, resources = ?, master_port = ?"
 _OVER = "status = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?, waits_for = 0"
 
 
 def whole(among: Sequence[ch.Change]) -> tuple[list[Whole], Sequence[ch.Change]]:
     """Split starts and ends into the jobs of one run that start and end among them, and all other changes."""
-    over = {one.job_id: one for one in among if isinstance(one, ch.JobEnded) and one.move == "end"}
-    runs = {one.run_id: one for one in among if isinstance(one, ch.RunEnded)}
-    found = []
-    for one in among:
-        if isinstance(one, ch.JobStarted) and len(one.runs) == 1:
-            run, end = runs.get(one.job.run_id), over.get(one.job.job_id)
-            if run is not None and end is not None and _leaves_nothing(one, end):
-                found.append((one, run, end))
-    if not found:
+    over = {
+        change.job_id: change for change in among if isinstance(change, ch.JobEnded) and change.move == "end"
+    }
+    runs = {change.run_id: change for change in among if isinstance(change, ch.RunEnded)}
+    whole_jobs = []
+    for change in among:
+        if isinstance(change, ch.JobStarted) and len(change.runs) == 1:
+            run, end = runs.get(change.job.run_id), over.get(change.job.job_id)
+            if run is not None and end is not None and _leaves_nothing(change, end):
+                whole_jobs.append((change, run, end))
+    if not whole_jobs:
         return [], among
-    parts = {id(part) for three in found for part in three}
-    return found, [one for one in among if id(one) not in parts]
+    parts = {id(part) for three in whole_jobs for part in three}
+    return whole_jobs, [change for change in among if id(change) not in parts]
 
 
 def _leaves_nothing(start: ch.JobStarted, end: ch.JobEnded) -> bool:
     """Whether the end of a job removes the cluster that came with its start, and nothing else."""
-    gone, cluster = end.removed, start.cluster
-    if gone is None or cluster is None:
-        return gone is None and cluster is None
-    return gone.cluster_id == cluster.cluster_id and not (gone.returned or gone.lent)
+    removed, cluster = end.removed, start.cluster
+    if removed is None or cluster is None:
+        return removed is None and cluster is None
+    return removed.cluster_id == cluster.cluster_id and not (removed.returned or removed.lent)
 
 
-def write_whole(db: sqlite3.Connection, found: Sequence[Whole]) -> None:
+def write_whole(db: sqlite3.Connection, whole_jobs: Sequence[Whole]) -> None:
     """Write jobs that start and end in one transaction: their rows as they are at the end."""
-    insert(db, ENDED_RUN_COLUMNS, [ended_run_row(one.runs[0], one.at, run) for one, run, _ in found])
-    _no_longer_ahead(db, [one for one, _, _ in found])
+    _no_longer_ahead(db, [change for change, _, _ in whole_jobs])
     moves.update_all(
         db, JOB, "start", f"{_STARTED}, {_OVER}",
-        [(*_started(one), *_over(end), one.job.job_id) for one, _, end in found],
+        [(*_started(change), *_over(end), change.job.job_id) for change, _, end in whole_jobs],
     )  # fmt: skip
 
 
 @writes(ch.JobStarted)
 def _jobs_started(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> None:
-    own = [one for one in started if one.cluster is not None]
-    insert(db, CLUSTER_COLUMNS, [cluster_row(one.cluster, one.at) for one in own if one.cluster is not None])
-    insert(db, VNODE_COLUMNS, [vnode_row(vnode) for one in own for vnode in one.vnodes])
-    insert(db, RUN_COLUMNS, [run_row(run, one.at) for one in started for run in one.runs])
+    own = [change for change in started if change.cluster is not None]
+    insert(
+        db,
+        CLUSTER_COLUMNS,
+        [cluster_row(change.cluster, change.at) for change in own if change.cluster is not None],
+    )
+    insert(db, VNODE_COLUMNS, [vnode_row(vnode) for change in own for vnode in change.vnodes])
+    insert(db, RUN_COLUMNS, [run_row(run, change.at) for change in started for run in change.runs])
     _no_longer_ahead(db, started)
     moves.update_all(
         db, JOB, "start", f"status = ?, state_reason = NULL, message = NULL, {_STARTED}",
-        [(jb.RUNNING, *_started(one), one.job.job_id) for one in started],
+        [(jb.RUNNING, *_started(change), change.job.job_id) for change in started],
     )  # fmt: skip
 
 
-def _started(one: ch.JobStarted) -> tuple[object, ...]:
-    job = one.job
-    return job.attempt, one.at, dumps(one.nodes), dumps(job.held), job.master_port
+def _started(change: ch.JobStarted) -> tuple[object, ...]:
+    job = change.job
+    return job.attempt, change.at, dumps(change.nodes), dumps(job.held), job.master_port
 
 
-def _over(one: ch.JobEnded) -> tuple[object, ...]:
-    return one.status, one.reason, one.message, one.exit_code, one.at
+def _over(change: ch.JobEnded) -> tuple[object, ...]:
+    return change.status, change.reason, change.message, change.exit_code, change.at
 
 
 def _no_longer_ahead(db: sqlite3.Connection, started: Sequence[ch.JobStarted]) -> None:
-    if ahead := [(one.job.job_id,) for one in started if one.was_ahead]:
+    if ahead := [(change.job.job_id,) for change in started if change.was_ahead]:
         db.executemany("DELETE FROM runs_ahead WHERE job_id = ?", ahead)
 
 
 @writes(ch.JobEnding)
 def _jobs_ending(db: sqlite3.Connection, ending: Sequence[ch.JobEnding]) -> None:
-    for one in ending:
-        moves.update(db, JOB, "entry_over", one.job_id, "outcome = ?", (dumps(one.outcome),))
+    for change in ending:
+        moves.update(db, JOB, "entry_over", change.job_id, "outcome = ?", (dumps(change.outcome),))
 
 
 @writes(ch.JobEnded)
 def _jobs_ended(db: sqlite3.Connection, ended: Sequence[ch.JobEnded]) -> None:
-    for move, alike in groupby(ended, lambda one: one.move):
-        moves.update_all(db, JOB, move, _OVER, [(*_over(one), one.job_id) for one in alike])
-    if waited := [(one.job_id,) for one in ended if one.move != "end"]:
+    for move, alike in groupby(ended, lambda change: change.move):
+        moves.update_all(db, JOB, move, _OVER, [(*_over(change), change.job_id) for change in alike])
+    if waited := [(change.job_id,) for change in ended if change.move != "end"]:
         db.executemany("DELETE FROM dependencies WHERE job_id = ?", waited)
-    if removed := [one.removed for one in ended if one.removed is not None]:
+    if removed := [change.removed for change in ended if change.removed is not None]:
         clusters.remove(db, removed)
 
 
 @writes(ch.JobRequeued)
 def _jobs_requeued(db: sqlite3.Connection, requeued: Sequence[ch.JobRequeued]) -> None:
-    for one in requeued:
+    for change in requeued:
         moves.update(
-            db, JOB, "requeue", one.job.job_id,
+            db, JOB, "requeue", change.job.job_id,
             "status = ?, state_reason = ?, message = ?, begin_at = ?, preemptions = ?, outcome = NULL,"
             " started_at = NULL, stop_requested_at = NULL, stop_reason = NULL, stop_grace_s = NULL,"
             " master_port = NULL",
-            (jb.PENDING, one.reason, one.message, one.job.begin_at_ns, one.job.preemptions),
+            (jb.PENDING, change.reason, change.message, change.job.begin_at_ns, change.job.preemptions),
         )  # fmt: skip
 
 
 @writes(ch.StopAsked)
-def _stops_asked(db: sqlite3.Connection, asked: Sequence[ch.StopAsked]) -> None:
-    for one in asked:
+def _stops_asked(db: sqlite3.Connection, requested: Sequence[ch.StopAsked]) -> None:
+    for change in requested:
         moves.update(
-            db, JOB, "ask_stop", one.job_id,
+            db, JOB, "ask_stop", change.job_id,
             "stop_requested_at = ?, stop_reason = ?, stop_grace_s = ?, message = ?",
-            (one.at, one.reason, one.grace_s, one.message),
+            (change.at, change.reason, change.grace_s, change.message),
         )  # fmt: skip
+
+
+@writes(ch.NoticeSent)
+def _notices_sent(db: sqlite3.Connection, sent: Sequence[ch.NoticeSent]) -> None:
+    db.executemany("UPDATE notifications SET is_over = 1 WHERE number = ?", [(one.number,) for one in sent])
 
 
 @writes(ch.JobsStopped)
 def _spans_stopped(db: sqlite3.Connection, stopped: Sequence[ch.JobsStopped]) -> None:
-    for one in stopped:
+    for change in stopped:
         moves.update_spans(
-            db, JOB, "stop", one.spans, "status = ?, state_reason = ?, message = ?, ended_at = ?, waits_for = 0",
-            (jb.STOPPED, one.reason, one.message, one.at),
+            db, JOB, "stop", change.spans, "status = ?, state_reason = ?, message = ?, ended_at = ?, waits_for = 0",
+            (jb.STOPPED, change.reason, change.message, change.at),
         )  # fmt: skip
-        db.executemany("DELETE FROM dependencies WHERE job_id BETWEEN ? AND ?", one.spans)
+        db.executemany("DELETE FROM dependencies WHERE job_id BETWEEN ? AND ?", change.spans)

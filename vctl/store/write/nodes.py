@@ -14,34 +14,34 @@ from vctl.store.write.table import insert, writes
 
 @writes(ch.NodeAdded)
 def _nodes_added(db: sqlite3.Connection, added: Sequence[ch.NodeAdded]) -> None:
-    for one in added:
-        node, beats = one.node, one.heartbeat_timeout_s is not None
+    for change in added:
+        node, beats = change.node, change.heartbeat_timeout_s is not None
         amounts, instances, cores = rows.allocation_columns(node.total)
         db.execute(
             "INSERT INTO nodes (node_id, hostname, template_id, source, state, state_since, amounts, instances, cores,"
             " labels, boot_id, heartbeat_timeout_s, last_heartbeat, created_at, devices)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                node.node_id, node.hostname, node.template_id, node.source, node.state, one.at, amounts, instances,
-                cores, dumps(dict(node.labels)), node.boot_id, one.heartbeat_timeout_s, one.at if beats else None,
-                one.at, one.devices,
+                node.node_id, node.hostname, node.template_id, node.source, node.state, change.at, amounts, instances,
+                cores, dumps(dict(node.labels)), node.boot_id, change.heartbeat_timeout_s, change.at if beats else None,
+                change.at, change.devices,
             ),
         )  # fmt: skip
 
 
 @writes(ch.NodeMoved)
 def _nodes_moved(db: sqlite3.Connection, moved: Sequence[ch.NodeMoved]) -> None:
-    for one in moved:
+    for change in moved:
         moves.update(
-            db, NODE, one.move, one.node_id, "state = ?, reason = ?, author = ?, state_since = ?",
-            (one.state, one.reason, one.author, one.at),
+            db, NODE, change.move, change.node_id, "state = ?, reason = ?, author = ?, state_since = ?",
+            (change.state, change.reason, change.author, change.at),
         )  # fmt: skip
 
 
 @writes(ch.NodeChanged)
 def _nodes_changed(db: sqlite3.Connection, changed: Sequence[ch.NodeChanged]) -> None:
-    for one in changed:
-        node = one.node
+    for change in changed:
+        node = change.node
         amounts, instances, cores = rows.allocation_columns(node.total)
         db.execute(
             "UPDATE nodes SET amounts = ?, instances = ?, cores = ?, labels = ?, template_id = ?, shrunk = ?"
@@ -54,8 +54,8 @@ def _nodes_changed(db: sqlite3.Connection, changed: Sequence[ch.NodeChanged]) ->
 
 @writes(ch.NodeRemoved)
 def _nodes_removed(db: sqlite3.Connection, removed: Sequence[ch.NodeRemoved]) -> None:
-    for one in removed:
-        moves.delete(db, NODE, "forget", one.node_id)
+    for change in removed:
+        moves.delete(db, NODE, "forget", change.node_id)
 
 
 _REQUEST = (
@@ -65,13 +65,14 @@ _REQUEST = (
 
 
 @writes(ch.MachinesAsked)
-def _requests_made(db: sqlite3.Connection, asked: Sequence[ch.MachinesAsked]) -> None:
+def _requests_made(db: sqlite3.Connection, requested: Sequence[ch.MachinesAsked]) -> None:
     rows = [
         (
-            one.request_id, one.kind, one.action, one.template, dumps(dict(one.amounts)), dumps(dict(one.labels)),
-            dumps(list(one.nodes)), one.created_at, one.attempts, one.message,
+            request.request_id, request.kind, request.action, request.template, dumps(dict(request.amounts)),
+            dumps(dict(request.labels)), dumps(list(request.nodes)), request.created_at, request.attempts,
+            request.message,
         )
-        for one in (change.request for change in asked)
+        for request in (change.request for change in requested)
     ]  # fmt: skip
     insert(db, _REQUEST, rows)
 
@@ -80,12 +81,13 @@ def _requests_made(db: sqlite3.Connection, asked: Sequence[ch.MachinesAsked]) ->
 def _requests_failed(db: sqlite3.Connection, failed: Sequence[ch.MachinesFailed]) -> None:
     db.executemany(
         "UPDATE provider_requests SET attempts = ?, message = ? WHERE request_id = ?",
-        [(one.request.attempts, one.request.message, one.request.request_id) for one in failed],
+        [(change.request.attempts, change.request.message, change.request.request_id) for change in failed],
     )
 
 
 @writes(ch.MachinesDone)
 def _requests_done(db: sqlite3.Connection, done: Sequence[ch.MachinesDone]) -> None:
     db.executemany(
-        "DELETE FROM provider_requests WHERE request_id = ?", [(one.request.request_id,) for one in done]
+        "DELETE FROM provider_requests WHERE request_id = ?",
+        [(change.request.request_id,) for change in done],
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from vctl.engine import changes as ch
 from vctl.store.contents import COLUMNS
+from vctl.store.entries import NEWEST
 from vctl.store.rows import dumps
 from vctl.store.write import contents
 from vctl.store.write.table import writes
@@ -31,31 +32,31 @@ _WITH_COMMAND = ("jobs", "tasks")
 """Tables whose rows are set aside together with what they name in other tables."""
 _COMMANDS = "commands LEFT JOIN environments USING (environment_id) LEFT JOIN requests USING (request_id)"
 
-_NEW_BASE = "UPDATE head SET base = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"
+_NEW_BASE = f"UPDATE head SET base = {NEWEST}"
 """Moves the base of the journal: no change made the row, so the tables do not follow from earlier entries."""
 
 
 @writes(ch.RowSetAside)
 def _rows_set_aside(db: sqlite3.Connection, aside: Sequence[ch.RowSetAside]) -> None:
     db.execute(_NEW_BASE)
-    for one in aside:
-        key = [bytes.fromhex(*part) if isinstance(part, list | tuple) else part for part in one.key]
+    for change in aside:
+        key = [bytes.fromhex(*part) if isinstance(part, list | tuple) else part for part in change.key]
         where = " AND ".join(
             f"CAST({name} AS BLOB) IS ?" if isinstance(part, bytes) else f"{name} IS ?"
-            for name, part in zip(KEYS[one.table], key, strict=True)
+            for name, part in zip(KEYS[change.table], key, strict=True)
         )
-        content = _row(db, one.table, where, key)
-        if one.table in _WITH_COMMAND:
-            command = f"command_id = (SELECT command_id FROM {one.table} WHERE {where})"
+        content = _row(db, change.table, where, key)
+        if change.table in _WITH_COMMAND:
+            command = f"command_id = (SELECT command_id FROM {change.table} WHERE {where})"
             content["launch"] = _row(db, _COMMANDS, command, key, COLUMNS)
-        event = one.public_event()
+        event = change.public_event()
         db.execute(
             "INSERT INTO set_aside (source, row_key, content, problem, at) VALUES (?, ?, ?, ?, ?)",
-            (one.table, event.object_id, dumps(content), one.problem, one.at),
+            (change.table, event.object_id, dumps(content), change.problem, change.at),
         )
-        named = "command_id" if one.table in _WITH_COMMAND else "NULL"
-        gone = db.execute(f"DELETE FROM {one.table} WHERE {where} RETURNING {named}", key).fetchall()
-        contents.drop_unused(db, [row[0] for row in gone if row[0] is not None])
+        named = "command_id" if change.table in _WITH_COMMAND else "NULL"
+        deleted = db.execute(f"DELETE FROM {change.table} WHERE {where} RETURNING {named}", key).fetchall()
+        contents.drop_unused(db, [row[0] for row in deleted if row[0] is not None])
 
 
 def _row(
@@ -81,5 +82,5 @@ def _shown(value: object) -> object:
 def _runs_stripped(db: sqlite3.Connection, stripped: Sequence[ch.RunStripped]) -> None:
     db.executemany(
         "UPDATE runs SET amounts = '{}', instances = '{}', cores = '[]' WHERE run_id = ?",
-        [(one.run_id,) for one in stripped],
+        [(change.run_id,) for change in stripped],
     )

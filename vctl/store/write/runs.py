@@ -17,7 +17,6 @@ RUN_COLUMNS = (
     "runs (run_id, job_id, task_id, attempt, rank, cluster_id, vnode_id, node_id, state, amounts, instances, cores,"
     " assigned_at, supervisor)"
 )
-ENDED_RUN_COLUMNS = f"{RUN_COLUMNS[:-1]}, exit_code, message, ended_at, pid, started_at)"
 
 _PROCESS = "pid = ?, pid_start = ?, boot_id = ?, started_at = ?"
 
@@ -28,62 +27,45 @@ def _process(process: ch.StartedProcess | None) -> tuple[object, ...]:
     return process.pid, process.pid_start, process.boot_id, process.started_at
 
 
-def _seen(process: ch.StartedProcess | None) -> tuple[object, ...]:
-    return () if process is None else (process.pid, process.started_at)
-
-
-def run_row(run: Run, at: int, state: str | None = None) -> tuple[object, ...]:
-    """A run as a row; ``state`` replaces the state of the run."""
+def run_row(run: Run, at: int) -> tuple[object, ...]:
+    """A run as a row."""
     amounts, instances, cores = rows.allocation_columns(run.allocation)
     return (
         run.run_id, run.job_id, run.task_id, run.attempt, run.rank, run.cluster_id, run.vnode_id, run.node_id,
-        state or run.state, amounts, instances, cores, at, run.supervisor,
+        run.state, amounts, instances, cores, at, run.supervisor,
     )  # fmt: skip
-
-
-def ended_run_row(run: Run, at: int, end: ch.RunEnded) -> tuple[object, ...]:
-    """An ended run as a row of ``ENDED_RUN_COLUMNS``."""
-    seen = _seen(end.process) or (run.pid, run.started_at)
-    return *run_row(run, at, jb.ENDED), end.exit_code, end.message, end.at, *seen
 
 
 @writes(ch.RunSeen)
 def _runs_seen(db: sqlite3.Connection, seen: Sequence[ch.RunSeen]) -> None:
-    for is_news, alike in groupby(seen, lambda one: one.process is not None):
+    for is_news, alike in groupby(seen, lambda change: change.process is not None):
         moves.update_all(
             db, RUN, "seen", f"state = ?, {_PROCESS}" if is_news else "state = ?",
-            [(jb.RUNNING, *_process(one.process), one.run_id) for one in alike],
+            [(jb.RUNNING, *_process(change.process), change.run_id) for change in alike],
         )  # fmt: skip
 
 
 @writes(ch.RunStopping)
 def _runs_stopping(db: sqlite3.Connection, stopping: Sequence[ch.RunStopping]) -> None:
-    for one in stopping:
+    for change in stopping:
         db.execute(
             "UPDATE runs SET stop_reason = coalesce(stop_reason, ?) WHERE run_id = ?",
-            (one.reason, one.run_id),
+            (change.reason, change.run_id),
         )
 
 
 @writes(ch.RunWarned)
 def _runs_warned(db: sqlite3.Connection, warned: Sequence[ch.RunWarned]) -> None:
     db.executemany(
-        "UPDATE runs SET warned_for = ? WHERE run_id = ?", [(one.ends_ns, one.run_id) for one in warned]
+        "UPDATE runs SET warned_for = ? WHERE run_id = ?",
+        [(change.ends_ns, change.run_id) for change in warned],
     )
 
 
 @writes(ch.RunEnded)
 def _runs_ended(db: sqlite3.Connection, ended: Sequence[ch.RunEnded]) -> None:
-    # nobody looks for its process any more
-    columns = "state = ?, exit_code = ?, message = ?, ended_at = ?, pid_start = NULL, boot_id = NULL"
-    for is_news, alike in groupby(ended, lambda one: one.process is not None):
-        moves.update_all(
-            db, RUN, "end", f"{columns}, pid = ?, started_at = ?" if is_news else columns,
-            [
-                (jb.ENDED, one.exit_code, one.message, one.at, *_seen(one.process), one.run_id)
-                for one in alike
-            ],
-        )  # fmt: skip
+    """Delete the runs: what became of a job or a task is in its own row and in the history."""
+    moves.delete_all(db, RUN, "end", [change.run_id for change in ended])
 
 
 _ASSIGN = (
@@ -94,14 +76,17 @@ _ASSIGN = (
 
 @writes(ch.RunAssignedAhead)
 def _runs_assigned_ahead(db: sqlite3.Connection, assigned: Sequence[ch.RunAssignedAhead]) -> None:
-    values = [(one.run_id, one.follows, one.supervisor, one.revision, one.job_id) for one in assigned]
+    values = [
+        (change.run_id, change.follows, change.supervisor, change.revision, change.job_id)
+        for change in assigned
+    ]
     if db.executemany(_ASSIGN, values).rowcount == len(values):
         return
     run_ids = {row[0] for row in db.execute("SELECT run_id FROM runs_ahead")}
-    wrong = next(one.job_id for one in assigned if one.run_id not in run_ids)
+    wrong = next(change.job_id for change in assigned if change.run_id not in run_ids)
     raise moves.refused(db, JOB, "assign_ahead", wrong)
 
 
 @writes(ch.RunTakenBack)
-def _runs_taken_back(db: sqlite3.Connection, taken: Sequence[ch.RunTakenBack]) -> None:
-    db.executemany("DELETE FROM runs_ahead WHERE run_id = ?", [(one.run_id,) for one in taken])
+def _runs_taken_back(db: sqlite3.Connection, taken_back: Sequence[ch.RunTakenBack]) -> None:
+    db.executemany("DELETE FROM runs_ahead WHERE run_id = ?", [(change.run_id,) for change in taken_back])

@@ -10,12 +10,12 @@ from vctl.core.jobs import PendingJob
 from vctl.core.spans import Spans
 from vctl.engine import changes as ch
 from vctl.engine.lifecycle import JOB
-from vctl.store import moves
+from vctl.store import moves, rows
 from vctl.store.write import contents
 from vctl.store.write.table import insert, writes
 
-_OWN = ("job_id", "submission_id", "closed", "array_id", "array_index")
-_COMMON = (
+_OWN = ("job_id", "submission_id", "closed", "array_id", "array_index", "members", "step")
+COMMON = (
     "parent_cluster_id",
     "shares_parent",
     "status",
@@ -33,21 +33,28 @@ _COMMON = (
     "grace_s",
     "resources",
     "submitted_by",
+    "notifies",
 )
-_JOB = f"jobs ({', '.join((*_OWN, *_COMMON))})"
+_JOB = f"jobs ({', '.join((*_OWN, *COMMON))})"
 WAIT = "dependencies (job_id, condition, awaited)"
 
 
-def _common(
+def common_of(
     db: sqlite3.Connection, job: PendingJob, details: ch.SubmitDetails, launch: ch.Launch | None
 ) -> tuple[object, ...]:
     """The columns that are the same for all members of an array."""
-    command_id = contents.command_of(db, launch or ch.Launch(), contents.request_of(job))
+    launch = launch or ch.Launch()
+    command_id = contents.command_of(db, launch, contents.request_of(job))
     return (
         job.parent_id, job.shares_parent, jb.PENDING, job.priority, command_id, job.user, job.held, job.begin_at_ns,
         job.waits_for, job.per_node, job.submitted_at_ns, details.name, details.metadata, details.time_limit_s,
-        job.grace_s, details.resources, details.submitted_by,
+        job.grace_s, details.resources, details.submitted_by, notifies(launch.options),
     )  # fmt: skip
+
+
+def notifies(options: str) -> bool:
+    """Whether somebody is told of the end of a job with these options."""
+    return '"notify"' in options and "notify" in rows.loads(options)
 
 
 @writes(ch.JobSubmitted)
@@ -55,8 +62,8 @@ def _jobs_submitted(db: sqlite3.Connection, submitted: Sequence[ch.JobSubmitted]
     jobs, waits = list[tuple[object, ...]](), list[tuple[object, ...]]()
     for one in submitted:
         job = one.job
-        own = (job.job_id, job.submission_id, False, None, None)
-        jobs.append((*own, *_common(db, job, one.details, one.launch)))
+        own = (job.job_id, job.submission_id, False, None, None, 1, 1)
+        jobs.append((*own, *common_of(db, job, one.details, one.launch)))
         waits += ((job.job_id, condition, awaited) for condition, awaited in one.after)
     insert(db, _JOB, jobs)
     insert(db, WAIT, waits)
@@ -71,22 +78,23 @@ def _arrays_submitted(db: sqlite3.Connection, submitted: Sequence[ch.ArraySubmit
             "INSERT INTO arrays (array_id, first_job_id, last_job_id, range, count, at_once) VALUES (?, ?, ?, ?, ?, ?)",
             (array_id, first, first + one.count - 1, one.shown, one.count, one.at_once),
         )
-        common = _common(db, job, one.details, one.launch)
+        common = common_of(db, job, one.details, one.launch)
         members = [
-            (first + n, f"{array_id}_{index}", n >= open_, array_id, index, *common)
-            for n, index in enumerate(range(*one.indices))
+            (first + n, f"{array_id}_{index}", n >= open_, array_id, index, members, step, *common)
+            for n, index, members, step in one.rows
         ]
         insert(db, _JOB, members)
         insert(
             db,
             WAIT,
-            [(first + n, condition, awaited) for n in range(one.count) for condition, awaited in one.after],
+            [(first + n, condition, awaited) for n, *_ in one.rows for condition, awaited in one.after],
         )
+        db.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'jobs'", (first + one.count - 1,))
 
 
 def _delete(db: sqlite3.Connection, spans: Spans) -> None:
     commands = contents.used_by(db, spans)
-    for table in ("runs", "tasks", "objects", "promises", "task_inputs", "nominations"):
+    for table in ("tasks", "objects", "promises", "task_inputs", "nominations"):
         db.executemany(f"DELETE FROM {table} WHERE job_id BETWEEN ? AND ?", spans)
     moves.delete_spans(db, JOB, "forget", spans)
     contents.drop_unused(db, commands)

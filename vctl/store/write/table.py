@@ -34,8 +34,8 @@ def writes(*kinds: type[Change]) -> Callable[[W], W]:
 def insert(db: sqlite3.Connection, into: str, rows: Sequence[Sequence[object]]) -> None:
     """Add rows; ``into`` reads ``table (column, column)``."""
     at = 0
-    while left := len(rows) - at:
-        count = min(MOST_ROWS, 1 << left.bit_length() - 1)
+    while rest := len(rows) - at:
+        count = min(MOST_ROWS, 1 << rest.bit_length() - 1)
         db.execute(_insert(into, count), tuple(chain.from_iterable(rows[at : at + count])))
         at += count
 

@@ -33,10 +33,10 @@ def _task_row(task: Task, at: int) -> tuple[object, ...]:
 
 @writes(ch.TaskSubmitted)
 def _submitted(db: sqlite3.Connection, submitted: Sequence[ch.TaskSubmitted]) -> None:
-    for one in submitted:
-        task = one.task
-        command_id = contents.command_of(db, one.launch or ch.Launch())
-        db.execute(_TASK, (*_task_row(task, one.at), command_id))
+    for change in submitted:
+        task = change.task
+        command_id = contents.command_of(db, change.launch or ch.Launch())
+        db.execute(_TASK, (*_task_row(task, change.at), command_id))
         if task.outputs:
             db.executemany(
                 "INSERT OR REPLACE INTO promises VALUES (?, ?, ?)",
@@ -51,73 +51,80 @@ def _submitted(db: sqlite3.Connection, submitted: Sequence[ch.TaskSubmitted]) ->
 
 @writes(ch.TaskReady)
 def _ready(db: sqlite3.Connection, ready: Sequence[ch.TaskReady]) -> None:
-    for one in ready:
+    for change in ready:
         moves.update(
-            db, TASK, "ready", one.task_id,
+            db, TASK, "ready", change.task_id,
             "state = ?, state_reason = NULL, message = NULL, vnode_id = NULL, node_id = NULL", (tk.PENDING_NODE,),
         )  # fmt: skip
 
 
 @writes(ch.TaskAwaits)
 def _await(db: sqlite3.Connection, awaiting: Sequence[ch.TaskAwaits]) -> None:
-    for one in awaiting:
+    for change in awaiting:
         moves.update(
-            db, TASK, "await", one.task_id,
+            db, TASK, "await", change.task_id,
             "state = ?, state_reason = ?, message = ?, vnode_id = NULL, node_id = NULL",
-            (tk.PENDING_ARGS, tk.AWAITING_INPUTS, one.message),
+            (tk.PENDING_ARGS, tk.AWAITING_INPUTS, change.message),
         )  # fmt: skip
 
 
 @writes(ch.TaskBound)
 def _bound(db: sqlite3.Connection, bound: Sequence[ch.TaskBound]) -> None:
-    for one in bound:
-        moves.update(db, TASK, "bind", one.task_id, "vnode_id = ?, node_id = ?", (one.vnode_id, one.node_id))
+    for change in bound:
+        moves.update(
+            db, TASK, "bind", change.task_id, "vnode_id = ?, node_id = ?", (change.vnode_id, change.node_id)
+        )
 
 
 @writes(ch.TaskStarted)
 def _started(db: sqlite3.Connection, started: Sequence[ch.TaskStarted]) -> None:
-    insert(db, RUN_COLUMNS, [run_row(one.run, one.at) for one in started])
-    for one in started:
-        run = one.run
+    insert(db, RUN_COLUMNS, [run_row(change.run, change.at) for change in started])
+    for change in started:
+        run = change.run
         moves.update(
-            db, TASK, "start", one.task_id,
+            db, TASK, "start", change.task_id,
             "state = ?, state_reason = NULL, message = NULL, vnode_id = ?, node_id = ?, attempt = ?, started_at = ?",
-            (tk.RUNNING, run.vnode_id, run.node_id, run.attempt, one.at),
+            (tk.RUNNING, run.vnode_id, run.node_id, run.attempt, change.at),
         )  # fmt: skip
-        if one.copies:
+        if change.copies:
             db.executemany(
                 "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (run.job_id, copy.name, run.node_id, run.cluster_id, copy.size, copy.maker, one.at)
-                    for copy in one.copies
+                    (run.job_id, copy.name, run.node_id, run.cluster_id, copy.size, copy.maker, change.at)
+                    for copy in change.copies
                 ],
             )
 
 
 @writes(ch.TaskRetried)
 def _retried(db: sqlite3.Connection, retried: Sequence[ch.TaskRetried]) -> None:
-    for one in retried:
+    for change in retried:
         moves.update(
-            db, TASK, "retry", one.task_id, "state = ?, vnode_id = NULL, node_id = NULL, message = ?",
-            (tk.PENDING_NODE, one.message),
+            db, TASK, "retry", change.task_id, "state = ?, vnode_id = NULL, node_id = NULL, message = ?",
+            (tk.PENDING_NODE, change.message),
         )  # fmt: skip
 
 
 @writes(ch.TaskStopAsked)
-def _stops_asked(db: sqlite3.Connection, asked: Sequence[ch.TaskStopAsked]) -> None:
-    for one in asked:
+def _stops_asked(db: sqlite3.Connection, requested: Sequence[ch.TaskStopAsked]) -> None:
+    for change in requested:
         moves.update(
-            db, TASK, "ask_stop", one.task_id, "stop_requested_at = ?, grace_s = ?", (one.at, one.grace_s)
+            db,
+            TASK,
+            "ask_stop",
+            change.task_id,
+            "stop_requested_at = ?, grace_s = ?",
+            (change.at, change.grace_s),
         )
 
 
 @writes(ch.TaskEnded)
 def _ended(db: sqlite3.Connection, ended: Sequence[ch.TaskEnded]) -> None:
-    for one in ended:
+    for change in ended:
         moves.update(
-            db, TASK, one.move, one.task_id,
+            db, TASK, change.move, change.task_id,
             "state = ?, state_reason = ?, message = ?, exit_code = ?, ended_at = ?",
-            (one.state, one.reason, one.message, one.exit_code, one.at),
+            (change.state, change.reason, change.message, change.exit_code, change.at),
         )  # fmt: skip
 
 
@@ -126,11 +133,19 @@ def _objects_created(db: sqlite3.Connection, created: Sequence[ch.ObjectCreated]
     db.executemany(
         "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            (one.job_id, one.name, one.node_id, one.cluster_id, one.size, one.task_id, one.at)
-            for one in created
+            (
+                change.job_id,
+                change.name,
+                change.node_id,
+                change.cluster_id,
+                change.size,
+                change.task_id,
+                change.at,
+            )
+            for change in created
         ],
     )
-    if put := [(one.job_id, one.name) for one in created if one.task_id is None]:
+    if put := [(change.job_id, change.name) for change in created if change.task_id is None]:
         db.executemany("INSERT OR REPLACE INTO promises VALUES (?, ?, NULL)", put)
 
 
@@ -138,11 +153,11 @@ def _objects_created(db: sqlite3.Connection, created: Sequence[ch.ObjectCreated]
 def _objects_lost(db: sqlite3.Connection, lost: Sequence[ch.ObjectLost]) -> None:
     db.executemany(
         "DELETE FROM objects WHERE job_id = ?1 AND name = ?2 AND (?3 IS NULL OR node_id = ?3)",
-        [(one.job_id, one.name, one.node_id) for one in lost],
+        [(change.job_id, change.name, change.node_id) for change in lost],
     )
 
 
 @writes(ch.ObjectsDropped)
 def _objects_dropped(db: sqlite3.Connection, dropped: Sequence[ch.ObjectsDropped]) -> None:
     for table in ("objects", "promises", "task_inputs"):
-        db.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(one.job_id,) for one in dropped])
+        db.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(change.job_id,) for change in dropped])

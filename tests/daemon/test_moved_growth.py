@@ -1,0 +1,50 @@
+"""What a cluster has idle on one node goes home, and comes again under the same id on another (spec 9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.specification import spec
+from tests.world import World, amounts
+from vctl.ops import clusters, nodes, submitting
+from vctl.spec.cluster_change import ClusterChange
+from vctl.spec.cluster_spec import parse_cluster_spec
+from vctl.spec.job_request import JobRequest
+
+pytestmark = spec("9.growth", "9.return")
+
+
+def logical(document: dict[str, object]) -> ClusterChange:
+    return ClusterChange(divisible=True, spec=parse_cluster_spec(document, logical=True))
+
+
+def submit(world: World, cpus: float, selector: dict[str, str] | None = None) -> str:
+    node = {"resources": {"CPU": cpus}, **({"label_selector": selector} if selector else {})}
+    request = JobRequest(
+        argv=("x",), cwd="/", cluster="x", spec=parse_cluster_spec({"fixed_size_nodes": [{"nodes": [node]}]})
+    )
+    return str(submitting.submit(world.store, request, environment={})["submission_id"])
+
+
+def test_nested_parts_that_are_idle_on_one_node_return_and_grow_on_another_in_one_start(
+    tmp_path: Path,
+) -> None:
+    """``x`` may have 7 CPU: its idle 2 on the small node go home for 6 on the large one, both levels with their ids."""
+    with World(tmp_path / "s") as world:
+        nodes.add(world.store, resources=amounts(4), node_id="small", labels={"size": "small"})
+        nodes.add(world.store, resources=amounts(8), node_id="large")
+        clusters.create(world.store, "a", logical({"flexible_resource_min": {}}))
+        limited = logical({"flexible_resource_min": {}, "flexible_resource_max": {"CPU": 7}})
+        clusters.create(world.store, "x", limited, parent_id="a")
+        submit(world, 2, {"size": "small"})
+        world.turn()
+        (run_id,) = world.processes.running()
+        world.processes.end(run_id, 0)
+        world.turn()
+        submit(world, 6)
+        world.turn()
+        parts = world.store.rows(
+            "SELECT vnode_id, node_id FROM vnodes WHERE cluster_id IN ('a', 'x') ORDER BY 1"
+        )
+        assert [tuple(part) for part in parts] == [("a/0", "large"), ("x/0", "large")]
+        assert len(world.processes.running()) == 1

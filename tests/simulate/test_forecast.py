@@ -1,0 +1,307 @@
+"""Expected starts: a table of what they rest on, and random backlogs against the simulation that goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tests.scheduler.trace import Given, Trace
+from tests.simulate import forest
+from tests.specification import spec
+from vctl.core.clusters import LOGICAL, PRIMARY
+from vctl.core.ledger import Ledger
+from vctl.core.nodes import DRAINED
+from vctl.core.queue_policy import BACKFILL, BEST_EFFORT, SECOND, STRICT, QueuePolicy
+from vctl.core.values import replace
+from vctl.core.wording import timestamp
+from vctl.scheduler.explain.trial import Situation
+from vctl.scheduler.shared_reservations import kept_by
+from vctl.simulate import forecast
+from vctl.simulate.forecast import Backlog, Expected
+from vctl.simulate.play import Player
+from vctl.simulate.workload import Arrival, with_limits
+
+pytestmark = spec("13.expected")
+
+
+def present(player: Player) -> Backlog:
+    """The state of a simulation as a scheduler would find it in the tables."""
+    queues = player.queues.values()
+    situation = Situation(
+        player.ledger.copy(),
+        [job for queue in queues for job in queue.jobs.values()],
+        list(player._holders.values()),
+        now_ns=player.now_ns,
+        nominations=[one for queue in queues for one in queue.nominations.values()],
+        usage=player.usage,
+        reservations={queue.parent_id: kept_by(queue) for queue in queues},
+        reported={queue.parent_id: dict(queue.told) for queue in queues},
+    )
+    begun = {job_id: player.jobs[job_id].arrival.job for job_id in player._holders}
+    return Backlog(situation, begun)
+
+
+def expected(player: Player, backlog: Backlog | None = None, steps: int = 10**5) -> dict[str, Expected]:
+    """The expected starts of all that waits, by submission id."""
+    backlog = backlog or present(player)
+    names = {job.job_id: job.submission_id for job in backlog.situation.pending}
+    found = forecast.forecast(backlog, names, steps=steps)
+    return {names[job_id]: one for job_id, one in found.items()}
+
+
+# ---- random backlogs ----
+
+
+def planted(seed: int, discipline: str) -> tuple[Ledger, list[Arrival]]:
+    """A random machine, in most cases with a tree of elastic clusters, and a backlog; nobody calls loans home."""
+    dice = random.Random(seed)
+    policy = QueuePolicy(discipline=discipline, backfill_depth=dice.choice((1, 3)))
+    ledger, arrivals = forest.planted(seed, 24, policy)
+    if dice.random() < 0.3:
+        ledger = forest.machine(random.Random(seed), len(ledger.nodes))
+        arrivals = forest.in_one_queue(arrivals)
+    for cluster in list(ledger.clusters.values()):
+        if cluster.kind == LOGICAL:
+            ledger.put_cluster(replace(cluster, lending_limit={}))
+    ledger.set_primary_queue(policy)
+    return ledger, [
+        replace(one, job=replace(one.job, priority=dice.choice((0, 0, 0, 5)))) for one in arrivals
+    ]
+
+
+def until(player: Player, arrivals: Sequence[Arrival], at_ns: int) -> None:
+    """Play until a moment at which everything has arrived."""
+    player.play(arrivals, until_ns=at_ns)
+
+
+def last_arrival(arrivals: Sequence[Arrival]) -> int:
+    return max(one.job.submitted_at_ns for one in arrivals)
+
+
+@pytest.mark.parametrize("discipline", [STRICT, BACKFILL])
+@pytest.mark.parametrize("seed", range(50))
+def test_with_exact_time_limits_jobs_start_when_they_are_expected_to(seed: int, discipline: str) -> None:
+    ledger, arrivals = planted(seed, discipline)
+    arrivals = list(with_limits(arrivals, 1))
+    player = Player(ledger)
+    until(player, arrivals, last_arrival(arrivals))
+    said = expected(player)
+    go_on(player)
+    started = {one.arrival.job.submission_id: one.start_ns for one in player.jobs.values()}
+    for name, one in said.items():
+        assert one.start_ns == started[name], (name, one.basis)
+        rests_on = ("when ", "nothing blocks it", "the rules of its queue")
+        never = ("unknown: it needs more than", "unknown: j")  # such a job, or one that it is behind
+        assert one.basis.startswith(rests_on if started[name] is not None else never), one
+
+
+@pytest.mark.parametrize("discipline", [STRICT, BACKFILL])
+@pytest.mark.parametrize("seed", range(50))
+def test_where_jobs_run_half_their_limits_none_starts_later_than_expected(seed: int, discipline: str) -> None:
+    """In one queue whose jobs are all of the same user and width: elsewhere an early end may change who is next."""
+    dice = random.Random(seed)
+    size, nodes = 8, dice.randint(2, 6)
+    trace = Trace(1, size * nodes, QueuePolicy(discipline=discipline, backfill_depth=100))
+    jobs = []
+    for number in range(24):
+        runs = dice.randint(5, 60)
+        jobs.append(
+            Given(
+                f"j{number}",
+                dice.randint(1, size * nodes),
+                runs,
+                limit=2 * runs,
+                priority=dice.choice((0, 0, 5)),
+            )
+        )
+    trace.play(jobs, until=0)
+    said = expected(trace.player)
+    kept = 0
+    go_on(trace.player)
+    for name, one in said.items():
+        assert one.start_ns is not None, one
+        if forecast.PASSES not in one.basis:
+            kept += 1
+            assert trace.started[name] <= one.start_ns // SECOND, (name, one)
+    assert kept >= len(said) // 4
+
+
+def go_on(player: Player) -> None:
+    """Play to the end, without further arrivals."""
+    while (moment := player._next((), 0)) is not None:
+        player._go_to(moment)
+        player.round()
+
+
+# ---- what it rests on ----
+
+ONE_AFTER_THE_OTHER = QueuePolicy(discipline=STRICT)
+"""One node of 4 CPUs."""
+
+
+def at(second: int) -> str:
+    return timestamp(second * SECOND)
+
+
+def asked(*jobs: Given, policy: QueuePolicy = ONE_AFTER_THE_OTHER) -> Trace:
+    trace = Trace(1, 4, policy)
+    trace.play(list(jobs), until=max(job.at for job in jobs))
+    return trace
+
+
+def test_it_names_the_end_that_a_start_waits_for_and_when_that_job_starts() -> None:
+    trace = asked(Given("train", 4, 90, limit=60), Given("b", 4, 10, limit=30), Given("c", 4, 10))
+    assert expected(trace.player) == {
+        "b": Expected(60 * SECOND, f"when train ends by its time limit at {at(60)}"),
+        "c": Expected(
+            90 * SECOND, f"when b, expected to start at {at(60)}, ends by its time limit at {at(90)}"
+        ),
+    }
+
+
+def test_ends_of_the_same_moment_are_counted() -> None:
+    trace = asked(Given("a", 2, 90, limit=60), Given("b", 2, 90, limit=60), Given("c", 4, 10))
+    assert expected(trace.player)["c"].basis == f"when a ends by its time limit at {at(60)}, as does 1 more"
+
+
+def test_what_nothing_blocks_starts_now() -> None:
+    trace = asked(Given("a", 2, 90, limit=60))
+    trace.submit(Given("b", 2, 10))
+    assert expected(trace.player)["b"] == Expected(0, forecast.NOW)
+
+
+def test_without_a_time_limit_nothing_is_known() -> None:
+    trace = asked(Given("train", 4, 90), Given("b", 4, 10))
+    assert expected(trace.player)["b"] == Expected(None, "unknown: train has no time limit")
+
+
+def test_a_job_behind_one_whose_start_is_unknown_says_which() -> None:
+    trace = asked(Given("train", 1, 90), Given("wide", 4, 10), Given("narrow", 1, 10))
+    assert expected(trace.player)["narrow"] == Expected(
+        None, "unknown: wide is ahead of it: train has no time limit"
+    )
+
+
+def test_a_begin_time_is_what_a_start_rests_on() -> None:
+    trace = asked(Given("a", 2, 9, limit=9))
+    trace.submit(Given("later", 2, 10), begin_at=40)
+    assert expected(trace.player)["later"] == Expected(40 * SECOND, f"its begin time is {at(40)}")
+
+
+def test_drained_nodes_are_named() -> None:
+    trace = Trace(2, 4, ONE_AFTER_THE_OTHER)
+    trace.submit(Given("gang", 4, 9, nodes=2))
+    trace.ledger.put_node(replace(trace.ledger.nodes["n00002"], state=DRAINED))
+    assert expected(trace.player)["gang"] == Expected(
+        None, "unknown: it needs nodes that are drained (n00002)"
+    )
+
+
+def test_held_jobs_and_closed_clusters_say_so() -> None:
+    trace = asked(Given("a", 2, 9, limit=9))
+    trace.share("shut", 1)
+    trace.ledger.put_cluster(replace(trace.ledger.clusters["shut"], state="STOPPED"))
+    trace.submit(Given("inside", 1, 9, cluster="shut"))
+    backlog = present(trace.player)
+    held = replace(trace._arrival(Given("held", 1, 9), 0).job, held=True)
+    backlog = replace(
+        backlog, situation=replace(backlog.situation, pending=[*backlog.situation.pending, held])
+    )
+    found = expected(trace.player, backlog)
+    assert found["held"] == Expected(None, "unknown: it is held")
+    assert found["inside"] == Expected(None, "unknown: shut admits no jobs")
+
+
+def waiting_for(trace: Trace, condition: str, name: str, left: int = 1) -> Backlog:
+    """The present state, with a job that waits for another one."""
+    backlog = present(trace.player)
+    job = replace(trace._arrival(Given("next", 1, 9), 0).job, waits_for=1)
+    situation = replace(backlog.situation, pending=[*backlog.situation.pending, job])
+    return replace(backlog, situation=situation, awaits={job.job_id: [(condition, name)]}, left={name: left})
+
+
+@pytest.mark.parametrize(
+    ("condition", "limit", "start", "basis"),
+    [
+        ("ok", 60, 60, f"when train ends by its time limit at {timestamp(60 * SECOND)}, if train succeeds"),
+        ("any", 60, 60, f"when train ends by its time limit at {timestamp(60 * SECOND)}"),
+        ("notok", 60, None, "unknown: it waits for train to fail"),
+        ("ok", None, None, "unknown: train has no time limit"),
+    ],
+)
+def test_a_dependency_opens_at_the_expected_end(
+    condition: str, limit: int | None, start: int | None, basis: str
+) -> None:
+    trace = asked(Given("train", 1, 90, limit=limit))
+    found = expected(trace.player, waiting_for(trace, condition, "train"))["next"]
+    assert found == Expected(None if start is None else start * SECOND, basis)
+
+
+def test_a_dependency_on_a_waiting_job_opens_after_that() -> None:
+    trace = asked(Given("a", 4, 9, limit=60), Given("train", 4, 9, limit=30), Given("other", 4, 9))
+    found = expected(trace.player, waiting_for(trace, "any", "train"))["next"]
+    assert found.start_ns == 90 * SECOND + 0 or found.start_ns is None
+    found = expected(trace.player, waiting_for(trace, "any", "other"))["next"]
+    assert found == Expected(None, "unknown: other has no time limit")
+
+
+def test_members_that_wait_for_a_place_of_their_array_follow_each_other() -> None:
+    trace = asked(Given("sweep_1", 1, 9, limit=20))
+    backlog = present(trace.player)
+    begun = {n: replace(job, array_id="sweep") for n, job in backlog.begun.items()}
+    more = [
+        replace(trace._arrival(Given(f"sweep_{n}", 1, 9, limit=20), 0).job, array_id="sweep", closed=True)
+        for n in (2, 3)
+    ]
+    backlog = replace(backlog, situation=replace(backlog.situation, pending=more), begun=begun)
+    found = expected(trace.player, backlog)
+    assert [one.start_ns for one in found.values()] == [20 * SECOND, 40 * SECOND]
+    assert found["sweep_2"].basis == f"when sweep_1 ends by its time limit at {at(20)}"
+
+
+def test_a_job_that_is_being_ended_has_gone_at_the_latest_then() -> None:
+    trace = asked(Given("train", 4, 90), Given("b", 4, 10))
+    backlog = replace(present(trace.player), ends={1: 30 * SECOND})
+    assert expected(trace.player, backlog)["b"] == Expected(
+        30 * SECOND, f"when train, which is being ended, has gone at {at(30)}"
+    )
+
+
+def test_a_preempted_job_makes_place_now_and_starts_again_later() -> None:
+    policy = QueuePolicy(discipline=STRICT, preemption="requeue")
+    trace = asked(Given("low", 4, 90, limit=60), policy=policy)
+    trace.submit(Given("high", 4, 10, limit=20, priority=9))
+    trace.submit(Given("behind", 4, 10, limit=20))
+    found = expected(trace.player)
+    assert found["high"].start_ns == 0
+    assert found["behind"].start_ns == 80 * SECOND
+
+
+def test_past_the_budget_it_is_unknown_and_no_round_goes_on() -> None:
+    trace = asked(*(Given(f"j{n}", 4, 9, limit=9) for n in range(60)))
+    found = expected(trace.player, steps=300)
+    assert found["j1"].start_ns == 9 * SECOND
+    assert found["j59"] == Expected(None, forecast.TOO_MANY)
+
+
+def test_jobs_that_were_not_read_are_counted_and_end_the_forecast() -> None:
+    policy = QueuePolicy(discipline=BEST_EFFORT)
+    trace = asked(*(Given(f"j{n}", 4, 9, limit=9) for n in range(4)), policy=policy)
+    backlog = replace(present(trace.player), unread={PRIMARY: 7})
+    assert expected(trace.player, backlog)["j3"].basis.endswith(
+        ", if none of 7 jobs further behind goes first"
+    )
+    trace.share("beside", 1)
+    trace.submit(Given("other", 4, 9, cluster="beside"))
+    found = forecast.forecast(replace(present(trace.player), unread={PRIMARY: 7}), [2, 3, 4, 99])
+    assert found[99] == Expected(None, forecast.TOO_MANY)
+    assert found[4].start_ns is not None
+
+
+def test_the_state_of_the_simulation_stays_as_it_is() -> None:
+    trace = asked(Given("train", 4, 90, limit=60), Given("b", 4, 10, limit=30))
+    before = (trace.ledger.available(PRIMARY), list(trace.queues[PRIMARY].jobs))
+    expected(trace.player)
+    assert (trace.ledger.available(PRIMARY), list(trace.queues[PRIMARY].jobs)) == before

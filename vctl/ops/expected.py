@@ -1,0 +1,102 @@
+"""When waiting jobs are expected to start: the present state is read as far as the budget allows, and played forward.
+
+Read are the first waiting jobs of each queue that may take what the asked jobs need, in the order of the queue. The
+rest is only counted; jobs behind it have no forecast. Nothing is stored: a forecast is a function of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.core.jobs import PendingJob
+from vctl.core.values import replace
+from vctl.ops import forms, positions, situations
+from vctl.scheduler.explain.trial import Situation
+from vctl.simulate import forecast
+from vctl.simulate.forecast import TOO_MANY, Backlog, Expected
+from vctl.store import dependencies, job_views, preemptions, queues
+from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import ExpectedForm
+
+MOST_READ = 200
+"""The most waiting jobs that are read."""
+MOST_RUNNING = 1_000
+"""With more running jobs, the state is too large to be played forward."""
+
+
+def form(expected: Expected | None) -> ExpectedForm:
+    """The fields of a waiting job; both are null where nothing is known or asked."""
+    if expected is None:
+        return forms.NONE
+    return {"expected_start": forms.timestamp(expected.start_ns), "expected_start_basis": expected.basis}
+
+
+def of(store: Store, wanted: Collection[int], cluster_ids: Collection[str]) -> dict[int, Expected]:
+    """The expected starts of waiting jobs of some clusters; inside a snapshot."""
+    if not wanted:
+        return {}
+    backlog = load(store, cluster_ids)
+    if backlog is None:
+        return dict.fromkeys(wanted, Expected(None, TOO_MANY))
+    return forecast.forecast(backlog, wanted)
+
+
+def load(store: Store, cluster_ids: Collection[str]) -> Backlog | None:
+    """The state that decides about the jobs of some clusters; None where it is too large."""
+    counts = job_views.counts_by_cluster(store)
+    if sum(one.get("running", 0) for one in counts.values()) > MOST_RUNNING:
+        return None
+    only = next(iter(cluster_ids)) if len(cluster_ids) == 1 else None
+    tree = situations.ledger(store, only)
+    situation = situations.load(store, only, tree, queue=False)
+    waiting = {n: one["pending"] for n, one in counts.items() if one.get("pending") and n in tree.clusters}
+    beside = situations.beside(tree, only, situation.nominations)
+    if beside is not None:
+        waiting = {name: count for name, count in waiting.items() if name in beside}
+    if len(waiting) > MOST_READ:
+        return None
+    each = MOST_READ // max(1, len(waiting))
+    pending: list[PendingJob] = []
+    for name, count in waiting.items():
+        if count > each and not positions.is_plain(tree.clusters[name].queue):
+            return None  # those that were read may not be the first ones
+        members = (
+            job.member(job.job_id + n) if job.members > 1 else job
+            for job in queues.first(store, name, each)
+            for n in range(job.members)
+        )
+        pending += islice(members, each)
+    return _backlog(store, replace(situation, pending=pending), {
+        name: count - each for name, count in waiting.items() if count > each
+    })  # fmt: skip
+
+
+def _backlog(store: Store, situation: Situation, unread: Mapping[str, int]) -> Backlog:
+    awaits = {
+        job.job_id: [
+            (row["condition"], row["awaited"]) for row in dependencies.awaited(store, job.job_id, MOST_READ)
+        ]
+        for job in situation.pending
+        if job.waits_for
+    }
+    names = {name for conditions in awaits.values() for _, name in conditions}
+    ends = {row["victim_id"]: row["ends_at"] for row in preemptions.all_rows(store)}
+    for holder in situation.running:
+        if holder.row is not None and holder.row.stop_requested_at is not None:
+            ends[holder.job_id] = holder.row.stop_requested_at + int(holder.row.grace_now_s * 1e9)
+    return Backlog(
+        situation, {job.job_id: job for job in queues.begun(store)}, awaits,
+        {name: dependencies.endings(store, name)[2] for name in names}, ends, unread,
+    )  # fmt: skip
+
+
+def of_job(store: Store, job_id: int, cluster_id: str, status: str) -> ExpectedForm:
+    """The fields of one job; inside a snapshot."""
+    if status != jb.PENDING:
+        return forms.NONE
+    return form(of(store, [job_id], [cluster_id])[job_id])
