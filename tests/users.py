@@ -303,11 +303,27 @@ class Users:
             job_edits.release(self.store, job)
 
     def edit(self) -> None:
+        """Let what waits, or runs, ask for something else."""
+        if not (job := self.job_or_array("status IN ('PENDING', 'RUNNING')")):
+            return
         draw = self.dice
-        values = {"priority": draw.choice([0, 1, 2]), "name": draw.choice([None, "x"])}
-        limits = {"time_limit_s": draw.choice([None, 20.0, 0.5])}
-        if job := self.job_or_array("status IN ('PENDING', 'RUNNING')"):
-            job_edits.edit(self.store, job, draw.choice([values, limits, {**values, **limits}]))
+        others = self.jobs("1")
+        cluster = self.one("SELECT cluster_id FROM clusters WHERE kind = 'logical'")
+        drawn: dict[str, Any] = {
+            "priority": draw.choice([0, 1, 2]), "name": draw.choice([None, "x"]),
+            "time_limit_s": draw.choice([None, 20.0, 0.5]), "num_cpus": draw.choice([None, 0.5, 1, 2]),
+            "cluster": draw.choice([None, cluster]), "max_retries": draw.choice([0, 1]),
+            "begin_at": draw.choice([None, self.world.now() / 1e9 + draw.choice([-1, 5])]),
+            "after": draw.choice([[], [f"{draw.choice(['ok', 'any', 'notok'])}:{draw.choice(others)}"]]),
+            "env": {"A": draw.choice("ab")}, "grace_s": draw.choice([None, 1.0]),
+        }  # fmt: skip
+        names = draw.choice([["time_limit_s"], ["priority", "name"], draw.sample(sorted(drawn), 2)])
+        values = {name: drawn[name] for name in names}
+        row = self.store.row("SELECT at_once FROM arrays WHERE array_id = ?", job)
+        if row is not None and draw.random() < 0.5:
+            job_edits.edit(self.store, job, {}, max_running=draw.choice([None, 1, 2]))
+        else:
+            job_edits.edit(self.store, job, values)
 
     def forget_job(self) -> None:
         if self.dice.random() < 0.3:

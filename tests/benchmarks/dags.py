@@ -20,7 +20,7 @@ from tests.benchmarks.cost import supervisors_ns
 from tests.benchmarks.report import Report
 from tests.benchmarks.submits import settings_of
 from tests.benchmarks.throughput import check, until_empty
-from vctl.client.job_verbs import BatchedJob, BatchedTask
+from vctl.client.fields import BatchedJob, BatchedTask
 
 Graph = list[list[int]]
 """For each job the numbers of those before it that it waits for."""

@@ -75,7 +75,11 @@ CASES: Mapping[str, list[dict[str, Any]]] = {
     ],
     "job hold": [{"ref": "waits"}],
     "job release": [{"ref": "held"}, {"ref": "some"}],
-    "job edit": [{"ref": "waits", "priority": 7, "name": "x", "time_limit_s": 9}, {"ref": "some", "priority": 2}],
+    "job edit": [
+        {"ref": "waits", "priority": 7, "name": "x", "time_limit_s": 9}, {"ref": "some", "priority": 2},
+        {"ref": "waits", "cluster": "shared", "env": {"A": "b"}, "after": ["ok:held"], "nodes": None, "num_cpus": None},
+        {"ref": "some", "max_running": 3, "num_cpus": 1, "notify": "./tell"}, {"ref": "runs", "time_limit_s": None},
+    ],
     "vc create": [
         {"cluster_id": "made"}, {"cluster_id": "made", "replica_sets": {"4c8g": 1}, "divisible": True},
         {"cluster_id": "made", "parent": "lab", "spec": {"flexible_resource_min": {"CPU": 1}}},
@@ -151,13 +155,23 @@ def carry_out(home: Path, verb: Operation[..., Any], call: Mapping[str, Any]) ->
 
 
 def picture(home: Path) -> str:
-    """All rows of all tables, as one word."""
+    """All rows of all tables, as one word; the mark that contents were deleted is a random number."""
     with closing(sqlite3.connect(home / "cluster.db")) as db:
-        names = [
-            row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")
+        columns: dict[str, list[str]] = {}
+        for table, column in db.execute(
+            "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table' ORDER BY 1"
+        ):
+            if (table, column) != ("head", "contents") and table != "_sqlite_migrations":
+                columns.setdefault(table, []).append(column)
+        rows = [
+            (
+                table,
+                db.execute(
+                    f"SELECT {', '.join(f'"{name}"' for name in names)} FROM {table} ORDER BY 1, 2"
+                ).fetchall(),
+            )
+            for table, names in columns.items()
         ]
-        rows = [(name, db.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall()) for name in names
-                if name != "_sqlite_migrations"]  # fmt: skip
     return hashlib.sha1(repr(rows).encode()).hexdigest()
 
 

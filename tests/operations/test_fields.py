@@ -16,7 +16,8 @@ from tests.operations.test_declared import Routes, _Wire
 from tests.specification import spec
 from vctl import ops
 from vctl.cli import catalog, declare
-from vctl.client.job_verbs import JobFields, Jobs
+from vctl.client.fields import JobFields
+from vctl.client.job_verbs import Jobs
 from vctl.config import Config, load
 from vctl.core.resources import CPU, SCALE
 from vctl.errors import BadSpec

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Concatenate
 
 from vctl import operations, ops, spec
 from vctl.client.context import RuntimeContext
+from vctl.client.fields import seconds_of
 from vctl.client.handles import ConfiguredBackend, Local, backend_of
-from vctl.client.job_verbs import Clusters, Jobs, Nodes, Tasks, seconds_of
+from vctl.client.job_verbs import Clusters, Jobs, Nodes, Tasks
 from vctl.client.state_api import Filter, State
 from vctl.client.virtual_cluster import VirtualCluster, VirtualClusterInfo
 from vctl.core.clusters import PRIMARY

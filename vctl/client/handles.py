@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Protocol, Unpack
 
 from vctl import operations
+from vctl.client.fields import changes_of
 from vctl.core.caller import Caller
 from vctl.errors import TimedOut, known
 from vctl.operations import declare, jobs, tasks
@@ -23,7 +24,7 @@ from vctl.spec.params import Limit, Param
 from vctl.store.kept import OpenStores
 
 if TYPE_CHECKING:
-    from vctl.client.job_verbs import JobFields
+    from vctl.client.fields import JobFields
     from vctl.config import Config
     from vctl.ops.waiting import Kind
     from vctl.spec.documents import JobForm, TaskForm
@@ -123,8 +124,6 @@ class Job(Handle):
 
     def edit(self, *, max_running: int | str | None = None, **fields: Unpack[JobFields]) -> JobForm:
         """Change what it asks for, as `Jobs.edit` does."""
-        from vctl.client.job_verbs import changes_of  # which imports this module
-
         return jobs.edit(self.backend, self.ref, **changes_of({**fields, "max_running": max_running}))
 
     def rerun(self, *, failed: bool = False) -> Job:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from vctl import ops, spec
 from vctl.client import inside
+from vctl.client.fields import (
+    BatchedJob,
+    BatchedTask,
+    Command,
+    JobFields,
+    TaskFields,
+    check_names,
+    task_values,
+    values_of,
+    words_of,
+)
 from vctl.client.handles import ConfiguredBackend, Handle, Job, Task
 from vctl.client.queued import queued
 from vctl.client.state_api import Filters, Verbs
-from vctl.errors import BadSpec, param
 from vctl.operations import clusters, jobs, nodes, tasks
 from vctl.operations.declare import Verb
 from vctl.spec.ids import resolve_cluster_id
-from vctl.spec.params import NOTHING
 
 if TYPE_CHECKING:
-    from vctl.client.specs import Amount, Amounts, LabelSelector
-    from vctl.client.virtual_cluster import VirtualCluster
+    from vctl.client.specs import Amounts
     from vctl.spec import documents
     from vctl.spec.params import Written
 
@@ -32,73 +38,8 @@ if TYPE_CHECKING:
     ClusterForms = list[documents.ClusterForm]
     NodeForms = list[documents.NodeForm]
 
-Command = str | Sequence[str]
-"""The words of a command, or a line that is split as a shell does; no shell is run."""
-Duration = float | str
-"""Seconds, or a text such as ``1h30m``."""
 JobHandles = list[Job]
 TaskHandles = list[Task]
-_DURATIONS = ("time_limit", "grace", "backoff")
-_MAPS = ("env", "metadata", "labels")
-_OPERATORS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"}
-
-
-class JobFields(TypedDict, total=False):
-    """What a submit can be given besides its command; the options of ``vctl job submit`` explain them."""
-
-    virtual_cluster: VirtualCluster | Mapping[str, Any] | None
-    cluster: str | None
-    num_cpus: Amount | None
-    num_gpus: Amount | None
-    memory: Amount | None
-    nodes: int | None
-    entrypoint_num_cpus: Amount | None
-    entrypoint_num_gpus: Amount | None
-    entrypoint_memory: Amount | None
-    entrypoint_resources: Amounts | None
-    priority: int
-    time_limit: Duration | None
-    signal: str | None
-    notify: str | None
-    begin_at: float | None
-    hold: bool
-    after: Sequence[str]
-    per_node: bool
-    label: bool
-    ray: bool
-    ray_dashboard: bool
-    array: str | None
-    max_retries: int
-    retry_on: Sequence[str]
-    backoff: Duration
-    grace: Duration | None
-    name: str
-    submission_id: str | None
-    env: Mapping[str, str] | None
-    clean_env: bool
-    working_dir: str | os.PathLike[str] | None
-    metadata: Mapping[str, str] | None
-    labels: Mapping[str, str] | None
-
-
-class TaskFields(TypedDict, total=False):
-    """What a task can be given besides its command; the options of ``vctl task run`` explain them."""
-
-    num_cpus: Amount | None
-    num_gpus: Amount | None
-    memory: Amount | None
-    resources: Amounts | None
-    label_selector: LabelSelector | None
-    strategy: str
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    max_retries: int
-    name: str
-    job: str | None
-    detach: bool
-    env: Mapping[str, str] | None
-    working_dir: str | os.PathLike[str] | None
-    grace: Duration | None
 
 
 class ClusterFields(TypedDict, total=False):
@@ -110,18 +51,6 @@ class ClusterFields(TypedDict, total=False):
     borrow_limit: Amounts | None
     lending_limit: Amounts | None
     queue: Mapping[str, Any] | None
-
-
-class BatchedJob(JobFields):
-    """A job of ``Jobs.submit_many``."""
-
-    entrypoint: Required[Command]
-
-
-class BatchedTask(TaskFields):
-    """A task of ``Tasks.run_many``."""
-
-    command: Required[Command]
 
 
 class Started(Verbs, ABC):
@@ -157,7 +86,7 @@ class Jobs(Started):
         names jobs that must end first: ``ok:ID``, ``any:ID``, ``notok:ID``. ``array`` such as ``0-99%8`` makes
         several jobs; the returned ``Job`` stands for all of them.
         """
-        _check_names("Jobs.submit", fields, JobFields)
+        check_names("Jobs.submit", fields, JobFields)
         values = self._values(entrypoint, fields)
         form = queued(self.backend, environment=inside.environment(), **values)
         return Job(self.backend, form["submission_id"])
@@ -182,7 +111,7 @@ class Jobs(Started):
             "grace_s": config.get("kill_grace"),
             "notify": config.get("notify"),
             "job_scope": config.get("job_scope"),
-            **_values(fields),
+            **values_of(fields),
         }
         if not values.get("cluster"):
             values["cluster"] = None if inside.submission_id() else config.get("cluster")
@@ -237,9 +166,9 @@ class Jobs(Started):
 
 def rerun(backend: ConfiguredBackend, ref: str | int, fields: Mapping[str, Any], *, failed: bool) -> Job:
     """Submit a job again; see ``Jobs.rerun``."""
-    _check_names("Jobs.rerun", fields, JobFields)
+    check_names("Jobs.rerun", fields, JobFields)
     none = {f"{name}_s": None for name in ("time_limit", "grace") if fields.get(name, "") is None}
-    form = jobs.rerun(backend, ref, failed=failed, **_values(fields), **none)
+    form = jobs.rerun(backend, ref, failed=failed, **values_of(fields), **none)
     return Job(backend, form["submission_id"])
 
 
@@ -252,8 +181,8 @@ class Tasks(Started):
         It takes one CPU by default. It waits until its resources are free, and never leaves its cluster. It starts when
         all ``inputs`` exist as ``$VCTL_OBJECT_DIR/NAME``, and writes its ``outputs`` to that directory.
         """
-        _check_names("Tasks.run", fields, TaskFields)
-        form = tasks.run(self.backend, environment=inside.environment(), **_task(command, fields))
+        check_names("Tasks.run", fields, TaskFields)
+        form = tasks.run(self.backend, environment=inside.environment(), **task_values(command, fields))
         return Task(self.backend, form["task_id"])
 
     def run_many(self, batch: Iterable[BatchedTask]) -> TaskHandles:
@@ -263,7 +192,7 @@ class Tasks(Started):
         """
         documents = _lines(
             batch, "a task", '{"command": ["true"]}', BatchedTask,
-            lambda fields: _task(fields.pop("command", ()), fields),
+            lambda fields: task_values(fields.pop("command", ()), fields),
         )  # fmt: skip
         reply = tasks.run_many(self.backend, documents, environment=inside.environment())
         return [Task(self.backend, name) for name in reply["task_ids"]]
@@ -289,25 +218,6 @@ class Tasks(Started):
         return self.get(ref).cancel(grace_s=grace_s, wait=wait)
 
 
-def changes_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of an edit from the arguments of Python."""
-    params = {word: one for one in jobs.edit.params if one.name != "ref" for word in one.references}
-    params["working_dir"] = params.pop("cwd")
-    given = {name: value for name, value in fields.items() if value is not None}
-    if unknown := given.keys() - params.keys():
-        raise TypeError(f"Jobs.edit() got an unexpected keyword argument {min(unknown)!r}")
-    away = {params[name] for name, value in given.items() if value in (*NOTHING,) and params[name].takes_away}
-    values = _values({name: value for name, value in given.items() if params[name] not in away})
-    values |= {one.name: [] if one.many else None for one in away}
-    return values
-
-
-def _check_names(of: str, fields: Mapping[str, Any], known: Any) -> None:
-    """Refuse names that no argument has, as Python does."""
-    if unknown := fields.keys() - known.__optional_keys__:
-        raise TypeError(f"{of}() got an unexpected keyword argument {min(unknown)!r}")
-
-
 def _lines(
     batch: Iterable[object],
     what: str,
@@ -328,69 +238,6 @@ def _lines(
     return lines
 
 
-def _task(command: object, fields: Mapping[str, Any]) -> dict[str, Any]:
-    values = {"entrypoint": words_of(command), **_values(fields)}
-    if (selector := values.get("label_selector")) is not None:
-        from vctl.client.specs import selector_document
-
-        values["label_selector"] = selector_document(selector)
-    return values
-
-
-def _values(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a request from the arguments of Python, where durations and maps have other forms."""
-    values: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name in _DURATIONS:
-            if value is not None or name == "backoff":
-                values[f"{name}_s"] = seconds_of(value, name)
-        elif name == "working_dir":
-            values["cwd"] = _directory(value)
-        elif value is not None or name not in _MAPS:
-            values[name] = value
-    return values
-
-
-def words_of(command: object) -> tuple[str, ...]:
-    """The words of a command. Refuses operators of a shell."""
-    if not isinstance(command, str | Iterable):
-        raise spec.fields.refuse(
-            param("entrypoint"),
-            f"{spec.fields.show(command)} is not a command",
-            'write it as ["python", "train.py"]',
-        )
-    if not isinstance(command, str):
-        return tuple(command)
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise BadSpec(
-            f"{param('entrypoint')}: {error}: {command}", fix="close the quotes, or write a list"
-        ) from None
-    if operator := next((word for word in words if word in _OPERATORS), None):
-        raise BadSpec(
-            f"{param('entrypoint')}: {operator} needs a shell, and no shell is run",
-            fix='write ["sh", "-c", "..."], or the words as a list',
-        )
-    return tuple(words)
-
-
-def _directory(given: str | os.PathLike[str] | None) -> str | None:
-    if given is None:
-        return None
-    try:
-        return os.path.abspath(os.path.expanduser(os.fsdecode(given)))
-    except TypeError:
-        raise spec.fields.refuse(
-            param("working_dir"), f"{spec.fields.show(given)} is not a path", "put it in quotes"
-        ) from None
-
-
-def seconds_of(given: Duration, path: str) -> float:
-    """A duration in seconds."""
-    return spec.quantities.parse_duration(given, path)
-
-
 class Clusters(Verbs):
     """The verbs of ``vctl vc``."""
 
@@ -408,14 +255,14 @@ class Clusters(Verbs):
         **fields: Unpack[ClusterFields],
     ) -> documents.ClusterForm:
         """Create a virtual cluster. ``detach``: inside a job, let it outlive the job."""
-        _check_names("Clusters.create", fields, ClusterFields)
+        check_names("Clusters.create", fields, ClusterFields)
         return clusters.create(self.backend, cluster_id, parent=parent, detach=detach, **fields)
 
     def update(
         self, cluster_id: str, *, revision: int | str | None = None, **fields: Unpack[ClusterFields]
     ) -> documents.ClusterForm:
         """Change the resources of a virtual cluster: the whole change or none of it."""
-        _check_names("Clusters.update", fields, ClusterFields)
+        check_names("Clusters.update", fields, ClusterFields)
         return clusters.update(self.backend, cluster_id, revision=revision, **fields)
 
     def get(self, cluster_id: str | None = None) -> documents.ClusterForm:
