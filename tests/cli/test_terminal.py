@@ -140,7 +140,7 @@ def test_the_column_that_matters_is_whole_at_80_columns(home: Path) -> None:
     assert "feasible but not available" in held
     assert "HELD BY" in held
     events = terminal(home, (80, 24), "list", "events", "--limit", "3").splitlines()
-    assert events[0].split() == ["SEQ", "TIME", "EVENT", "OBJECT", "DETAILS"]
+    assert events[0].split() == ["SEQ", "TIME", "EVENT", "JOB", "OBJECT", "DETAILS"]
 
 
 @pytest.mark.parametrize("line", ["status", "ps", "vc tree", "list events", "node list"])

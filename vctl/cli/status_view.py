@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vctl.cli import tree, words
-from vctl.cli.columns import WIDE, cluster, state
+from vctl.cli.columns import SMALL, WIDE, cluster, number, state
 from vctl.cli.table import GIVES, Bar, Cell, Column, key, matters
 from vctl.core.resources import CPU, GPU, MEMORY
 from vctl.spec.quantities import format_duration
@@ -18,6 +18,8 @@ PROMPT = 1
 """The line that a low screen keeps free for the prompt of the shell."""
 MIN_LINES = 3
 """The least lines of a section on a low screen, with the heading of the table."""
+INNER = SMALL - 2
+"""The least width of a section on a terminal that has room for further columns."""
 WANTED = (CPU, GPU, MEMORY)
 """The resources that come first, and that a low screen shows too."""
 
@@ -160,8 +162,9 @@ _BELOW = [
 ]
 _RUNNING = [
     key("JOB", "submission_id"),
-    Column("USER", "user"),
-    cluster("CLUSTER", "parent_cluster_id"),
+    number("ID"),
+    Column("USER", "user", at=INNER),
+    cluster("CLUSTER", "parent_cluster_id", at=INNER),
     Column("NODES", lambda job: words.few(job["node_ids"]), middle=True),
     Column("CPU", lambda job: words.amount("CPU", job["resources"].get("CPU", 0)), right=True),
     Column("GPU", lambda job: words.amount("GPU", job["resources"].get("GPU", 0)), right=True),
@@ -171,18 +174,20 @@ _RUNNING = [
 ]
 _QUEUE = [
     key("JOB", _with_members),
+    number("ID"),
     Column("USER", "user", at=WIDE),
-    cluster("CLUSTER", "parent_cluster_id"),
+    cluster("CLUSTER", "parent_cluster_id", at=INNER),
     Column("POS", "queue_position", right=True),
     Column("PRIO", "priority", right=True),
-    state("REASON", lambda job: Cell(job["state_reason"] or "", "yellow")),
+    Column("REASON", lambda job: Cell(job["state_reason"] or "", "yellow"), whole=True, at=WIDE),
     Column("START", lambda job: words.soon(job.get("expected_start")), at=WIDE),
     matters("WHY", "message"),
 ]
 _FAILURES = [
     key("JOB", "submission_id"),
+    number("ID"),
     Column("USER", "user", at=WIDE),
-    state("REASON", lambda job: Cell(job.get("state_reason") or "", "red")),
+    Column("REASON", lambda job: Cell(job.get("state_reason") or "", "red"), whole=True, at=INNER),
     Column("EXIT", "exit_code", right=True),
     Column("AGO", lambda job: words.lasted(job.get("ended_at")), right=True),
     matters("MESSAGE", "message"),

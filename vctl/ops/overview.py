@@ -147,6 +147,7 @@ def _running(store: Store, row: Row) -> RunningLine:
     ran_s = (now - row["started_at"]) / 1e9
     limit_s = row["time_limit_s"]
     return {
+        "job_id": row["job_id"],
         "submission_id": row["submission_id"],
         "name": row["name"],
         "user": row["user"],
@@ -164,6 +165,7 @@ def _running(store: Store, row: Row) -> RunningLine:
 
 def _failure(row: Row) -> FailedLine:
     return {
+        "job_id": row["job_id"],
         "submission_id": row["submission_id"],
         "name": row["name"],
         "user": row["user"],

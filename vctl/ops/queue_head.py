@@ -56,6 +56,7 @@ def _lines(store: Store, found: Sequence[tuple[Row, int, int | None]], reasons: 
 def _waiting(row: Row, members: int, place: int | None, reasons: Reasons, start: ExpectedForm) -> WaitingLine:
     reason, message = reasons.of(row)
     return {
+        "job_id": row["job_id"],
         "submission_id": row["submission_id"],
         "name": row["name"],
         "user": row["user"],

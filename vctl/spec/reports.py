@@ -165,6 +165,7 @@ class ClusterLine(ClusterUse):
 class JobLine(TypedDict):
     """A job in a line of ``vctl status``."""
 
+    job_id: int
     submission_id: str
     name: str | None
     user: str
