@@ -57,7 +57,10 @@ def drawn(screen: Screen, shown: list[Any], items: list[dict[str, Any]]) -> list
     headings = [column.heading for column in shown if width is None or column.at <= width]
     if width in (60, 80):
         assert lines[0].split() == headings
-    return [dict(zip(headings, re.split(r"(?<!\d) +|(?<=\d) +(?!\d\d:)", line.strip()), strict=False)) for line in lines[1:]]
+    return [
+        dict(zip(headings, re.split(r"(?<!\d) +|(?<=\d) +(?!\d\d:)", line.strip()), strict=False))
+        for line in lines[1:]
+    ]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -76,7 +79,9 @@ def test_each_row_has_its_number_and_an_id_of_its_own(shown: list[Any], names: l
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_state_is_never_cut_beside_a_whole_reason(width: int) -> None:
-    rows = drawn(Screen(width=width), columns.JOBS, [job(n, name) for n, name in enumerate(NAMES["in the middle"])])
+    rows = drawn(
+        Screen(width=width), columns.JOBS, [job(n, name) for n, name in enumerate(NAMES["in the middle"])]
+    )
     assert {row["STATUS"] for row in rows} == {"PENDING"}
     assert {row["REASON"] for row in rows} == {"InsufficientResources"}
 
@@ -103,7 +108,9 @@ def test_a_cut_is_no_longer_than_its_width_and_keeps_what_differs() -> None:
     chance = random.Random(28)
     for _ in range(2000):
         head, tail = (chance.choice(["", "ab", "experiment-with-lr", "a.b_c-" * 5]) for _ in range(2))
-        cores = ["".join(chance.choices("01-x", k=chance.randint(0, 6))) for _ in range(chance.randint(1, 40))]
+        cores = [
+            "".join(chance.choices("01-x", k=chance.randint(0, 6))) for _ in range(chance.randint(1, 40))
+        ]
         names = sorted({head + core + tail for core in cores} - {""})
         width = chance.randint(1, 40)
         cuts = apart(names, width, "…")

@@ -31,7 +31,7 @@ def test_clusters_are_listed_and_drawn(divided: Cli) -> None:
     items = divided("vc list -o json").json["items"]
     assert [item["cluster_id"] for item in items] == ["kPrimaryClusterID", "team-a", "small"]
     lines = divided("vc tree").out.splitlines()
-    assert [re.split("  +(primary|logical)", line)[0] for line in lines] == [
+    assert [re.split("  +-  +(primary|logical)", line)[0] for line in lines] == [
         "CLUSTER" + lines[0][7:],
         "primary",
         "└── team-a",

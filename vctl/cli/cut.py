@@ -30,8 +30,8 @@ def apart(texts: Iterable[str], width: int, mark: str) -> dict[str, str]:
         assert lead is not None
         if len(text) > width and text[lead.end() :].isascii():
             by_lead.setdefault(" " * lead.end(), []).append(text)
-    for lead, group in by_lead.items():
-        at, room = len(lead), max(width - len(lead), 0)
+    for blanks, group in by_lead.items():
+        at, room = len(blanks), max(width - len(blanks), 0)
         cuts = _cuts(list(dict.fromkeys(text[at:] for text in group)), room, mark)
         found |= {text: (text[:at] + cuts[text[at:]])[:width] for text in group}
     return found

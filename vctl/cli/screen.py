@@ -187,7 +187,10 @@ class Screen:
             texts, pattern = content.texts, f"%{width if column.right else -width}s"
             if content.width > width or content.is_drawn or self.colour:
                 cuts = apart(texts, width, self.mark) if column.middle and content.width > width else {}
-                texts, pattern = mapped(partial(self._fitted, column, width, cuts), content.cells, texts), "%s"
+                texts, pattern = (
+                    mapped(partial(self._fitted, column, width, cuts), content.cells, texts),
+                    "%s",
+                )
             elif column is columns[-1] and not column.right:
                 pattern = "%s"
             patterns.append((f"{gap if patterns else ''}{pattern}", texts))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vctl.cli import tree, words
-from vctl.cli.columns import SMALL, WIDE, cluster, number, state
+from vctl.cli.columns import SMALL, WIDE, cluster, number
 from vctl.cli.table import GIVES, Bar, Cell, Column, key, matters
 from vctl.core.resources import CPU, GPU, MEMORY
 from vctl.spec.quantities import format_duration
@@ -83,10 +83,10 @@ def _fit(sections: list[Section], capacity: int) -> None:
 
 
 def _head(screen: "Screen", data: Data) -> Iterator[str]:
-    counts = [(f"{number} ", words.state(word)) for word, number in data["nodes"].items() if number]
+    counts = [(f"{count} ", words.state(word)) for word, count in data["nodes"].items() if count]
     parts: list[Any] = [("Nodes", "bold"), f"      {sum(data['nodes'].values())}"]
-    for index, (number, cell) in enumerate(counts):
-        parts += [", " if index else ": ", number, (cell.text, cell.colour)]
+    for index, (count, cell) in enumerate(counts):
+        parts += [", " if index else ": ", count, (cell.text, cell.colour)]
     yield from screen.text(*parts)
     scheduler = data["scheduler"]
     scheduler_text = ("starting" if scheduler.get("starting") else "not running", "yellow")

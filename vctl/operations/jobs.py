@@ -170,6 +170,9 @@ def list_jobs(
     cluster: Annotated[str | None, Opt(help="Only jobs of this cluster.")] = None,
     members: Annotated[bool, Opt(help="List array members one by one.")] = True,
     forecast: Annotated[bool, Opt(help="Say when waiting jobs are expected to start.")] = True,
+    by_turn: Annotated[
+        bool, Opt(help="Running jobs first, then the queues in their order, then finished jobs.")
+    ] = False,
 ) -> "tuple[Sequence[JobForm], int]":
     """Jobs, newest first."""
     return ops.jobs.list_jobs(
@@ -180,6 +183,7 @@ def list_jobs(
         cluster=cluster,
         members=members,
         forecast=forecast,
+        by_turn=by_turn,
     )
 
 

@@ -151,10 +151,12 @@ def list_jobs(
     cluster: str | None = None,
     members: bool = True,
     forecast: bool = True,
+    by_turn: bool = False,
 ) -> tuple[Sequence[JobForm], int]:
     """Jobs, newest first, and their number without the limit. Without ``all`` only unfinished jobs.
 
     Without ``members`` each array is one entry. ``forecast``: with the expected starts of those that wait.
+    ``by_turn``: running ones first, then the queues in their order, then finished ones.
     """
     parsed = parse_filters(filters, FILTER_KEYS)
     states = {
@@ -171,11 +173,13 @@ def list_jobs(
         parts = [within, narrowed, "1" if members else job_views.SINGLE]
         where = " AND ".join(part for part in parts if part != "1") or "1"
         values += its_values
-        listed, total = _listed(store, states, (where, values), limit, derived, own, forecast=forecast)
+        read = _by_turn if by_turn else _listed
+        listed, total = read(store, states, (where, values), limit, derived, own, forecast=forecast)
         if not members:
             entries, count = arrays.list_(
-                store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit
-            )
+                store, all=all, within=scope.of_jobs(store, cluster), limit=None if parsed else limit,
+                by_turn=by_turn,
+            )  # fmt: skip
             if parsed:
                 entries = [form for form in entries if forms.matches(form, parsed)]
                 count = len(entries)
@@ -183,8 +187,78 @@ def list_jobs(
             if entries:
                 if forecast:
                     entries = _forecast(entries, store)  # type: ignore[assignment]
-                listed = _merged([*listed, *entries], limit)
+                if by_turn:
+                    from vctl.ops import turns
+
+                    listed = turns.merged(listed, sorted(entries, key=turns.turn), limit=limit)
+                else:
+                    listed = _merged([*listed, *entries], limit)
     return listed, total
+
+
+def _by_turn(
+    store: Store,
+    states: set[str],
+    within: Condition,
+    limit: int | None,
+    derived: list[Filter],
+    own: list[Filter],
+    *,
+    forecast: bool,
+) -> tuple[Sequence[JobForm], int]:
+    """Like ``_listed``, running jobs first, then the queues in their order, then finished jobs."""
+    shown: list[JobForm] = []
+    total = 0
+    for group in ({jb.RUNNING}, {jb.PENDING}, jb.FINAL):
+        if not (chosen := states.intersection(group)):
+            continue
+        rest = None if limit is None else limit - len(shown)
+        listed: Sequence[JobForm]
+        if jb.PENDING not in chosen:
+            least = None if rest is None else max(rest, 1)  # one, too, is enough to count them
+            listed, count = _listed(store, chosen, within, least, derived, own, forecast=forecast)
+        elif derived:
+            listed, count = _listed(store, chosen, within, None, derived, own, forecast=forecast)
+            listed = sorted(
+                listed, key=lambda form: (form["queue_position"] or 0, -form["priority"], form["job_id"])
+            )
+        else:
+            listed, count = _queued(store, within, rest, own, forecast=forecast)
+        shown += listed[:rest]
+        total += count
+    return shown, total
+
+
+def _queued(
+    store: Store, within: Condition, limit: int | None, own: list[Filter], *, forecast: bool
+) -> tuple[list[JobForm], int]:
+    """The first waiting jobs that match, in the order of their queues, and how many match."""
+    from vctl.ops import turns
+
+    where, values = within
+    shared = {
+        row["job_id"]: numbers
+        for row in folded.among(store, f"{job_views.in_states({jb.PENDING})} AND {where}", values)
+        if (numbers := job_views.passing(row, own))
+    }
+    narrowed, its_values = job_views.condition(store, own)
+    rows_, row_values = f"({narrowed} AND {job_views.OWN_ROW})", its_values
+    if shared:
+        these, numbers_ = job_views.with_numbers(sorted(shared, reverse=True))
+        rows_, row_values = f"({rows_} OR {these})", [*its_values, *numbers_]
+    chosen = turns.waiting(store, f"{where} AND {rows_}", [*values, *row_values], shared, limit)
+    counted = where if narrowed == "1" else f"{where} AND {narrowed}"
+    total = job_views.count(
+        store, {jb.PENDING}, counted, [*values, *its_values], sum(map(len, shared.values()))
+    )
+    members: dict[int, list[int]] = {row: [] for _, row in chosen if row in shared}
+    for one, row in sorted(chosen):
+        if row in members:
+            members[row].append(one)
+    present = sorted({row for _, row in chosen}, reverse=True)
+    listed = _forms(store, *job_views.with_numbers(present), members, forecast=forecast) if chosen else []
+    forms_ = {form["job_id"]: form for form in listed}
+    return [forms_[one] for one, _ in chosen], total
 
 
 def _listed(

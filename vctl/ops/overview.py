@@ -118,6 +118,7 @@ def _lines(
         lines.append(
             {
                 "cluster_id": cluster_id,
+                "job_id": None if row is None else row["job_id"],
                 "parent_id": None if row is None else row["parent_id"],
                 "kind": "primary" if row is None else row["kind"],
                 "state": "ACTIVE" if row is None else row["state"],

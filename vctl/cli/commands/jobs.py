@@ -31,7 +31,10 @@ def list_(
         bool, Opt("--members", help="List array members one by one (JSON always does).")
     ] = False,
 ) -> Answer:
-    """List jobs, newest first; an array is one line."""
+    """List jobs: running ones first, then the queue; an array is one line.
+
+    The table shows finished jobs last, with -a. Other forms have all jobs, the newest first.
+    """
     over_too = call.over_too("jobs", requested=all_)
     within = call.cluster(cluster)
     members = members or bool(call.filters) or call.output != "table"
@@ -43,6 +46,7 @@ def list_(
         cluster=within,
         members=members,
         forecast=call.has_place_for(cli.columns.START.at),
+        by_turn=call.for_people and not call.sort,
     )
     none = "no jobs" if over_too else "no jobs are waiting or running; -a shows finished ones"
     form = "JobForm" if members else "ArrayForm"

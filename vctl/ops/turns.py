@@ -1,0 +1,67 @@
+"""Jobs in the order in which people look for them: running ones, then the queues in their order, then finished ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from vctl.core import jobs as jb
+from vctl.ops import positions
+from vctl.store import queues, settings
+from vctl.store.store import Store
+
+if TYPE_CHECKING:
+    from vctl.spec.documents import JobForm
+
+Part = tuple[int, int, Sequence[int]]
+"""The priority of a row, its number, and the numbers of the jobs for which it stands."""
+
+
+def waiting(
+    store: Store, where: str, values: Sequence[object], shared: Mapping[int, Sequence[int]], limit: int | None
+) -> list[tuple[int, int]]:
+    """The first waiting jobs of all queues by priority and number: (job, its row); each queue keeps its own order.
+
+    ``where``: a condition on rows; ``shared``: rows that stand for several members of an array -> those that match.
+    """
+    lines = [_line(store, cluster_id, where, values, shared, limit) for cluster_id in queues.with_jobs(store)]
+    merged = merge(*lines, key=lambda part: (-part[0], part[1]))
+    return list(islice(((number, row) for _, row, numbers in merged for number in numbers), limit))
+
+
+def _line(
+    store: Store,
+    cluster_id: str,
+    where: str,
+    values: Sequence[object],
+    shared: Mapping[int, Sequence[int]],
+    limit: int | None,
+) -> Iterator[Part]:
+    policy = settings.queue_of(store, cluster_id)
+    is_plain = positions.is_plain(policy)
+    matching = queues.matching(store, cluster_id, where, values, limit if is_plain else None)
+    if is_plain:
+        for row in matching:
+            yield row["priority"], row["job_id"], shared.get(row["job_id"], (row["job_id"],))
+        return
+    known = {row["job_id"] for row in matching}
+    for first, count, row in positions.in_order(store, cluster_id, policy):
+        if (number := row["job_id"]) in known:
+            its = [
+                one for one in range(first, first + count) if number not in shared or one in shared[number]
+            ]
+            yield row["priority"], number, its
+
+
+def merged(*lists: Iterable[JobForm], limit: int | None) -> list[JobForm]:
+    """Several lists of that order as one; each keeps its own order within a state."""
+    return list(islice(merge(*lists, key=turn), limit))
+
+
+def turn(form: JobForm) -> tuple[int, int, int]:
+    """The place of an entry in that order, by the default order of queues."""
+    if form["status"] == jb.PENDING:
+        return 1, -form["priority"], form["job_id"]
+    return (0 if form["status"] == jb.RUNNING else 2), 0, -form["job_id"]
