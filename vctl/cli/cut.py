@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from os.path import commonprefix
 
 LEAD = re.compile(r"[│├└─|+` -]*")
 """The lines that a tree draws before a name; they are never cut."""
@@ -56,8 +55,8 @@ def _equal(cuts: dict[str, str]) -> list[list[str]]:
 
 def _around(names: Sequence[str], room: int, mark: str) -> dict[str, str]:
     """Cuts that keep what differs: the common beginning and the common end are shortened, at worst to a mark each."""
-    before = len(commonprefix(names))
-    after = len(commonprefix([name[before:][::-1] for name in names]))
+    before = _common(names)
+    after = _common([name[before:][::-1] for name in names])
     ends = [len(name) - after for name in names]
     cores = [name[before:end] for name, end in zip(names, ends, strict=True)]
     least = min(before, 1) + min(after, 1)
@@ -73,6 +72,13 @@ def _around(names: Sequence[str], room: int, mark: str) -> dict[str, str]:
     tail = middle(names[0][ends[0] :], min(after, spare - first), mark)
     whole = (f"{head}{core}{tail}" for core in cores)
     return dict(zip(names, (re.sub(f"{re.escape(mark)}+", mark, cut) for cut in whole), strict=True))
+
+
+def _common(names: Sequence[str]) -> int:
+    """How many letters all names have in common at their beginning."""
+    least, most = min(names), max(names)
+    differing = (at for at, (one, other) in enumerate(zip(least, most, strict=False)) if one != other)
+    return next(differing, min(len(least), len(most)))
 
 
 def _ending(text: str, width: int, mark: str) -> str:
