@@ -173,6 +173,11 @@ class Call:
             self._limit if self._limit is not None or self._unlimited or not self.for_people else TABLE_LIMIT
         )
 
+    @property
+    def rows(self) -> int | None:
+        """The most rows of a part of a page: as many as a terminal and its keys can show; None: the usual few."""
+        return TABLE_LIMIT if self.for_people and sys.stdout.isatty() else None
+
     def choose(
         self,
         *,

@@ -65,7 +65,10 @@ class Screen:
         height: int | None = None,
         header: bool = True,
         fine: bool = True,
+        prompt: int = 1,
     ) -> None:
+        self.prompt = prompt
+        """The lines below the output that the prompt of the shell needs."""
         self.colour = colour
         self.width = width
         self.height = height

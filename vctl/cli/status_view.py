@@ -1,5 +1,6 @@
 """The drawing of ``vctl status``: nodes, resources, the tree, running jobs, the queue head, the last failures."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 Data = Mapping[str, Any]
 MAX_CLUSTERS = 20
-PROMPT = 1
-"""The line that a low screen keeps free for the prompt of the shell."""
+LOW = 30
+"""Screens of at most so many lines have rows instead of empty lines between the sections, where not all rows fit."""
 MIN_LINES = 3
 """The least lines of a section on a low screen, with the heading of the table."""
 INNER = SMALL - 2
@@ -56,10 +57,12 @@ def draw(screen: "Screen", data: Data) -> Iterator[str]:
     sections = [
         part for part in _sections(screen.inner, data) if part.lines or part.title.startswith("Queue")
     ]
+    has_empty_lines = True
     if screen.height is not None:
-        _fit(sections, screen.height - len(head) - PROMPT)
+        capacity = screen.height - len(head) - screen.prompt
+        has_empty_lines = screen.height > LOW or _height(sections) <= capacity
+        has_empty_lines = _fit(sections, capacity, has_empty_lines=has_empty_lines)
     yield from head
-    has_empty_lines = screen.height is None or _height(sections) + len(head) + PROMPT <= screen.height
     for part in sections:
         lines = list(screen.section(part.title, part.lines, part.note(screen)))
         yield from lines[0 if has_empty_lines else 1 :]
@@ -69,17 +72,21 @@ def _height(sections: list[Section]) -> int:
     return sum(section.height for section in sections)
 
 
-def _fit(sections: list[Section], capacity: int) -> None:
-    """Remove rows from the longest section until all sections fit; the empty lines between them are removed last."""
+def _fit(sections: list[Section], capacity: int, *, has_empty_lines: bool) -> bool:
+    """Remove rows from the longest section until all sections fit; returns whether empty lines between them do."""
     for least in (MIN_LINES, MIN_LINES - 1):
-        capacity += len(sections) * (least < MIN_LINES)  # without the empty lines
-        while _height(sections) > capacity:
+        has_empty_lines = has_empty_lines and least == MIN_LINES
+        present = capacity + len(sections) * (not has_empty_lines)
+        while _height(sections) > present:
             cuttable = [section for section in sections if len(section.lines) > max(least, section.least)]
             if not cuttable:
                 break
             longest = max(cuttable, key=lambda section: len(section.lines))
             longest.lines.pop()
             longest.hidden += 1
+        if _height(sections) <= present:
+            break
+    return has_empty_lines
 
 
 def _head(screen: "Screen", data: Data) -> Iterator[str]:
@@ -147,6 +154,15 @@ def _with_members(job: Data) -> str:
     return f"{job['submission_id']} +{behind}" if behind else str(job["submission_id"])
 
 
+_FREE = re.compile(r"free: |in .+, from which .+ can grow: ")
+
+
+def _useful_first(message: str) -> str:
+    """A reason with what is free on each node behind everything else: it is cut first."""
+    clauses = message.split("; ")
+    return "; ".join(sorted(clauses, key=lambda clause: _FREE.match(clause) is not None))
+
+
 _RESOURCES = [
     Column("RESOURCE", "name"),
     Column("TOTAL", _figure("total"), right=True),
@@ -181,7 +197,7 @@ _QUEUE = [
     Column("PRIO", "priority", right=True),
     Column("REASON", lambda job: Cell(job["state_reason"] or "", "yellow"), whole=True, at=WIDE),
     Column("START", lambda job: words.soon(job.get("expected_start")), at=WIDE),
-    matters("WHY", "message"),
+    matters("WHY", lambda job: _useful_first(job["message"] or "")),
 ]
 _FAILURES = [
     key("JOB", "submission_id"),
