@@ -224,7 +224,7 @@ class Call:
         """Whether finished jobs or tasks are listed: with ``-a``, with a filter, and always in data."""
         filtered = bool(self.filters)
         chosen = self.choose(**CHOSEN_BY[kind])
-        return requested or filtered or chosen or self.output not in ("table", "name")
+        return requested or filtered or chosen or not self.for_people
 
     def unlimited(self) -> None:
         """Read all entries of a list, because they are only counted."""
