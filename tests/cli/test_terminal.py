@@ -58,7 +58,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def terminal(
     home: Path, size: tuple[int, int], *words: str, until: bytes | None = None, env: dict[str, str] | None = None,
-    press: bytes = b"\x03",
+    press: bytes = b"\x03", codes: tuple[int, ...] = (0, 130),
 ) -> str:  # fmt: skip
     """What a command writes to a terminal; a key (Ctrl-C) is pressed once that was seen and it rests."""
     pid, fd = pty.fork()
@@ -79,9 +79,9 @@ def terminal(
             until = None
             os.write(fd, press)
     _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) in ((0, 130) if press == b"\x03" else (0,))
+    assert os.waitstatus_to_exitcode(status) in (codes if press == b"\x03" else (0,))
     os.close(fd)
-    return out.decode().replace("\r\n", "\n")
+    return out.decode(errors="surrogateescape").replace("\r\n", "\n")
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Annotated
 from vctl import cli
 from vctl.cli import output
 from vctl.cli.call import Call
-from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Timeout, WithProgress
+from vctl.cli.common import CHANGES, CHOICES, LISTS, READS, Raw, Timeout, WithProgress
 from vctl.cli.declare import COMMANDS, command, shows
 from vctl.cli.output import Answer, Data, listing, single, single_by
 from vctl.operations import jobs
@@ -73,10 +73,13 @@ def logs(
         ),
     ] = False,
     tail: Annotated[int | None, Opt("-n", "--tail", help="Only the last N lines.")] = None,
+    raw: Raw = False,
     progress: WithProgress = False,
 ) -> int:
     """Print the output of a job."""
-    return cli.waiting.print_log(call, cli.waiting.JOBS, job, follows=follow, tail=tail, progress=progress)
+    return cli.waiting.print_log(
+        call, cli.waiting.JOBS, job, follows=follow, tail=tail, progress=progress, raw=raw
+    )
 
 
 @command(
