@@ -89,3 +89,25 @@ def test_filters_and_clusters_are_kept(ground: Ground) -> None:
     assert names(ground, filters=["priority=0"]) == ["d", "c"]
     assert names(ground, filters=["state_reason=Held"], all=True) == ["c"]
     assert names(ground, filters=["state_reason!=Held"], all=True) == ["d", "b", "a"]
+
+
+def test_members_that_share_a_row_have_their_own_places(ground: Ground) -> None:
+    """A row stands for many members of an array: the limit and the filters are about members."""
+    ground.submit("before")
+    ground.submit("sweep", array=parse_array("0-999", "array"))
+    ground.submit("after")
+    ground.submit("urgent", priority=1)
+    shown = ["urgent", "before", *(f"sweep_{index}" for index in range(1000)), "after"]
+    assert names(ground) == shown
+    assert names(ground, limit=5) == shown[:5]
+    assert jobs.list_jobs(ground.store, limit=5, by_turn=True)[1] == 1003
+    assert names(ground, filters=["submission_id=sweep_7"]) == ["sweep_7"]
+    assert names(ground, filters=["submission_id!=sweep_0"], limit=4) == [
+        "urgent",
+        "before",
+        "sweep_1",
+        "sweep_2",
+    ]
+    assert names(ground, members=False) == ["urgent", "before", "sweep", "after"]
+    update(ground.store, "primary", ClusterChange(queue={"order": "fair"}))
+    assert names(ground, limit=5) == shown[:5]

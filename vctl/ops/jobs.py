@@ -235,30 +235,13 @@ def _queued(
     """The first waiting jobs that match, in the order of their queues, and how many match."""
     from vctl.ops import turns
 
-    where, values = within
-    shared = {
-        row["job_id"]: numbers
-        for row in folded.among(store, f"{job_views.in_states({jb.PENDING})} AND {where}", values)
-        if (numbers := job_views.passing(row, own))
-    }
-    narrowed, its_values = job_views.condition(store, own)
-    rows_, row_values = f"({narrowed} AND {job_views.OWN_ROW})", its_values
-    if shared:
-        these, numbers_ = job_views.with_numbers(sorted(shared, reverse=True))
-        rows_, row_values = f"({rows_} OR {these})", [*its_values, *numbers_]
-    chosen = turns.waiting(store, f"{where} AND {rows_}", [*values, *row_values], shared, limit)
-    counted = where if narrowed == "1" else f"{where} AND {narrowed}"
-    total = job_views.count(
-        store, {jb.PENDING}, counted, [*values, *its_values], sum(map(len, shared.values()))
-    )
-    members: dict[int, list[int]] = {row: [] for _, row in chosen if row in shared}
-    for one, row in sorted(chosen):
-        if row in members:
-            members[row].append(one)
+    chosen, members, total = turns.queued(store, within, limit, own)
+    if not chosen:
+        return [], total
     present = sorted({row for _, row in chosen}, reverse=True)
-    listed = _forms(store, *job_views.with_numbers(present), members, forecast=forecast) if chosen else []
-    forms_ = {form["job_id"]: form for form in listed}
-    return [forms_[one] for one, _ in chosen], total
+    listed = _forms(store, *job_views.with_numbers(present), members, forecast=forecast)
+    by_number = {form["job_id"]: form for form in listed}
+    return [by_number[one] for one, _ in chosen], total
 
 
 def _listed(

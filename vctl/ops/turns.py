@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from vctl.core import jobs as jb
 from vctl.ops import positions
-from vctl.store import queues, settings
+from vctl.store import folded, job_views, queues, settings
+from vctl.store.filters import Condition, Filter
 from vctl.store.store import Store
 
 if TYPE_CHECKING:
@@ -19,7 +20,37 @@ Part = tuple[int, int, Sequence[int]]
 """The priority of a row, its number, and the numbers of the jobs for which it stands."""
 
 
-def waiting(
+def queued(
+    store: Store, within: Condition, limit: int | None, own: list[Filter]
+) -> tuple[list[tuple[int, int]], dict[int, list[int]], int]:
+    """The first waiting jobs that match, each with its row; the members of arrays by the rows that stand for several.
+
+    Last comes how many match. The filters ``own`` are about what differs among members that share a row.
+    """
+    where, values = within
+    shared = {
+        row["job_id"]: numbers
+        for row in folded.among(store, f"{job_views.in_states({jb.PENDING})} AND {where}", values)
+        if (numbers := job_views.passing(row, own))
+    }
+    narrowed, its_values = job_views.condition(store, own)
+    rows_, row_values = f"({narrowed} AND {job_views.OWN_ROW})", its_values
+    if shared:
+        these, numbers_ = job_views.with_numbers(sorted(shared, reverse=True))
+        rows_, row_values = f"({rows_} OR {these})", [*its_values, *numbers_]
+    chosen = _waiting(store, f"{where} AND {rows_}", [*values, *row_values], shared, limit)
+    counted = where if narrowed == "1" else f"{where} AND {narrowed}"
+    total = job_views.count(
+        store, {jb.PENDING}, counted, [*values, *its_values], sum(map(len, shared.values()))
+    )
+    members: dict[int, list[int]] = {row: [] for _, row in chosen if row in shared}
+    for one, row in sorted(chosen):
+        if row in members:
+            members[row].append(one)
+    return chosen, members, total
+
+
+def _waiting(
     store: Store, where: str, values: Sequence[object], shared: Mapping[int, Sequence[int]], limit: int | None
 ) -> list[tuple[int, int]]:
     """The first waiting jobs of all queues by priority and number: (job, its row); each queue keeps its own order.
